@@ -1,0 +1,70 @@
+"""After every notebook cell: how much RAM and GPU RAM it consumed, peaked and uses, and how long it took.
+
+``%load_ext ipygpulogger`` in a notebook, ``IPyGPULogger().start()`` for the printed form, ``measure``
+anywhere else. Importing this starts nothing.
+
+The house, from the ground up; imports go downward only:
+
+==============  =======================================================================
+units           bytes, megabytes and seconds to text
+records         Data, CellRecord, Measurement, Usage, Peak, DeviceUsage, ...
+watcher         a process that watches resident memory where no kernel counter does
+sources/        the outside world, one file per origin of truth: process, nvml, torch
+peaks           the one owner of resets: many scopes over one counter
+sampler         the one background thread
+machine         every source of the process, and the owners of their peaks
+scope           open, close, usage: every measurement is a scope
+history         the records kept
+render/         text and HTML: records in, strings out
+shell           IPython's events, filtered into "a real cell began, ended"
+logger          IPyGPULogger: the cell
+trace           measure: a block or a function
+magics          %gpulog
+cli             run, doctor
+==============  =======================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .history import History
+from .logger import IPyGPULogger
+from .records import CellRecord, Data, DeviceUsage, Measurement, Peak, Usage
+from .trace import measure
+
+__all__ = [
+    "CellRecord",
+    "Data",
+    "DeviceUsage",
+    "History",
+    "IPyGPULogger",
+    "Measurement",
+    "Peak",
+    "Usage",
+    "load_ipython_extension",
+    "measure",
+    "unload_ipython_extension",
+]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext ipygpulogger``: report every cell from here on, and offer ``%gpulog``."""
+    from .magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext ipygpulogger``: as if it had never been loaded."""
+    from .magics import unload
+
+    unload(shell)
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("ipygpulogger")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,236 @@
+"""IPyGPULogger: the cell, measured and reported."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from traitlets import Bool, Enum
+from traitlets.config import Configurable
+
+from .history import History
+from .machine import machine
+from .records import MIME, CellRecord, Data
+from .render import html, text
+from .scope import Scope
+from .shell import CellEvents
+from .units import truncated_mb
+
+if TYPE_CHECKING:
+    from .shell import Cell
+
+
+class IPyGPULogger(Configurable):
+    """Tells after every cell what it consumed, peaked and uses, and how long it took.
+
+    Args:
+        compact: Report on one line.
+        gc_collect: Collect garbage before each snapshot.
+        options: Any other trait below, by name.
+
+    Raises:
+        TypeError: An unknown option.
+        ValueError: A value that the option does not take.
+        RuntimeError: There is no IPython shell here.
+
+    Example:
+        ``il = IPyGPULogger().start()``; after some cells ``il.data``, ``il.record``, ``il.history``.
+    """
+
+    compact = Bool(False, help="Report on one line.").tag(config=True)
+    gc_collect = Bool(True, help="Collect garbage before each snapshot.").tag(config=True)
+    clear_cache = Bool(True, help="Empty torch's cache before each snapshot.").tag(config=True)
+    preload = Bool(
+        True, help="Create the GPU context before a cell runs, once torch is imported; not before forking."
+    ).tag(config=True)
+    report = Enum(
+        ("text", "rich", "none"), "text", help="Print a table, display a rich one, or say nothing."
+    ).tag(config=True)
+    devices = Enum(
+        ("used", "all"), "used", help="The devices that this process uses, or all of the machine."
+    ).tag(config=True)
+    reset_peaks = Bool(
+        True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."
+    ).tag(config=True)
+
+    def __init__(self, compact: bool | None = None, gc_collect: bool | None = None, **options: Any) -> None:
+        given = {"compact": compact, "gc_collect": gc_collect}
+        options |= {name: value for name, value in given.items() if value is not None}
+        self.check(options)
+        shell = _shell()
+        if shell is None:
+            raise RuntimeError(
+                "IPyGPULogger works inside IPython; outside it, measure a block of code with"
+                " ipygpulogger.measure."
+            )
+        super().__init__(parent=shell, **options)
+        self._shell = shell
+        self._running = False
+        self._history = History()
+        self._scopes: dict[Cell, tuple[Scope, float]] = {}  # with the cell's `hooks_s` at its opening
+        self._said: set[str] = set()
+
+    @classmethod
+    def check(cls, options: dict[str, Any]) -> None:
+        """Refuse an unknown option with `TypeError`, a value it does not take with `ValueError`."""
+        traits = cls.class_traits(config=True)
+        for name, value in options.items():
+            if name not in traits:
+                raise TypeError(f"IPyGPULogger has no option {name!r}; it has {', '.join(sorted(traits))}")
+            trait = traits[name]
+            valid: tuple[Any, ...] = tuple(trait.values or ()) if isinstance(trait, Enum) else (True, False)
+            if value not in valid or (isinstance(trait, Bool) and not isinstance(value, bool)):
+                raise ValueError(f"{name} takes {' or '.join(map(repr, valid))}, not {value!r}")
+
+    # -- what users call -----------------------------------------------------------------------
+
+    def start(self) -> IPyGPULogger:
+        """Report from now on, the rest of the running cell included; calling it again changes nothing."""
+        if not self._running:
+            if self not in self._shell.configurables:
+                self._shell.configurables.append(self)  # so that %config finds it
+            self._say_if_no_gpu()
+            self._preload()
+            self._settle()
+            machine().hold()
+            self._running = True
+            CellEvents.of(self._shell).subscribe(self)
+        return self
+
+    def stop(self) -> None:
+        """Report no longer, not even this cell; prints nothing, and calling it again changes nothing.
+
+        No thread, hook or handle of ours remains. The one thing that may: while taking our wrapper
+        off would make ``torch.cuda.max_memory_allocated()`` forget a peak of the time before, the
+        wrapper stays, until your next ``reset_peak_memory_stats()``.
+        """
+        if self._running:
+            self._running = False
+            CellEvents.of(self._shell).unsubscribe(self)
+            while self._scopes:
+                self._drop(next(iter(self._scopes)))
+            if self in self._shell.configurables:
+                self._shell.configurables.remove(self)
+            machine().release()
+            machine().close()
+
+    @property
+    def running(self) -> bool:
+        """Whether cells are being reported."""
+        return self._running
+
+    @property
+    def record(self) -> CellRecord | None:
+        """The last finished cell, in bytes and seconds; None before the first."""
+        return self._history[-1] if self._history else None
+
+    @property
+    def data(self) -> Data:
+        """The last finished cell, in whole MB and seconds; before the first, only the RAM in use now."""
+        if self.record is not None:
+            return self.record.data()
+        rss_bytes = machine().process.counter.look().readings[0].current_bytes
+        return Data(0, 0, truncated_mb(rss_bytes), 0, 0, 0, 0.0)
+
+    @property
+    def history(self) -> History:
+        """The records of all finished cells."""
+        return self._history
+
+    @property
+    def lifetime_peak_bytes(self) -> int:
+        """The highest resident memory of this process, which ``getrusage().ru_maxrss`` no longer tells."""
+        return machine().ram.lifetime_peak_bytes()
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError("a logger belongs to its shell and cannot be copied or pickled; its history can")
+
+    def __repr__(self) -> str:
+        return f"<IPyGPULogger: {'running' if self._running else 'stopped'}, {len(self._history)} cells>"
+
+    # -- what the cell events call --------------------------------------------------------------
+
+    def _preload(self) -> None:
+        """Create the GPU context before the cell could, if so wished."""
+        if self.preload:
+            machine().preload()
+
+    def _settle(self) -> None:
+        """Bring memory to rest, as far as the options say."""
+        machine().settle(gc_collect=self.gc_collect, clear_cache=self.clear_cache)
+
+    def _begin(self, cell: Cell) -> None:
+        """Begin to measure a cell."""
+        scope = Scope(reset_peaks=self.reset_peaks, all_devices=self.devices == "all")
+        self._scopes[cell] = scope, cell.hooks_s
+        scope.open()
+
+    def _end(self, cell: Cell) -> None:
+        """The cell has ended: stop the clock and fix the peaks."""
+        if cell in self._scopes:
+            scope, hooks_s = self._scopes[cell]
+            scope.close()
+            scope.time_s -= cell.hooks_s - hooks_s
+
+    def _finish(self, cell: Cell) -> None:
+        """Keep the record and show it."""
+        if cell not in self._scopes:
+            return
+        scope, _ = self._scopes.pop(cell)
+        record = scope.result(
+            CellRecord,
+            cell.label,
+            execution_count=cell.execution_count,
+            cell_id=cell.cell_id,
+            source=cell.source,
+            status=cell.status,
+            error=cell.error,
+            current_gpu=machine().current_gpu(),
+        )
+        self._history.append(record)
+        self._show(record)
+
+    def _drop(self, cell: Cell) -> None:
+        """The cell's end will not be told: stop measuring it."""
+        if cell in self._scopes:
+            self._scopes.pop(cell)[0].close()
+
+    def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
+        """Say once what kept us from measuring; the user's cell goes on."""
+        if cell is not None:
+            try:
+                self._drop(cell)
+            except BaseException:  # it could not be opened, or not be closed
+                pass
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        self._say_once(f"ipygpulogger could not measure a cell: {reason}")
+
+    # -- how it speaks -------------------------------------------------------------------------
+
+    def _show(self, record: CellRecord) -> None:
+        if self.report == "none":
+            return
+        plain = text.report(record, compact=self.compact)
+        if self.report == "text":
+            print(plain)
+        else:
+            from IPython.display import display
+
+            bundle = {"text/plain": plain, "text/html": html.report(record), MIME: record.to_dict()}
+            display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def _say_if_no_gpu(self) -> None:
+        if self.report != "none" and not machine().nvml.devices() and machine().current_gpu() is None:
+            reason = machine().nvml.diagnose().says
+            print(f"No GPU here ({reason}): general RAM only.")
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            print(sentence, file=sys.stderr)
+
+
+def _shell() -> Any:
+    """The IPython shell of this process, or None; IPython itself is not imported to find out."""
+    module = sys.modules.get("IPython")
+    return module.get_ipython() if module else None

@@ -1,0 +1,260 @@
+"""The one owner of resets: many scopes over one counter.
+
+Hardware and allocators give one peak each, and one reset for everybody. An owner turns that into
+any number of intervals that nest and overlap, across threads: whenever an interval opens it reads
+the counter, folds the reading into every open interval, then resets.
+
+Reading and resetting are two steps. Another thread's blip that rises and falls between them is lost
+to the intervals already open, and a certificate tells: the counter's stamp moves whenever memory
+could have grown, so an unmoved stamp proves that nothing was lost, and a moved one bounds the loss.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from .records import Peak
+from .sources import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .sources import Counter, Look, Reading
+
+QUIET_TRIES = 4  # looks before a reset while other threads keep the stamp moving
+
+
+class _Series:
+    """One number of one interval: where it began, and what its peak is known to be."""
+
+    __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "record_bytes", "sampled")
+
+    def __init__(self, reading: Reading, *, fresh: bool) -> None:
+        self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
+        # An older record still standing in the counter: only a peak above it is surely ours.
+        self.record_bytes = None if fresh else reading.peak_bytes
+        self.sampled = reading.peak_bytes is None
+
+    def fold(self, reading: Reading) -> None:
+        at_least = max(reading.current_bytes, reading.seen_bytes)
+        self.lo_bytes = max(self.lo_bytes, at_least)
+        self.hi_bytes = max(self.hi_bytes, at_least)
+        peak_bytes = reading.peak_bytes
+        if peak_bytes is None:
+            self.sampled = True
+        else:
+            self.hi_bytes = max(self.hi_bytes, peak_bytes)
+            if self.record_bytes is None or peak_bytes > self.record_bytes:
+                self.lo_bytes = max(self.lo_bytes, peak_bytes)
+
+    def doubt(self, hi_bytes: int | None) -> None:
+        """Something moved unseen: the peak is at most this much; None: nobody knows."""
+        if hi_bytes is None:
+            self.sampled = True
+        else:
+            self.hi_bytes = max(self.hi_bytes, hi_bytes)
+
+
+class Interval:
+    """One open interval over one counter; `PeakOwner.open` makes it."""
+
+    __slots__ = ("__weakref__", "_precision_bytes", "_series")
+
+    def __init__(self, look: Look, *, fresh: bool, precision_bytes: int) -> None:
+        self._series = tuple(_Series(reading, fresh=fresh) for reading in look.readings)
+        self._precision_bytes = precision_bytes
+
+    def before_bytes(self, series: int = 0) -> int:
+        """What was in use when the interval opened."""
+        return self._series[series].before_bytes
+
+    def peak(self, series: int = 0) -> Peak:
+        """The highest use so far."""
+        s = self._series[series]
+        if s.sampled:
+            return Peak(s.lo_bytes, None, "sampled", self._precision_bytes)
+        exact = s.hi_bytes - s.lo_bytes <= self._precision_bytes
+        return Peak(s.lo_bytes, s.hi_bytes, "exact" if exact else "bounded", self._precision_bytes)
+
+    def _fold(self, look: Look) -> None:
+        for series, reading in zip(self._series, look.readings, strict=True):
+            series.fold(reading)
+
+    def _doubt(self, look: Look, growth_bytes: tuple[int | None, ...]) -> None:
+        for series, reading, growth in zip(self._series, look.readings, growth_bytes, strict=True):
+            series.doubt(None if growth is None else reading.current_bytes + growth)
+
+    def _refreshed(self) -> None:
+        """The counter was reset: what it says from now on is this interval's."""
+        for series in self._series:
+            series.record_bytes = None
+
+
+class PeakOwner:
+    """The owner of one counter's peaks, and the only caller of its reset."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+        self._open: weakref.WeakSet[Interval] = weakref.WeakSet()  # an interval nobody holds is over
+        self._lock = threading.RLock()
+        self._lifetime: list[int] = []
+        _owners.add(self)
+
+    def look(self) -> Look:
+        """Read the counter, changing nothing.
+
+        Raises:
+            Unavailable: It cannot be read now.
+        """
+        with self._lock:
+            return self.counter.look()
+
+    def open(self, *, reset: bool = True) -> Interval:
+        """Begin an interval.
+
+        Args:
+            reset: Reset the counter, so that the peak is exact. Without it an older record may hide
+                this interval's own peak, which is then bounded.
+
+        Raises:
+            Unavailable: The counter cannot be read now.
+        """
+        with self._lock:
+            counter = self.counter
+            if not self._open:
+                counter.watch(on=True)
+            resets = reset and counter.peak_class == "resettable"
+            if resets:
+                try:
+                    look = self._reset(counter.reset)
+                except Unavailable:
+                    resets = False
+            if not resets:
+                look = counter.look()
+                self._fold(look)
+            interval = Interval(look, fresh=resets, precision_bytes=counter.precision_bytes)
+            self._open.add(interval)
+            return interval
+
+    def adopt(self) -> Interval:
+        """Begin an interval over a counter that came to life after its scope began: from zero."""
+        with self._lock:
+            look = self.counter.look()
+            self._fold(look)
+            unborn = look._replace(
+                readings=tuple(
+                    reading._replace(current_bytes=0, peak_bytes=None if reading.peak_bytes is None else 0)
+                    for reading in look.readings
+                )
+            )
+            interval = Interval(unborn, fresh=True, precision_bytes=self.counter.precision_bytes)
+            interval._fold(look)
+            self._open.add(interval)
+            return interval
+
+    def fold(self, interval: Interval) -> None:
+        """Bring an open interval up to date, leaving it open.
+
+        Raises:
+            Unavailable: The counter cannot be read now.
+        """
+        with self._lock:
+            if interval in self._open:
+                self._fold(self.counter.look())
+
+    def close(self, interval: Interval) -> None:
+        """End an interval; its peak is final. Closing twice is harmless.
+
+        Raises:
+            Unavailable: The counter cannot be read now; what was known before stands, as "sampled".
+        """
+        with self._lock:
+            if interval not in self._open:
+                return
+            try:
+                self._fold(self.counter.look())
+            except BaseException:
+                for series in interval._series:
+                    series.doubt(None)
+                raise
+            finally:
+                self._open.discard(interval)
+                if not self._open:
+                    self.counter.watch(on=False)
+
+    def user_resets(self, reset: Callable[[], None]) -> None:
+        """The user resets the same counter: the open intervals keep what it knew.
+
+        Args:
+            reset: The user's reset.
+        """
+        with self._lock:
+            if self._open:
+                self._reset(reset)
+            else:
+                reset()
+
+    def lifetime_peak_bytes(self, series: int = 0) -> int:
+        """The highest ever seen here, whoever reset the counter since.
+
+        Raises:
+            Unavailable: The counter cannot be read now.
+        """
+        with self._lock:
+            self._fold(self.counter.look())
+            return self._lifetime[series]
+
+    def _fold(self, look: Look) -> None:
+        if not self._lifetime:
+            self._lifetime = [0] * len(look.readings)
+        for i, reading in enumerate(look.readings):
+            self._lifetime[i] = max(self._lifetime[i], reading.current_bytes, reading.peak_bytes or 0)
+        for interval in tuple(self._open):
+            interval._fold(look)
+
+    def _reset(self, reset: Callable[[], None]) -> Look:
+        """Fold, reset, and say what stands right after; what may have been lost becomes a bound."""
+        counter = self.counter
+        look = counter.look()
+        self._fold(look)
+        if self._open:
+            for _ in range(QUIET_TRIES):
+                again = counter.look()
+                self._fold(again)
+                quiet, look = again.stamp == look.stamp, again
+                if quiet:
+                    break
+        reset()
+        after = counter.look()
+        if self._open:
+            if not look.stamp:
+                self._doubt(look, (None,) * len(look.readings))
+            elif after.stamp != look.stamp:
+                self._doubt(look, counter.growth_bytes(look.stamp, after.stamp))
+            for interval in tuple(self._open):
+                interval._refreshed()
+        self._fold(after)
+        return after
+
+    def _doubt(self, look: Look, growth_bytes: tuple[int | None, ...]) -> None:
+        for interval in tuple(self._open):
+            interval._doubt(look, growth_bytes)
+
+
+_owners: weakref.WeakSet[PeakOwner] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    # Another thread may have held a lock at the moment of the fork, and is not there to let go.
+    for owner in _owners:
+        owner._lock = threading.RLock()
+        for interval in tuple(owner._open):  # the parent's: what happens here is not in its counter
+            for series in interval._series:
+                series.doubt(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

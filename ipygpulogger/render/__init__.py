@@ -1,0 +1,1 @@
+"""Records in, strings out; nothing here prints, displays or measures."""

@@ -1,0 +1,90 @@
+"""The one background thread: it looks at the device while a scope lasts.
+
+It starts its work only once a scope has lasted 100 ms, reads memory alone, sleeps between scopes, and
+stops at once when told. No exact number depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DELAY_S = 0.1
+PERIOD_S = 0.05
+SLOWEST_PERIOD_S = 0.25
+_BUSY_SHARE = 0.02  # of the thread's time may go into looking: a slow driver is asked less often
+
+
+class Sampler:
+    """Calls `look` again and again in a thread of its own while anybody wants it.
+
+    The thread is made at the first wish and kept asleep between scopes until `close`: making one
+    costs as much as all else in a short cell. A scope that is over before the delay never wakes it.
+    """
+
+    def __init__(
+        self, look: Callable[[], None], delay_s: float = DELAY_S, period_s: float = PERIOD_S
+    ) -> None:
+        self._look, self._delay_s, self._period_s = look, delay_s, period_s
+        self._lock = threading.RLock()  # a finalizer may end a scope in the middle of starting one
+        self._wanted, self._since_s = 0, 0.0
+        self._thread: threading.Thread | None = None
+        self._awake = False  # the thread will look at `_wanted` again by itself
+        self._call = self._end = threading.Event()
+
+    def start(self) -> None:
+        """One more scope wants it."""
+        with self._lock:
+            self._wanted += 1
+            if self._wanted > 1:
+                return
+            self._since_s = time.monotonic()
+            if self._thread is None or not self._thread.is_alive():  # none yet, or lost in a fork
+                self._call, self._end, self._awake = threading.Event(), threading.Event(), True
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._call, self._end), name="ipygpulogger sampler", daemon=True
+                )
+                self._thread.start()
+            elif not self._awake:
+                self._awake = True
+                self._call.set()
+
+    def stop(self) -> None:
+        """One scope less; after the last nothing is looked at any longer."""
+        with self._lock:
+            self._wanted -= 1
+
+    def close(self) -> None:
+        """End the thread; at once, or as soon as the driver answers the question it hangs in."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._end.set()
+            self._call.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=0.2)
+
+    def _run(self, call: threading.Event, end: threading.Event) -> None:
+        wait_s = self._delay_s
+        while not end.wait(wait_s):
+            with self._lock:
+                self._awake = bool(self._wanted)
+                due_s = self._since_s + self._delay_s - time.monotonic()
+                call.clear()
+                if end.is_set():
+                    return
+            if not self._awake:
+                call.wait()
+                wait_s = self._delay_s
+            elif due_s > 0:  # another scope began since
+                wait_s = due_s
+            else:
+                began_s = time.perf_counter()
+                with contextlib.suppress(Exception):  # nobody could do anything about it in this thread
+                    self._look()
+                took_s = time.perf_counter() - began_s
+                wait_s = min(max(self._period_s, took_s / _BUSY_SHARE), SLOWEST_PERIOD_S)

@@ -1,0 +1,323 @@
+"""General RAM: resident memory of this process, its peak, malloc's part of it, and its children.
+
+What a platform offers is probed, never guessed from its name:
+
+- Linux: the kernel's high-water mark, reset through ``/proc/self/clear_refs``. Exact, whatever holds
+  the GIL, with no thread. Resetting it also lowers ``getrusage().ru_maxrss``.
+- Where the reset is refused, and on macOS and Windows: a peak that only rises. Exact where a scope
+  set a new record, a bound elsewhere; a sampling process raises the lower bound.
+- Where nothing counts peaks (gVisor): the sampling process alone.
+
+Files under ``/proc/self`` are opened for each look: a descriptor kept open would still speak of the
+parent after a fork, and the reset through it would be the parent's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+
+from ..records import Diagnosis, Heap
+from ..watcher import RssWatcher
+from . import Counter, Look, PeakClass, Reading, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+_KIB = 2**10
+_PAGE_BYTES = resource.getpagesize() if resource else 4096
+_CLEAR_REFS_HIWATER = b"5"  # proc(5): reset the peak resident set size
+_PERCPU_COUNTER_KERNEL = (6, 2)  # from here on each CPU keeps a part of every count (f1a7941243c1)
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 65536)
+    finally:
+        os.close(fd)
+
+
+def _resident_bytes(pid: int | str = "self") -> tuple[int, int]:
+    """What a process has resident, and its high-water mark.
+
+    Raises:
+        OSError: There is no such process, or nobody tells.
+        ValueError: The kernel shows no high-water mark (gVisor), or the process is a zombie.
+    """
+    status = _read(f"/proc/{pid}/status")
+    marks = []
+    for name in (b"VmRSS:", b"VmHWM:"):
+        start = status.index(name) + len(name)
+        marks.append(int(status[start : status.index(b"kB", start)]) * _KIB)
+    return marks[0], marks[1]
+
+
+def _reset_high_water() -> None:
+    fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, _CLEAR_REFS_HIWATER)
+    finally:
+        os.close(fd)
+
+
+def _fault_stamp() -> tuple[int, ...]:
+    """Page faults so far: resident memory cannot grow without one."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt, usage.ru_majflt
+
+
+def _largest_fault_bytes() -> int:
+    """What one page fault can add: a huge page where the kernel has them, else 64 kB (fault-around)."""
+    try:
+        return int(_read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"))
+    except (OSError, ValueError):
+        return 64 * _KIB
+
+
+def _high_water_precision_bytes() -> int:
+    """How far the kernel's stored peak may lie from the truth.
+
+    Since Linux 6.2 each of the three resident counts (anonymous, file, shared) is kept in batches of
+    ``max(32, 2 * cpus)`` pages a CPU (lib/percpu_counter.c); before, in 64 pages a thread.
+    """
+    cpus = os.cpu_count() or 1
+    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    kernel = tuple(map(int, numbers.groups())) if numbers else (0, 0)
+    batch_pages = max(32, 2 * cpus) if kernel >= _PERCPU_COUNTER_KERNEL else 64
+    return 3 * batch_pages * cpus * _PAGE_BYTES
+
+
+class HighWaterMark(Counter):
+    """Linux: the kernel's own peak of this process, which can be reset."""
+
+    peak_class: PeakClass = "resettable"
+
+    def __init__(self) -> None:
+        self.precision_bytes = _high_water_precision_bytes()
+        self._fault_bytes = _largest_fault_bytes()
+
+    @classmethod
+    def probe(cls) -> bool:
+        """Whether the reset is offered: it is absent on gVisor and refused after setuid.
+
+        Only asked, not tried: trying lowers ``ru_maxrss``, which some users read. The first reset
+        is the trial.
+        """
+        try:
+            _resident_bytes()
+        except (OSError, ValueError):
+            return False
+        return os.access("/proc/self/clear_refs", os.W_OK)
+
+    def look(self) -> Look:
+        """Resident memory and its high-water mark; page faults as the stamp."""
+        stamp = _fault_stamp()
+        try:
+            current_bytes, peak_bytes = _resident_bytes()
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"/proc/self/status cannot be read: {error}") from error
+        # The stored mark is approximate while the resident size is not (82241a83cd15).
+        return Look((Reading(current_bytes, max(peak_bytes, current_bytes)),), stamp)
+
+    def reset(self) -> None:
+        """Lower the high-water mark to what is resident now."""
+        try:
+            _reset_high_water()
+        except OSError as error:
+            self.peak_class = "monotone"
+            raise Unavailable(f"the kernel does not reset its peak: {error}") from error
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """At most one largest page a fault."""
+        faults = sum(later) - sum(earlier)
+        return (faults * self._fault_bytes,)
+
+
+class RisingPeak(Counter):
+    """A peak that only rises, or none at all, helped by a sampling process."""
+
+    def __init__(
+        self,
+        current: Callable[[], int],
+        peak: Callable[[], int] | None,
+        watcher: RssWatcher | None = None,
+        precision_bytes: int = 0,
+    ) -> None:
+        self.peak_class: PeakClass = "monotone" if peak else "sampled"
+        self.precision_bytes = precision_bytes
+        self._current, self._peak, self._watcher = current, peak, watcher
+
+    def look(self) -> Look:
+        """Resident memory, the rising peak where there is one, and the highest sample."""
+        try:
+            current_bytes = self._current()
+            peak_bytes = max(self._peak(), current_bytes) if self._peak else None
+        except (OSError, ValueError, psutil.Error) as error:
+            raise Unavailable(f"the memory of this process cannot be read: {error}") from error
+        seen_bytes = self._watcher.highest_bytes() if self._watcher else 0
+        return Look((Reading(current_bytes, peak_bytes, seen_bytes),), stamp=())
+
+    def watch(self, *, on: bool) -> None:
+        """Wake the sampling process or let it sleep."""
+        if self._watcher:
+            self._watcher.watch(on=on)
+
+
+class Process:
+    """This process's general RAM: the best counter of this machine, malloc, children."""
+
+    def __init__(self, counter: Counter | None = None) -> None:
+        self._psutil = psutil.Process()
+        self._watcher = RssWatcher()  # sleeps, unstarted, unless the counter needs it
+        self.counter = counter or self._best_counter()
+        self._mallinfo2 = _find_mallinfo2()
+
+    def _best_counter(self) -> Counter:
+        if HighWaterMark.probe():
+            return HighWaterMark()
+        watcher = self._watcher
+        try:
+            _resident_bytes()  # Linux, the reset refused
+            return RisingPeak(
+                lambda: _resident_bytes()[0],
+                lambda: _resident_bytes()[1],
+                watcher,
+                _high_water_precision_bytes(),
+            )
+        except (OSError, ValueError):
+            pass
+        if hasattr(self._psutil.memory_info(), "peak_wset"):  # Windows
+            return RisingPeak(
+                self._rss_bytes, lambda: int(self._psutil.memory_info()._asdict()["peak_wset"]), watcher
+            )
+        if sys.platform == "darwin" and resource is not None:
+            return RisingPeak(
+                self._rss_bytes, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, watcher
+            )
+        return RisingPeak(self._rss_bytes, None, watcher)
+
+    def _rss_bytes(self) -> int:
+        return int(self._psutil.memory_info().rss)
+
+    def heap(self) -> Heap | None:
+        """What malloc handed out and what it keeps; None where glibc does not tell (it does since 2.33)."""
+        if self._mallinfo2 is None:
+            return None
+        info = self._mallinfo2()
+        return Heap(info.uordblks + info.hblkhd, info.fordblks)
+
+    def children_bytes(self) -> dict[int, tuple[int, int]] | None:
+        """Resident memory of every descendant now: ``{pid: (current, lifetime peak)}``, without our own.
+
+        Linux only: elsewhere finding children means a walk over all processes (16 ms, measured), too
+        much for every cell. None where it is unknown.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        waiting = [os.getpid()] if _has_children() else []
+        while waiting:
+            parent = waiting.pop()
+            try:
+                tasks = f"/proc/{parent}/task"
+                lists = (_read(f"{tasks}/{task}/children") for task in os.listdir(tasks))  # noqa: PTH208
+                pids = [int(pid) for pid in b" ".join(lists).split()]
+            except OSError:
+                if parent == os.getpid():  # the kernel does not list children
+                    return None
+                continue  # it ended meanwhile
+            for pid in pids:
+                if pid == self._watcher.pid:
+                    continue
+                try:
+                    found[pid] = _resident_bytes(pid)
+                except (OSError, ValueError):  # it ended meanwhile, or is a zombie
+                    continue
+                waiting.append(pid)
+        return found
+
+    def diagnose(self) -> Diagnosis:
+        """What general RAM's figures are worth on this machine."""
+        counter = self.counter
+        if counter.peak_class == "resettable":
+            grain_mb = counter.precision_bytes / 2**20
+            return Diagnosis(
+                "general RAM",
+                "exact",
+                f"peaks from the kernel's high-water mark, to within {grain_mb:.1f} MB",
+            )
+        if counter.peak_class == "monotone":
+            return Diagnosis(
+                "general RAM",
+                "bounded",
+                "peaks are exact where a cell sets a new record and bounded elsewhere:"
+                " this system's peak counter cannot be reset",
+            )
+        return Diagnosis(
+            "general RAM", "sampled", "this system counts no peaks; a sampling process sees most of them"
+        )
+
+
+class _MallInfo2(ctypes.Structure):
+    """mallinfo(3)."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    )
+
+
+def _find_mallinfo2() -> Callable[[], _MallInfo2] | None:
+    try:
+        function = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):  # not glibc, an older one, or Windows
+        return None
+    function.restype = _MallInfo2
+    return function
+
+
+def _has_children() -> bool:
+    """Whether this process has any child at all, dead or alive; a microsecond, and nobody is reaped."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    except AttributeError:  # not everywhere
+        pass
+    return True
+
+
+class Ended(NamedTuple):
+    """The children that ended and were waited for: a count that moves, and the largest's peak so far."""
+
+    stamp: int
+    largest_bytes: int
+
+
+def children_ended() -> Ended:
+    """What the kernel remembers of them."""
+    if resource is None:
+        return Ended(0, 0)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else _KIB
+    return Ended(usage.ru_minflt + usage.ru_majflt, usage.ru_maxrss * unit)

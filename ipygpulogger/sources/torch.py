@@ -1,0 +1,369 @@
+"""torch: the allocator's own counters on every `torch.accelerator` device, exact and resettable.
+
+Nothing here imports torch or creates a context, except `preload`, which does so on the device that
+torch would use, once the user has imported torch.
+
+Resetting the allocator's peaks resets them for everybody, so from the first reset on the user reads
+them through wrappers that put back what was forgotten (`_UserPeaks`). torch's Python functions look
+these names up in `torch._C` at each call, so replacing them there reaches `torch.cuda` and
+`torch.accelerator` alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..records import Diagnosis
+from . import Device, DeviceCounter, Look, PeakClass, Reading, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+_SERIES = ("allocated_bytes", "reserved_bytes")
+# What torch raises for a broken device, a pluggable allocator, a build without CUDA.
+_TORCH_ERRORS = (RuntimeError, AttributeError, AssertionError)
+
+# The names in `torch._C` through which anybody reads and resets peaks; which of them exist depends on
+# the build. The first of each that matches the kind of device serves us too.
+_READS = {"cuda": "_cuda_memoryStats", "xpu": "_xpu_memoryStats", "": "_accelerator_getDeviceStats"}
+_RESETS = {
+    "cuda": "_cuda_resetPeakMemoryStats",
+    "xpu": "_xpu_resetPeakMemoryStats",
+    "": "_accelerator_resetPeakStats",
+}
+
+_OURS = "_ipygpulogger_original"  # marks a wrapper of ours, and holds what it wraps
+
+Stats = dict[str, Any]  # as torch nests it: {"allocated_bytes": {"all": {"current": ..., "peak": ...}}}
+
+
+class _UserPeaks:
+    """The peaks that the user would read, had nobody but them reset the counters."""
+
+    def __init__(self) -> None:
+        self._highest: dict[int, dict[tuple[str, ...], int]] = {}
+
+    def remember(self, index: int, stats: Stats) -> None:
+        """The counters are about to be reset by us."""
+        highest = self._highest.setdefault(index, {})
+        for key, values in _peaks(stats):
+            highest[key] = max(highest.get(key, 0), values["peak"])
+
+    def put_back(self, index: int, stats: Stats) -> bool:
+        """Raise fresh statistics to what the user would read; whether that changed anything."""
+        highest, changed = self._highest.get(index), False
+        if highest:
+            for key, values in _peaks(stats):
+                if highest.get(key, 0) > values["peak"]:
+                    values["peak"], changed = highest[key], True
+        return changed
+
+    def forget(self, index: int) -> None:
+        """The user reset the counters."""
+        self._highest.pop(index, None)
+
+    def indices(self) -> tuple[int, ...]:
+        """The devices on which anything is remembered."""
+        return tuple(self._highest)
+
+
+def _peaks(stats: Stats, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[str, int]]]:
+    """Every count that has a peak, however deep it is nested, by its path."""
+    for name, values in stats.items():
+        if isinstance(values, dict):
+            if "peak" in values:
+                yield (*path, name), values
+            yield from _peaks(values, (*path, name))
+
+
+class TorchCounter(DeviceCounter):
+    """The caching allocator of one device: allocated and reserved bytes."""
+
+    peak_class: PeakClass = "resettable"
+
+    def __init__(self, source: Torch, device: Device) -> None:
+        self.device = device
+        self._source = source
+        self._stats: Stats = {}
+
+    def look(self) -> Look:
+        """The allocator's statistics; its counts of allocations as the stamp."""
+        stats = self._stats = self._source.stats(self.device.index)
+        readings = tuple(
+            Reading(stats[series]["all"]["current"], stats[series]["all"]["peak"]) for series in _SERIES
+        )
+        # The allocator counts its allocations under the same lock, so the stamp is as old as the readings.
+        # The asynchronous backend (cudaMallocAsync) counts none: then nothing can be certified.
+        allocations = stats["allocation"]["all"]["allocated"]
+        if not allocations and readings[0].current_bytes:
+            return Look(readings, ())
+        return Look(readings, (allocations, *(stats[series]["all"]["allocated"] for series in _SERIES)))
+
+    def reset(self) -> None:
+        """Reset the peaks, keeping for the user what they would have read."""
+        self._source.reset(self.device.index, self._stats)
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """What was allocated between two stamps."""
+        if len(earlier) != len(later) or any(b < a for a, b in zip(earlier, later, strict=True)):
+            return None, None  # the user reset the accumulated counts meanwhile
+        return later[1] - earlier[1], later[2] - earlier[2]
+
+    def device_used_bytes(self) -> int | None:
+        """From the driver, through torch; right under MIG, WSL and hidden devices as well."""
+        try:
+            free_bytes, total_bytes = self._source.mem_get_info(self.device.index)
+        except _TORCH_ERRORS:
+            return None
+        return int(total_bytes - free_bytes)
+
+
+class Torch:
+    """torch in this process, once the user has imported it."""
+
+    def __init__(self) -> None:
+        self.on_user_reset: Callable[[int, Callable[[], None]], None] | None = None
+        self._counters: dict[int, TorchCounter] = {}
+        self._users = _UserPeaks()
+        self._wrapped: dict[str, tuple[Any, Any]] = {}  # name: (torch's function, ours)
+        self._leaving = False
+        self._lock = threading.RLock()  # of the wrappers: put on and taken off by any thread
+
+    # -- what the engine asks ------------------------------------------------------------------
+
+    def counters(self) -> list[TorchCounter]:
+        """The devices on which this process has a context, by index."""
+        self._wrap()
+        kind = self._kind()
+        if kind is None:
+            return []
+        try:
+            for index in range(self._device_count(kind)):
+                if index not in self._counters and self._has_context(kind, index):
+                    self._counters[index] = TorchCounter(self, self._describe(kind, index))
+        except _TORCH_ERRORS:
+            pass  # a device in an error state: the counters known so far stand
+        return [self._counters[index] for index in sorted(self._counters)]
+
+    def current_index(self) -> int | None:
+        """The index of torch's current device, or None while no context exists."""
+        kind, torch = self._kind(), _torch()
+        if kind is None or torch is None:
+            return None
+        try:
+            if kind == "cuda":
+                return int(torch.cuda.current_device())
+            return int(torch.accelerator.current_device_index())
+        except _TORCH_ERRORS:
+            return None
+
+    def preload(self) -> None:
+        """Create the context of the current device, so that its half gigabyte is nobody's cell."""
+        torch = _torch()
+        if torch is None or self._kind() is not None or not hasattr(torch, "cuda"):
+            return
+        try:
+            if torch.cuda.is_available() and not torch.cuda._is_in_bad_fork():
+                torch.cuda.synchronize()
+        except _TORCH_ERRORS:
+            pass  # the user's own first call will say what is wrong, in their own cell
+
+    def settle(self) -> None:
+        """Empty the allocator's cache where it holds anything."""
+        kind, torch = self._kind(), _torch()
+        if kind is None or torch is None:
+            return
+        try:
+            looks = [counter.look().readings for counter in self._counters.values()]
+            if any(reserved.current_bytes > allocated.current_bytes for allocated, reserved in looks):
+                (torch.cuda if kind == "cuda" else torch.accelerator).empty_cache()
+        except (*_TORCH_ERRORS, Unavailable):
+            pass
+
+    def release(self) -> None:
+        """Take the wrappers off, unless that would make torch forget a peak the user may ask for.
+
+        Then they go at the user's next reset of the peaks, or once the counters have caught up.
+        """
+        with self._lock:
+            self._leaving = True
+            for index in self._users.indices():
+                try:
+                    if self._users.put_back(index, self.stats(index)):
+                        return
+                except Unavailable:
+                    pass
+            self._unwrap()
+
+    def diagnose(self) -> Diagnosis:
+        """Whether torch has a device here."""
+        torch = _torch()
+        if torch is None:
+            return Diagnosis(
+                "torch", "absent", "not imported in this process", "import torch, then ask again"
+            )
+        version = getattr(torch, "__version__", "?")
+        counters = self.counters()
+        if not counters:
+            return Diagnosis("torch", "absent", f"{version}, uses no device so far")
+        try:
+            for counter in counters:
+                counter.look()
+        except Unavailable as error:
+            return Diagnosis(
+                "torch", "sampled", str(error), "use torch's own allocator, or read the whole device"
+            )
+        devices = ", ".join(f"{c.device.backend}:{c.device.index}" for c in counters)
+        return Diagnosis("torch", "exact", f"{version}, the allocator's own peaks on {devices}")
+
+    # -- what the counters ask -----------------------------------------------------------------
+
+    def stats(self, index: int) -> Stats:
+        """The allocator's own statistics, without what the wrappers put back.
+
+        Raises:
+            Unavailable: The allocator gives none (a pluggable one, or a device in an error state).
+        """
+        kind, torch = self._kind(), _torch()
+        if kind is None or torch is None:
+            raise Unavailable("torch uses no device")
+        try:
+            stats: Stats = self._torchs_own(torch, _READS.get(kind) or _READS[""])(index)
+            stats["allocated_bytes"]["all"]["peak"], stats["allocation"]  # all we need is there
+        except (*_TORCH_ERRORS, KeyError) as error:
+            raise Unavailable(f"torch gives no memory statistics: {_first_line(error)}") from error
+        return stats
+
+    def reset(self, index: int, stats: Stats) -> None:
+        """Reset the allocator's peaks, keeping for the user what they would have read.
+
+        Args:
+            index: torch's index of the device.
+            stats: The statistics as they stand.
+        """
+        kind, torch = self._kind(), _torch()
+        if kind is None or torch is None:
+            raise Unavailable("torch uses no device")
+        self._users.remember(index, stats)
+        try:
+            self._torchs_own(torch, _RESETS.get(kind) or _RESETS[""])(index)
+        except _TORCH_ERRORS as error:
+            raise Unavailable(f"torch does not reset its peaks: {_first_line(error)}") from error
+
+    def mem_get_info(self, index: int) -> tuple[int, int]:
+        """Free and total bytes of the device as the driver tells torch."""
+        torch, kind = _torch(), self._kind()
+        if torch is None or kind is None:
+            raise RuntimeError("torch uses no device")
+        module = torch.cuda if kind == "cuda" else torch.accelerator.memory
+        info = module.mem_get_info if kind == "cuda" else module.get_memory_info
+        free_bytes, total_bytes = info(index)
+        return free_bytes, total_bytes
+
+    # -- torch, looked at without waking it ----------------------------------------------------
+
+    def _kind(self) -> str | None:
+        """The kind of accelerator that this process has initialised: "cuda", "xpu", "mps", ..."""
+        torch = _torch()
+        if torch is None:
+            return None
+        try:
+            if torch.cuda.is_initialized():
+                return "cuda"
+            if not torch._C._accelerator_isAllocatorInitialized():
+                return None
+            return str(torch.accelerator.current_accelerator().type)
+        except _TORCH_ERRORS:
+            return None  # still being imported, or a build without accelerators
+
+    def _device_count(self, kind: str) -> int:
+        torch = _torch()
+        assert torch is not None
+        return int(torch.cuda.device_count() if kind == "cuda" else torch.accelerator.device_count())
+
+    def _has_context(self, kind: str, index: int) -> bool:
+        torch = _torch()
+        assert torch is not None
+        if kind != "cuda":
+            return bool(torch.accelerator.current_device_index() == index or self._allocates(index))
+        return bool(torch._C._cuda_hasPrimaryContext(index))
+
+    def _allocates(self, index: int) -> bool:
+        try:
+            return bool(self.stats(index)["allocation"]["all"]["allocated"])
+        except Unavailable:
+            return False
+
+    def _describe(self, kind: str, index: int) -> Device:
+        torch = _torch()
+        assert torch is not None
+        if kind != "cuda":
+            return Device(kind, index, f"{kind}:{index}", None, None)
+        properties = torch.cuda.get_device_properties(index)
+        uuid = getattr(properties, "uuid", None)
+        return Device(kind, index, properties.name, f"GPU-{uuid}" if uuid else None, properties.total_memory)
+
+    # -- the user's counters stay the user's ----------------------------------------------------
+
+    def _torchs_own(self, torch: ModuleType, name: str) -> Any:
+        function = getattr(torch._C, name)
+        wrapped = self._wrapped.get(name)
+        return wrapped[0] if wrapped and wrapped[1] is function else getattr(function, _OURS, function)
+
+    def _wrap(self) -> None:
+        torch = _torch()
+        with self._lock:
+            self._leaving = False
+            for names, wrapper in ((_READS, self._read_wrapper), (_RESETS, self._reset_wrapper)):
+                for name in names.values():
+                    original = getattr(getattr(torch, "_C", None), name, None)
+                    original = getattr(original, _OURS, original)  # a fork's parent may have been here
+                    if original is not None and name not in self._wrapped:
+                        ours = functools.wraps(original)(wrapper(original))
+                        setattr(ours, _OURS, original)
+                        self._wrapped[name] = original, ours
+                        setattr(torch._C, name, ours)  # type: ignore[union-attr]
+
+    def _unwrap(self) -> None:
+        torch = _torch()
+        with self._lock:
+            for name, (original, ours) in self._wrapped.items():
+                if torch is not None and getattr(torch._C, name, None) is ours:
+                    setattr(torch._C, name, original)
+            self._wrapped.clear()
+            self._users = _UserPeaks()
+
+    def _read_wrapper(self, original: Callable[[int], Stats]) -> Callable[[int], Stats]:
+        def memory_stats(device: int) -> Stats:
+            stats = original(device)
+            if not self._users.put_back(device, stats) and self._leaving:
+                self.release()
+            return stats
+
+        return memory_stats
+
+    def _reset_wrapper(self, original: Callable[[int], None]) -> Callable[[int], None]:
+        def reset_peak_stats(device: int) -> None:
+            def reset() -> None:
+                original(device)
+                self._users.forget(device)
+
+            if self._leaving or self.on_user_reset is None:
+                reset()
+                self.release()
+            else:
+                self.on_user_reset(device, reset)
+
+        return reset_peak_stats
+
+
+def _torch() -> ModuleType | None:
+    return sys.modules.get("torch")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

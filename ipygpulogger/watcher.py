@@ -1,0 +1,141 @@
+"""A process that watches this one's resident memory, where no kernel counter does.
+
+A process, not a thread: a C call that holds the GIL hides everything from a thread. It ignores
+SIGINT, ends when this process does, sleeps between scopes, and is started again if it was killed.
+The two talk through a small shared file, so neither ever waits for the other.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PERIOD_S = 0.001
+_WORDS = struct.Struct("=QQQQ")  # active; round asked for; round answered; highest bytes of that round
+
+_PROGRAM = """
+import mmap, os, signal, struct, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+path, pid, period_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+fd = int(path) if os.name == "posix" else os.open(path, os.O_RDWR | os.O_BINARY)
+shared = mmap.mmap(fd, 32)
+words = struct.Struct("=QQQQ")
+try:
+    page, statm = os.sysconf("SC_PAGESIZE"), open(f"/proc/{pid}/statm", "rb", buffering=0)
+    def rss():
+        statm.seek(0)
+        return int(statm.read(128).split()[1]) * page
+    rss()
+except (AttributeError, OSError, ValueError):
+    import psutil
+    process = psutil.Process(pid)
+    def rss():
+        return process.memory_info().rss
+highest, answered = 0, 0
+while sys.stdin.buffer.read(1):
+    while True:
+        active, asked, _, _ = words.unpack_from(shared)
+        if not active:
+            break
+        if asked != answered:
+            highest, answered = 0, asked
+        try:
+            highest = max(highest, rss())
+        except Exception:
+            sys.exit()
+        struct.pack_into("=QQ", shared, 16, answered, highest)
+        time.sleep(period_s)
+"""
+
+
+class RssWatcher:
+    """The sampling process of one process: `watch` wakes it and lets it sleep."""
+
+    def __init__(self, period_s: float = PERIOD_S) -> None:
+        self._period_s = period_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._shared: mmap.mmap | None = None
+        self._owner_pid = 0
+        self._round = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The sampling process, if one runs."""
+        return self._child.pid if self._child and self._child.poll() is None else None
+
+    def watch(self, *, on: bool) -> None:
+        """Wake the process, starting it if need be, or let it sleep."""
+        if on and (self.pid is None or self._owner_pid != os.getpid()):
+            self._start()
+        if self._shared is None or self._child is None or self._child.stdin is None:
+            return
+        struct.pack_into("=Q", self._shared, 0, int(on))
+        if on:
+            self._next_round()
+            try:
+                self._child.stdin.write(b"g")
+            except OSError:  # it died this instant; the next call starts another
+                self._child = None
+
+    def highest_bytes(self) -> int:
+        """The highest seen since the last call; 0 when nothing was seen."""
+        if self._shared is None:
+            return 0
+        if self.pid is None:
+            self.watch(on=True)
+            return 0
+        _, asked, answered, highest_bytes = _WORDS.unpack_from(self._shared)
+        self._next_round()
+        return int(highest_bytes) if asked == answered else 0
+
+    def close(self) -> None:
+        """End the process."""
+        if self._child is not None and self._child.stdin is not None:
+            if self._shared is not None:
+                struct.pack_into("=Q", self._shared, 0, 0)
+            self._child.stdin.close()
+            self._child.wait()
+        self._child = self._shared = None
+
+    def _next_round(self) -> None:
+        assert self._shared is not None
+        self._round += 1
+        struct.pack_into("=Q", self._shared, 8, self._round)
+
+    def _start(self) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
+        self._shared = self._child = None
+        fd, path = tempfile.mkstemp(prefix="ipygpulogger-")
+        inherited = os.name == "posix"  # elsewhere the other process opens the file by its name
+        try:
+            if inherited:
+                Path(path).unlink()
+            os.write(fd, bytes(_WORDS.size))
+            self._shared = mmap.mmap(fd, _WORDS.size)
+            self._child = subprocess.Popen(  # noqa: S603 - our own program, our own interpreter
+                [
+                    sys.executable,
+                    "-c",
+                    _PROGRAM,
+                    str(fd) if inherited else path,
+                    str(os.getpid()),
+                    str(self._period_s),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                start_new_session=inherited,
+                pass_fds=(fd,) if inherited else (),
+            )
+            self._owner_pid = os.getpid()
+        except OSError:  # no more processes or no room: peaks stay bounds
+            self._shared = self._child = None
+        finally:
+            os.close(fd)

@@ -1,0 +1,74 @@
+"""How the tests run. `nox` alone runs both lanes; `nox -l` lists the rest.
+
+plain   torch is not installed; NVML is simulated
+simgpu  the CUDA build of torch, on a simulated GPU (tests/simgpu)
+"""
+
+import os
+import sys
+
+import nox
+from nox.command import CommandFailed
+
+nox.needs_version = ">=2024.3"
+nox.options.sessions = ["plain", "simgpu"]
+nox.options.reuse_venv = "yes"
+
+# The CUDA wheel without the gigabytes of NVIDIA's packages: tests/simgpu stands in for them.
+# === so that an index's +cpu build of the same version does not count as the same.
+TORCH = "torch===2.13.0"
+TORCH_NEEDS = ["filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "numpy"]
+
+
+@nox.session
+def plain(session):
+    """Everything works where torch is not installed."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "-m", "not torch", *session.posargs)
+
+
+@nox.session
+def simgpu(session):
+    """What needs torch and a GPU, on the simulated one."""
+    probe = "import simgpu; print('why not:', simgpu.why_not())"
+    said = session.run("python", "-c", probe, env={"PYTHONPATH": "tests"}, silent=True)
+    reason = said.rpartition("why not: ")[2].strip()
+    if reason != "None":
+        did_not_run(session, reason)
+    try:
+        session.install("--no-deps", TORCH)  # does nothing when it is there
+        session.install(*TORCH_NEEDS)
+    except CommandFailed:
+        did_not_run(session, f"pip cannot install {TORCH}")
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", "-m", "torch", *session.posargs)
+
+
+def did_not_run(session, reason):
+    """Skip, but never so that it goes unnoticed: in CI it is an error."""
+    sys.stderr.write(f"\n=== THE SIMULATED-GPU LANE DID NOT RUN: {reason} ===\n\n")
+    sys.stderr.flush()
+    if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
+        session.error(reason)
+    session.skip(reason)
+
+
+@nox.session
+def lint(session):
+    """Style and types."""
+    session.install("-e", ".[dev]")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("mypy")
+
+
+@nox.session
+@nox.parametrize("version", ["7.34", "8.12", "newest"])
+def ipython(session, version):
+    """The shell and the kernel under IPython from the oldest to the newest."""
+    if version == "newest":
+        session.install("--upgrade", "--upgrade-strategy", "eager", "-e", ".[test]", "ipython", "ipykernel")
+    else:
+        session.install("-e", ".[test]", f"ipython=={version}.*", "ipykernel<6.30", "setuptools")
+    files = session.posargs or ["tests/test_shell.py", "tests/test_kernel.py"]
+    session.run("python", "-m", "pytest", "-m", "not torch", *files)

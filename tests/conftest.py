@@ -1,0 +1,107 @@
+"""The simulated machine under every test, and the fixtures that hand it out."""
+
+import atexit
+import gc
+import os
+import sys
+import threading
+
+import pytest
+import simgpu
+
+from ipygpulogger import machine as machines
+
+# Before anything imports torch or pynvml, which load the driver's libraries once per process.
+WHY_NOT = simgpu.why_not()
+GPU = None if WHY_NOT else simgpu.start(devices=2, mem_mb=16384)
+CUDA = bool(GPU) and simgpu.find_torch_lib() is not None
+
+
+def pytest_ignore_collect(collection_path):
+    """A file marked torch as a whole imports torch at its top: it stays closed where there is none."""
+    if not CUDA and collection_path.suffix == ".py":
+        return "\npytestmark = pytest.mark.torch\n" in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Where torch is not a CUDA build, its tests belong to the other lane: deselected, not skipped."""
+    if not CUDA:
+        config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("torch")])
+        items[:] = [i for i in items if not i.get_closest_marker("torch")]
+
+
+@pytest.fixture(autouse=True)
+def no_leaks():
+    """After every test: no thread of ours, no scope open, nobody holding the machine."""
+    before = _measuring()
+    yield
+    threads = [thread for thread in threading.enumerate() if thread.name == "ipygpulogger sampler"]
+    for thread in threads:
+        thread.join(5)  # it may be on its way out of a driver call
+    assert not any(thread.is_alive() for thread in threads)
+    assert _measuring() == before
+
+
+def _measuring():
+    machine = machines._machine
+    return (set(machine._scopes), machine._holders) if machine else (set(), 0)
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    """IPython's shell in this process, history in memory, no user's configuration; left without a callback."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # the shell puts its own there
+    config = Config(HistoryManager={"enabled": False})
+    shell = InteractiveShell.instance(config=config, ipython_dir=str(tmp_path))
+    gc.freeze()  # the tests' own objects: collecting them in every cell would take most of the time
+    strangers = {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()}
+    yield shell
+    left = {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()}
+    gc.unfreeze()
+    atexit.unregister(shell.atexit_operations)
+    shell.restore_sys_module_state()
+    InteractiveShell.clear_instance()
+    assert left == strangers
+
+
+@pytest.fixture
+def gpu():
+    """The simulated machine, quiet at the start and the end of every test."""
+    if GPU is None:
+        pytest.skip(f"no simulated GPU: {WHY_NOT}")
+    GPU.clear()
+    yield GPU
+    GPU.clear()
+
+
+@pytest.fixture
+def cuda(gpu):
+    """The machine as torch sees it: context made, cache empty, peaks reset. For tests marked torch."""
+    import torch
+
+    torch.cuda.synchronize()  # the context exists from here on
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()  # 8 MB that the first matrix product leaves behind
+    torch.cuda.empty_cache()
+    assert not torch.cuda.memory_allocated()
+    for i in range(torch.cuda.device_count()):
+        torch.cuda.reset_peak_memory_stats(i)
+    yield gpu
+    gpu.clear()
+    torch.cuda.empty_cache()
+
+
+@pytest.fixture(scope="session")
+def driverless_env():
+    """The environment of a subprocess on a machine without a GPU, wherever the tests run."""
+    return {**os.environ, **(simgpu.environment(GPU, driver=False) if GPU else {})}
+
+
+@pytest.fixture
+def kernel_env(gpu):
+    """The environment of a subprocess, such as a Jupyter kernel, on the same machine."""
+    return {**os.environ, **simgpu.environment(gpu)}

@@ -1,0 +1,28 @@
+"""Memory of known size, straight from the kernel: no allocator in between keeps or reuses any."""
+
+import mmap
+
+MB = 2**20
+
+
+class Block:
+    """Resident memory of so many MB, until `free`."""
+
+    def __init__(self, size_mb):
+        self.size_mb = size_mb
+        self._map = mmap.mmap(-1, size_mb * MB)
+        for offset in range(0, size_mb * MB, mmap.PAGESIZE):
+            self._map[offset] = 1
+
+    def free(self):
+        self._map.close()
+
+
+def blip(size_mb):
+    """Needed for a moment."""
+    Block(size_mb).free()
+
+
+def held_transient(size_mb):
+    """Needed for a moment inside one C call that holds the GIL."""
+    return len(b"x" * (size_mb * MB))

@@ -1,0 +1,693 @@
+/* cudart.c - simulated CUDA runtime (libcudart.so.12/.13, build with -DCUDART=12 or 13)
+ * and the few driver entry points (libcuda.so.1) that PyTorch looks up.
+ *
+ * Device memory is accounted in the shared state and backed by lazily committed host
+ * memory. Copies and memsets are real; kernel launches do nothing. Everything is
+ * synchronous. Runtime symbols that PyTorch links to and that are missing here are
+ * added by build.py as "not supported". */
+#include "simgpu.h"
+#include <dlfcn.h>
+#include <pthread.h>
+
+#ifndef CUDART
+#define CUDART 13
+#endif
+#include "cudaprop.h"
+#define API __attribute__((visibility("default")))
+typedef int err_t;
+typedef struct { unsigned x, y, z; } dim3_;
+typedef struct sim_stream { int prio; } *stream_t;
+typedef struct { uint64_t ns; int dev; } *event_t;
+
+enum {
+    OK = 0, INVALID_VALUE = 1, NO_MEMORY = 2, INIT_ERROR = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201, PEER_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_SUPPORTED = 801
+};
+#define MB (1ull << 20)
+#define GRANULE (2 * MB) /* the driver hands out memory in 2 MiB pages */
+
+/* ---------------------------------------------------------------- devices and contexts */
+
+static sim_state *st;
+static int n_vis, vis[SIM_MAX_DEV]; /* CUDA ordinal -> NVML index */
+static int init_rc = -1;
+static pid_t init_pid;
+static uint64_t pool_high[SIM_MAX_DEV]; /* the memory pool's own peak, which cudaMallocAsync's users reset */
+static sim_proc *me[SIM_MAX_DEV]; /* by NVML index: our row, once a context exists */
+static __thread int cur, last_err, pushed;
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+
+/* CUDA_VISIBLE_DEVICES: indices or UUID prefixes; the list ends at the first bad entry. */
+static void pick_visible(void)
+{
+    const char *order = getenv("CUDA_DEVICE_ORDER"), *v = getenv("CUDA_VISIBLE_DEVICES");
+    int by_pci = order && !strcmp(order, "PCI_BUS_ID"), ord[SIM_MAX_DEV], n = (int)st->n_dev;
+    char buf[512], *tok, *save;
+    for (int i = 0; i < n; i++) ord[i] = by_pci ? i : (int)st->cuda_order[i];
+    if (!v) {
+        memcpy(vis, ord, sizeof vis);
+        n_vis = n;
+        return;
+    }
+    snprintf(buf, sizeof buf, "%s", v);
+    for (tok = strtok_r(buf, ",", &save); tok && n_vis < SIM_MAX_DEV; tok = strtok_r(0, ",", &save)) {
+        int hit = -1;
+        char *end;
+        while (*tok == ' ') tok++;
+        if (!strncmp(tok, "GPU-", 4)) {
+            for (int i = 0; i < n; i++)
+                if (!strncmp(st->dev[i].uuid, tok, strlen(tok))) hit = i;
+        } else {
+            long k = strtol(tok, &end, 10);
+            if (end != tok && k >= 0 && k < n) hit = ord[k];
+        }
+        if (hit < 0) break;
+        vis[n_vis++] = hit;
+    }
+}
+
+static void leave(void);
+static int init(void)
+{
+    pthread_mutex_lock(&mu);
+    if (init_rc < 0) {
+        st = sim_attach();
+        if (st) pick_visible(), atexit(leave);
+        init_pid = getpid();
+        init_rc = n_vis ? OK : NO_DEVICE;
+    }
+    pthread_mutex_unlock(&mu);
+    return init_rc;
+}
+
+static sim_dev *dev_of(int ordinal) { return &st->dev[vis[ordinal]]; }
+
+/* Cross-process lock of the accounting; stolen from an owner that died. */
+static void lock(void)
+{
+    uint32_t self = (uint32_t)getpid(), seen;
+    pthread_mutex_lock(&mu);
+    for (;;) {
+        seen = 0;
+        if (__atomic_compare_exchange_n(&st->lock, &seen, self, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return;
+        if (!sim_alive(seen)) __atomic_compare_exchange_n(&st->lock, &seen, 0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+        usleep(20);
+    }
+}
+static void unlock(void)
+{
+    __atomic_store_n(&st->lock, 0, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mu);
+}
+
+static uint64_t free_bytes(sim_dev *d) { return d->total - d->reserved - sim_used(d); }
+
+/* Add n bytes to our row of the device, or fail when it is full. Call locked. */
+static int charge(int idx, uint64_t n)
+{
+    sim_dev *d = &st->dev[idx];
+    if (n > free_bytes(d)) return NO_MEMORY;
+    me[idx]->used += n;
+    if (me[idx]->used > me[idx]->peak) me[idx]->peak = me[idx]->used;
+    if (me[idx]->used > pool_high[idx]) pool_high[idx] = me[idx]->used;
+    return OK;
+}
+
+/* Create the primary context on first use: this is where the ~500 MB appear. */
+static int need_ctx(int ordinal)
+{
+    int rc = init(), idx;
+    if (rc) return rc;
+    if (init_pid != getpid()) return INIT_ERROR; /* forked child */
+    if (ordinal < 0 || ordinal >= n_vis) return INVALID_DEVICE;
+    idx = vis[ordinal];
+    if (me[idx]) return OK;
+    lock();
+    if (!me[idx]) {
+        sim_dev *d = &st->dev[idx];
+        rc = NO_MEMORY;
+        sim_reap(d);
+        for (int i = 0; i < SIM_MAX_PROC; i++) {
+            sim_proc *p = &d->proc[i];
+            if (p->kind) continue;
+            *p = (sim_proc){.pid = (uint32_t)getpid(), .kind = 1, .owned = 1, .ctx = 1};
+            me[idx] = p;
+            if ((rc = charge(idx, d->ctx_bytes))) memset(p, 0, sizeof *p), me[idx] = NULL;
+            break;
+        }
+    }
+    unlock();
+    return rc;
+}
+
+static void leave(void) /* at exit; a killed process is reaped by the next reader */
+{
+    if (init_pid != getpid()) return;
+    for (int i = 0; i < SIM_MAX_DEV; i++)
+        if (me[i]) memset(me[i], 0, sizeof *me[i]), me[i] = NULL;
+}
+
+/* Errors are sticky per thread until read, as in the real runtime. */
+static err_t ret(int rc)
+{
+    if (rc) last_err = rc;
+    return rc;
+}
+static int enter(const char *fn, int ctx)
+{
+    int rc = init();
+    if (!rc && ctx) rc = need_ctx(cur);
+    if (st) {
+        int f = sim_fault_rc(st, fn, n_vis ? vis[cur] : -1);
+        if (f) rc = f;
+    }
+    return rc;
+}
+#define ENTER(ctx) do { int rc_ = enter(__func__, ctx); if (rc_) return ret(rc_); } while (0)
+#define CHECK(c, rc) do { if (!(c)) return ret(rc); } while (0)
+
+API err_t cudaGetDeviceCount(int *n) { *n = 0; ENTER(0); *n = n_vis; return OK; }
+API err_t cudaGetDevice(int *d) { ENTER(0); *d = cur; return OK; }
+API err_t cudaSetDevice(int d)
+{
+    ENTER(0);
+    CHECK(d >= 0 && d < n_vis, INVALID_DEVICE);
+    cur = d; /* since CUDA 12 this also creates the context */
+    return ret(need_ctx(d));
+}
+API err_t cudaDeviceSynchronize(void) { ENTER(1); return OK; }
+API err_t cudaDeviceReset(void) { ENTER(0); return OK; }
+API err_t cudaDriverGetVersion(int *v) { init(); *v = st ? (int)st->cuda_version : 0; return OK; }
+API err_t cudaRuntimeGetVersion(int *v) { *v = CUDART * 1000; return OK; }
+API err_t cudaDeviceCanAccessPeer(int *can, int a, int b) { ENTER(0); (void)a; (void)b; *can = 0; return OK; }
+API err_t cudaDeviceEnablePeerAccess(int d, unsigned f) { ENTER(0); (void)d; (void)f; return ret(PEER_UNSUPPORTED); }
+API err_t cudaDeviceGetStreamPriorityRange(int *lo, int *hi) { ENTER(1); if (lo) *lo = 0; if (hi) *hi = -5; return OK; }
+API err_t cudaDeviceGetPCIBusId(char *s, int n, int d)
+{
+    ENTER(0);
+    CHECK(d >= 0 && d < n_vis, INVALID_DEVICE);
+    snprintf(s, (size_t)n, "%s", dev_of(d)->pci + 4); /* 4-digit domain here, 8 in NVML */
+    return OK;
+}
+
+static void uuid_bytes(const sim_dev *d, unsigned char out[16])
+{
+    const char *s = d->uuid + 4;
+    for (int i = 0; i < 16; s += 2) {
+        unsigned b;
+        if (*s == '-') s++;
+        if (sscanf(s, "%2x", &b) != 1) break;
+        out[i++] = (unsigned char)b;
+    }
+}
+
+static err_t props(char *p, int ordinal)
+{
+    int dom = 0, bus = 0, slot = 0;
+    CHECK(ordinal >= 0 && ordinal < n_vis, INVALID_DEVICE);
+    sim_dev *d = dev_of(ordinal);
+    sscanf(d->pci, "%x:%x:%x", (unsigned *)&dom, (unsigned *)&bus, (unsigned *)&slot);
+    memset(p, 0, PROP_SIZE);
+    strcpy(p, d->name);
+    uuid_bytes(d, (unsigned char *)p + 256);
+#define I_(f, o12, o13, v) *(int *)(p + (CUDART >= 13 ? o13 : o12)) = (v);
+#define Z_(f, o12, o13, v) *(size_t *)(p + (CUDART >= 13 ? o13 : o12)) = (v);
+    PROPS(I_, Z_)
+    ((int *)(p + 324))[1] = 1024, ((int *)(p + 324))[2] = 64;
+    ((int *)(p + 336))[1] = ((int *)(p + 336))[2] = 65535;
+    return OK;
+}
+#if CUDART >= 13
+API err_t cudaGetDeviceProperties(void *p, int d) { ENTER(0); return props(p, d); }
+#else
+API err_t cudaGetDeviceProperties_v2(void *p, int d) { ENTER(0); return props(p, d); }
+#endif
+
+static int attr(int a, const sim_dev *d)
+{
+    switch (a) { /* numbers are those of cudaDeviceAttr and of CUdevice_attribute */
+    case 1: case 2: case 3: return 1024;
+    case 4: return 64;
+    case 5: return 0x7fffffff;
+    case 6: case 7: return 65535;
+    case 8: return 49152;
+    case 10: return 32;
+    case 12: case 82: return 65536;
+    case 16: return (int)d->sm_count;
+    case 31: case 41: case 78: case 83: case 95: case 115: return 1;
+    case 39: return 2048;
+    case 75: return (int)d->cc_major;
+    case 76: return (int)d->cc_minor;
+    case 81: return 167936;
+    case 97: return 166912;
+    case 102: return 1; /* virtual memory management */
+    case 106: return 32;
+    default: return 0;
+    }
+}
+API err_t cudaDeviceGetAttribute(int *v, int a, int d)
+{
+    ENTER(0);
+    CHECK(d >= 0 && d < n_vis, INVALID_DEVICE);
+    *v = attr(a, dev_of(d));
+    return OK;
+}
+
+/* ---------------------------------------------------------------- errors */
+
+static const struct { int rc; const char *name, *text; } errs[] = {
+    {0, "cudaSuccess", "no error"},
+    {1, "cudaErrorInvalidValue", "invalid argument"},
+    {2, "cudaErrorMemoryAllocation", "out of memory"},
+    {3, "cudaErrorInitializationError", "initialization error"},
+    {35, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
+    {46, "cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"},
+    {100, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {101, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {217, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
+    {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {801, "cudaErrorNotSupported", "operation not supported"},
+    {804, "cudaErrorCompatNotSupportedOnDevice", "forward compatibility was attempted on non supported HW"},
+    {999, "cudaErrorUnknown", "unknown error"},
+};
+static const char *err_text(int rc, int text)
+{
+    for (size_t i = 0; i < sizeof errs / sizeof *errs; i++)
+        if (errs[i].rc == rc) return text ? errs[i].text : errs[i].name;
+    return text ? "unrecognized error code" : "cudaErrorUnrecognized";
+}
+API const char *cudaGetErrorName(err_t e) { return err_text(e, 0); }
+API const char *cudaGetErrorString(err_t e) { return err_text(e, 1); }
+API err_t cudaGetLastError(void) { err_t e = last_err; last_err = OK; return e; }
+API err_t cudaPeekAtLastError(void) { return last_err; }
+/* target of the generated stubs */
+API err_t simgpu_unsupported(const char *fn)
+{
+    if (getenv("SIMGPU_VERBOSE")) fprintf(stderr, "simgpu: %s is not simulated\n", fn);
+    return ret(NOT_SUPPORTED);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+typedef struct { char *p; uint64_t size, charged; int idx, ordinal; } block; /* idx -1: pinned host */
+static block *blk;
+static size_t n_blk, cap_blk;
+
+static block *find(const void *p)
+{
+    for (size_t i = 0; i < n_blk; i++)
+        if ((const char *)p >= blk[i].p && (const char *)p < blk[i].p + blk[i].size) return &blk[i];
+    return NULL;
+}
+static void add(block b)
+{
+    if (n_blk == cap_blk) blk = realloc(blk, (cap_blk = cap_blk ? 2 * cap_blk : 64) * sizeof *blk);
+    blk[n_blk++] = b;
+}
+static char *reserve(uint64_t n, int prot)
+{
+    void *p = mmap(0, n, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static int dev_alloc(void **out, uint64_t n, int ordinal)
+{
+    int rc = need_ctx(ordinal), idx;
+    uint64_t c = (n + GRANULE - 1) / GRANULE * GRANULE;
+    if (rc) return rc;
+    *out = NULL;
+    if (!n) return OK;
+    idx = vis[ordinal];
+    lock();
+    if (c < n) rc = NO_MEMORY;
+    else if (!(rc = charge(idx, c))) {
+        char *p = reserve(c, PROT_READ | PROT_WRITE);
+        if (p) add((block){p, c, c, idx, ordinal}), *out = p, st->dev[idx].n_malloc++;
+        else me[idx]->used -= c, rc = NO_MEMORY;
+    }
+    unlock();
+    return rc;
+}
+static int dev_free(void *p)
+{
+    int rc = INVALID_VALUE;
+    if (!p) return OK;
+    lock();
+    block *b = find(p);
+    if (b && b->p == p) {
+        if (b->idx >= 0 && me[b->idx]) me[b->idx]->used -= b->charged, st->dev[b->idx].n_free++;
+        munmap(b->p, b->size);
+        *b = blk[--n_blk];
+        rc = OK;
+    }
+    unlock();
+    return rc;
+}
+
+API err_t cudaMalloc(void **p, size_t n) { ENTER(1); CHECK(p, INVALID_VALUE); return ret(dev_alloc(p, n, cur)); }
+API err_t cudaFree(void *p) { ENTER(1); return ret(dev_free(p)); }
+API err_t cudaMallocAsync(void **p, size_t n, stream_t s) { ENTER(1); (void)s; return ret(dev_alloc(p, n, cur)); }
+API err_t cudaFreeAsync(void *p, stream_t s) { ENTER(1); (void)s; return ret(dev_free(p)); }
+API err_t cudaMemGetInfo(size_t *f, size_t *t)
+{
+    ENTER(1);
+    sim_dev *d = dev_of(cur);
+    *f = free_bytes(d), *t = d->total - d->reserved;
+    return OK;
+}
+API err_t cudaHostAlloc(void **p, size_t n, unsigned flags)
+{
+    ENTER(1); (void)flags;
+    if (!(*p = n ? reserve(n, PROT_READ | PROT_WRITE) : NULL) && n) return ret(NO_MEMORY);
+    pthread_mutex_lock(&mu);
+    if (n) add((block){*p, n, 0, -1, cur});
+    pthread_mutex_unlock(&mu);
+    return OK;
+}
+API err_t cudaMallocHost(void **p, size_t n) { return cudaHostAlloc(p, n, 0); }
+API err_t cudaFreeHost(void *p) { ENTER(1); return ret(dev_free(p)); }
+API err_t cudaHostRegister(void *p, size_t n, unsigned f) { ENTER(1); (void)p; (void)n; (void)f; return OK; }
+API err_t cudaHostUnregister(void *p) { ENTER(1); (void)p; return OK; }
+API err_t cudaHostGetDevicePointer(void **d, void *h, unsigned f) { ENTER(1); (void)f; *d = h; return OK; }
+
+typedef struct { int type, device; void *dev, *host; } ptr_attr; /* 13 appends long reserved[8] */
+API err_t cudaPointerGetAttributes(ptr_attr *a, const void *p)
+{
+    ENTER(0);
+    memset(a, 0, CUDART >= 13 ? 88 : 24);
+    a->device = -1, a->host = (void *)p;
+    pthread_mutex_lock(&mu);
+    block *b = find(p);
+    if (b) a->type = b->idx < 0 ? 1 : 2, a->device = b->ordinal, a->dev = (void *)p, a->host = b->idx < 0 ? (void *)p : NULL;
+    pthread_mutex_unlock(&mu);
+    return OK;
+}
+
+/* Kernels do not run, so what they should have written is stale. Scalars read back after a
+ * launch steer the host (counts of nonzero(), .item(), printing), so a device-to-host copy of
+ * up to 8 bytes gives zero, unless its source was copied or set since the last launch. */
+static struct { const char *p; size_t n; } fresh[256];
+static unsigned n_fresh, launched;
+static void written(const void *p, size_t n)
+{
+    fresh[n_fresh % 256].p = p, fresh[n_fresh++ % 256].n = n;
+}
+static int stale(const void *d, const char *s, size_t n)
+{
+    int old = 0;
+    pthread_mutex_lock(&mu);
+    block *from = find(s), *to = find(d);
+    if (n <= 8 && launched && from && from->idx >= 0 && (!to || to->idx < 0)) {
+        old = 1;
+        for (unsigned i = 0; i < n_fresh && i < 256; i++)
+            if (s >= fresh[i].p && s + n <= fresh[i].p + fresh[i].n) old = 0;
+    }
+    if (!old && to && to->idx >= 0) written(d, n);
+    pthread_mutex_unlock(&mu);
+    return old;
+}
+static err_t copy(void *d, const void *s, size_t n)
+{
+    if (stale(d, s, n)) memset(d, 0, n);
+    else memmove(d, s, n);
+    return OK;
+}
+/* Zeroing a large range gives its pages back, so huge zeroed tensors cost no host memory. */
+static err_t set(char *p, int v, size_t n)
+{
+    uintptr_t a = ((uintptr_t)p + 4095) & ~4095ul, e = ((uintptr_t)p + n) & ~4095ul;
+    pthread_mutex_lock(&mu);
+    written(p, n);
+    pthread_mutex_unlock(&mu);
+    if (v || n < MB || madvise((void *)a, e - a, MADV_DONTNEED)) return memset(p, v, n), OK;
+    memset(p, 0, a - (uintptr_t)p);
+    memset((void *)e, 0, (uintptr_t)p + n - e);
+    return OK;
+}
+API err_t cudaMemcpy(void *d, const void *s, size_t n, int k) { ENTER(1); (void)k; return copy(d, s, n); }
+API err_t cudaMemcpyAsync(void *d, const void *s, size_t n, int k, stream_t q) { ENTER(1); (void)k; (void)q; return copy(d, s, n); }
+API err_t cudaMemcpyPeerAsync(void *d, int dd, const void *s, int sd, size_t n, stream_t q) { ENTER(1); (void)dd; (void)sd; (void)q; return copy(d, s, n); }
+API err_t cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, int k, stream_t q)
+{
+    ENTER(1); (void)k; (void)q;
+    for (size_t i = 0; i < h; i++) copy((char *)d + i * dp, (const char *)s + i * sp, w);
+    return OK;
+}
+API err_t cudaMemset(void *p, int v, size_t n) { ENTER(1); return set(p, v, n); }
+API err_t cudaMemsetAsync(void *p, int v, size_t n, stream_t q) { ENTER(1); (void)q; return set(p, v, n); }
+
+/* one pool per device, without any caching of its own */
+API err_t cudaDeviceGetDefaultMemPool(void **p, int d) { ENTER(0); *p = (void *)(uintptr_t)(d + 1); return OK; }
+API err_t cudaMemPoolSetAccess(void *p, const void *d, size_t n) { ENTER(0); (void)p; (void)d; (void)n; return OK; }
+API err_t cudaMemPoolSetAttribute(void *p, int a, void *v)
+{
+    ENTER(0);
+    int idx = vis[(uintptr_t)p - 1];
+    if ((a == 6 || a == 8) && !*(uint64_t *)v && me[idx]) pool_high[idx] = me[idx]->used;
+    return OK;
+}
+API err_t cudaMemPoolTrimTo(void *p, size_t n) { ENTER(0); (void)p; (void)n; return OK; }
+API err_t cudaMemPoolGetAttribute(void *p, int a, void *v)
+{
+    ENTER(1);
+    sim_proc *q = me[vis[(uintptr_t)p - 1]];
+    sim_dev *d = dev_of((int)(uintptr_t)p - 1);
+    if (a < 4) *(int *)v = 1;
+    else *(uint64_t *)v = !q || a == 4 ? 0 : (a == 6 || a == 8 ? pool_high[vis[(uintptr_t)p - 1]] : q->used) - d->ctx_bytes;
+    return OK;
+}
+
+/* ---------------------------------------------------------------- streams and events */
+
+static err_t new_stream(stream_t *s, int prio) { *s = malloc(sizeof **s); (*s)->prio = prio; return OK; }
+API err_t cudaStreamCreate(stream_t *s) { ENTER(1); return new_stream(s, 0); }
+API err_t cudaStreamCreateWithFlags(stream_t *s, unsigned f) { ENTER(1); (void)f; return new_stream(s, 0); }
+API err_t cudaStreamCreateWithPriority(stream_t *s, unsigned f, int prio) { ENTER(1); (void)f; return new_stream(s, prio); }
+API err_t cudaStreamDestroy(stream_t s) { ENTER(1); if ((uintptr_t)s > 2) free(s); return OK; }
+API err_t cudaStreamQuery(stream_t s) { ENTER(1); (void)s; return OK; }
+API err_t cudaStreamSynchronize(stream_t s) { ENTER(1); (void)s; return OK; }
+API err_t cudaStreamWaitEvent(stream_t s, event_t e, unsigned f) { ENTER(1); (void)s; (void)e; (void)f; return OK; }
+API err_t cudaStreamGetPriority(stream_t s, int *p) { ENTER(1); *p = (uintptr_t)s > 2 ? s->prio : 0; return OK; }
+API err_t cudaStreamIsCapturing(stream_t s, int *c) { ENTER(0); (void)s; *c = 0; return OK; }
+static err_t no_capture(int *c, unsigned long long *id) { *c = 0; if (id) *id = 0; return OK; }
+#if CUDART >= 13
+API err_t cudaStreamGetCaptureInfo(stream_t s, int *c, unsigned long long *id) { ENTER(0); (void)s; return no_capture(c, id); }
+#else
+API err_t cudaStreamGetCaptureInfo_v2(stream_t s, int *c, unsigned long long *id) { ENTER(0); (void)s; return no_capture(c, id); }
+#endif
+API err_t cudaThreadExchangeStreamCaptureMode(int *m) { ENTER(0); (void)m; return OK; }
+API err_t cudaStreamAddCallback(stream_t s, void (*f)(stream_t, err_t, void *), void *u, unsigned fl) { ENTER(1); (void)fl; f(s, OK, u); return OK; }
+API err_t cudaLaunchHostFunc(stream_t s, void (*f)(void *), void *u) { ENTER(1); (void)s; f(u); return OK; }
+
+API err_t cudaEventCreateWithFlags(event_t *e, unsigned f) { ENTER(1); (void)f; *e = calloc(1, sizeof **e); (*e)->dev = cur; return OK; }
+API err_t cudaEventCreate(event_t *e) { return cudaEventCreateWithFlags(e, 0); }
+API err_t cudaEventDestroy(event_t e) { ENTER(1); free(e); return OK; }
+API err_t cudaEventRecord(event_t e, stream_t s) { ENTER(1); (void)s; e->ns = sim_now_ns(); return OK; }
+API err_t cudaEventRecordWithFlags(event_t e, stream_t s, unsigned f) { (void)f; return cudaEventRecord(e, s); }
+API err_t cudaEventQuery(event_t e) { ENTER(1); (void)e; return OK; }
+API err_t cudaEventSynchronize(event_t e) { ENTER(1); (void)e; return OK; }
+API err_t cudaEventElapsedTime(float *ms, event_t a, event_t b)
+{
+    ENTER(1);
+    CHECK(a->ns && b->ns, INVALID_HANDLE);
+    *ms = (float)((double)(int64_t)(b->ns - a->ns) / 1e6);
+    return OK;
+}
+
+/* ---------------------------------------------------------------- code: registered, never run */
+
+static __thread struct { dim3_ g, b; size_t shm; stream_t s; } conf[8];
+static err_t launch(const char *fn)
+{
+    int rc = enter(fn, 1);
+    if (!rc) SIM_INC(dev_of(cur)->n_launch), launched = 1, n_fresh = 0;
+    return ret(rc);
+}
+API void **__cudaRegisterFatBinary(void *f) { static void *h; (void)f; return &h; }
+API void __cudaRegisterFatBinaryEnd(void **h) { (void)h; }
+API void __cudaUnregisterFatBinary(void **h) { (void)h; }
+API char __cudaInitModule(void **h) { (void)h; return 1; }
+API void __cudaRegisterFunction(void **h, const char *f, char *df, const char *n, int l, void *a, void *b, void *c, void *d, int *w)
+{ (void)h; (void)f; (void)df; (void)n; (void)l; (void)a; (void)b; (void)c; (void)d; (void)w; }
+
+static struct var { struct var *next; const void *host; size_t size; void *dev; } *vars;
+API void __cudaRegisterVar(void **h, char *host, char *a, const char *n, int e, size_t size, int c, int g)
+{
+    (void)h; (void)a; (void)n; (void)e; (void)c; (void)g;
+    struct var *v = malloc(sizeof *v);
+    *v = (struct var){vars, host, size, NULL};
+    vars = v;
+}
+static void *var_addr(const void *host)
+{
+    for (struct var *v = vars; v; v = v->next)
+        if (v->host == host) return v->dev ? v->dev : (v->dev = calloc(1, v->size));
+    return NULL;
+}
+API err_t cudaGetSymbolAddress(void **p, const void *sym) { ENTER(1); *p = var_addr(sym); return *p ? OK : ret(13); }
+API err_t cudaMemcpyToSymbol(const void *sym, const void *s, size_t n, size_t off, int k)
+{
+    ENTER(1); (void)k;
+    char *p = var_addr(sym);
+    CHECK(p, 13);
+    memcpy(p + off, s, n);
+    return OK;
+}
+API unsigned __cudaPushCallConfiguration(dim3_ g, dim3_ b, size_t shm, stream_t s)
+{
+    if (pushed >= 8) return 1;
+    conf[pushed].g = g, conf[pushed].b = b, conf[pushed].shm = shm, conf[pushed++].s = s;
+    return 0;
+}
+API err_t __cudaPopCallConfiguration(dim3_ *g, dim3_ *b, size_t *shm, void *s)
+{
+    CHECK(pushed > 0, INVALID_VALUE);
+    pushed--;
+    *g = conf[pushed].g, *b = conf[pushed].b, *shm = conf[pushed].shm, *(stream_t *)s = conf[pushed].s;
+    return OK;
+}
+API err_t __cudaGetKernel(const void **k, const void *f) { *k = f; return OK; }
+API err_t __cudaLaunchKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; (void)s; return launch("cudaLaunchKernel"); }
+API err_t cudaLaunchKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; (void)s; return launch("cudaLaunchKernel"); }
+API err_t cudaLaunchCooperativeKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; (void)s; return launch("cudaLaunchKernel"); }
+API err_t cudaLaunchKernelExC(const void *c, const void *k, void **a) { (void)c; (void)k; (void)a; return launch("cudaLaunchKernel"); }
+API err_t cudaFuncGetAttributes(void *a, const void *f) /* all int-sized limits we need sit at 24.. */
+{
+    ENTER(1); (void)f;
+    memset(a, 0, 144);
+    int *i = (int *)((char *)a + 24);
+    i[0] = 1024, i[1] = 32, i[2] = i[3] = 80, i[5] = 49152;
+    return OK;
+}
+API err_t cudaFuncSetAttribute(const void *f, int a, int v) { ENTER(1); (void)f; (void)a; (void)v; return OK; }
+API err_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *f, int b, size_t m) { ENTER(1); (void)f; (void)m; *n = b > 0 && b <= 2048 ? 2048 / b : 1; return OK; }
+API err_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *f, int b, size_t m, unsigned fl) { (void)fl; return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, f, b, m); }
+API err_t cudaProfilerStart(void) { return OK; }
+API err_t cudaProfilerStop(void) { return OK; }
+
+/* ---------------------------------------------------------------- driver API (libcuda.so.1) */
+
+API int cuInit(unsigned f) { (void)f; return init(); }
+API int cuDriverGetVersion(int *v) { return cudaDriverGetVersion(v); }
+API int cuDeviceGetCount(int *n) { int rc = init(); *n = n_vis; return rc; }
+API int cuDeviceGet(int *d, int i) { *d = i; return i >= 0 && i < n_vis ? OK : INVALID_DEVICE; }
+API int cuDeviceGetAttribute(int *v, int a, int d) { int rc = init(); if (!rc) *v = attr(a, dev_of(d)); return rc; }
+API int cuDeviceGetName(char *s, int n, int d) { int rc = init(); if (!rc) snprintf(s, (size_t)n, "%s", dev_of(d)->name); return rc; }
+API int cuDeviceTotalMem_v2(size_t *n, int d) { int rc = init(); if (!rc) *n = dev_of(d)->total - dev_of(d)->reserved; return rc; }
+API int cuDeviceGetUuid(unsigned char *u, int d) { int rc = init(); if (!rc) uuid_bytes(dev_of(d), u); return rc; }
+API int cuDeviceGetUuid_v2(unsigned char *u, int d) { return cuDeviceGetUuid(u, d); }
+API int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *active)
+{
+    int rc = init();
+    *f = 0, *active = !rc && d < n_vis && me[vis[d]];
+    return rc;
+}
+API int cuDevicePrimaryCtxRetain(void **c, int d) { int rc = need_ctx(d); *c = (void *)(uintptr_t)(d + 1); return rc; }
+API int cuDevicePrimaryCtxRelease_v2(int d) { (void)d; return OK; }
+API int cuCtxGetCurrent(void **c) { *c = n_vis && me[vis[cur]] ? (void *)(uintptr_t)(cur + 1) : NULL; return OK; }
+API int cuCtxSetCurrent(void *c) { if (c) cur = (int)(uintptr_t)c - 1; return OK; }
+API int cuCtxGetDevice(int *d) { *d = cur; return OK; }
+API int cuGetErrorString(int rc, const char **s) { *s = err_text(rc, 1); return OK; }
+API int cuGetErrorName(int rc, const char **s) { *s = err_text(rc, 0); return OK; }
+API int cuMemGetInfo_v2(size_t *f, size_t *t) { return cudaMemGetInfo(f, t); }
+API int cuMemAlloc_v2(void **p, size_t n) { return enter("cuMemAlloc", 1) ?: dev_alloc(p, n, cur); }
+API int cuMemFree_v2(void *p) { return dev_free(p); }
+API int cuMemGetAddressRange_v2(void **base, size_t *n, void *p)
+{
+    pthread_mutex_lock(&mu);
+    block *b = find(p);
+    if (b && base) *base = b->p;
+    if (b && n) *n = b->size;
+    pthread_mutex_unlock(&mu);
+    return b ? OK : INVALID_VALUE;
+}
+
+/* Virtual memory management, for PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True */
+typedef struct { uint64_t size; int idx, refs; } phys;
+typedef struct { int type, handle_types, loc_type, loc_id; } mem_prop;
+static struct map { struct map *next; char *p; phys *h; } *maps;
+
+static void phys_put(phys *h)
+{
+    if (--h->refs) return;
+    if (me[h->idx]) me[h->idx]->used -= h->size;
+    free(h);
+}
+API int cuMemGetAllocationGranularity(size_t *g, const mem_prop *p, int o) { (void)p; (void)o; *g = GRANULE; return OK; }
+API int cuMemAddressReserve(char **p, size_t n, size_t align, void *hint, unsigned long long f)
+{
+    (void)align; (void)hint; (void)f;
+    if (!(*p = reserve(n, PROT_NONE))) return NO_MEMORY;
+    pthread_mutex_lock(&mu);
+    add((block){*p, n, 0, cur < n_vis ? vis[cur] : 0, cur});
+    pthread_mutex_unlock(&mu);
+    return OK;
+}
+API int cuMemAddressFree(char *p, size_t n) { (void)n; return dev_free(p); }
+API int cuMemCreate(phys **h, size_t n, const mem_prop *p, unsigned long long f)
+{
+    int rc = enter(__func__, 0) ?: need_ctx(p->loc_id), idx;
+    (void)f;
+    if (rc) return rc;
+    idx = vis[p->loc_id];
+    lock();
+    if (!(rc = charge(idx, n))) *h = malloc(sizeof **h), **h = (phys){n, idx, 1};
+    unlock();
+    return rc;
+}
+API int cuMemRelease(phys *h) { lock(); phys_put(h); unlock(); return OK; }
+API int cuMemMap(char *p, size_t n, size_t off, phys *h, unsigned long long f)
+{
+    (void)off; (void)f;
+    lock();
+    struct map *m = malloc(sizeof *m);
+    *m = (struct map){maps, p, h};
+    maps = m, h->refs++;
+    mprotect(p, n, PROT_READ | PROT_WRITE);
+    unlock();
+    return OK;
+}
+API int cuMemSetAccess(char *p, size_t n, const void *d, size_t k) { (void)p; (void)n; (void)d; (void)k; return OK; }
+API int cuMemUnmap(char *p, size_t n)
+{
+    lock();
+    for (struct map **m = &maps; *m;) {
+        struct map *q = *m;
+        if (q->p >= p && q->p < p + n) *m = q->next, phys_put(q->h), free(q);
+        else m = &q->next;
+    }
+    madvise(p, n, MADV_DONTNEED);
+    mprotect(p, n, PROT_NONE);
+    unlock();
+    return OK;
+}
+
+/* Hand out our own cu* functions; anything else is "found" but answers "not supported". */
+static int no_driver_fn(void) { return NOT_SUPPORTED; }
+#define UNSUPPORTED(name) API int name(void) { return NOT_SUPPORTED; }
+UNSUPPORTED(cuMemExportToShareableHandle) /* torch up to 2.8 looks these up with dlsym */
+UNSUPPORTED(cuMemImportFromShareableHandle)
+UNSUPPORTED(cuMemGetHandleForAddressRange)
+UNSUPPORTED(cuMemsetD32Async)
+UNSUPPORTED(cuMulticastAddDevice)
+UNSUPPORTED(cuMulticastBindMem)
+UNSUPPORTED(cuMulticastCreate)
+UNSUPPORTED(cuMulticastUnbind)
+UNSUPPORTED(cuStreamWriteValue32)
+static err_t entry_point(const char *name, void **fn, int *status)
+{
+    Dl_info self;
+    char v2[96];
+    void *h = dladdr((void *)entry_point, &self) ? dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    snprintf(v2, sizeof v2, "%s_v2", name);
+    *fn = h ? dlsym(h, name) ?: dlsym(h, v2) : NULL;
+    if (!*fn) *fn = (void *)no_driver_fn;
+    if (h) dlclose(h);
+    if (status) *status = 0;
+    return OK;
+}
+API err_t cudaGetDriverEntryPointByVersion(const char *n, void **fn, unsigned v, unsigned long long fl, int *q) { (void)v; (void)fl; return entry_point(n, fn, q); }
+API err_t cudaGetDriverEntryPoint(const char *n, void **fn, unsigned long long fl, int *q) { (void)fl; return entry_point(n, fn, q); }
+API int cuGetProcAddress_v2(const char *n, void **fn, int v, uint64_t fl, int *q) { (void)v; (void)fl; return entry_point(n, fn, q); }

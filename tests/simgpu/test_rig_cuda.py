@@ -1,0 +1,295 @@
+"""The real CUDA build of torch, with its real caching allocator, on the simulated CUDA."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pynvml as N
+import pytest
+import torch
+
+import simgpu
+
+pytestmark = pytest.mark.torch
+MB, GB = 1 << 20, 1 << 30
+
+
+def nvml_used(i=0):
+    N.nvmlInit()
+    try:
+        return N.nvmlDeviceGetMemoryInfo(N.nvmlDeviceGetHandleByIndex(i), version=N.nvmlMemory_v2).used
+    finally:
+        N.nvmlShutdown()
+
+
+def run(gpu, code, wait=True, **env):
+    """Run code in a fresh process on the same simulated machine."""
+    e = {**os.environ, **simgpu.environment(gpu), **env}
+    p = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], env=e, text=True, stdout=-1, stderr=-2
+    )
+    if not wait:
+        return p
+    out = p.communicate(timeout=120)[0]
+    assert p.returncode == 0, out
+    return out
+
+
+def test_devices(cuda):
+    assert torch.cuda.is_available() and torch.cuda.device_count() == 2
+    p = torch.cuda.get_device_properties(1)
+    assert p.name == "NVIDIA SimGPU 16GB" and (p.major, p.minor) == (8, 0)
+    assert f"GPU-{p.uuid}" == cuda.dev[1].uuid.decode()
+    assert p.total_memory == cuda.dev[1].total - cuda.dev[1].reserved
+
+
+def test_context_shows_in_nvml(gpu):
+    out = run(
+        gpu,
+        """
+        import torch, pynvml as N, os
+        N.nvmlInit(); h = N.nvmlDeviceGetHandleByIndex(0)
+        def mine(): return sum(p.usedGpuMemory for p in N.nvmlDeviceGetComputeRunningProcesses(h) if p.pid == os.getpid())
+        torch.cuda.is_available(); torch.cuda.device_count(); torch.cuda.get_device_properties(0)
+        print(mine() >> 20)
+        torch.ones((1, 1)).cuda()
+        print(mine() >> 20)
+        """,
+    )
+    assert out.split() == ["0", "502"]  # 500 context + one 2 MiB segment
+
+
+def test_allocator_and_nvml_agree(cuda):
+    before = nvml_used()
+    x = torch.empty(300 * MB, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_allocated() == 300 * MB
+    assert nvml_used() - before == 300 * MB
+    del x
+    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.memory_reserved() == 300 * MB  # cached
+    assert nvml_used() - before == 300 * MB
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0 and nvml_used() == before
+    assert torch.cuda.max_memory_allocated() == 300 * MB
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == 0
+
+
+def test_other_tenant_shrinks_free_memory(cuda):
+    free, total = torch.cuda.mem_get_info()
+    cuda.dev[0].base_used = 5 * GB
+    assert torch.cuda.mem_get_info() == (free - 5 * GB, total)
+
+
+def test_real_oom(cuda):
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 20.00 GiB.*this process has"):
+        torch.empty(20 * GB, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_stats()["num_ooms"] >= 1
+    torch.empty(10, device="cuda")  # and life goes on
+
+
+def test_oom_retry_frees_the_cache(cuda):
+    retries = torch.cuda.memory_stats()["num_alloc_retries"]
+    x = torch.empty(9 * GB, dtype=torch.uint8, device="cuda")
+    del x  # 9 GB cached
+    y = torch.empty(10 * GB, dtype=torch.uint8, device="cuda")  # fits only after the cache is freed
+    assert torch.cuda.memory_stats()["num_alloc_retries"] == retries + 1
+    del y
+
+
+def test_injected_faults(cuda):
+    cuda.fault("cudaMalloc", 2, skip=1, count=2)
+    torch.empty(64 * MB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(128 * MB, dtype=torch.uint8, device="cuda")
+    cuda.fault("cudaMemcpyAsync", 700)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        torch.ones(3).cuda()
+
+
+def test_copies_are_real(cuda):
+    a = torch.arange(1000.0)
+    assert torch.equal(a.cuda().cpu(), a)
+    p = a.pin_memory()
+    assert p.is_pinned() and torch.equal(p.cuda(non_blocking=True).cpu(), a)
+    assert torch.equal(a.cuda().to("cuda:1").cpu(), a)
+    m = torch.arange(12.0).reshape(3, 4).cuda()
+    assert m.t()[1].data_ptr() == m.data_ptr() + 4  # views work, kernels do not compute
+
+
+def test_training_step_allocates(cuda):
+    m = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10)).cuda()
+    params = torch.cuda.memory_allocated()
+    opt = torch.optim.AdamW(m.parameters())
+    launches = cuda.dev[0].n_launch
+    loss = m(torch.empty(512, 1024, device="cuda")).sum()
+    loss.backward()
+    opt.step()
+    assert cuda.dev[0].n_launch > launches
+    assert torch.cuda.memory_allocated() > 3.9 * params  # weights, gradients, two moments
+    assert torch.cuda.max_memory_allocated() > torch.cuda.memory_allocated() - 1
+
+
+def test_streams_events(cuda):
+    a, b = (torch.cuda.Event(enable_timing=True) for _ in "ab")
+    start = time.monotonic()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        a.record()
+        time.sleep(0.01)
+        b.record()
+    torch.cuda.synchronize()
+    assert 10 <= a.elapsed_time(b) <= 1000 * (time.monotonic() - start)
+
+
+def test_scalars_after_kernels_are_zero(cuda):
+    """Kernels compute nothing; sizes and scalars read back are 0, not garbage."""
+    x = torch.ones((1, 1)).cuda()
+    assert x.item() == 1  # copied, no kernel since
+    y = x + x
+    assert y.item() == 0 and y.nonzero().shape == (0, 2)
+    assert repr(y) == "tensor([[0.]], device='cuda:0')"
+
+
+def test_second_device(cuda):
+    before = nvml_used(0)
+    x = torch.empty(100 * MB, dtype=torch.uint8, device="cuda:1")
+    assert torch.cuda.memory_allocated(1) == 100 * MB and nvml_used(0) == before
+    assert nvml_used(1) >= 600 * MB
+    del x
+    with torch.cuda.device(1):
+        torch.cuda.empty_cache()
+
+
+def test_memory_history(cuda):
+    torch.cuda.memory._record_memory_history()
+    x = torch.empty(32 * MB, dtype=torch.uint8, device="cuda")
+    snap = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(enabled=None)
+    assert any(s["total_size"] == 32 * MB for s in snap["segments"])
+    del x
+
+
+@pytest.mark.parametrize(
+    "conf", ["expandable_segments:True", "backend:cudaMallocAsync", "max_split_size_mb:64"]
+)
+def test_allocator_configurations(gpu, conf):
+    out = run(
+        gpu,
+        """
+        import torch, pynvml as N
+        N.nvmlInit(); h = N.nvmlDeviceGetHandleByIndex(0)
+        used = lambda: N.nvmlDeviceGetMemoryInfo(h, version=N.nvmlMemory_v2).used >> 20
+        torch.cuda.synchronize(); a = used()
+        x = torch.empty(512 << 20, dtype=torch.uint8, device='cuda'); b = used()
+        assert torch.cuda.memory_allocated() == 512 << 20
+        y = torch.arange(7.).cuda(); assert y.cpu().sum() == 21
+        del x; torch.cuda.empty_cache(); c = used()
+        print(b - a, c - a)
+        try: torch.empty(17 << 30, dtype=torch.uint8, device='cuda')
+        except torch.OutOfMemoryError: print('oom')
+        """,
+        PYTORCH_CUDA_ALLOC_CONF=conf,
+    )
+    grown, left = re.search(r"^(\d+) (\d+)$", out, re.MULTILINE).groups()  # among torch's own warnings
+    assert 512 <= int(grown) <= 532 and int(left) <= 20 and "\noom\n" in out
+
+
+def test_visible_devices_remap(gpu):
+    """CUDA ordinal 0 is NVML index 1."""
+    code = """
+        import torch, pynvml as N
+        N.nvmlInit()
+        x = torch.empty(64 << 20, dtype=torch.uint8, device='cuda:0')
+        u = [N.nvmlDeviceGetMemoryInfo(N.nvmlDeviceGetHandleByIndex(i), version=N.nvmlMemory_v2).used >> 20 for i in (0, 1)]
+        print(torch.cuda.device_count(), u[1] - u[0])
+    """
+    base = (nvml_used(1) - nvml_used(0)) >> 20
+    for visible in ("1", gpu.dev[1].uuid.decode()):
+        n, diff = run(gpu, code, CUDA_VISIBLE_DEVICES=visible).split()
+        assert n == "1" and int(diff) - base == 564
+    gpu.cuda_order[0], gpu.cuda_order[1] = 1, 0  # CUDA's "fastest first" order differs from NVML's
+    n, diff = run(gpu, code).split()
+    assert n == "2" and int(diff) - base == 564
+    n, diff = run(gpu, code, CUDA_DEVICE_ORDER="PCI_BUS_ID").split()
+    assert int(diff) - base == -564
+
+
+def test_no_gpu(gpu):
+    code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
+    assert run(gpu, code, CUDA_VISIBLE_DEVICES="").split() == ["False", "0"]
+    assert run(gpu, code, SIMGPU_STATE="").split()[-2:] == ["False", "0"]  # no driver
+
+
+def test_killed_process_gives_memory_back(gpu):
+    before = nvml_used()
+    p = run(
+        gpu,
+        """
+        import torch, time
+        x = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')
+        print('up', flush=True); time.sleep(60)
+        """,
+        wait=False,
+    )
+    assert p.stdout.readline() == "up\n"
+    assert nvml_used() - before == 1524 * MB
+    assert p.pid in {r.pid for r in gpu.dev[0].proc if r.kind}
+    p.kill()
+    os.waitid(os.P_PID, p.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
+    assert nvml_used() == before
+    p.communicate()
+
+
+def test_processes_compete(cuda):
+    """Four processes allocate and free at once: the card never holds more than it has."""
+    code = """
+        import torch, random, sys
+        ooms = 0
+        for _ in range(300):
+            try: x = torch.empty(random.randint(1, 5) << 30, dtype=torch.uint8, device='cuda')
+            except torch.OutOfMemoryError: ooms += 1
+            x = None
+            torch.cuda.empty_cache()
+        print(ooms)
+    """
+    before = nvml_used()
+    ps = [run(cuda, code, wait=False) for _ in range(4)]
+    d, most = cuda.dev[0], 0
+    while any(p.poll() is None for p in ps):
+        most = max(most, sum(r.used for r in d.proc if r.kind))
+        time.sleep(0.002)
+    assert [p.returncode for p in ps] == [0] * 4
+    assert most <= d.total - d.reserved and nvml_used() == before
+    [p.communicate() for p in ps]
+
+
+def test_fork(cuda):
+    pid = os.fork()
+    if not pid:
+        try:
+            torch.empty(1, device="cuda")
+        except RuntimeError as e:
+            os._exit(0 if "forked" in str(e) else 2)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert cuda.dev[0].mine()  # the child's exit did not drop our row
+
+
+def test_device_count_error(gpu):
+    gpu.fault("cudaGetDeviceCount", 35)
+    out = run(gpu, "import torch; print(torch.cuda.is_available())", CUDA_VISIBLE_DEVICES="0,1")
+    assert out.split()[-1] == "False" and "driver" in out
+
+
+def test_huge_tensors_need_no_memory(cuda):
+    def rss():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    a = rss()
+    x = torch.empty(12 * GB, dtype=torch.uint8, device="cuda").zero_()
+    assert rss() - a < 64 * MB
+    del x

@@ -1,0 +1,468 @@
+"""Cells in a real Jupyter kernel: what only a kernel does, and that all of it is right there too."""
+
+import re
+
+import ipykernel
+import pytest
+from kernels import Kernel
+
+MB = 2**20
+MIME = "application/vnd.ipygpulogger.v1+json"
+REPORT = re.compile(
+    r"^RAM: Consumed Peaked  Used Total in (?P<time>\d+\.\d{3})s \((?P<label>[^\n]*)\)\n"
+    r"Gen:    (?P<consumed>[ \d-]{5})  (?P<peaked>[ \d]{5})    [ \d]{5} MB(?P<after>[^\n]*)\n",
+    re.MULTILINE,
+)
+SUBSHELLS = pytest.mark.skipif(ipykernel.version_info[0] < 7, reason="ipykernel has subshells since 7.0")
+
+
+def labels(printed):
+    """The cells that reports speak of, in the order of printing; every table must keep the format."""
+    found = [match["label"] for match in REPORT.finditer(printed)]
+    assert len(found) == printed.count("RAM: ") == printed.count("Gen: ")
+    return found
+
+
+def last(kernel):
+    """The last record, as plain values."""
+    return kernel.value("{**il.record.to_dict(), 'records': len(il.history)}")
+
+
+def consumed(record):
+    return record["gen"]["after_bytes"] - record["gen"]["before_bytes"]
+
+
+def peaked(record):
+    gen = record["gen"]
+    return max(0, gen["peak"]["lo_bytes"] - max(gen["before_bytes"], gen["after_bytes"]))
+
+
+@pytest.fixture(scope="module")
+def the_kernel(driverless_env, tmp_path_factory):
+    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
+        assert kernel.run("import threading, time, os, asyncio", silent=True).status == "ok"
+        kernel.run("from ipygpulogger import IPyGPULogger, machine, shell", silent=True)
+        yield kernel
+
+
+@pytest.fixture
+def quiet_kernel(the_kernel):
+    """A kernel without a GPU, in which nothing of ours runs before and after."""
+    yield the_kernel
+    for name in ("il", "other"):
+        the_kernel.run(f"if {name!r} in dir(): {name}.stop(); del {name}", silent=True)
+    left = (
+        "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
+        " [len(machine.machine()._scopes), machine.machine()._holders],"
+        " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
+        " len(shell.CellEvents.of(get_ipython())._running)]"
+    )
+    assert the_kernel.value(left) == [[], [0, 0], [], 0]
+
+
+@pytest.fixture
+def kernel(quiet_kernel):
+    """The same with a logger `il` that prints; it was started by no cell."""
+    ran = quiet_kernel.run("il = IPyGPULogger().start()", silent=True)
+    assert ran.status == "ok"
+    assert labels(ran.stdout) == []
+    return quiet_kernel
+
+
+# -- which cells are told, and where their reports go --------------------------------------------
+
+
+def test_the_report_follows_the_cells_own_output(kernel):
+    """The report is the last of the cell's outputs and belongs to it, after Out[]."""
+    ran = kernel.run("print('mine')\n6 * 7")
+    assert ran.result == "42"
+    assert ran.kinds[:2] == ["stream", "execute_result"]
+    assert set(ran.kinds[2:]) == {"stream"}
+    assert ran.stdout.startswith("mine\nRAM:")
+    assert labels(ran.stdout) == [f"In [{ran.reply['execution_count']}]"]
+    assert ran.stderr == ""
+
+
+def test_the_report_follows_the_traceback(kernel):
+    """A failed cell's report comes after its error and says how it ended."""
+    ran = kernel.run("1 / 0")
+    assert ran.kinds[0] == "error"
+    (match,) = REPORT.finditer(ran.stdout)
+    assert match["after"].endswith("  failed: ZeroDivisionError")
+    assert match["label"] == f"In [{ran.reply['execution_count']}]"
+
+
+@pytest.mark.parametrize("code", ["", "  ", "\n\n"])
+def test_an_empty_cell_has_no_report(kernel, code):
+    """An empty cell puts out nothing and is kept nowhere."""
+    assert kernel.run(code).kinds == []
+    assert kernel.value("len(il.history)") == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("# only a comment", "ok", None),
+        ("1 +", "error", "SyntaxError"),
+        ("%nosuch", "error", "UsageError"),
+        ("import sys; sys.exit(3)", "error", "SystemExit"),
+        ("await asyncio.sleep(0)", "ok", None),
+        ("await asyncio.sleep(0); 1 / 0", "error", "ZeroDivisionError"),
+        ("await asyncio.wait_for(asyncio.sleep(60), 0)", "error", "TimeoutError"),
+        ("!true", "ok", None),
+        ("%%bash\ntrue", "ok", None),
+        ("%%time\nx = 1", "ok", None),
+        ("%timeit -n1 -r1 pass", "ok", None),
+        ("%%html\n<b>x</b>", "ok", None),
+        ("%reset -f array", "ok", None),
+        ("pid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0);", "ok", None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_each_kind_of_cell_has_one_report(kernel, code, status, error):
+    """One report and one record, with the cell's number and how it ended."""
+    ran = kernel.run(code)
+    assert len(labels(ran.stdout)) == 1
+    record = last(kernel)
+    assert (record["records"], record["status"], record["error"]) == (1, status, error)
+    assert record["label"] == f"In [{ran.reply['execution_count']}]"
+    assert record["source"] == code.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('under way')\nimport time\nwhile True: time.sleep(0.01)",
+        "print('under way')\nimport asyncio\nwhile True: await asyncio.sleep(0.01)",
+        "%%capture\nopen(path, 'w').close()\nwhile True: time.sleep(0.01)",
+    ],
+    ids=["sync", "await", "nested"],
+)
+def test_an_interrupted_cell_says_so(kernel, tmp_path, code):
+    """The kernel's own interrupt: one report marked so, and the next cell is whole again."""
+    flag = tmp_path / "under way"
+    kernel.run(f"path = {str(flag)!r}", silent=True)
+    asked = kernel.send(code)
+    if "capture" in code:
+        kernel.wait_for(flag.exists)
+    else:
+        kernel.wait_for_print(asked, "under way")
+    kernel.manager.interrupt_kernel()
+    ran = kernel.wait(asked)
+    records = kernel.value("[(r.status, r.error, r.label.partition('In')[0]) for r in il.history]")
+    if "capture" in code:  # the inner cell was interrupted; IPython lets the outer one run on
+        assert records == [["interrupted", "KeyboardInterrupt", "nested in "], ["ok", None, ""]]
+    else:
+        error = "CancelledError" if "await" in code else "KeyboardInterrupt"
+        assert records == [["interrupted", error, ""]]
+        (match,) = REPORT.finditer(ran.stdout)
+        assert match["after"].endswith("  interrupted")
+    ran = kernel.run("x = 1")
+    (match,) = REPORT.finditer(ran.stdout)
+    assert match["after"] == ""
+
+
+@pytest.mark.parametrize("how", [{"silent": True}, {"store_history": False}])
+def test_what_front_ends_run_for_themselves_has_no_report(kernel, how):
+    """Probes print nothing of ours, even nested ones, and the record stays."""
+    kernel.run("x = 1")
+    before = last(kernel)
+    for code in ("probe = 1", "%%capture\nprobe = 2", "1 / 0", "len(b'x' * (64 << 20))"):
+        assert labels(kernel.run(code, **how).stdout) == []
+    assert last(kernel) == before
+    kernel.run("x = 2")
+    assert last(kernel)["records"] == 2
+    assert peaked(last(kernel)) < 2 * MB
+
+
+def test_a_captured_cell_reports_inside_the_capture(kernel):
+    """The inner report goes where the inner cell's output goes; totals count in both."""
+    ran = kernel.run("%%capture inner\nprint('mine')\nblob = b'x' * (64 << 20)")
+    number = ran.reply["execution_count"]
+    assert labels(ran.stdout) == [f"In [{number}]"]
+    captured = kernel.value("inner.stdout")
+    assert captured.startswith("mine\n")
+    assert labels(captured) == [f"nested in In [{number}]"]
+    for match in [*REPORT.finditer(captured), *REPORT.finditer(ran.stdout)]:
+        assert (match["consumed"], match["peaked"]) == ("   64", "    0")
+    kernel.run("del blob", silent=True)
+
+
+def test_a_nested_cell_in_a_background_task_is_nested(kernel):
+    """A task that runs a cell while its own cell awaits it: both are told."""
+    ran = kernel.run(
+        "async def task(): get_ipython().run_cell('y = 1')\n"
+        "running = asyncio.create_task(task())\n"
+        "await running"
+    )
+    number = ran.reply["execution_count"]
+    assert labels(ran.stdout) == [f"nested in In [{number}]", f"In [{number}]"]
+
+
+def test_the_front_ends_cell_id_is_kept(kernel):
+    """The id that JupyterLab sends is in the record."""
+    kernel.run("x = 1", cell_id="abc-1")
+    assert last(kernel)["cell_id"] == "abc-1"
+
+
+def test_a_reset_of_the_namespace_does_not_end_the_reports(kernel):
+    """%reset takes il away; the logger goes on, and still stops."""
+    kernel.run("machine.keep = il", silent=True)
+    ran = kernel.run("%reset -f")
+    assert len(labels(ran.stdout)) == 1
+    assert len(labels(kernel.run("x = 1").stdout)) == 1
+    kernel.run("import threading, time, os, asyncio", silent=True)
+    kernel.run(
+        "from ipygpulogger import IPyGPULogger, machine, shell\nil = machine.keep; del machine.keep",
+        silent=True,
+    )
+    assert last(kernel)["records"] == 2
+
+
+# -- start and stop ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_the_cell_that_starts_and_the_cell_that_stops(quiet_kernel, awaits):
+    """The first is told from start() on, the last is not told at all; async cells are no different."""
+    kernel, wait = quiet_kernel, "\nawait asyncio.sleep(0)" if awaits else ""
+    ran = kernel.run(
+        f"before = b'x' * (64 << 20)\nil = IPyGPULogger().start()\nblob = b'x' * (100 << 20){wait}"
+    )
+    (match,) = REPORT.finditer(ran.stdout)
+    assert match["label"] == f"In [{ran.reply['execution_count']}]"
+    assert (match["consumed"], match["peaked"]) == ("  100", "    0")
+    assert len(labels(kernel.run("del blob, before").stdout)) == 1
+    assert kernel.run(f"il.stop(){wait}").kinds == []
+    assert kernel.run("x = 1").kinds == []
+    assert kernel.value("len(il.history)") == 2
+
+
+def test_a_start_within_a_nested_cell(quiet_kernel):
+    """Both the captured cell and the one around it are told from there."""
+    ran = quiet_kernel.run("%%capture inner\nil = IPyGPULogger().start()")
+    number = ran.reply["execution_count"]
+    assert labels(ran.stdout) == [f"In [{number}]"]
+    assert labels(quiet_kernel.value("inner.stdout")) == [f"nested in In [{number}]"]
+
+
+def test_two_loggers_print_two_reports(kernel):
+    """Each logger reports once, with the same memory."""
+    kernel.run("other = IPyGPULogger(compact=True).start()", silent=True)
+    ran = kernel.run("blob = b'x' * (300 << 20)")
+    number = ran.reply["execution_count"]
+    assert len(REPORT.findall(ran.stdout)) == 1
+    assert f"In [{number}] (Consumed/Peaked/Used Total)" in ran.stdout
+    both = "[[round(r.gen.consumed_bytes / 2**20), r.label] for r in (il.record, other.record)]"
+    assert kernel.value(both) == [[300, f"In [{number}]"]] * 2
+    kernel.run("del blob", silent=True)
+
+
+def test_the_extension_comes_and_goes(quiet_kernel):
+    """Load, one display a cell, reload, unload: nothing left, and the next cell has no report."""
+    kernel = quiet_kernel
+    assert len(kernel.run("%load_ext ipygpulogger").displays) == 1
+    for code in ("x = 1", "1 / 0", "await asyncio.sleep(0)", "%reload_ext ipygpulogger", "x = 2"):
+        ran = kernel.run(code)
+        assert len(ran.displays) == 1
+        assert labels(ran.stdout) == []
+    assert kernel.value("len(il.history)") == 2
+    assert kernel.run("%unload_ext ipygpulogger").kinds == []
+    assert kernel.run("x = 1").kinds == []
+    assert kernel.value("'il' in globals()") is False
+    assert kernel.run("%gpulog status").reply["ename"] == "UsageError"
+
+
+def test_a_rich_report_is_one_display_of_three_kinds(quiet_kernel):
+    """What goes over the wire: text/plain, text/html, and the record in bytes."""
+    kernel = quiet_kernel
+    kernel.run("il = IPyGPULogger(report='rich').start()", silent=True)
+    ran = kernel.run("blob = b'x' * (64 << 20)\nraise type('<script>', (Exception,), {})")
+    (display,) = ran.displays
+    assert ran.kinds[-1] == "display_data"
+    assert set(display["data"]) == {"text/plain", "text/html", MIME}
+    assert labels(display["data"]["text/plain"] + "\n") == [f"In [{ran.reply['execution_count']}]"]
+    assert "<script" not in display["data"]["text/html"]
+    record = display["data"][MIME]
+    assert record["error"] == "<script>"
+    assert abs(consumed(record) - 64 * MB) < 2 * MB
+    expected = kernel.value("il.record.to_dict()")
+    assert record == expected
+    kernel.run("%%capture inner\nx = 1")
+    assert kernel.value("[sorted(o.data) for o in inner.outputs]") == [sorted(display["data"])]
+    kernel.run("del blob", silent=True)
+
+
+# -- subshells -----------------------------------------------------------------------------------
+
+
+@SUBSHELLS
+def test_cells_of_a_subshell_have_their_own_reports(kernel):
+    """Short cells on a subshell while a long one runs: each has its own record, label and time."""
+    subshell = kernel.subshell()
+    kernel.run("go = threading.Event()", silent=True)
+    long = kernel.send("print('under way')\nassert go.wait(60)\nget_ipython().run_cell('nested = 1')")
+    kernel.wait_for_print(long, "under way")
+    first = kernel.run("short = 1", subshell=subshell)
+    second = kernel.run("1 / 0", subshell=subshell)
+    third = kernel.run("%%capture inner\nx = 1", subshell=subshell)
+    kernel.run("go.set()", subshell=subshell)
+    long = kernel.wait(long)
+    records = kernel.value("[[r.label, r.source, r.time_s, r.error] for r in il.history]")
+    by_source = {source: (label, time_s, error) for label, source, time_s, error in records}
+    assert len(records) == len(by_source) == 7
+    number = int(re.search(r"\d+", by_source["print('under way')"][0])[0])
+    expected = {
+        "print('under way')": (f"In [{number}]", None),
+        "nested = 1": (f"nested in In [{number}]", None),
+        "short = 1": (f"In [{number + 1}]", None),
+        "1 / 0": (f"In [{number + 2}]", "ZeroDivisionError"),
+        "%%capture inner": (f"In [{number + 3}]", None),
+        "x = 1": (f"nested in In [{number + 3}]", None),
+        "go.set()": (f"In [{number + 4}]", None),
+    }
+    assert {source: (label, error) for source, (label, _, error) in by_source.items()} == expected
+    assert by_source["print('under way')"][1] > by_source["1 / 0"][1]
+    assert labels(first.stdout) == [f"In [{number + 1}]"]
+    assert labels(second.stdout) == [f"In [{number + 2}]"]
+    assert labels(third.stdout) == [f"In [{number + 3}]"]
+    assert labels(long.stdout) == [f"nested in In [{number}]", f"In [{number}]"]
+
+
+@SUBSHELLS
+def test_a_subshell_may_stop_what_a_long_cell_began(kernel):
+    """stop() on a subshell: neither its cell nor the long one is told, and nothing stays open."""
+    subshell = kernel.subshell()
+    kernel.run("go = threading.Event()", silent=True)
+    long = kernel.send("print('under way')\nassert go.wait(60)")
+    kernel.wait_for_print(long, "under way")
+    ran = kernel.run("short = 1\nil.stop()\ngo.set()", subshell=subshell)
+    assert labels(ran.stdout) == []
+    assert labels(kernel.wait(long).stdout) == []
+    assert kernel.value("[len(il.history), len(machine.machine()._scopes)]") == [0, 0]
+
+
+@SUBSHELLS
+def test_a_subshell_may_start(quiet_kernel):
+    """start() on a subshell while a long cell runs: its own cell is told, then every later one."""
+    kernel = quiet_kernel
+    subshell = kernel.subshell()
+    kernel.run("go = threading.Event()", silent=True)
+    long = kernel.send("print('under way')\nassert go.wait(60)")
+    kernel.wait_for_print(long, "under way")
+    ran = kernel.run("short = 1\nil = IPyGPULogger().start()\ngo.set()", subshell=subshell)
+    assert len(labels(ran.stdout)) == 1
+    kernel.wait(long)
+    assert kernel.value("[r.source for r in il.history]") == ["short = 1"]
+    assert len(labels(kernel.run("x = 1").stdout)) == 1
+    assert len(labels(kernel.run("x = 2", subshell=subshell).stdout)) == 1
+
+
+# -- the numbers ---------------------------------------------------------------------------------
+
+
+def test_a_moments_need_is_seen_20_times_of_20_without_a_thread(kernel):
+    """A block that lives within one expression peaks at its size, to 2 MB, with no thread of ours."""
+    threads = kernel.value("sorted(t.name for t in threading.enumerate())")
+    for size_mb in range(40, 440, 20):
+        ran = kernel.run(
+            f"seen = sorted(t.name for t in threading.enumerate()); len(b'x' * ({size_mb} << 20))"
+        )
+        assert ran.result == str(size_mb * MB)
+        record = last(kernel)
+        assert abs(peaked(record) - size_mb * MB) < 2 * MB
+        assert abs(consumed(record)) < 2 * MB
+        assert record["gen"]["peak"]["quality"] == "exact"
+        assert kernel.value("seen") == threads
+
+
+def test_what_is_given_back_is_negative(kernel):
+    """300 MB taken show 300 0, deleted -300 0."""
+    kernel.run("x = 1")
+    (match,) = REPORT.finditer(kernel.run("blob = b'x' * (300 << 20)").stdout)
+    assert (match["consumed"], match["peaked"]) == ("  300", "    0")
+    (match,) = REPORT.finditer(kernel.run("del blob").stdout)
+    assert (match["consumed"], match["peaked"]) == (" -300", "    0")
+
+
+def test_a_short_cell_after_a_big_one_has_its_own_numbers(kernel):
+    """Neither time nor peak of the cell before; and the long one lasted as long as it slept."""
+    kernel.run("len(b'x' * (300 << 20))\ntime.sleep(0.5)")
+    long = last(kernel)
+    kernel.run("x = 1")
+    short = last(kernel)
+    assert long["time_s"] >= 0.5
+    assert peaked(long) > 298 * MB
+    assert short["time_s"] < long["time_s"]
+    assert peaked(short) < 2 * MB
+    assert abs(consumed(short)) < 2 * MB
+
+
+def test_data_before_and_after(kernel):
+    """il.data: nothing but the use before the first cell, then the cell's own whole megabytes."""
+    before = kernel.value("il.data")
+    assert [*before[:2], *before[3:]] == [0, 0, 0, 0, 0, 0]
+    assert before[2] > 0
+    kernel.run("blob = b'x' * (300 << 20)")
+    data, record = kernel.value("il.data"), last(kernel)
+    assert data[0] == int(consumed(record) / MB)
+    assert data[0] in (299, 300, 301)
+    assert data[2] == int(record["gen"]["after_bytes"] / MB)
+    assert data[6] == record["time_s"]
+    kernel.run("del blob", silent=True)
+
+
+def test_500_cells_leave_500_records_and_nothing_else(kernel):
+    """Threads, files and callbacks as at the start; a record stays small whatever its cell was."""
+    state = (
+        "[sorted(t.name for t in threading.enumerate()), len(os.listdir('/proc/self/fd')),"
+        " {event: len(found) for event, found in get_ipython().events.callbacks.items()}]"
+    )
+    kinds = [
+        "x = {n}",
+        "1 / 0",
+        "# {n}",
+        "%%capture\nx = {n}",
+        "await asyncio.sleep(0)",
+        "1 +",
+        "big = '{big}'",
+        "",
+    ]
+    told = sum({"%%capture\nx = {n}": 2, "": 0}.get(kinds[n % len(kinds)], 1) for n in range(500))
+    kernel.run("x = 1")
+    before = kernel.value(state)
+    asked = [kernel.send(kinds[n % len(kinds)].format(n=n, big="x" * 20_000)) for n in range(500)]
+    for one in asked:
+        kernel.wait(one)
+    assert kernel.value(state) == before
+    assert kernel.value("len(il.history)") == told + 1
+    size = "len(__import__('pickle').dumps(list(il.history))) / len(il.history)"
+    assert kernel.value(size) < 1024
+    assert kernel.value("max(len(__import__('pickle').dumps(r)) for r in il.history)") < 2048
+
+
+# -- with a GPU ----------------------------------------------------------------------------------
+
+
+def test_with_a_gpu_the_row_comes_with_its_use_and_the_thread_goes_with_stop(kernel_env, gpu, tmp_path):
+    """A device is shown once this process uses it; one sampler serves every cell and ends with stop()."""
+    sampler = "[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name]"
+    with Kernel(kernel_env, tmp_path) as kernel:
+        ran = kernel.run(
+            "import threading, os\nfrom ipygpulogger import IPyGPULogger\nil = IPyGPULogger().start()"
+        )
+        assert "GPU" not in ran.stdout
+        pid = kernel.value("os.getpid()")
+        row = gpu.dev[0].add_process(pid, 512 << 20)
+        ran = kernel.run("x = 1")
+        assert re.search(r"^GPU:        0      0      512 MB", ran.stdout, re.MULTILINE)
+        row.used = 768 << 20
+        kernel.run("%config IPyGPULogger.devices = 'all'")
+        ran = kernel.run("import time; time.sleep(0.3)")
+        assert re.search(r"^GPU0:       0      0      768 MB", ran.stdout, re.MULTILINE)
+        assert re.search(r"^GPU1:       0      0        0 MB", ran.stdout, re.MULTILINE)
+        for code in ("1 / 0", "%%capture\nx = 1", "await __import__('asyncio').sleep(0)"):
+            kernel.run(code)
+            assert kernel.value(sampler) == ["ipygpulogger sampler"]
+        assert kernel.run("il.stop()").kinds == []
+        assert kernel.value(sampler) == []

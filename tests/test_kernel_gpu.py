@@ -1,0 +1,174 @@
+"""GPU cells in a real kernel, with the default settings, on the simulated machine."""
+
+import pynvml
+import pytest
+from kernels import Kernel
+from memory import MB
+
+pytestmark = pytest.mark.torch
+
+START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger({options}).start()"
+TENSOR = "{name} = torch.empty({size_mb} << 20, dtype=torch.uint8, device='cuda:{device}')"
+
+
+THEIRS_MB = {}  # what the test process itself holds on each device: a neighbour of the kernel
+
+
+@pytest.fixture
+def kernel(gpu, kernel_env, tmp_path):
+    for i in range(2):
+        row = gpu.dev[i].mine()
+        THEIRS_MB[f"GPU{i}"] = row.used // MB if row else 0
+    THEIRS_MB["GPU"], THEIRS_MB["Gen"] = THEIRS_MB["GPU0"], 0
+    with Kernel(kernel_env, tmp_path) as kernel:
+        yield kernel
+
+
+def keep(name, size_mb, device=0):
+    return TENSOR.format(name=name, size_mb=size_mb, device=device)
+
+
+def transient(size_mb, device=0):
+    return keep("_t", size_mb, device) + "; del _t"
+
+
+def rows(ran):
+    """{row: (consumed, peaked, used without the test's own, remarks)} of the last report in a cell."""
+    report = ran.stdout[ran.stdout.rindex("RAM: Consumed Peaked  Used Total in") :]
+    found = {}
+    for line in report.splitlines()[1:]:
+        name, colon, rest = line.partition(":")
+        if colon and name in {"Gen", "GPU", "GPU0", "GPU1"}:
+            figures, _, remarks = rest.partition(" MB")
+            consumed, peaked, used = map(int, figures.split())
+            found[name] = consumed, peaked, used - THEIRS_MB[name], remarks.strip()
+    return found
+
+
+def value_of(ran):
+    assert ran.status == "ok", ran.reply
+    return ran.result
+
+
+def test_a_session(kernel):
+    """Import, keep, need for a moment, free: exact to the MB, and the context is nobody's cell."""
+    kernel.run(START.format(options=""))
+    assert "GPU" not in rows(kernel.run("import torch"))
+    assert rows(kernel.run("1"))["GPU"] == (0, 0, 500, "")
+    assert rows(kernel.run(keep("x", 100)))["GPU"] == (100, 0, 600, "")
+    assert rows(kernel.run(transient(700)))["GPU"] == (0, 700, 600, "")
+    assert rows(kernel.run(keep("y", 300) + "; " + transient(200)))["GPU"] == (300, 200, 900, "")
+    assert rows(kernel.run("del x, y"))["GPU"] == (-400, 0, 500, "")
+    used_mb = 500 + THEIRS_MB["GPU"]
+    assert value_of(kernel.run("tuple(il.data)[3:6]")) == f"(-400, 0, {used_mb})"
+
+
+def test_the_users_peak_across_cells(kernel):
+    """max_memory_allocated() is what it would be without us, in every cell and after stop()."""
+    kernel.run(START.format(options=""))
+    kernel.run("import torch; peak = lambda: torch.cuda.max_memory_allocated() >> 20")
+    kernel.run(transient(500))
+    assert value_of(kernel.run("peak()")) == "500"
+    kernel.run(transient(100))
+    assert value_of(kernel.run("peak(), torch.accelerator.max_memory_allocated() >> 20")) == "(500, 500)"
+    ran = kernel.run(transient(800) + "; torch.cuda.reset_peak_memory_stats(); " + transient(50) + "; peak()")
+    assert value_of(ran) == "50"
+    assert rows(ran)["GPU"][:2] == (0, 800)
+    kernel.run(transient(30))
+    assert value_of(kernel.run("peak()")) == "50"
+    kernel.run("il.stop()")
+    assert value_of(kernel.run("peak()")) == "50"
+    assert value_of(
+        kernel.run("torch.cuda.reset_peak_memory_stats(); torch._C._cuda_memoryStats.__name__")
+    ) == ("'_cuda_memoryStats'")
+
+
+def test_a_cell_that_makes_the_context(kernel):
+    """Without preloading, the cell's context is a note and not consumed; its tensors are."""
+    kernel.run(START.format(options="preload=False"))
+    ran = kernel.run("import torch; " + keep("x", 100) + "; " + transient(400))
+    assert rows(ran)["GPU"] == (100, 400, 600, "+ context 500 MB")
+    assert rows(kernel.run("del x"))["GPU"] == (-100, 0, 500, "")
+
+
+def test_two_devices_in_one_cell(kernel):
+    """Each device its own row and numbers; il.data speaks of the current one."""
+    kernel.run(START.format(options=""))
+    kernel.run("import torch")
+    ran = kernel.run(keep("x", 64, 0) + "; " + keep("y", 32, 1) + "; " + transient(256, 1))
+    assert rows(ran)["GPU0"] == (64, 0, 564, "")
+    assert rows(ran)["GPU1"] == (32, 256, 532, "+ context 500 MB")
+    assert value_of(kernel.run("il.data.gpu_mem_used_delta")) == "64"
+    kernel.run("torch.cuda.set_device(1); del y")
+    assert value_of(kernel.run("il.data.gpu_mem_used_delta, il.record.current_gpu")) == "(-32, 1)"
+
+
+def test_a_neighbour_is_not_this_cells(kernel, gpu):
+    """3000 MB of another process's that appear during a cell: consumed 0, used shows them."""
+    kernel.run(START.format(options=""))
+    kernel.run("import torch")
+    kernel.run("1")
+    asked = kernel.send("print('here', flush=True); input_ = __import__('time').sleep(0.5)")
+    kernel.wait_for_print(asked, "here")
+    gpu.dev[0].add_process(1, 3000 * MB)
+    assert rows(kernel.wait(asked))["GPU"] == (0, 0, 3500, "")
+    assert value_of(kernel.run("il.record.gpus[0].neighbours_bytes >> 20")) == str(3000 + THEIRS_MB["GPU"])
+
+
+@pytest.mark.parametrize("when", ["at start", "between cells", "within a cell"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_TIMEOUT,
+        pynvml.NVML_ERROR_UNKNOWN,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    ],
+)
+def test_nvml_faults(kernel, gpu, code, when):
+    """Every NVML function fails: cells give their results, the allocator's numbers are right, said once."""
+    if when == "at start":
+        gpu.fault("nvml*", code)
+    kernel.run(START.format(options=""))
+    kernel.run("import torch")
+    kernel.run("1")
+    if when == "between cells":
+        gpu.fault("nvml*", code)
+    asked = kernel.send(
+        "print('here', flush=True); __import__('time').sleep(0.3); "
+        + keep("x", 100)
+        + "; "
+        + transient(300)
+        + "; x.numel()"
+    )
+    kernel.wait_for_print(asked, "here")
+    if when == "within a cell":
+        gpu.fault("nvml*", code)
+    ran = kernel.wait(asked)
+    assert value_of(ran) == str(100 * MB)
+    assert rows(ran)["GPU"] == (100, 300, 600, "")
+    free = kernel.run("del x")
+    assert rows(free)["GPU"] == (-100, 0, 500, "")
+    quiet = kernel.run("1")
+    for ended in (ran, free, quiet):
+        assert not ended.stderr
+    said = [
+        note
+        for ended in (ran, free, quiet)
+        for note in ended.stdout.splitlines()
+        if "driver" in note or "NVML" in note
+    ]
+    assert len(said) == len(set(said))
+    assert len(quiet.stdout.splitlines()) == 3
+
+
+def test_out_of_memory(kernel):
+    """The cell that dies of it has its row, marked; the next ones are right."""
+    kernel.run(START.format(options=""))
+    kernel.run("import torch")
+    ran = kernel.run(keep("x", 200) + "; " + keep("y", 64000))
+    assert ran.status == "error"
+    assert "failed: OutOfMemoryError" in ran.stdout
+    assert rows(ran)["GPU"][:3] == (200, 0, 700)
+    assert rows(kernel.run("del x"))["GPU"][:3] == (-200, 0, 500)

@@ -1,0 +1,185 @@
+"""The NVML source on the simulated driver: right, or absent with one plain reason."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import types
+
+import pynvml
+import pytest
+import simgpu
+
+from ipygpulogger.sources.nvml import Nvml
+
+MB = 2**20
+
+FAULTS = [
+    (pynvml.NVML_ERROR_NO_PERMISSION, "no permission"),
+    (pynvml.NVML_ERROR_NOT_SUPPORTED, "NVML says"),
+    (pynvml.NVML_ERROR_GPU_IS_LOST, "NVML says"),
+    (pynvml.NVML_ERROR_TIMEOUT, "NVML says"),
+    (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "differ"),
+    (pynvml.NVML_ERROR_UNKNOWN, "NVML says"),
+]
+
+
+@pytest.fixture
+def nvml(gpu):
+    source = Nvml()
+    yield source
+    source.close()
+
+
+def test_devices_and_their_memory(gpu, nvml):
+    """Every device by UUID; used as nvidia-smi shows it, without the driver's own reserve."""
+    first, second = nvml.devices()
+    assert (first.index, second.index) == (0, 1)
+    assert first.uuid == gpu.dev[0].uuid.decode()
+    assert first.total_bytes == gpu.dev[0].total
+    quiet = nvml.used_bytes(second.uuid)
+    gpu.dev[1].base_used = 777 * MB
+    assert nvml.used_bytes(second.uuid) - quiet == 777 * MB
+
+
+def test_nothing_is_opened_before_the_first_question():
+    """A new source has not touched the driver, nor imported its binding."""
+    program = "import sys, ipygpulogger.sources.nvml as m; m.Nvml(); print('pynvml' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"
+
+
+def test_an_old_driver_gets_the_old_question(gpu, nvml):
+    """Without the second version of the memory query the first is used, for that device always."""
+    uuid = nvml.devices()[0].uuid
+    with_v2 = nvml.used_bytes(uuid)
+    nvml.close()
+    gpu.fault("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    old = Nvml()
+    assert old.used_bytes(uuid) == with_v2 + gpu.dev[0].reserved  # v1 counts the reserve as used
+    assert old.take_notes() == ()
+    old.close()
+
+
+def test_our_own_part(gpu, nvml):
+    """0 when listed processes are others; ours when we are there; None where the driver hides sizes."""
+    uuid = nvml.devices()[0].uuid
+    assert nvml.process_bytes(uuid) == 0
+    gpu.dev[0].add_process(1, 300 * MB)  # pid 1 exists everywhere
+    assert nvml.process_bytes(uuid) == 0
+    gpu.dev[0].add_process(os.getpid(), 120 * MB)
+    assert nvml.process_bytes(uuid) == 120 * MB
+    gpu.proc_mem_na = 1  # WSL
+    assert nvml.process_bytes(uuid) is None
+
+
+def test_host_pids_are_not_mistaken(gpu, nvml):
+    """In a container the driver lists the host's pids: that is unknown, not 0."""
+    uuid = nvml.devices()[0].uuid
+    gpu.dev[0].add_process(os.getpid(), 120 * MB)
+    gpu.pid_offset = 5_000_000
+    assert nvml.process_bytes(uuid) is None
+
+
+@pytest.mark.parametrize(("code", "says"), FAULTS)
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo*", "nvmlDeviceGetComputeRunningProcesses*"])
+def test_every_fault_costs_one_figure(gpu, nvml, code, says, function):
+    """A failing question is None and said once; it is asked again, and right when the driver recovers."""
+    uuid = nvml.devices()[0].uuid
+    ask = nvml.used_bytes if "Memory" in function else nvml.process_bytes
+    healthy = ask(uuid)
+    fault = gpu.fault(function, code, count=3)
+    assert [ask(uuid) for _ in range(3)] == [None] * 3
+    (note,) = nvml.take_notes()
+    assert says in note
+    assert fault.hits == 3
+    assert ask(uuid) == healthy
+    assert nvml.take_notes() == ()
+
+
+@pytest.mark.parametrize(("code", "says"), FAULTS)
+def test_a_driver_that_does_not_open(gpu, code, says):
+    """No devices, one reason, and the doctor knows it; the next process may be luckier."""
+    gpu.fault("nvmlInit", code)
+    nvml = Nvml()
+    assert nvml.devices() == ()
+    assert nvml.used_bytes("GPU-x") is None
+    assert nvml.process_bytes("GPU-x") is None
+    (note,) = nvml.take_notes()
+    assert says in note
+    assert nvml.diagnose().state == "absent"
+    assert says in nvml.diagnose().says
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlDeviceGetCount*", "nvmlDeviceGetHandleByIndex*", "nvmlDeviceGetUUID", "nvmlDeviceGetName"],
+)
+def test_faults_while_looking_for_devices(gpu, function):
+    """A device that cannot be described is left out; nothing raises."""
+    gpu.fault(function, pynvml.NVML_ERROR_UNKNOWN)
+    nvml = Nvml()
+    assert nvml.devices() == ()
+    assert nvml.take_notes()
+    nvml.close()
+
+
+def test_one_lost_card_does_not_blind_the_other(gpu, nvml):
+    """Device 0 falls off the bus: device 1 still answers."""
+    first, second = nvml.devices()
+    gpu.dev[0].lost = 1
+    assert nvml.used_bytes(first.uuid) is None
+    assert nvml.used_bytes(second.uuid) is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_opens_the_driver_again(gpu, nvml):
+    """Handles are the parent's; the child makes its own."""
+    uuid = nvml.devices()[0].uuid
+    used = nvml.used_bytes(uuid)
+    pid = os.fork()
+    if pid == 0:
+        inits = gpu.fault("nvmlInit", -1)
+        ok = nvml.used_bytes(uuid) == used and inits.hits == 1
+        os._exit(0 if ok else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_no_driver_is_ordinary(gpu):
+    """Without a driver: no devices, no note, one diagnosis with its remedy."""
+    program = textwrap.dedent(
+        """
+        from ipygpulogger.sources.nvml import Nvml
+        nvml = Nvml()
+        print(nvml.devices(), nvml.take_notes(), nvml.diagnose().says, nvml.diagnose().remedy is not None)
+        """
+    )
+    env = {**os.environ, **simgpu.environment(gpu, driver=False)}
+    out = subprocess.check_output([sys.executable, "-c", program], env=env, text=True)
+    assert out.strip() == "() () no NVIDIA driver True"
+
+
+def test_a_driver_that_recovers_is_not_blamed(gpu, nvml):
+    """After a passing fault the doctor's word is good again; the same fault is not said twice."""
+    uuid = nvml.devices()[0].uuid
+    for _ in range(2):
+        fault = gpu.fault("nvmlDeviceGetMemoryInfo*", pynvml.NVML_ERROR_GPU_IS_LOST, count=1)
+        assert nvml.used_bytes(uuid) is None
+        assert fault.hits == 1
+        assert "GPU is lost" in nvml.diagnose().says
+        assert nvml.used_bytes(uuid) is not None
+        assert "GPU is lost" not in nvml.diagnose().says
+    assert len(nvml.take_notes()) == 1
+
+
+def test_a_foreign_pynvml(monkeypatch):
+    """Another module of that name, broken in its own way: no devices, one reason, nothing raised."""
+
+    def broken():
+        raise OSError("wrong library")
+
+    monkeypatch.setitem(sys.modules, "pynvml", types.SimpleNamespace(nvmlInit=broken))
+    nvml = Nvml()
+    assert nvml.devices() == ()
+    assert nvml.take_notes() == ("no figures of the whole GPU: pynvml fails: wrong library",)
+    assert nvml.diagnose().state == "absent"
+    nvml.close()

@@ -1,0 +1,461 @@
+"""A scope from opening to result, on a machine whose truth is known."""
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from memory import MB, Block, blip
+
+from ipygpulogger import measure
+from ipygpulogger.machine import Machine, machine
+from ipygpulogger.records import Measurement
+from ipygpulogger.sampler import Sampler
+from ipygpulogger.scope import Scope
+from ipygpulogger.sources import process
+
+
+def mb(size_bytes):
+    return round(size_bytes / MB)
+
+
+@pytest.fixture
+def fresh(gpu):
+    """A machine of its own, so that nothing is known from earlier tests."""
+    fresh = Machine()
+    yield fresh
+    fresh.close()
+
+
+def run(on, *steps, **options):
+    scope = Scope(on, **options)
+    scope.open()
+    for step in steps:
+        step()
+    scope.close()
+    return scope.result(Measurement, "test")
+
+
+# -- general RAM -----------------------------------------------------------------------------------
+
+
+def test_consumed_peaked_used(fresh):
+    """64 MB kept and 200 MB needed for a moment are told apart."""
+    kept = []
+    result = run(fresh, lambda: blip(264), lambda: kept.append(Block(64)))
+    assert mb(result.gen.consumed_bytes) in range(63, 66)
+    assert mb(result.gen.peaked_bytes) in range(198, 203)
+    kept[0].free()
+
+
+def test_given_back_is_negative(fresh):
+    """Freeing 300 MB reads -300 and 0."""
+    block = Block(300)
+    result = run(fresh, block.free)
+    assert mb(result.gen.consumed_bytes) == -300
+    assert mb(result.gen.peaked_bytes) == 0
+
+
+def test_without_resets_the_users_ru_maxrss_stays():
+    """reset_peaks=False leaves the kernel's mark alone; then a smaller peak is bounded by the record."""
+    program = textwrap.dedent(
+        f"""
+        import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from memory import blip
+        from ipygpulogger.records import Measurement
+        from ipygpulogger.machine import machine
+        from ipygpulogger.scope import Scope
+        from ipygpulogger.sources.process import _resident_bytes
+        blip(300)
+        record = _resident_bytes()[1]
+        machine()
+        for reset in (False, True):
+            scope = Scope(reset_peaks=reset).open()
+            blip(40)
+            scope.close()
+            peak = scope.result(Measurement, "").gen.peak
+            print(peak.quality, _resident_bytes()[1] >= record)
+        """
+    )
+    out = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert out.splitlines() == ["bounded True", "exact False"]
+
+
+def test_our_own_cost_is_not_the_scopes_time(fresh):
+    """Snapshots, however slow, happen before the clock starts and after it stops."""
+    slow = fresh.nvml.devices
+
+    def devices():
+        time.sleep(0.2)
+        return slow()
+
+    fresh.nvml.devices = devices
+    assert run(fresh).time_s < 0.2
+
+
+def test_scopes_in_threads_each_get_their_own(fresh):
+    """Four threads at once: nobody's scope stays open, everybody's peak covers their own block."""
+    results = {}
+
+    def work(i):
+        results[i] = run(fresh, lambda: blip(20 + 10 * i))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    for i in range(4):
+        peak = results[i].gen.peak
+        assert (peak.hi_bytes or 0) - results[i].gen.before_bytes >= 0
+        assert peak.lo_bytes >= max(results[i].gen.before_bytes, results[i].gen.after_bytes)
+    assert not fresh._scopes
+    assert not fresh.ram._open
+
+
+def test_a_scope_that_cannot_open_leaves_nothing(fresh, monkeypatch):
+    """If the last step of opening fails, no scope, interval or thread remains."""
+    monkeypatch.setattr(fresh.process, "heap", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Scope(fresh).open()
+    assert not fresh._scopes
+    assert not fresh.sampler._wanted
+    assert not fresh._holders
+
+
+# -- devices without a framework -------------------------------------------------------------------
+
+
+def test_a_device_nobody_here_uses_has_no_row(gpu, fresh):
+    """A neighbour's memory is none of this process's business, unless all devices are asked for."""
+
+    def neighbour():
+        gpu.dev[0].base_used = 3000 * MB
+
+    assert run(fresh, neighbour).gpus == ()
+    first, second = run(fresh, all_devices=True).gpus
+    assert (first.consumed_bytes, second.consumed_bytes) == (0, 0)
+    assert mb(first.used_bytes) == 3000
+    assert mb(first.neighbours_bytes) == 3000
+
+
+def test_raw_allocations_are_sampled(gpu, fresh):
+    """Without an allocator to ask, the driver's figure for this process is a lower bound of its peak."""
+
+    def work():
+        row = gpu.dev[0].add_process(os.getpid(), 0)
+        row.used = 900 * MB
+        seen = gpu.dev[0].n_meminfo
+        while gpu.dev[0].n_meminfo < seen + 2:  # the sampler has looked at it
+            time.sleep(0.01)
+        row.used = 200 * MB
+
+    (usage,) = run(fresh, work).gpus
+    assert mb(usage.consumed_bytes) == 200
+    assert mb(usage.peaked_bytes) == 700
+    assert (usage.peak.quality, usage.peak.hi_bytes) == ("sampled", None)
+
+
+def test_the_process_list_is_asked_only_when_something_moved(gpu, fresh):
+    """The slow question costs nothing while the device stands still."""
+    run(fresh)
+    asked = gpu.fault("nvmlDeviceGetComputeRunningProcesses*", -1)
+    for _ in range(20):
+        run(fresh)
+    assert asked.hits == 0
+    gpu.dev[0].base_used = 64 * MB
+    run(fresh)
+    assert 0 < asked.hits <= 2
+
+
+# -- the sampler -----------------------------------------------------------------------------------
+
+
+def test_the_sampler_waits_before_it_looks():
+    """Scopes that end before the delay are never sampled, however many come one after the other."""
+    looks = []
+    sampler = Sampler(lambda: looks.append(1), delay_s=60)
+    for _ in range(100):
+        sampler.start()
+        sampler.stop()
+    sampler.close()
+    assert not looks
+
+
+def test_the_sampler_serves_many_in_one_thread():
+    """One thread for any number of scopes; it sleeps after the last, wakes for the next, ends with close."""
+    looked = threading.Event()
+    sampler = Sampler(looked.set, delay_s=0.001, period_s=0.001)
+    for _ in range(3):
+        sampler.start()
+    thread = sampler._thread
+    assert looked.wait(10)
+    for _ in range(3):
+        sampler.stop()
+    deadline_s = time.monotonic() + 10
+    while sampler._awake:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+    looked.clear()
+    assert not looked.wait(0.05)  # asleep
+    sampler.start()
+    assert sampler._thread is thread
+    assert looked.wait(10)
+    sampler.stop()
+    sampler.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    sampler.start()  # and again after close
+    assert sampler._thread is not thread
+    sampler.stop()
+    sampler.close()
+
+
+def test_a_stuck_driver_does_not_hold_up_the_cell():
+    """Stopping waits for no look that hangs, closing a moment at most; the thread ends by itself."""
+    looking, let_go = threading.Event(), threading.Event()
+
+    def look():
+        looking.set()
+        let_go.wait()
+
+    sampler = Sampler(look, delay_s=0)
+    sampler.start()
+    assert looking.wait(10)
+    thread = sampler._thread
+    sampler.stop()
+    sampler.close()  # returns although the look has not
+    assert thread.is_alive()
+    let_go.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_the_sampler_survives_a_failing_look():
+    """A look that raises says nothing in the user's notebook and does not end the thread."""
+    calls = threading.Semaphore(0)
+
+    def look():
+        calls.release()
+        raise RuntimeError("the driver is gone")
+
+    sampler = Sampler(look, delay_s=0, period_s=0.001)
+    sampler.start()
+    assert all(calls.acquire(timeout=10) for _ in range(3))
+    sampler.stop()
+    sampler.close()
+
+
+# -- settling --------------------------------------------------------------------------------------
+
+
+def test_settling_costs_once(fresh, monkeypatch):
+    """One full collection after a scope; the next settle, nothing having run, only looks at the young."""
+    calls = []
+    monkeypatch.setattr(gc, "collect", lambda *generation: calls.append(generation))
+    run(fresh)
+    fresh.settle(gc_collect=True, clear_cache=True)
+    fresh.settle(gc_collect=True, clear_cache=True)
+    run(fresh)
+    fresh.settle(gc_collect=True, clear_cache=True)
+    fresh.settle(gc_collect=False, clear_cache=True)
+    assert calls == [(), (1,), ()]
+
+
+# -- measure ---------------------------------------------------------------------------------------
+
+
+def test_measure_a_block():
+    """The block's own figures, after its end."""
+    with measure("load") as m:
+        blip(80)
+    assert m.last.label == "load"
+    assert mb(m.gen.peaked_bytes) in range(78, 83)
+    assert m.time_s > 0
+    assert not machine()._scopes
+
+
+def test_measure_decorates_every_kind_of_function(capsys):
+    """Functions, coroutines and generators keep name and result; each call is reported under the name."""
+    import asyncio
+
+    @measure(report=True)
+    def plain(x):
+        """Doc."""
+        return x + 1
+
+    @measure("await", report=True)
+    async def later(x):
+        return x + 2
+
+    @measure
+    def several(x):
+        yield x
+        return x + 3
+
+    assert plain(1) == 2
+    assert (plain.__name__, plain.__doc__) == ("plain", "Doc.")
+    assert asyncio.run(later(1)) == 3
+    assert list(several(1)) == [1]
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("RAM")]
+    assert [head.rpartition("(")[2] for head in heads] == [
+        "test_measure_decorates_every_kind_of_function.<locals>.plain)",
+        "await)",
+        "test_measure_decorates_every_kind_of_function.<locals>.several)",
+    ]
+
+
+def test_measure_passes_exceptions_on():
+    """The block's exception is the user's; the figures are there all the same."""
+    m = measure()
+    with pytest.raises(KeyError, match="mine"), m:
+        raise KeyError("mine")
+    assert m.time_s >= 0
+    assert not machine()._scopes
+
+
+def test_measure_asked_too_early_says_so():
+    """Before anything ended there is no figure, and no zero either."""
+    with pytest.raises(RuntimeError, match="nothing measured yet"):
+        measure().gen  # noqa: B018
+
+
+def test_measure_recurs_and_nests():
+    """A function that calls itself under the decorator: the outer call's peak covers the inner's."""
+    peaks = []
+    m = measure()
+
+    @m
+    def down(depth):
+        if depth:
+            down(depth - 1)
+        blip(10 * (depth + 1))
+
+    down(2)
+    outer = m.last
+    assert mb(outer.gen.peaked_bytes) in range(28, 33)
+    assert not peaks
+    assert not machine()._scopes
+
+
+def test_measure_in_overlapping_tasks():
+    """One measure in two tasks that overlap: each block ends its own scope."""
+    import asyncio
+
+    m, ends = measure(), {}
+
+    async def block(name, wait_s):
+        with m:
+            await asyncio.sleep(wait_s)
+        ends[name] = m.time_s
+
+    async def both():
+        await asyncio.gather(block("short", 0.05), block("long", 0.2))
+
+    asyncio.run(both())
+    assert 0.05 <= ends["short"] < ends["long"]
+    assert ends["long"] >= 0.2
+    assert not machine()._scopes
+
+
+def test_measure_refuses_what_it_cannot_measure():
+    """A class, an async generator, a number: one sentence instead of a surprise."""
+
+    async def several():
+        yield 1
+
+    for thing in (int, several, 3, classmethod(len)):
+        with pytest.raises(TypeError, match="measure takes a function"):
+            measure(thing)
+
+
+def test_measure_never_costs_the_users_result(monkeypatch):
+    """Where nothing can be read any more the call's result stands, and a warning says what is missing."""
+
+    @measure
+    def answer():
+        monkeypatch.setattr(process, "_read", refuse)
+        return 42
+
+    def refuse(_path):
+        raise OSError(24, "Too many open files")
+
+    with pytest.warns(RuntimeWarning, match=r"answer is not measured.*Too many open files"):
+        assert answer() == 42
+    with pytest.warns(RuntimeWarning, match="block is not measured"), measure():
+        pass
+    assert not machine()._scopes
+
+
+def test_a_scope_may_end_within_the_start_of_another():
+    """A finalizer that stops one sampling while another starts does not wait for itself."""
+    sampler = Sampler(lambda: None, delay_s=60)
+    sampler.start()
+    with sampler._lock:  # as in the middle of start()
+        sampler.stop()
+    sampler.close()
+    assert not sampler._wanted
+
+
+def test_a_neighbours_blip_is_not_ours(gpu, fresh):
+    """Somebody else's 5 GB that came and went while we held 200 MB: the peak stays ours."""
+    gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    neighbour = gpu.dev[0].add_process(1, 10 * MB)
+
+    def work():
+        neighbour.used = 5000 * MB
+        seen = gpu.dev[0].n_meminfo
+        while gpu.dev[0].n_meminfo < seen + 2:
+            time.sleep(0.01)
+        neighbour.used = 10 * MB
+
+    (usage,) = run(fresh, work).gpus
+    assert (usage.consumed_bytes, usage.peaked_bytes) == (0, 0)
+    assert usage.peak.quality == "sampled"
+
+
+def test_a_child_that_ended_is_told(fresh):
+    """A child that came and went within the scope: at least its own peak, which the kernel remembers."""
+    program = "x = b'x' * (700 << 20)"
+    result = run(fresh, lambda: subprocess.run([sys.executable, "-c", program], check=True))
+    assert result.children.count == 0
+    assert result.children.peak.hi_bytes is None
+    assert mb(result.children.peak.lo_bytes) in range(700, 760)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_within_a_block_does_not_call_its_peak_exact():
+    """The parent's counter says nothing of the child: what it ends there is "at least"."""
+    with measure() as m:
+        pid = os.fork()
+        if pid == 0:
+            m.__exit__(None, None, None)
+            os._exit(0 if m.gen.peak.quality == "sampled" else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
+    """Ctrl-C at any step of opening: no scope, no interval, nobody holding the machine."""
+    steps = [
+        (fresh.nvml, "devices"),
+        (fresh.process, "children_bytes"),
+        (fresh, "holdings"),
+        (fresh.ram, "open"),
+    ]
+    for where, name in steps:
+        with monkeypatch.context() as patch:
+
+            def interrupt(*_, **__):
+                raise KeyboardInterrupt
+
+            patch.setattr(where, name, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                Scope(fresh).open()
+        gc.collect()
+        assert not fresh._scopes
+        assert not fresh._holders
+        assert not fresh.ram._open
+        assert not fresh.sampler._wanted

@@ -1,0 +1,602 @@
+"""torch's real caching allocator, on the simulated GPU: truth is known to the byte."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pynvml
+import pytest
+import simgpu
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory import MB
+
+from ipygpulogger import measure
+from ipygpulogger.machine import Machine, machine
+from ipygpulogger.records import Measurement
+from ipygpulogger.scope import Scope
+from ipygpulogger.sources.torch import Torch
+
+pytestmark = pytest.mark.torch
+
+
+def tensor(size_bytes, device="cuda:0"):
+    return torch.empty(size_bytes, dtype=torch.uint8, device=device)
+
+
+@pytest.fixture
+def fresh(cuda):
+    """A machine of its own on the simulated devices, and torch's own functions afterwards."""
+    fresh = Machine()
+    yield fresh
+    torch.cuda.reset_peak_memory_stats(0)
+    torch.cuda.reset_peak_memory_stats(1)
+    fresh.hold()
+    fresh.release()
+    fresh.close()
+    assert "wrapper" not in torch._C._cuda_memoryStats.__qualname__
+
+
+def run(on, *steps, settle=True, **options):
+    """A scope as the logger's hooks make it: settle, open, run, close, settle."""
+    if settle:
+        on.settle(gc_collect=True, clear_cache=True)
+    scope = Scope(on, **options).open()
+    try:
+        for step in steps:
+            step()
+    finally:
+        scope.close()
+    if settle:
+        on.settle(gc_collect=True, clear_cache=True)
+    return scope.result(Measurement, "test")
+
+
+def gpu_of(result, index=0):
+    return next(gpu for gpu in result.gpus if gpu.index == index)
+
+
+# -- exact numbers ---------------------------------------------------------------------------------
+
+
+def test_consumed_and_peaked_to_the_byte(fresh):
+    """100 MB kept, 500 MB for a moment, with the default settling in between."""
+    kept = []
+
+    def cell():
+        tensor(600 * MB)  # dies at once
+        kept.append(tensor(100 * MB))
+
+    usage = gpu_of(run(fresh, cell))
+    assert usage.consumed_bytes == 100 * MB
+    assert usage.peaked_bytes == 500 * MB
+    assert usage.peak.quality == "exact"
+    assert usage.allocated_bytes == 100 * MB
+    usage = gpu_of(run(fresh, kept.clear))
+    assert (usage.consumed_bytes, usage.peaked_bytes) == (-100 * MB, 0)
+
+
+def test_used_is_the_whole_device(cuda, fresh):
+    """Used is what nvidia-smi shows; a neighbour's 3000 MB are not this scope's."""
+    before = gpu_of(run(fresh)).used_bytes
+
+    def neighbour():
+        cuda.dev[0].base_used = 3000 * MB
+
+    usage = gpu_of(run(fresh, neighbour))
+    assert usage.used_bytes - before == 3000 * MB
+    assert (usage.consumed_bytes, usage.peaked_bytes) == (0, 0)
+    assert usage.neighbours_bytes == 3000 * MB
+
+
+def test_growth_outside_the_allocator_is_ours(cuda, fresh):
+    """80 MB of a library's own are consumed, and the peak is a bound: nobody saw when they came."""
+
+    def cell():
+        tensor(200 * MB)
+        cuda.dev[0].mine().used += 80 * MB
+
+    usage = gpu_of(run(fresh, cell))
+    cuda.dev[0].mine().used -= 80 * MB
+    assert usage.consumed_bytes == 80 * MB
+    assert usage.peak.quality == "bounded"
+    assert usage.peak.lo_bytes - usage.before_bytes == 200 * MB
+    assert usage.peak.hi_bytes - usage.before_bytes == 280 * MB
+
+
+def test_a_spike_only_the_driver_sees_is_sampled(cuda, fresh):
+    """A raw allocation that came and went: the allocator's part stands, as "at least"."""
+
+    def cell():
+        cuda.dev[0].mine().used += 900 * MB
+        seen = cuda.dev[0].n_meminfo
+        while cuda.dev[0].n_meminfo < seen + 2:
+            threading.Event().wait(0.01)
+        cuda.dev[0].mine().used -= 900 * MB
+
+    usage = gpu_of(run(fresh, cell))
+    assert usage.consumed_bytes == 0
+    assert usage.peak.quality == "sampled"
+
+
+def test_two_devices_each_their_own(fresh):
+    """Both devices have a row, with their own numbers."""
+    tensor(1, "cuda:1")
+    kept = []
+    result = run(fresh, lambda: kept.append(tensor(64 * MB, "cuda:1")), lambda: tensor(32 * MB, "cuda:0"))
+    first, second = result.gpus
+    assert (first.consumed_bytes, first.peaked_bytes) == (0, 32 * MB)
+    assert (second.consumed_bytes, second.peaked_bytes) == (64 * MB, 0)
+
+
+def test_out_of_memory_is_measured_too(fresh):
+    """A scope in which the allocation failed still has the exact peak of what succeeded."""
+
+    def cell():
+        x = tensor(700 * MB)
+        with pytest.raises(torch.OutOfMemoryError):
+            tensor(64 << 30)
+        del x
+
+    usage = gpu_of(run(fresh, cell))
+    assert (usage.consumed_bytes, usage.peaked_bytes) == (0, 700 * MB)
+
+
+def test_nested_and_overlapping(fresh):
+    """An inner reset never costs the outer scope its peak; overlapping scopes each keep their own."""
+    first = Scope(fresh).open()
+    tensor(300 * MB)
+    second = Scope(fresh).open()
+    tensor(50 * MB)
+    first.close()
+    tensor(120 * MB)
+    second.close()
+    results = [gpu_of(scope.result(Measurement, "")) for scope in (first, second)]
+    assert [usage.peaked_bytes for usage in results] == [300 * MB, 120 * MB]
+    assert {usage.peak.quality for usage in results} == {"exact"}
+
+
+programs = st.lists(
+    st.one_of(
+        st.tuples(st.just("alloc"), st.integers(1, 64)),
+        st.tuples(st.just("free"), st.integers(0, 9)),
+        st.tuples(st.just("open"), st.just(0)),
+        st.tuples(st.just("close"), st.integers(0, 9)),
+        st.tuples(st.just("empty_cache"), st.just(0)),
+        st.tuples(st.just("user_reset"), st.just(0)),
+        st.tuples(st.just("user_reads"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+def play(program, on):  # noqa: C901 - one branch a step
+    """Run a program; what the user read on the way, and each scope's usage beside the model's.
+
+    Without a machine no scope is opened: this is what the user would have read without us.
+    """
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    alive, open_ones, read, done = [], [], [], []
+    story = [torch.cuda.memory_allocated()]
+
+    def close(i):
+        scope, began = open_ones.pop(i % len(open_ones))
+        if on:
+            scope.close()
+            usage = gpu_of(scope.result(Measurement, ""))
+            truth = story[began], story[-1], max(story[began:])
+            done.append((usage, truth))
+
+    for what, value in program:
+        if what == "alloc":
+            alive.append(tensor(value * MB))
+            story.append(torch.cuda.memory_allocated())
+        elif what == "free" and alive:
+            alive.pop(value % len(alive))
+            story.append(torch.cuda.memory_allocated())
+        elif what == "open":
+            open_ones.append((Scope(on).open() if on else None, len(story) - 1))
+        elif what == "close" and open_ones:
+            close(value)
+        elif what == "empty_cache":
+            torch.cuda.empty_cache()
+        elif what == "user_reset":
+            (torch.accelerator if value else torch.cuda).reset_peak_memory_stats()
+        else:
+            read.append({k: v for k, v in torch.cuda.memory_stats().items() if "peak" in k or "current" in k})
+            read.append(torch.accelerator.max_memory_allocated())
+            read.append(torch.cuda.max_memory_reserved())
+    while open_ones:
+        close(0)
+    read.append({k: v for k, v in torch.cuda.memory_stats().items() if "peak" in k})
+    return read, done
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(programs)
+def test_random_programs_to_the_byte(fresh, program):
+    """Allocate, free, nest, overlap, reset at random: before, after and peak are the model's."""
+    _, done = play(program, fresh)
+    for usage, (before, after, peak) in done:
+        outside = usage.before_bytes - before
+        assert usage.after_bytes - outside == after
+        assert usage.peak.lo_bytes - outside == usage.peak.hi_bytes - outside == peak
+        assert usage.peak.quality == "exact"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(programs)
+def test_the_users_counters_are_the_users(fresh, program):
+    """Every peak and current figure that the user reads is what it would be without us."""
+    without, _ = play(program, None)
+    with_us, _ = play(program, fresh)
+    assert with_us == without
+
+
+def test_no_miss_between_threads(fresh):
+    """Another thread's blips under a hail of resets: within the outer bounds, every time."""
+    trials, go, done = 1500, threading.Semaphore(0), threading.Event()
+
+    def blips():
+        for _ in range(trials):
+            go.acquire()
+            tensor(32 * MB)
+            done.set()
+
+    thread = threading.Thread(target=blips)
+    thread.start()
+    owner = None
+    lost = 0
+    for _ in range(trials):
+        outer = Scope(fresh)
+        outer.open()
+        owner = owner or fresh.devices()[0][1]
+        done.clear()
+        go.release()
+        while not done.is_set():
+            owner.close(owner.open())
+        outer.close()
+        peak = gpu_of(outer.result(Measurement, "")).peak
+        before = outer._watches[owner].interval.before_bytes()
+        interval = outer._watches[owner].interval.peak()
+        assert peak.lo_bytes <= peak.hi_bytes
+        assert interval.hi_bytes >= before + 32 * MB, "a miss that is not flagged"
+        lost += interval.lo_bytes < before + 32 * MB
+        if interval.lo_bytes < before + 32 * MB:
+            assert interval.quality == "bounded"
+    thread.join()
+    print(f"{lost} of {trials} blips were lost to the counter, each of them flagged")
+
+
+# -- the user's own ---------------------------------------------------------------------------------
+
+
+def test_taken_off_again(cuda):
+    """After the last scope torch's own functions stand where they stood, if that forgets nothing."""
+    originals = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
+    tensor(10 * MB)  # the peak is now, and nothing above it was ever forgotten
+    with measure():
+        pass
+    torch.cuda.reset_peak_memory_stats()
+    with measure():
+        tensor(20 * MB)
+    assert (torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats) == originals
+
+
+def test_a_forgotten_peak_keeps_the_wrapper_until_the_user_resets(cuda):
+    """max_memory_allocated() still knows the peak of before; the user's reset takes the wrapper off."""
+    originals = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
+    tensor(500 * MB)
+    with measure():
+        tensor(20 * MB)
+    assert torch.cuda.max_memory_allocated() == 500 * MB
+    torch.cuda.reset_peak_memory_stats()
+    assert (torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats) == originals
+    assert torch.cuda.max_memory_allocated() == 0
+
+
+def test_a_peak_caught_up_takes_the_wrapper_off(cuda):
+    """Once the real counter stands as high again, the next reading takes the wrapper off."""
+    original = torch._C._cuda_memoryStats
+    tensor(100 * MB)
+    with measure():
+        tensor(20 * MB)
+    tensor(100 * MB)
+    assert torch.cuda.max_memory_allocated() == 100 * MB
+    assert torch._C._cuda_memoryStats is original
+
+
+def test_somebody_elses_wrapper_is_left_alone(cuda, monkeypatch):
+    """If another tool wrapped the same name meanwhile, ours is not pulled out from under it."""
+    own = torch._C._cuda_memoryStats
+    source = Torch()
+    source.counters()
+    ours = torch._C._cuda_memoryStats
+    assert ours is not own
+
+    def theirs(device):
+        return ours(device)
+
+    monkeypatch.setattr(torch._C, "_cuda_memoryStats", theirs)
+    source.release()
+    assert torch._C._cuda_memoryStats is theirs
+    assert torch.cuda.memory_allocated() == 0  # and it still works
+    monkeypatch.undo()
+    torch._C._cuda_memoryStats = own
+
+
+def test_the_users_reset_within_a_scope_keeps_its_peak(fresh):
+    """reset_peak_memory_stats() in the middle of a cell: the cell's peak is still the highest."""
+
+    def cell():
+        tensor(400 * MB)
+        torch.cuda.reset_peak_memory_stats()
+        tensor(10 * MB)
+        assert torch.cuda.max_memory_allocated() == 10 * MB
+
+    assert gpu_of(run(fresh, cell)).peaked_bytes == 400 * MB
+
+
+# -- faults -----------------------------------------------------------------------------------------
+
+NVML_FAULTS = [
+    (pynvml.NVML_ERROR_NO_PERMISSION, "no permission"),
+    (pynvml.NVML_ERROR_NOT_SUPPORTED, "Not Supported"),
+    (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
+    (pynvml.NVML_ERROR_TIMEOUT, "Timeout"),
+    (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error"),
+]
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+@pytest.mark.parametrize("function", ["nvmlDevice*", "nvmlDeviceGetMemoryInfo*", "nvmlDeviceGetCompute*"])
+@pytest.mark.parametrize(("code", "says"), NVML_FAULTS)
+def test_every_nvml_fault_leaves_the_allocators_numbers(cuda, fresh, code, says, function, when):
+    """Whatever the driver's library does, and whenever: consumed and peaked stay exact, said once."""
+    if when != "before":
+        run(fresh)
+
+    def fail():
+        cuda.fault(function, code)
+
+    kept = []
+    steps = [lambda: tensor(300 * MB), lambda: kept.append(tensor(100 * MB))]
+    if when == "within":
+        steps.insert(1, fail)
+    elif when == "before":
+        fail()
+    first = run(fresh, *steps)
+    if when == "after":
+        fail()
+    second = run(fresh, kept.clear)
+    assert (gpu_of(first).consumed_bytes, gpu_of(first).peaked_bytes) == (100 * MB, 200 * MB)
+    assert (gpu_of(second).consumed_bytes, gpu_of(second).peaked_bytes) == (-100 * MB, 0)
+    assert gpu_of(first).peak.quality == gpu_of(second).peak.quality == "exact"
+    assert gpu_of(second).used_bytes is not None  # the framework's driver tells instead
+    notes = [*first.notes, *second.notes]
+    assert len(notes) == len(set(notes))
+    if function != "nvmlDevice*":
+        assert sum(says in note for note in notes) <= 1
+
+
+def test_a_driver_library_that_does_not_open(cuda):
+    """Without NVML the allocator's numbers stand, and the whole device is read through torch."""
+    cuda.fault("nvmlInit", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    on = Machine()
+    result = run(on, lambda: tensor(300 * MB))
+    assert gpu_of(result).peaked_bytes == 300 * MB
+    assert gpu_of(result).used_bytes >= 500 * MB
+    assert len(result.notes) == 1
+    assert run(on).notes == ()
+
+
+def test_an_allocator_without_statistics(cuda, monkeypatch):
+    """A pluggable allocator raises: the driver's figures instead, as "at least", and the reason."""
+    own = torch._C._cuda_memoryStats
+
+    def refuse(_device):
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.\nmore")
+
+    monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
+    result = run(Machine(), lambda: tensor(10 * MB))
+    assert torch._C._cuda_memoryStats is refuse
+    monkeypatch.undo()
+    assert torch._C._cuda_memoryStats is own
+    assert {gpu.peak.quality for gpu in result.gpus} == {"sampled"}
+    assert gpu_of(result).allocated_bytes is None
+    assert any("does not yet support getDeviceStats" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("listed", ["under another pid", "without a size", "not at all"])
+def test_a_process_list_without_us(cuda, fresh, monkeypatch, listed):
+    """In containers and under WSL nobody can be told apart: no neighbours, no outside, exact numbers."""
+    if listed == "under another pid":
+        cuda.pid_offset = 5_000_000
+    elif listed == "without a size":
+        cuda.proc_mem_na = 1
+    else:
+        monkeypatch.setattr(fresh.nvml, "process_bytes", lambda _uuid: 0)
+    kept = []
+
+    def cell():
+        tensor(300 * MB)
+        kept.append(tensor(100 * MB))
+        cuda.dev[0].base_used += 50 * MB
+
+    usage = gpu_of(run(fresh, cell))
+    assert (usage.consumed_bytes, usage.peaked_bytes) == (100 * MB, 200 * MB)
+    assert usage.peak.quality == "exact"
+    assert usage.neighbours_bytes is None
+    assert usage.other_bytes == usage.used_bytes - usage.reserved_bytes
+    assert usage.before_bytes == 0  # what is known to be ours: the allocator's
+
+
+# -- torch, looked at without waking it --------------------------------------------------------------
+
+
+def in_a_new_process(cuda, program, **env):
+    env = {**os.environ, **simgpu.environment(cuda), **env}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_measuring_imports_and_initialises_nothing(cuda):
+    """measure() neither imports torch nor wakes CUDA where torch is imported."""
+    program = """
+        import sys
+        from ipygpulogger import measure
+        with measure() as m: pass
+        print('torch' in sys.modules, len(m.gpus))
+        import torch
+        with measure() as m: pass
+        print(torch.cuda.is_initialized(), len(m.gpus))
+    """
+    assert in_a_new_process(cuda, program) == ["False", "0", "False", "0"]
+
+
+def test_a_device_first_used_within_the_scope(cuda):
+    """The context is a note of its own; consumed and peak are the allocator's, from zero."""
+    program = """
+        from ipygpulogger import measure
+        MB = 2**20
+        with measure() as outer:
+            import torch
+            torch.empty(300 * MB, dtype=torch.uint8, device='cuda')
+            with measure() as inner:
+                x = torch.empty(100 * MB, dtype=torch.uint8, device='cuda')
+        for m in (inner, outer):
+            (gpu,) = m.gpus
+            print(gpu.consumed_bytes // MB, gpu.peaked_bytes // MB, gpu.peak.quality, gpu.context_bytes // MB)
+        with measure() as m: pass
+        print(m.gpus[0].before_bytes == gpu.after_bytes)
+    """
+    assert in_a_new_process(cuda, program) == ["100", "0", "exact", "0", "100", "200", "exact", "500", "True"]
+
+
+def test_a_peak_before_the_users_first_reset_is_kept(cuda):
+    """torch imported but asleep: a cell that wakes it, peaks, resets and peaks less is still exact."""
+    program = """
+        import torch
+        from ipygpulogger import measure
+        MB = 2**20
+        with measure() as m:
+            torch.empty(300 * MB, dtype=torch.uint8, device='cuda')
+            torch.cuda.reset_peak_memory_stats()
+            torch.empty(10 * MB, dtype=torch.uint8, device='cuda')
+        print(m.gpus[0].peaked_bytes // MB, torch.cuda.max_memory_allocated() // MB)
+    """
+    assert in_a_new_process(cuda, program) == ["300", "10"]
+
+
+@pytest.mark.parametrize(
+    "allocator", ["expandable_segments:True", "backend:cudaMallocAsync", "max_split_size_mb:64"]
+)
+def test_other_allocators(cuda, allocator):
+    """Expandable segments and the asynchronous backend count as exactly."""
+    program = """
+        import torch
+        from ipygpulogger import measure
+        MB = 2**20
+        torch.cuda.synchronize()
+        with measure() as outer:
+            torch.empty(300 * MB, dtype=torch.uint8, device='cuda')
+            with measure() as m:
+                x = torch.empty(100 * MB, dtype=torch.uint8, device='cuda')
+        print(m.gpus[0].consumed_bytes // MB, m.gpus[0].peaked_bytes // MB, outer.gpus[0].peaked_bytes // MB)
+    """
+    assert in_a_new_process(cuda, program, PYTORCH_CUDA_ALLOC_CONF=allocator) == ["100", "0", "200"]
+
+
+@pytest.mark.parametrize("visible", ["1", "uuid"])
+def test_devices_are_matched_by_uuid(cuda, visible):
+    """cuda:0 under CUDA_VISIBLE_DEVICES is NVML's device 1: its neighbours are shown, not device 0's."""
+    cuda.dev[0].base_used, cuda.dev[1].base_used = 1000 * MB, 2000 * MB
+    program = """
+        import torch
+        from ipygpulogger import measure
+        torch.cuda.synchronize()
+        with measure() as m: pass
+        print(len(m.gpus), m.gpus[0].index, m.gpus[0].neighbours_bytes // 2**20)
+    """
+    uuid = cuda.dev[1].uuid.decode()
+    env = {"CUDA_VISIBLE_DEVICES": uuid if visible == "uuid" else visible}
+    theirs = cuda.dev[1].mine().used // MB if cuda.dev[1].mine() else 0
+    assert in_a_new_process(cuda, program, **env) == ["1", "0", str(2000 + theirs)]
+
+
+def test_a_forked_child_can_measure(cuda):
+    """CUDA is lost in a forked child; general RAM is still measured there, and nothing hangs."""
+    with measure():
+        tensor(MB)
+    pid = os.fork()
+    if pid == 0:
+        with measure() as m:
+            pass
+        os._exit(0 if m.gen.after_bytes and machine() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_measuring_in_threads_while_the_user_resets(cuda):
+    """Two threads measure, a third reads and resets both devices: nobody hangs, no wrapper is stacked."""
+    own = torch._C._cuda_memoryStats
+    tensor(1, "cuda:1")
+    stop = threading.Event()
+
+    def measures(index):
+        while not stop.is_set():
+            with measure():
+                tensor(4 * MB, f"cuda:{index}")
+
+    def resets():
+        while not stop.is_set():
+            torch.cuda.reset_peak_memory_stats(0)
+            torch.cuda.max_memory_allocated(1)
+
+    threads = [threading.Thread(target=measures, args=(i,), daemon=True) for i in range(2)]
+    threads.append(threading.Thread(target=resets, daemon=True))
+    [thread.start() for thread in threads]
+    stop.wait(3)
+    stop.set()
+    [thread.join(30) for thread in threads]
+    assert not any(thread.is_alive() for thread in threads)
+    for i in range(2):
+        torch.cuda.reset_peak_memory_stats(i)
+    assert torch._C._cuda_memoryStats is own
+
+
+def test_statistics_of_private_pools_are_the_users_too(cuda):
+    """However deep a statistic is nested, its peak is what it would be without us."""
+
+    def peaks():
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            tensor(64 * MB)
+        with measure() if measured else contextlib.nullcontext():
+            pass
+        stats = torch.cuda.memory_stats()
+        found = [v for k, v in stats.items() if "private_pools" in k and k.endswith("peak")]
+        return [v for v in found if v]  # pools of earlier tests stand at 0
+
+    measured = False
+    without = peaks()
+    assert 64 * MB in without
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    measured = True
+    assert peaks() == without
+
+
+def test_without_resets_of_ram_torch_stays_exact(fresh):
+    """reset_peaks=False is about the kernel's counter: torch's, which stays the user's, is still reset."""
+    tensor(1000 * MB)
+    usage = gpu_of(run(fresh, lambda: tensor(100 * MB), reset_peaks=False))
+    assert usage.peaked_bytes == 100 * MB
+    assert usage.peak.quality == "exact"
