@@ -315,7 +315,7 @@ def test_somebody_elses_wrapper_is_left_alone(cuda, monkeypatch):
     """If another tool wrapped the same name meanwhile, ours is not pulled out from under it."""
     own = torch._C._cuda_memoryStats
     source = Torch()
-    source.counters()
+    source.hold()
     ours = torch._C._cuda_memoryStats
     assert ours is not own
 
@@ -569,6 +569,30 @@ def test_measuring_in_threads_while_the_user_resets(cuda):
     assert not any(thread.is_alive() for thread in threads)
     for i in range(2):
         torch.cuda.reset_peak_memory_stats(i)
+    assert torch._C._cuda_memoryStats is own
+
+
+def test_a_users_reset_that_outlives_the_last_scope(cuda):
+    """A thread waits in our wrapper while the last scope ends: nothing is put on again."""
+    own = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
+    on = machine()
+    with measure():
+        tensor(64 * MB)
+        user = threading.Thread(target=torch._C._cuda_resetPeakMemoryStats, args=(0,), daemon=True)
+        on._lock.acquire()
+        user.start()
+        user.join(0.2)
+        assert user.is_alive()  # it waits for the lock
+    on._lock.release()
+    user.join(30)
+    assert (torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats) == own
+    assert torch.cuda.max_memory_allocated() == 0
+
+
+def test_asking_what_is_exact_here_wraps_nothing(cuda):
+    """A diagnosis while nobody measures leaves torch's own functions where they are."""
+    own = torch._C._cuda_memoryStats
+    assert any(found.source == "torch" and found.state == "exact" for found in machine().diagnose())
     assert torch._C._cuda_memoryStats is own
 
 

@@ -118,6 +118,9 @@ class Framework(Protocol):
     def settle(self) -> None:
         """Give cached, unused memory back to the device."""
 
+    def hold(self) -> None:
+        """Somebody measures: from now on keep the user's own counters true."""
+
     def release(self) -> None:
         """Nobody measures any longer: take every wrapper off."""
 

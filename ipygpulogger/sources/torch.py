@@ -137,7 +137,6 @@ class Torch:
 
     def counters(self) -> list[TorchCounter]:
         """The devices on which this process has a context, by index."""
-        self._wrap()
         kind = self._kind()
         if kind is None:
             return []
@@ -184,6 +183,10 @@ class Torch:
         except (*_TORCH_ERRORS, Unavailable):
             pass
 
+    def hold(self) -> None:
+        """Put the wrappers on, as far as torch is there."""
+        self._wrap()
+
     def release(self) -> None:
         """Take the wrappers off, unless that would make torch forget a peak the user may ask for.
 
@@ -191,6 +194,12 @@ class Torch:
         """
         with self._lock:
             self._leaving = True
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            if not self._leaving:  # somebody measures again
+                return
             for index in self._users.indices():
                 try:
                     if self._users.put_back(index, self.stats(index)):
@@ -341,7 +350,7 @@ class Torch:
         def memory_stats(device: int) -> Stats:
             stats = original(device)
             if not self._users.put_back(device, stats) and self._leaving:
-                self.release()
+                self._leave()
             return stats
 
         return memory_stats
@@ -352,11 +361,12 @@ class Torch:
                 original(device)
                 self._users.forget(device)
 
-            if self._leaving or self.on_user_reset is None:
+            if self.on_user_reset is None:
                 reset()
-                self.release()
             else:
                 self.on_user_reset(device, reset)
+            if self._leaving:
+                self._leave()
 
         return reset_peak_stats
 
