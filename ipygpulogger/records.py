@@ -18,6 +18,7 @@ MIME = "application/vnd.ipygpulogger.v1+json"  # of a record as a notebook keeps
 
 Quality = Literal["exact", "bounded", "sampled"]
 Status = Literal["ok", "error", "interrupted"]
+Timeline = tuple[tuple[float, int], ...]  # (seconds since the beginning, bytes), at most 64 of them
 
 
 class Data(NamedTuple):
@@ -81,10 +82,14 @@ class Heap:
 
 @dataclass(frozen=True, slots=True)
 class RamUsage(Usage):
-    """General RAM of one process: resident memory, and malloc's part of it where that is known."""
+    """General RAM of one process: resident memory, and malloc's part of it where that is known.
+
+    ``timeline`` holds the resident bytes of a long scope.
+    """
 
     heap_before: Heap | None = None
     heap_after: Heap | None = None
+    timeline: Timeline = ()
 
     @property
     def newly_kept_bytes(self) -> int:
@@ -101,6 +106,13 @@ class RamUsage(Usage):
         return max(0, self.heap_after.in_use_bytes - self.heap_before.in_use_bytes)
 
 
+class Rung(NamedTuple):
+    """One part of a device's memory; a ladder of them adds up to the total."""
+
+    name: str
+    size_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceUsage(Usage):
     """One accelerator device: the process's own memory there, and the whole device.
@@ -111,27 +123,86 @@ class DeviceUsage(Usage):
     Attributes:
         index: The framework's index of the device, or NVML's where no framework uses it.
         name: As the driver calls it.
-        uuid: "GPU-..." where known.
+        uuid: "GPU-..." or "MIG-..." where known.
+        backend: "cuda", "xpu", ...; "nvml" where no framework here uses the device.
+        unified: The device shares the machine's RAM.
         total_bytes: The device's memory; None when unknown.
         used_bytes: In use on the whole device, all processes; None when unknown.
+        free_bytes: Free on the device, as the driver says; None when unknown.
         allocated_bytes: Held by live tensors; None without a framework's allocator.
         reserved_bytes: Held by the framework's allocator, live and cached; None without one.
+        reserved_peak: The highest of that within the scope, which replayed CUDA graphs do not escape.
+        pools_bytes: Of the reserved bytes, those of CUDA graphs and other pools of their own.
         other_bytes: In use outside that allocator: context, libraries, neighbours; None when unknown.
         neighbours_bytes: Held by other processes; None when unknown.
+        neighbours_before_bytes: The same when the scope began.
+        driver_bytes: What the driver keeps for itself; None when unknown.
+        unattributed_bytes: By how much memory outside the allocator grew, where nobody can tell whose
+            it is; it is no part of ``consumed_bytes``. 0 where all of it is known.
+        limit_bytes: The most the framework lets itself reserve; None without a limit.
         context_bytes: What creating the device's context took, if it happened within the scope;
             it is no part of ``consumed_bytes``.
+        energy_j: What the whole device used up within the scope; None unless asked for and known.
+        utilization_percent: How busy the whole device was on average; None unless asked for and known.
+        timeline: Of a long scope, seconds since its beginning and bytes in use on the whole device.
     """
 
     index: int
     name: str
     uuid: str | None = None
+    backend: str = "cuda"
+    unified: bool = False
     total_bytes: int | None = None
     used_bytes: int | None = None
+    free_bytes: int | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
+    reserved_peak: Peak | None = None
+    pools_bytes: int = 0
     other_bytes: int | None = None
     neighbours_bytes: int | None = None
+    neighbours_before_bytes: int | None = None
+    driver_bytes: int | None = None
+    unattributed_bytes: int = 0
+    limit_bytes: int | None = None
     context_bytes: int = 0
+    energy_j: float | None = None
+    utilization_percent: float | None = None
+    timeline: Timeline = ()
+
+    @property
+    def ladder(self) -> tuple[Rung, ...]:
+        """Where the device's memory is, from the tensors up; adds up to the total. Empty when unknown."""
+        if self.total_bytes is None or self.used_bytes is None or self.free_bytes is None:
+            return ()
+        rungs = []
+        if self.allocated_bytes is not None:
+            rungs.append(Rung("tensors", self.allocated_bytes))
+            if self.reserved_bytes is not None:
+                rungs.append(Rung("cached", self.reserved_bytes - self.allocated_bytes))
+        reserved_bytes = sum(rung.size_bytes for rung in rungs)
+        if self.neighbours_bytes is None:
+            rungs.append(Rung("context, libraries, other processes", self.used_bytes - reserved_bytes))
+        else:
+            own_bytes = self.used_bytes - reserved_bytes - self.neighbours_bytes
+            rungs += [
+                Rung("context and libraries", own_bytes),
+                Rung("other processes", self.neighbours_bytes),
+            ]
+        rungs.append(Rung("free", self.free_bytes))
+        if driver_bytes := self.total_bytes - self.used_bytes - self.free_bytes:
+            rungs.append(Rung("driver", driver_bytes))
+        return tuple(rungs)
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        """What this process could still allocate: what is free, within its limit, and its own cache."""
+        if self.free_bytes is None:
+            return None
+        reserved_bytes, free_bytes = self.reserved_bytes or 0, self.free_bytes
+        if self.limit_bytes is not None:
+            free_bytes = min(free_bytes, max(0, self.limit_bytes - reserved_bytes))
+        return free_bytes + reserved_bytes - (self.allocated_bytes or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +220,38 @@ class Owner:
     size_bytes: int
     device: str
     kind: Literal["variable", "output", "traceback", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A device that had no memory left, at the moment an allocation failed; None where unknown.
+
+    Attributes:
+        device: "cuda:0".
+        asked_bytes: What was asked for.
+        free_bytes: What was free on the device.
+        live_bytes: Held by live tensors of this process.
+        cached_bytes: Held by the framework's allocator, unused.
+        fragmented_bytes: Of the cached bytes, those in pieces between live tensors: nobody else can
+            have them, and no larger tensor fits.
+        neighbours_bytes: Held by other processes.
+        traceback_bytes: On this device, what only the failed cell's traceback still holds.
+        outputs_bytes: On this device, what only ``Out`` still holds.
+        owners: Who holds the most on this device, the largest first.
+        advice: The one next step that fits.
+    """
+
+    device: str
+    asked_bytes: int | None
+    free_bytes: int | None
+    live_bytes: int | None
+    cached_bytes: int | None
+    fragmented_bytes: int | None
+    neighbours_bytes: int | None
+    traceback_bytes: int
+    outputs_bytes: int
+    owners: tuple[Owner, ...]
+    advice: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +277,8 @@ class Measurement:
         gen: General RAM.
         gpus: The devices the process touched, by index.
         children: Child processes; None when there were none or their memory is unknown.
+        pinned: Page-locked host memory of the frameworks' allocators, which resident memory may not
+            contain; None where none was ever used.
         notes: Plain sentences: what could not be measured, and why.
     """
 
@@ -183,6 +288,7 @@ class Measurement:
     gen: RamUsage
     gpus: tuple[DeviceUsage, ...] = ()
     children: ChildrenUsage | None = None
+    pinned: Usage | None = None
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -201,6 +307,7 @@ class CellRecord(Measurement):
         status: "ok", "error" or "interrupted".
         error: Name of the exception type that ended the cell; None when it ran through.
         current_gpu: Index of the framework's current device when the cell ended; None without one.
+        out_of_memory: What is known of a cell that died for want of device memory.
     """
 
     execution_count: int | None
@@ -211,6 +318,7 @@ class CellRecord(Measurement):
     current_gpu: int | None = None
     owners: tuple[Owner, ...] = ()
     lines: tuple[LineUsage, ...] = ()
+    out_of_memory: OutOfMemory | None = None
 
     def data(self) -> Data:
         """The seven figures of the original, in whole megabytes."""

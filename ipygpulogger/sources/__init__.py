@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from ..records import Diagnosis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..records import Diagnosis
+    from collections.abc import Callable, Hashable, Iterable
 
 PeakClass = Literal["resettable", "monotone", "sampled"]
 
@@ -84,45 +84,134 @@ class Counter(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator device as a framework knows it."""
+    """One accelerator device as a framework knows it.
+
+    Attributes:
+        backend: "cuda", "xpu", "mps", ...; all CUDA frameworks of a process share their indices.
+        index: The framework's own, which `CUDA_VISIBLE_DEVICES` shapes.
+        name: As the driver calls it.
+        uuid: As NVML writes it ("GPU-...", "MIG-..."); None where the framework does not tell.
+        total_bytes: None where the framework does not tell.
+        unified: The device has no memory of its own: it shares the machine's RAM.
+    """
 
     backend: str
     index: int
     name: str
-    uuid: str | None
-    total_bytes: int | None
+    uuid: str | None = None
+    total_bytes: int | None = None
+    unified: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What makes it the same device to two frameworks."""
+        return self.backend, self.index
+
+
+class DeviceMemory(NamedTuple):
+    """A whole device at one moment, all processes together.
+
+    Attributes:
+        total_bytes: All there is.
+        used_bytes: In use.
+        free_bytes: Free; what is missing to the total the driver keeps for itself.
+        driver_in_used: The driver's own share is part of `used_bytes` (drivers before R510).
+    """
+
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+    driver_in_used: bool = False
 
 
 class DeviceCounter(Counter):
-    """A framework's allocator on one device; its series are allocated and reserved bytes."""
+    """A framework's allocator on one device.
+
+    Its series are allocated bytes (held by live arrays) and, where the framework tells them, reserved
+    bytes (taken from the device, live and cached).
+    """
 
     device: Device
 
-    def device_used_bytes(self) -> int | None:
-        """In use on the whole device as the framework's driver tells it; None when it does not."""
+    def device_memory(self) -> DeviceMemory | None:
+        """The whole device as the framework's driver tells it; None when it does not."""
         return None
 
+    def limit_bytes(self) -> int | None:
+        """The most that the framework lets itself reserve; None without a limit."""
+        return None
 
-class Framework(Protocol):
-    """A framework with an allocator of its own on accelerator devices."""
+    def fragmented_bytes(self) -> int | None:
+        """Of the reserved bytes, those in unused pieces between live arrays; None where nobody tells."""
+        return None
 
+    def pools_bytes(self) -> int:
+        """Of the reserved bytes, those in pools of their own: of CUDA graphs, for example."""
+        return 0
+
+
+class Holding(NamedTuple):
+    """The memory behind one array.
+
+    Attributes:
+        key: The same for every array that shares this memory; unique among live arrays.
+        size_bytes: The whole block, however small the view of it.
+        device: "cpu", "cuda:0", ...
+    """
+
+    key: Hashable
+    size_bytes: int
+    device: str
+
+
+class Framework(ABC):
+    """A framework with an allocator of its own on accelerator devices.
+
+    It never imports or initialises the framework: it looks in `sys.modules` whether the user did.
+    Everything but `counters` may be left as it is here.
+
+    Attributes:
+        name: What people call it: "torch".
+        on_user_reset: Set by the engine. Where users can reset the very counter that we reset, a
+            wrapper of ours calls it with the device's index and the user's own reset.
+    """
+
+    name: ClassVar[str]
+    on_user_reset: Callable[[int, Callable[[], None]], None] | None = None
+
+    @abstractmethod
     def counters(self) -> Iterable[DeviceCounter]:
         """The devices this process uses now; the same objects every time."""
 
+    def pinned(self) -> Counter | None:
+        """Its page-locked host memory; None where it uses or counts none."""
+        return None
+
     def current_index(self) -> int | None:
         """The framework's current device, or None while it uses none."""
+        return None
 
-    def preload(self) -> None:
+    def preload(self) -> None:  # noqa: B027 - nothing to do is an answer, here and below
         """Create the current device's context, if the user has imported the framework."""
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027
         """Give cached, unused memory back to the device."""
 
-    def hold(self) -> None:
+    def hold(self) -> None:  # noqa: B027
         """Somebody measures: from now on keep the user's own counters true."""
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027
         """Nobody measures any longer: take every wrapper off."""
+
+    def holding(self, value: Any) -> Holding | None:  # noqa: ARG002
+        """The memory behind one of the framework's arrays; None for any other value."""
+        return None
 
     def diagnose(self) -> Diagnosis:
         """What is exact here, and why."""
+        counters = list(self.counters())
+        if not counters:
+            return Diagnosis(self.name, "absent", "uses no device in this process so far")
+        states = {"resettable": "exact", "monotone": "bounded", "sampled": "sampled"}
+        devices = ", ".join(f"{counter.device.backend}:{counter.device.index}" for counter in counters)
+        return Diagnosis(self.name, states[counters[0].peak_class], f"its allocator on {devices}")  # type: ignore[arg-type]

@@ -17,7 +17,18 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..records import Diagnosis
-from . import Device, DeviceCounter, Look, PeakClass, Reading, Unavailable
+from . import (
+    Counter,
+    Device,
+    DeviceCounter,
+    DeviceMemory,
+    Framework,
+    Holding,
+    Look,
+    PeakClass,
+    Reading,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,24 +124,63 @@ class TorchCounter(DeviceCounter):
             return None, None  # the user reset the accumulated counts meanwhile
         return later[1] - earlier[1], later[2] - earlier[2]
 
-    def device_used_bytes(self) -> int | None:
+    def device_memory(self) -> DeviceMemory | None:
         """From the driver, through torch; right under MIG, WSL and hidden devices as well."""
         try:
             free_bytes, total_bytes = self._source.mem_get_info(self.device.index)
         except _TORCH_ERRORS:
             return None
-        return int(total_bytes - free_bytes)
+        return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
+
+    def limit_bytes(self) -> int | None:
+        """What `set_per_process_memory_fraction` allows; before torch 2.8 nobody tells."""
+        return self._source.limit_bytes(self.device.index)
+
+    def fragmented_bytes(self) -> int | None:
+        """torch's inactive split blocks."""
+        stats = self._statistics()
+        return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
+
+    def pools_bytes(self) -> int:
+        """Reserved by CUDA graphs and `torch.cuda.MemPool`, where torch tells (2.13 does)."""
+        pools = (self._statistics() or {}).get("reserved_bytes_by_private_pools", {})
+        return sum(pool["all"]["current"] for pool in pools.values())
+
+    def _statistics(self) -> Stats | None:
+        try:
+            return self._source.stats(self.device.index)
+        except Unavailable:
+            return None
 
 
-class Torch:
+class PinnedCounter(Counter):
+    """torch's page-locked host memory: live and cached, of all devices together.
+
+    Its peak is read and never reset: that one stays the user's without a wrapper.
+    """
+
+    peak_class: PeakClass = "monotone"
+
+    def look(self) -> Look:
+        """The host allocator's statistics."""
+        try:
+            held = _torch()._C._cuda_hostMemoryStats()["allocated_bytes"]  # type: ignore[union-attr]
+        except (*_TORCH_ERRORS, KeyError) as error:
+            raise Unavailable(f"torch gives no statistics of pinned memory: {_first_line(error)}") from error
+        return Look((Reading(held["current"], held["peak"]),), ())
+
+
+class Torch(Framework):
     """torch in this process, once the user has imported it."""
 
+    name = "torch"
+
     def __init__(self) -> None:
-        self.on_user_reset: Callable[[int, Callable[[], None]], None] | None = None
         self._counters: dict[int, TorchCounter] = {}
         self._users = _UserPeaks()
         self._wrapped: dict[str, tuple[Any, Any]] = {}  # name: (torch's function, ours)
         self._leaving = False
+        self._pinned = PinnedCounter()
         self._lock = threading.RLock()  # of the wrappers: put on and taken off by any thread
 
     # -- what the engine asks ------------------------------------------------------------------
@@ -147,6 +197,12 @@ class Torch:
         except _TORCH_ERRORS:
             pass  # a device in an error state: the counters known so far stand
         return [self._counters[index] for index in sorted(self._counters)]
+
+    def pinned(self) -> Counter | None:
+        """Page-locked host memory, once CUDA is initialised and where torch counts it."""
+        if self._kind() != "cuda" or not hasattr(_torch()._C, "_cuda_hostMemoryStats"):  # type: ignore[union-attr]
+            return None
+        return self._pinned
 
     def current_index(self) -> int | None:
         """The index of torch's current device, or None while no context exists."""
@@ -207,6 +263,19 @@ class Torch:
                 except Unavailable:
                     pass
             self._unwrap()
+
+    def holding(self, value: Any) -> Holding | None:
+        """The storage behind a tensor, which views and tied parameters share."""
+        torch = _torch()
+        if torch is None or not isinstance(value, torch.Tensor):
+            return None
+        try:
+            storage = value.untyped_storage()
+            return Holding(
+                ("torch", str(value.device), storage.data_ptr()), storage.nbytes(), str(value.device)
+            )
+        except (*_TORCH_ERRORS, NotImplementedError):  # a sparse, fake or functional tensor
+            return None
 
     def diagnose(self) -> Diagnosis:
         """Whether torch has a device here."""
@@ -273,6 +342,18 @@ class Torch:
         free_bytes, total_bytes = info(index)
         return free_bytes, total_bytes
 
+    def limit_bytes(self, index: int) -> int | None:
+        """The share of the device that the user allowed torch; None without a limit or a way to know."""
+        torch = _torch()
+        ask = getattr(getattr(torch, "_C", None), "_cuda_getMemoryFraction", None)
+        if ask is None or self._kind() != "cuda":
+            return None
+        try:
+            fraction, total_bytes = ask(index), self.mem_get_info(index)[1]
+        except _TORCH_ERRORS:
+            return None
+        return int(fraction * total_bytes) if fraction < 1 else None
+
     # -- torch, looked at without waking it ----------------------------------------------------
 
     def _kind(self) -> str | None:
@@ -311,10 +392,17 @@ class Torch:
         torch = _torch()
         assert torch is not None
         if kind != "cuda":
-            return Device(kind, index, f"{kind}:{index}", None, None)
+            return Device(kind, index, f"{kind}:{index}")
         properties = torch.cuda.get_device_properties(index)
         uuid = getattr(properties, "uuid", None)
-        return Device(kind, index, properties.name, f"GPU-{uuid}" if uuid else None, properties.total_memory)
+        return Device(
+            kind,
+            index,
+            properties.name,
+            f"GPU-{uuid}" if uuid else None,
+            properties.total_memory,
+            unified=bool(getattr(properties, "is_integrated", 0)),
+        )
 
     # -- the user's counters stay the user's ----------------------------------------------------
 
