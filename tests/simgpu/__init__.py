@@ -14,32 +14,43 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 from . import build
 
-MAX_DEV, MAX_PROC, MAX_STEP, MAX_FAULT = 8, 32, 64, 16
+MAX_DEV, MAX_PROC, MAX_STEP, MAX_FAULT, MAX_SLICE = 8, 32, 64, 16, 7
 u32, u64 = C.c_uint32, C.c_uint64
 
 
 class Proc(C.Structure):
-    _fields_ = (("pid", u32), ("kind", u32), ("owned", u32), ("ctx", u32), ("used", u64), ("peak", u64))
+    _fields_ = (
+        ("pid", u32), ("kind", u32), ("owned", u32), ("ctx", u32),
+        ("used", u64), ("peak", u64), ("slice", u64),
+    )  # fmt: skip
 
 
 class Step(C.Structure):
     _fields_ = (("at", u64), ("used", u64))
 
 
+class Slice(C.Structure):
+    """A MIG slice. The fields may be changed like those of a device."""
+
+    _fields_ = (("uuid", C.c_char * 48), ("total", u64), ("base_used", u64), ("gi", u32), ("g", u32))
+
+
 class Dev(C.Structure):
     _fields_ = (
         ("name", C.c_char * 96), ("uuid", C.c_char * 48), ("pci", C.c_char * 32),
         ("total", u64), ("reserved", u64), ("base_used", u64), ("ctx_bytes", u64),
-        ("energy_mj", u64), ("energy_t0_ns", u64), ("script_t0", u64),
+        ("energy_mj", u64), ("energy_t0_ns", u64), ("load_t0", u64), ("script_t0", u64),
         ("n_meminfo", u64), ("n_launch", u64), ("n_malloc", u64), ("n_free", u64),
         ("cc_major", u32), ("cc_minor", u32), ("sm_count", u32), ("temp_c", u32),
         ("util_gpu", u32), ("util_mem", u32), ("power_mw", u32), ("power_limit_mw", u32),
-        ("lost", u32), ("n_step", u32), ("script_mode", u32), ("pad", u32),
-        ("step", Step * MAX_STEP), ("proc", Proc * MAX_PROC),
+        ("lost", u32), ("n_step", u32), ("script_mode", u32), ("n_load", u32),
+        ("sample_us", u32), ("energy_step_ms", u32), ("integrated", u32), ("mig_mode", u32),
+        ("step", Step * MAX_STEP), ("loads", Step * MAX_STEP), ("slice", Slice * MAX_SLICE), ("proc", Proc * MAX_PROC),
     )  # fmt: skip
 
     def script(self, steps, by_read=False):
@@ -55,10 +66,28 @@ class Dev(C.Structure):
         self.script_t0 = self.n_meminfo if by_read else time.monotonic_ns()
         self.script_mode = 2 if by_read else 1
 
-    def add_process(self, pid, used, kind=1):
-        """A foreign process (kind 1 compute, 2 graphics); the pid need not exist."""
+    def load(self, steps):
+        """Replay util_gpu: [(microseconds from now, percent), ...]; before the first, and of old, it is util_gpu."""
+        self.n_load = 0
+        for i, (at, percent) in enumerate(steps):
+            self.loads[i] = Step(at, percent)
+        self.load_t0 = time.monotonic_ns()
+        self.n_load = len(steps)
+
+    def mig(self, *sizes):
+        """Put the device in MIG mode with slices of these bytes, 0 for an empty slot; -> the slices."""
+        C.memset(self.slice, 0, C.sizeof(self.slice))
+        for i, (size, s) in enumerate(zip(sizes, self.slice, strict=False)):
+            s.uuid = f"MIG-{uuid.uuid5(uuid.UUID(self.uuid[4:].decode()), str(i))}".encode()
+            s.total, s.gi, s.g = size, 7 + i, max(1, round(7 * size / self.total))
+        self.mig_mode = 1
+        return [self.slice[i] for i in range(len(sizes))]
+
+    def add_process(self, pid, used, kind=1, slice=None):  # noqa: A002
+        """A foreign process (kind 1 compute, 2 graphics), in MIG slice number `slice`; the pid need not exist."""
         slot = next(p for p in self.proc if not p.kind)
-        slot.pid, slot.used, slot.peak, slot.owned, slot.kind = pid, used, used, 0, kind
+        slot.pid, slot.used, slot.peak, slot.owned = pid, used, used, 0
+        slot.slice, slot.kind = 0 if slice is None else 1 + slice, kind
         return slot
 
     def mine(self, pid=None):
@@ -77,7 +106,7 @@ class Fault(C.Structure):
 class State(C.Structure):
     _fields_ = (
         ("magic", u32), ("size", u32), ("n_dev", u32), ("lock", u32), ("pid_offset", C.c_int32),
-        ("proc_mem_na", u32), ("n_fault", u32), ("cuda_version", u32),
+        ("proc_mem_na", u32), ("n_fault", u32), ("cuda_version", u32), ("mig_parent_uuid", u32), ("pad", u32),
         ("driver_version", C.c_char * 32), ("cuda_order", u32 * MAX_DEV),
         ("faults", Fault * MAX_FAULT), ("dev", Dev * MAX_DEV),
     )  # fmt: skip
@@ -94,13 +123,15 @@ class State(C.Structure):
         """Back to the quiet machine of the start; counters go on, rows of live CUDA processes stay."""
         self.n_fault = 0
         C.memset(self.faults, 0, C.sizeof(self.faults))
-        for name in ("n_dev", "pid_offset", "proc_mem_na", "cuda_version", "driver_version", "cuda_order"):
-            setattr(self, name, getattr(self.quiet, name))
+        for name, _ in State._fields_:
+            if name not in ("magic", "size", "lock", "n_fault", "faults", "dev"):
+                setattr(self, name, getattr(self.quiet, name))
         for dev, quiet in zip(self.dev, self.quiet.dev, strict=True):
-            dev.script_mode = 0
+            dev.script_mode = dev.n_load = 0
             C.memset(dev.step, 0, C.sizeof(dev.step))
+            C.memset(dev.loads, 0, C.sizeof(dev.loads))
             for name, _ in Dev._fields_:
-                if name not in ("n_meminfo", "n_launch", "n_malloc", "n_free", "step", "proc"):
+                if name not in ("n_meminfo", "n_launch", "n_malloc", "n_free", "step", "loads", "proc"):
                     setattr(dev, name, getattr(quiet, name))
             for p in dev.proc:
                 if p.kind and not p.owned:

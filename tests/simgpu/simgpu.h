@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #define SIM_MAGIC 0x31555047u /* "GPU1" */
-enum { SIM_MAX_DEV = 8, SIM_MAX_PROC = 32, SIM_MAX_STEP = 64, SIM_MAX_FAULT = 16 };
+enum { SIM_MAX_DEV = 8, SIM_MAX_PROC = 32, SIM_MAX_STEP = 64, SIM_MAX_FAULT = 16, SIM_MAX_SLICE = 7 };
 
 typedef struct {
     uint32_t pid;
@@ -33,6 +33,7 @@ typedef struct {
     uint32_t ctx;   /* 1: a primary context exists */
     uint64_t used;  /* bytes, context included */
     uint64_t peak;  /* ground truth for tests: highest `used` so far */
+    uint64_t slice; /* 1 + the MIG slice it runs in, 0: the whole device */
 } sim_proc;
 
 typedef struct {
@@ -40,19 +41,32 @@ typedef struct {
     uint64_t used; /* value of base_used from then on */
 } sim_step;
 
+typedef struct { /* MIG: one GPU instance with one compute instance */
+    char uuid[48];
+    uint64_t total, base_used; /* total 0: an empty slot */
+    uint32_t gi, g;            /* id of the GPU instance; sevenths of the device */
+} sim_slice;
+
 typedef struct {
     char name[96], uuid[48], pci[32];
     uint64_t total, reserved; /* as in nvmlMemory_v2_t */
     uint64_t base_used;       /* other tenants, not listed as processes */
     uint64_t ctx_bytes;       /* what one CUDA context costs */
     uint64_t energy_mj, energy_t0_ns; /* energy = energy_mj + power * (now - t0) */
+    uint64_t load_t0;                 /* CLOCK_MONOTONIC in ns: where `load` starts */
     uint64_t script_t0;               /* mode 1: CLOCK_MONOTONIC in ns; 2: n_meminfo at the start */
     uint64_t n_meminfo;               /* NVML memory reads so far */
     uint64_t n_launch, n_malloc, n_free;
     uint32_t cc_major, cc_minor, sm_count, temp_c;
     uint32_t util_gpu, util_mem, power_mw, power_limit_mw;
-    uint32_t lost, n_step, script_mode /* 0: off */, pad;
-    sim_step step[SIM_MAX_STEP];
+    uint32_t lost, n_step, script_mode /* 0: off */;
+    uint32_t n_load;         /* 0: util_gpu all the time */
+    uint32_t sample_us;      /* period of nvmlDeviceGetSamples; 0: its buffer stays empty */
+    uint32_t energy_step_ms; /* the energy counter moves only this often; 0: continuously */
+    uint32_t integrated;     /* unified memory: NVML does not know the device's memory */
+    uint32_t mig_mode;
+    sim_step step[SIM_MAX_STEP], load[SIM_MAX_STEP]; /* load: `used` is a percentage */
+    sim_slice slice[SIM_MAX_SLICE];
     sim_proc proc[SIM_MAX_PROC];
 } sim_dev;
 
@@ -70,6 +84,7 @@ typedef struct {
     uint32_t proc_mem_na; /* WSL/WDDM: process memory is NVML_VALUE_NOT_AVAILABLE */
     uint32_t n_fault;     /* fault slots in use (fast path when 0) */
     uint32_t cuda_version;
+    uint32_t mig_parent_uuid, pad; /* older CUDA: in a MIG slice, cudaDeviceProp.uuid is the whole device's */
     char driver_version[32];
     uint32_t cuda_order[SIM_MAX_DEV]; /* CUDA's FASTEST_FIRST order, as NVML indices */
     sim_fault fault[SIM_MAX_FAULT];
@@ -104,7 +119,7 @@ static void sim_defaults(sim_state *s)
         d->ctx_bytes = 500u << 20;
         d->cc_major = 8, d->cc_minor = 0, d->sm_count = 108;
         d->temp_c = 35, d->power_mw = 60000, d->power_limit_mw = 300000;
-        d->energy_mj = 1000000, d->energy_t0_ns = sim_now_ns();
+        d->energy_mj = 1000000, d->energy_t0_ns = sim_now_ns(), d->sample_us = 166667;
     }
     s->size = sizeof *s;
     __atomic_store_n(&s->magic, SIM_MAGIC, __ATOMIC_RELEASE);
@@ -157,7 +172,7 @@ static inline void sim_reap(sim_dev *d)
         if (!SIM_LD(p->kind) || !p->owned || sim_alive(pid)) continue;
         /* several readers may get here: the one that clears the pid frees the slot */
         if (!__atomic_compare_exchange_n(&p->pid, &pid, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
-        p->used = p->peak = 0, p->owned = p->ctx = 0;
+        p->used = p->peak = p->slice = 0, p->owned = p->ctx = 0;
         __atomic_store_n(&p->kind, 0, __ATOMIC_RELEASE);
     }
 }
@@ -175,7 +190,35 @@ static inline uint64_t sim_used(sim_dev *d)
     sim_reap(d);
     for (int i = 0; i < SIM_MAX_PROC; i++)
         if (SIM_LD(d->proc[i].kind)) u += SIM_LD(d->proc[i].used);
+    for (int i = 0; i < SIM_MAX_SLICE && d->mig_mode; i++) u += SIM_LD(d->slice[i].base_used);
     return u < d->total - d->reserved ? u : d->total - d->reserved;
+}
+
+/* Memory in use in MIG slice k. */
+static inline uint64_t sim_slice_used(sim_dev *d, uint32_t k)
+{
+    const sim_slice *s = &d->slice[k];
+    uint64_t u = SIM_LD(s->base_used);
+    sim_reap(d);
+    for (int i = 0; i < SIM_MAX_PROC; i++)
+        if (SIM_LD(d->proc[i].kind) && d->proc[i].slice == k + 1) u += SIM_LD(d->proc[i].used);
+    return u < s->total ? u : s->total;
+}
+
+/* What NVIDIA calls the slice: "... MIG 1g.5gb". */
+static inline void sim_slice_name(const sim_dev *d, uint32_t k, char *out, size_t n)
+{
+    const sim_slice *s = &d->slice[k];
+    snprintf(out, n, "%s MIG %ug.%llugb", d->name, s->g, (unsigned long long)(s->total + (1u << 29)) >> 30);
+}
+
+/* Percentage of utilization at a time of CLOCK_MONOTONIC. */
+static inline uint32_t sim_util(const sim_dev *d, uint64_t ns)
+{
+    uint32_t n = SIM_LD(d->n_load);
+    uint64_t u = d->util_gpu;
+    for (uint32_t i = 0; i < n && i < SIM_MAX_STEP && d->load_t0 + 1000 * d->load[i].at <= ns; i++) u = d->load[i].used;
+    return (uint32_t)u;
 }
 
 /* Error code injected for this call, or 0. */

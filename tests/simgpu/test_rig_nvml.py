@@ -124,6 +124,151 @@ def test_sensors(h, gpu):
     assert 2_499 <= e <= 250_000 * (time.monotonic() - start) + 1  # 250 W for 0.01 s, in mJ
 
 
+def samples(h, seen=0, kind=N.NVML_GPU_UTILIZATION_SAMPLES):
+    value_type, rows = N.nvmlDeviceGetSamples(h, kind, seen)
+    assert value_type == N.NVML_VALUE_TYPE_UNSIGNED_INT
+    return [(row.timeStamp, row.sampleValue.uiVal) for row in rows]
+
+
+def test_samples(h, gpu):
+    d = gpu.dev[0]
+    d.util_gpu, d.util_mem, d.power_mw, d.sample_us = 87, 31, 250_000, 10_000
+    a = time.time_ns() // 1000
+    rows = samples(h)
+    b = time.time_ns() // 1000
+    assert len(rows) == 100 and {value for _, value in rows} == {87}
+    times = [at for at, _ in rows]
+    assert times == list(range(times[0], times[-1] + 1, 10_000))
+    assert a - 10_000 < times[-1] <= b  # of the epoch, the newest at most one period old
+    assert {value for _, value in samples(h, kind=N.NVML_MEMORY_UTILIZATION_SAMPLES)} == {31}
+    assert {value for _, value in samples(h, kind=N.NVML_TOTAL_POWER_SAMPLES)} == {250_000}
+    assert code(samples, h, 0, N.NVML_ENC_UTILIZATION_SAMPLES) == N.NVML_ERROR_NOT_SUPPORTED
+
+
+def test_samples_since(h, gpu):
+    gpu.dev[0].sample_us = 10_000
+    seen = samples(h)[-1][0]
+    time.sleep(0.05)
+    rows = samples(h, seen)
+    assert 5 <= len(rows) <= 100 and rows[0][0] == seen + 10_000  # the next ones, none missing
+    assert code(samples, h, time.time_ns() // 1000 + 60_000_000) == N.NVML_ERROR_NOT_FOUND
+    assert samples(h, rows[0][0] + 1)[0] == rows[1]  # a time between two samples
+    gpu.dev[0].sample_us = 0  # an idle GPU whose buffer ran dry
+    assert code(samples, h) == N.NVML_ERROR_NOT_FOUND
+
+
+def test_samples_default_period(h, gpu):
+    (a, _), (b, _) = samples(h)[-2:]
+    assert b - a == 166_667
+
+
+def test_samples_follow_the_load(h, gpu):
+    """90 % from 20 ms to 40 ms from now: exact for every sample, whenever it is read."""
+    d = gpu.dev[0]
+    d.util_gpu, d.sample_us = 5, 1000
+    offset = time.time_ns() - time.monotonic_ns()
+    d.load([(20_000, 90), (40_000, 10)])
+    time.sleep(0.06)
+    rows = [(at - (d.load_t0 + offset) / 1000, value) for at, value in samples(h)]
+    slack = 500  # the two clocks are read one after the other
+    assert {value for at, value in rows if at < 20_000 - slack} <= {5}
+    assert {value for at, value in rows if 20_000 + slack < at < 40_000 - slack} == {90}
+    assert {value for at, value in rows if at > 40_000 + slack} == {10}
+    assert N.nvmlDeviceGetUtilizationRates(h).gpu == 10
+
+
+def test_energy_in_steps(h, gpu):
+    d = gpu.dev[0]
+    d.power_mw, d.energy_step_ms = 250_000, 20
+    seen, start = set(), time.monotonic()
+    while time.monotonic() - start < 0.07:
+        seen.add(N.nvmlDeviceGetTotalEnergyConsumption(h) - d.energy_mj)
+    # 5 J at a time; on a busy machine some steps are not seen, but none is ever between
+    assert seen and all(e % 5000 == 0 for e in seen)
+    d.energy_step_ms = 3_600_000  # stands still for this test
+    assert N.nvmlDeviceGetTotalEnergyConsumption(h) == N.nvmlDeviceGetTotalEnergyConsumption(h)
+
+
+def v2(h):
+    m = N.nvmlDeviceGetMemoryInfo(h, version=N.nvmlMemory_v2)
+    assert m.used + m.free + m.reserved == m.total
+    return m
+
+
+def test_mig(h, gpu):
+    d = gpu.dev[0]
+    quiet = v2(h).used
+    a, _, b = d.mig(2432 * MB, 0, 4864 * MB)
+    assert N.nvmlDeviceGetMigMode(h) == [1, 1] and N.nvmlDeviceGetMaxMigDeviceCount(h) == 7
+    slot = N.nvmlDeviceGetMigDeviceHandleByIndex
+    ha, hb = slot(h, 0), slot(h, 2)
+    assert code(slot, h, 1) == code(slot, h, 6) == N.NVML_ERROR_NOT_FOUND
+    assert code(slot, h, 7) == N.NVML_ERROR_INVALID_ARGUMENT
+    assert [N.nvmlDeviceIsMigDeviceHandle(x).value for x in (h, ha, hb)] == [0, 1, 1]
+    parent = N.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(hb)
+    assert N.nvmlDeviceGetUUID(parent) == N.nvmlDeviceGetUUID(h) == d.uuid.decode()
+    assert [N.nvmlDeviceGetIndex(x) for x in (ha, hb)] == [0, 2]
+    assert [N.nvmlDeviceGetGpuInstanceId(x) for x in (ha, hb)] == [7, 9]
+    assert N.nvmlDeviceGetComputeInstanceId(hb) == 0
+    uuids = [N.nvmlDeviceGetUUID(x) for x in (ha, hb)]
+    assert uuids == [a.uuid.decode(), b.uuid.decode()] and len({*uuids}) == 2
+    assert all(u.startswith("MIG-") and len(u) == 40 for u in uuids)
+    assert N.nvmlDeviceGetUUID(N.nvmlDeviceGetHandleByUUID(uuids[1])) == uuids[1]
+    assert N.nvmlDeviceGetName(ha) == "NVIDIA SimGPU 16GB MIG 1g.2gb"
+    assert N.nvmlDeviceGetName(hb) == "NVIDIA SimGPU 16GB MIG 2g.5gb"
+
+    # memory: a slice has its own, the device the aggregate of the card
+    b.base_used = 100 * MB
+    d.add_process(11, 300 * MB, slice=0)
+    d.add_process(12, 700 * MB, slice=2)
+    assert (v2(ha).total, v2(ha).used) == (2432 * MB, 300 * MB)
+    assert (v2(hb).total, v2(hb).used) == (4864 * MB, 800 * MB)
+    m = N.nvmlDeviceGetMemoryInfo(hb)
+    assert (m.total, m.used, m.free) == (4864 * MB, 800 * MB, 4064 * MB)
+    assert (v2(h).total, v2(h).used - quiet) == (d.total, 1100 * MB)
+
+    # processes
+    def pids(x):
+        rows = N.nvmlDeviceGetComputeRunningProcesses(x)
+        return {
+            p.pid: (p.usedGpuMemory >> 20, p.gpuInstanceId, p.computeInstanceId)
+            for p in rows
+            if p.pid != os.getpid()
+        }
+
+    assert pids(ha) == {11: (300, 7, 0)} and pids(hb) == {12: (700, 9, 0)}
+    assert pids(h) == {11: (300, 7, 0), 12: (700, 9, 0)}
+
+    # NVML does not know the utilization in MIG mode, and sensors belong to the device
+    for x in (h, ha):
+        assert code(N.nvmlDeviceGetUtilizationRates, x) == N.NVML_ERROR_NOT_SUPPORTED
+        assert code(samples, x) == N.NVML_ERROR_NOT_SUPPORTED
+    assert N.nvmlDeviceGetPowerUsage(h) == d.power_mw
+    assert code(N.nvmlDeviceGetPowerUsage, ha) == N.NVML_ERROR_INVALID_ARGUMENT
+
+    # the other device is none of this
+    h1 = N.nvmlDeviceGetHandleByIndex(1)
+    assert code(N.nvmlDeviceGetMigMode, h1) == N.NVML_ERROR_NOT_SUPPORTED
+    assert N.nvmlDeviceGetMaxMigDeviceCount(h1) == 0
+    d.lost = 1
+    assert code(N.nvmlDeviceGetMemoryInfo, ha) == N.NVML_ERROR_GPU_IS_LOST
+    d.lost = 0
+    b.total = 0  # a slice that is taken away
+    assert code(N.nvmlDeviceGetMemoryInfo, hb) == N.NVML_ERROR_INVALID_ARGUMENT
+    assert code(N.nvmlDeviceGetHandleByUUID, uuids[1]) == N.NVML_ERROR_NOT_FOUND
+
+
+def test_unified_memory(h, gpu):
+    """GB10, Jetson: NVML knows the processes but not the memory of the device."""
+    d = gpu.dev[0]
+    d.integrated = 1
+    d.add_process(4242, 300 * MB)
+    assert code(N.nvmlDeviceGetMemoryInfo, h) == N.NVML_ERROR_NOT_SUPPORTED
+    assert code(N.nvmlDeviceGetMemoryInfo, h, version=N.nvmlMemory_v2) == N.NVML_ERROR_NOT_SUPPORTED
+    assert {p.pid: p.usedGpuMemory for p in N.nvmlDeviceGetComputeRunningProcesses(h)}[4242] == 300 * MB
+    N.nvmlDeviceGetMemoryInfo(N.nvmlDeviceGetHandleByIndex(1))
+
+
 @pytest.mark.parametrize(
     "fn, call, rc",
     [
@@ -207,9 +352,12 @@ def test_clear(h, gpu):
     quiet = bytes(gpu)
     d = gpu.dev[0]
     d.total, d.name, d.lost, d.temp_c, gpu.n_dev, gpu.driver_version = 1 << 30, b"odd", 1, 99, 1, b"1.2"
+    d.integrated, d.sample_us, d.energy_step_ms = 1, 2, 3
     d.script([(0, MB)])
-    d.add_process(4242, MB)
-    gpu.cuda_order[0], gpu.pid_offset = 1, 9
+    d.load([(0, 50)])
+    d.mig(MB)
+    d.add_process(4242, MB, slice=0)
+    gpu.cuda_order[0], gpu.pid_offset, gpu.mig_parent_uuid = 1, 9, 1
     gpu.fault("nvml*", 3)
     gpu.clear()
     assert bytes(gpu) == quiet
