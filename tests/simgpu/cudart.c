@@ -30,6 +30,7 @@ enum {
 
 static sim_state *st;
 static int n_vis, vis[SIM_MAX_DEV]; /* CUDA ordinal -> NVML index */
+static int slice = -1; /* the MIG slice of vis[0] that is our only device, or -1 */
 static int init_rc = -1;
 static pid_t init_pid;
 static uint64_t pool_high[SIM_MAX_DEV]; /* the memory pool's own peak, which cudaMallocAsync's users reset */
@@ -37,7 +38,18 @@ static sim_proc *me[SIM_MAX_DEV]; /* by NVML index: our row, once a context exis
 static __thread int cur, last_err, pushed;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 
-/* CUDA_VISIBLE_DEVICES: indices or UUID prefixes; the list ends at the first bad entry. */
+/* A process sees one MIG slice and nothing else, or whole devices. k -1: a device in MIG mode
+ * stands for its first slice. */
+static void take(int idx, int k)
+{
+    sim_dev *d = &st->dev[idx];
+    for (int i = 0; i < SIM_MAX_SLICE && d->mig_mode && k < 0; i++)
+        if (d->slice[i].total) k = i;
+    if (slice >= 0 || (d->mig_mode && (k < 0 || n_vis))) return;
+    vis[n_vis++] = idx, slice = k;
+}
+
+/* CUDA_VISIBLE_DEVICES: indices or UUID prefixes, also of MIG slices; the list ends at the first bad entry. */
 static void pick_visible(void)
 {
     const char *order = getenv("CUDA_DEVICE_ORDER"), *v = getenv("CUDA_VISIBLE_DEVICES");
@@ -45,24 +57,32 @@ static void pick_visible(void)
     char buf[512], *tok, *save;
     for (int i = 0; i < n; i++) ord[i] = by_pci ? i : (int)st->cuda_order[i];
     if (!v) {
-        memcpy(vis, ord, sizeof vis);
-        n_vis = n;
+        for (int i = 0; i < n; i++) take(ord[i], -1);
         return;
     }
     snprintf(buf, sizeof buf, "%s", v);
     for (tok = strtok_r(buf, ",", &save); tok && n_vis < SIM_MAX_DEV; tok = strtok_r(0, ",", &save)) {
-        int hit = -1;
+        int hit = -1, k = -1;
         char *end;
         while (*tok == ' ') tok++;
         if (!strncmp(tok, "GPU-", 4)) {
             for (int i = 0; i < n; i++)
                 if (!strncmp(st->dev[i].uuid, tok, strlen(tok))) hit = i;
+        } else if (!strncmp(tok, "MIG-", 4)) {
+            for (int i = 0; i < n * SIM_MAX_SLICE; i++) {
+                sim_dev *d = &st->dev[i / SIM_MAX_SLICE];
+                sim_slice *s = &d->slice[i % SIM_MAX_SLICE];
+                char old[80]; /* as drivers before 470 called it */
+                snprintf(old, sizeof old, "MIG-%s/%u/0", d->uuid, s->gi);
+                if (d->mig_mode && s->total && (!strncmp(s->uuid, tok, strlen(tok)) || !strcmp(old, tok)))
+                    hit = i / SIM_MAX_SLICE, k = i % SIM_MAX_SLICE;
+            }
         } else {
-            long k = strtol(tok, &end, 10);
-            if (end != tok && k >= 0 && k < n) hit = ord[k];
+            long at = strtol(tok, &end, 10);
+            if (end != tok && at >= 0 && at < n) hit = ord[at];
         }
         if (hit < 0) break;
-        vis[n_vis++] = hit;
+        take(hit, k);
     }
 }
 
@@ -81,6 +101,8 @@ static int init(void)
 }
 
 static sim_dev *dev_of(int ordinal) { return &st->dev[vis[ordinal]]; }
+static uint64_t total_of(const sim_dev *d) { return slice < 0 ? d->total - d->reserved : d->slice[slice].total; }
+static int sms(const sim_dev *d) { return (int)(slice < 0 ? d->sm_count : d->sm_count * d->slice[slice].g / 7); }
 
 /* Cross-process lock of the accounting; stolen from an owner that died. */
 static void lock(void)
@@ -100,7 +122,7 @@ static void unlock(void)
     pthread_mutex_unlock(&mu);
 }
 
-static uint64_t free_bytes(sim_dev *d) { return d->total - d->reserved - sim_used(d); }
+static uint64_t free_bytes(sim_dev *d) { return total_of(d) - (slice < 0 ? sim_used(d) : sim_slice_used(d, (uint32_t)slice)); }
 
 /* Add n bytes to our row of the device, or fail when it is full. Call locked. */
 static int charge(int idx, uint64_t n)
@@ -130,7 +152,7 @@ static int need_ctx(int ordinal)
         for (int i = 0; i < SIM_MAX_PROC; i++) {
             sim_proc *p = &d->proc[i];
             if (p->kind) continue;
-            *p = (sim_proc){.pid = (uint32_t)getpid(), .kind = 1, .owned = 1, .ctx = 1};
+            *p = (sim_proc){.pid = (uint32_t)getpid(), .kind = 1, .owned = 1, .ctx = 1, .slice = (uint64_t)(slice + 1)};
             me[idx] = p;
             if ((rc = charge(idx, d->ctx_bytes))) memset(p, 0, sizeof *p), me[idx] = NULL;
             break;
@@ -190,9 +212,9 @@ API err_t cudaDeviceGetPCIBusId(char *s, int n, int d)
     return OK;
 }
 
-static void uuid_bytes(const sim_dev *d, unsigned char out[16])
+static void uuid_bytes(const sim_dev *d, unsigned char out[16], int parent)
 {
-    const char *s = d->uuid + 4;
+    const char *s = (slice < 0 || parent ? d->uuid : d->slice[slice].uuid) + 4;
     for (int i = 0; i < 16; s += 2) {
         unsigned b;
         if (*s == '-') s++;
@@ -208,8 +230,9 @@ static err_t props(char *p, int ordinal)
     sim_dev *d = dev_of(ordinal);
     sscanf(d->pci, "%x:%x:%x", (unsigned *)&dom, (unsigned *)&bus, (unsigned *)&slot);
     memset(p, 0, PROP_SIZE);
-    strcpy(p, d->name);
-    uuid_bytes(d, (unsigned char *)p + 256);
+    if (slice < 0) strcpy(p, d->name);
+    else sim_slice_name(d, (uint32_t)slice, p, 256);
+    uuid_bytes(d, (unsigned char *)p + 256, (int)st->mig_parent_uuid);
 #define I_(f, o12, o13, v) *(int *)(p + (CUDART >= 13 ? o13 : o12)) = (v);
 #define Z_(f, o12, o13, v) *(size_t *)(p + (CUDART >= 13 ? o13 : o12)) = (v);
     PROPS(I_, Z_)
@@ -233,7 +256,8 @@ static int attr(int a, const sim_dev *d)
     case 8: return 49152;
     case 10: return 32;
     case 12: case 82: return 65536;
-    case 16: return (int)d->sm_count;
+    case 16: return sms(d);
+    case 18: return (int)d->integrated;
     case 31: case 41: case 78: case 83: case 95: case 115: return 1;
     case 39: return 2048;
     case 75: return (int)d->cc_major;
@@ -354,7 +378,7 @@ API err_t cudaMemGetInfo(size_t *f, size_t *t)
 {
     ENTER(1);
     sim_dev *d = dev_of(cur);
-    *f = free_bytes(d), *t = d->total - d->reserved;
+    *f = free_bytes(d), *t = total_of(d);
     return OK;
 }
 API err_t cudaHostAlloc(void **p, size_t n, unsigned flags)
@@ -574,10 +598,10 @@ API int cuDriverGetVersion(int *v) { return cudaDriverGetVersion(v); }
 API int cuDeviceGetCount(int *n) { int rc = init(); *n = n_vis; return rc; }
 API int cuDeviceGet(int *d, int i) { *d = i; return i >= 0 && i < n_vis ? OK : INVALID_DEVICE; }
 API int cuDeviceGetAttribute(int *v, int a, int d) { int rc = init(); if (!rc) *v = attr(a, dev_of(d)); return rc; }
-API int cuDeviceGetName(char *s, int n, int d) { int rc = init(); if (!rc) snprintf(s, (size_t)n, "%s", dev_of(d)->name); return rc; }
-API int cuDeviceTotalMem_v2(size_t *n, int d) { int rc = init(); if (!rc) *n = dev_of(d)->total - dev_of(d)->reserved; return rc; }
-API int cuDeviceGetUuid(unsigned char *u, int d) { int rc = init(); if (!rc) uuid_bytes(dev_of(d), u); return rc; }
-API int cuDeviceGetUuid_v2(unsigned char *u, int d) { return cuDeviceGetUuid(u, d); }
+API int cuDeviceGetName(char *s, int n, int d) { int rc = init(); if (!rc && slice >= 0) sim_slice_name(dev_of(d), (uint32_t)slice, s, (size_t)n); else if (!rc) snprintf(s, (size_t)n, "%s", dev_of(d)->name); return rc; }
+API int cuDeviceTotalMem_v2(size_t *n, int d) { int rc = init(); if (!rc) *n = total_of(dev_of(d)); return rc; }
+API int cuDeviceGetUuid(unsigned char *u, int d) { int rc = init(); if (!rc) uuid_bytes(dev_of(d), u, 1); return rc; }
+API int cuDeviceGetUuid_v2(unsigned char *u, int d) { int rc = init(); if (!rc) uuid_bytes(dev_of(d), u, 0); return rc; }
 API int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *active)
 {
     int rc = init();

@@ -218,6 +218,69 @@ def test_visible_devices_remap(gpu):
     assert int(diff) - base == -564
 
 
+MIG = """
+    import sys, torch, pynvml as N
+    p = torch.cuda.get_device_properties(0)
+    free, total = torch.cuda.mem_get_info()
+    x = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')
+    print(torch.cuda.device_count(), p.uuid, p.total_memory >> 20, total >> 20, free >> 20, p.multi_processor_count)
+    print(p.name)
+    try: torch.empty(5 << 30, dtype=torch.uint8, device='cuda')
+    except torch.OutOfMemoryError: print('oom')
+    N.nvmlInit()
+    def used(h): return N.nvmlDeviceGetMemoryInfo(h, version=N.nvmlMemory_v2).used >> 20
+    h = N.nvmlDeviceGetHandleByIndex(0)
+    print(used(h), *(used(N.nvmlDeviceGetMigDeviceHandleByIndex(h, i)) for i in (0, 2)))
+"""
+
+
+def mig_lines(gpu, **env):
+    return [line for line in run(gpu, MIG, **env).splitlines() if not line.startswith("[W")]  # torch's own
+
+
+def test_mig(gpu):
+    d = gpu.dev[0]
+    d.ctx_bytes = 100 * MB
+    a, _, b = d.mig(2432 * MB, 0, 4864 * MB)
+    b.base_used = 10 * MB
+    whole, whole_uuid, uuid = nvml_used() >> 20, d.uuid.decode(), b.uuid.decode()
+
+    # the second slice, by its UUID, a prefix of it, or its old name; anything after it is not seen
+    for visible in (uuid, f"MIG-{whole_uuid}/9/0", f"{uuid[:12]},{a.uuid.decode()},1"):
+        head, name, oom, used = mig_lines(gpu, CUDA_VISIBLE_DEVICES=visible)
+        assert head.split() == ["1", uuid[4:], "4864", "4864", "4754", "30"]
+        assert name == "NVIDIA SimGPU 16GB MIG 2g.5gb" and oom == "oom"
+        assert used.split() == [str(whole + 164), "0", "174"]
+
+    # without a choice, or with only the device chosen: its first slice
+    for env in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        head, name, oom, used = mig_lines(gpu, **env)
+        assert head.split() == ["1", a.uuid.decode()[4:], "2432", "2432", "2332", "15"]
+        assert used.split() == [str(whole + 164), "164", "10"]
+
+    gpu.mig_parent_uuid = 1  # older CUDA
+    assert mig_lines(gpu, CUDA_VISIBLE_DEVICES=uuid)[0].split()[1] == whole_uuid[4:]
+
+    # torch.cuda.device_count() would ask NVML, which counts both devices, in MIG mode or not
+    count = "import torch; print(torch._C._cuda_getDeviceCount())"
+    assert run(gpu, count, CUDA_VISIBLE_DEVICES=uuid[:-1] + "x").split()[-1] == "0"
+    a.total = b.total = 0  # MIG mode, but nobody made a slice: only the other device is left
+    assert run(gpu, count).split()[-1] == "1"
+
+
+def test_unified_memory(gpu):
+    code = """
+        import torch
+        x = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')
+        free, total = torch.cuda.mem_get_info()
+        print(torch.cuda.get_device_properties(0).is_integrated, torch.cuda.get_device_properties(1).is_integrated)
+        print((total - free) >> 20)
+    """
+    before = nvml_used() >> 20
+    gpu.dev[0].integrated = 1
+    assert run(gpu, code).split() == ["1", "0", str(before + 564)]
+
+
 def test_no_gpu(gpu):
     code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
     assert run(gpu, code, CUDA_VISIBLE_DEVICES="").split() == ["False", "0"]
