@@ -1,0 +1,521 @@
+"""Who holds the memory: variables, `Out`, the last traceback, the user's modules; and letting go of it.
+
+The walk runs no code of the user's. It asks the garbage collector what an object refers to
+(`gc.get_referents`, in C), so no property, `__getattr__`, `__len__` or `__repr__` of theirs is called.
+It goes into nothing that leads out of what a name holds: other modules' globals, IPython's shell,
+library classes. A shell is handed in; IPython itself is not known here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import gc
+import itertools
+import re
+import sys
+import sysconfig
+import time
+from collections import deque
+from pathlib import Path
+from types import (
+    CodeType,
+    FrameType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+    TracebackType,
+)
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from .records import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from .sources import Holding
+
+    Holdings = Sequence[Callable[[Any], Holding | None]]
+
+Kind = Literal["variable", "output", "traceback", "other"]
+
+_BUDGET_S = 0.5
+_TURN = 20_000  # objects of one name before the next one has its turn: a huge list starves nobody
+_LOOK_AT_CLOCK = 256  # objects
+_LARGE = 100_000  # items: a larger container is walked item by item instead of listed at once
+
+_LEAVES = frozenset(
+    {int, float, complex, bool, str, bytes, bytearray, memoryview, range, slice, type(None), type(...)}
+    | {type(NotImplemented), CodeType}
+)
+_C_ATTRIBUTES = (GetSetDescriptorType, MemberDescriptorType)
+_CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
+_SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
+_PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")
+_PARTS += ("InteractiveTB", "SyntaxTB", "last_execution_result", "kernel")
+_CACHED = re.compile(r"_\d+|_{1,3}")  # of a cell's value, as the display hook keeps it
+_LAST = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
+_OUR_PACKAGE = __name__.partition(".")[0]
+_THE_SHELLS_PACKAGES = {"IPython", "ipykernel", _OUR_PACKAGE}
+_CODE_WITH_FAST_LOCALS = 1  # CO_OPTIMIZED: of a function; a cell's own code has its names in a dict
+_SNAPSHOTS = sys.version_info < (3, 13)  # reading a frame's locals leaves a copy of them in the frame
+
+# C accessors, which no class of the user's can override.
+_namespace_of_class: Callable[[Any], Any] = vars(type)["__dict__"].__get__
+_namespace_of_module: Callable[[Any], Any] = vars(ModuleType)["__dict__"].__get__
+_module_of: Callable[[Any], Any] = vars(type)["__module__"].__get__
+_message_parts: Callable[[Any], Any] = vars(BaseException)["args"].__get__
+_cause: Callable[[Any], Any] = vars(BaseException)["__cause__"].__get__
+_context: Callable[[Any], Any] = vars(BaseException)["__context__"].__get__
+_traceback: Callable[[Any], Any] = vars(BaseException)["__traceback__"].__get__
+
+
+class Root(NamedTuple):
+    """A name, and what it refers to."""
+
+    name: str
+    kind: Kind
+    value: Any
+
+
+class Found(NamedTuple):
+    """What a walk found.
+
+    Attributes:
+        owners: By name and device, the largest first.
+        complete: Everything was seen; otherwise the time was up.
+    """
+
+    owners: tuple[Owner, ...]
+    complete: bool
+
+
+def owners_in(
+    shell: Any, holdings: Holdings, exception: BaseException | None = None, budget_s: float = _BUDGET_S
+) -> Found:
+    """Who holds the arrays that a shell's user can reach, or that it hides.
+
+    Memory that several hold counts once, for the first of: variables, `Out`, tracebacks, modules.
+
+    Args:
+        shell: IPython's.
+        holdings: What `Framework.holding` says of a value, for each framework.
+        exception: One more whose frames count as the last traceback's.
+        budget_s: After so long it stops.
+    """
+    errors = _exceptions(shell, exception)
+    links = _links(shell, errors)
+    roots = [
+        *_variables(shell),
+        *_outputs(shell),
+        *_frame_locals(shell, _frames(links)),
+        *_carried(errors),
+        *_modules_globals(),
+    ]
+    closed = [shell, *_shells_own(shell), *errors, *links, *_frames(links)]
+    return walk(roots, holdings, closed=closed, budget_s=budget_s)
+
+
+# -- the walk --------------------------------------------------------------------------------------
+
+
+def walk(
+    roots: Iterable[Root], holdings: Holdings, *, closed: Iterable[Any] = (), budget_s: float = _BUDGET_S
+) -> Found:
+    """Add up the arrays that each root reaches; one that several reach is the first root's.
+
+    Args:
+        roots: In the order of their claims.
+        holdings: What `Framework.holding` says of a value, for each framework.
+        closed: Objects not to go into.
+        budget_s: After so long it stops.
+    """
+    return _Walk(holdings, closed, budget_s).run([_Path(root) for root in roots])
+
+
+class _Path:
+    """How far the walk from one root has come: iterators over what is still to be seen, the deepest last."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self.open: list[Iterator[Any]] = [iter((root.value,))]
+
+
+class _Walk:
+    def __init__(self, holdings: Holdings, closed: Iterable[Any], budget_s: float) -> None:
+        self._holdings = holdings
+        self._deadline_s = time.monotonic() + budget_s
+        self._sizes: dict[tuple[str, str, Kind], int] = {}
+        self._claimed: set[Any] = set()
+        # By id. Only objects that others keep alive come in here, so no id is used twice.
+        self._seen = {id(value) for value in closed}
+        self._seen.update(id(_namespace_of_module(module)) for module in _modules())
+        self._complete = True
+
+    def run(self, paths: list[_Path]) -> Found:
+        while paths and self._complete:
+            paths = [path for path in paths if not self._go(path)]
+        owners = [
+            Owner(name, size_bytes, device, kind) for (name, device, kind), size_bytes in self._sizes.items()
+        ]
+        return Found(tuple(sorted(owners, key=lambda owner: -owner.size_bytes)), self._complete)
+
+    def _go(self, path: _Path) -> bool:
+        """One turn; whether the path is at its end."""
+        for turn in range(_TURN):
+            if not path.open:
+                return True
+            if turn % _LOOK_AT_CLOCK == 0 and time.monotonic() > self._deadline_s:
+                self._complete = False
+                return False
+            try:
+                value = next(path.open[-1])
+            except StopIteration:
+                path.open.pop()
+            except RuntimeError:  # another thread changed the container
+                path.open.pop()
+            else:
+                self._visit(path, value)
+        return False
+
+    def _visit(self, path: _Path, value: Any) -> None:
+        if type(value) in _LEAVES or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if type(value) not in _CONTAINERS and self._claim(path.root, value):
+            gradient = _gradient(value)
+            if gradient is not None:
+                self._claim(path.root, gradient)
+        children = _children(value)
+        if children is not None:
+            path.open.append(children)
+
+    def _claim(self, root: Root, value: Any) -> bool:
+        """Whether it is an array; if nobody else has it, it is this root's."""
+        holding = holding_of(value, self._holdings)
+        if holding is None:
+            return False
+        if holding.size_bytes and holding.key not in self._claimed:
+            self._claimed.add(holding.key)
+            key = root.name, holding.device, root.kind
+            self._sizes[key] = self._sizes.get(key, 0) + holding.size_bytes
+        return True
+
+
+def holding_of(value: Any, holdings: Holdings) -> Holding | None:
+    """What the frameworks say of a value; None for what is no array of theirs."""
+    for holding in holdings:
+        with contextlib.suppress(Exception):  # a broken array, of which nothing can be said
+            found = holding(value)
+            if found is not None:
+                return found
+    return None
+
+
+def _gradient(array: Any) -> Any:
+    """An array's `.grad`, where it is one of the framework's own attributes and may be read quietly."""
+    try:
+        if not (_own_attribute(array, "is_leaf") or _own_attribute(array, "retains_grad")):
+            return None  # torch warns whoever reads it
+        return _own_attribute(array, "grad")
+    except Exception:  # a subclass that refuses
+        return None
+
+
+def _own_attribute(value: Any, name: str) -> Any:
+    for base in type(value).__mro__:
+        found = _namespace_of_class(base).get(name)
+        if found is not None:
+            return found.__get__(value) if type(found) in _C_ATTRIBUTES else None
+    return None
+
+
+def _children(value: Any) -> Iterator[Any] | None:
+    """What an object refers to, without what leads out of it; None where nothing is to be seen."""
+    kind = type(value)
+    if kind in _CONTAINERS and kind.__len__(value) <= _LARGE:
+        return iter(gc.get_referents(value))
+    if issubclass(kind, ModuleType) or _module_name(kind).partition(".")[0] == _OUR_PACKAGE:
+        return None
+    if issubclass(kind, type):
+        return iter(list(_namespace_of_class(value).values())) if _is_users(value) else None
+    if kind is FrameType:
+        return iter([one for _, one in locals_of(value)])
+    base = next((base for base in _CONTAINERS if issubclass(kind, base)), None)
+    if base is not None and base.__len__(value) > _LARGE:  # type: ignore[attr-defined]
+        return _items(base, value)
+    outside = (value.__globals__, value.__builtins__) if kind is FunctionType else ()
+    return iter([one for one in gc.get_referents(value) if not any(one is other for other in outside)])
+
+
+def _items(base: type, value: Any) -> Iterator[Any]:
+    if base is dict:
+        return itertools.chain(dict.values(value), dict.keys(value))
+    items: Iterator[Any] = base.__iter__(value)  # type: ignore[attr-defined]
+    return items
+
+
+def _is_users(kind: type) -> bool:
+    """Whether a class was written in the notebook or in one of the user's own modules."""
+    name = _module_name(kind)
+    return name == "__main__" or is_users_module(sys.modules.get(name))
+
+
+def _module_name(kind: type) -> str:
+    try:
+        name = _module_of(kind)
+    except AttributeError:
+        return ""
+    return name if type(name) is str else ""
+
+
+# -- where the walk begins -------------------------------------------------------------------------
+
+
+def _variables(shell: Any) -> Iterator[Root]:
+    hidden = shell.user_ns_hidden
+    for name, value in list(shell.user_ns.items()):
+        shells = type(name) is not str or name in _SHELLS_OWN or name.startswith("_")
+        if not (shells and hidden.get(name, hidden) is value):
+            yield Root(str(name), "variable", value)
+
+
+def _outputs(shell: Any) -> Iterator[Root]:
+    outputs = shell.user_ns.get("_oh")
+    if isinstance(outputs, dict):
+        for number, value in list(outputs.items()):
+            yield Root(f"Out[{number}]", "output", value)
+    for name, value in list(shell.user_ns_hidden.items()):
+        if _CACHED.fullmatch(str(name)):
+            yield Root(f"Out[{name[1:]}]" if name[1:].isdigit() else name, "output", value)
+    for name in ("_", "__", "___"):
+        yield Root(name, "output", getattr(shell.displayhook, name, None))
+    yield Root("_", "output", getattr(getattr(shell, "last_execution_result", None), "result", None))
+
+
+def _frame_locals(shell: Any, frames: list[FrameType]) -> Iterator[Root]:
+    for frame in frames:
+        if frame.f_locals is not shell.user_ns and not is_shells(frame):
+            for name, value in locals_of(frame):
+                yield Root(f"last traceback: {function_name(frame)}.{name}", "traceback", value)
+
+
+def _carried(errors: list[BaseException]) -> Iterator[Root]:
+    """What exceptions themselves hold: their arguments and attributes."""
+    for error in errors:
+        yield Root(f"last traceback: {type(error).__name__}", "traceback", gc.get_referents(error))
+
+
+def _modules_globals() -> Iterator[Root]:
+    for module in _modules():
+        if is_users_module(module):
+            namespace = _namespace_of_module(module)
+            for name, value in list(namespace.items()):
+                yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
+
+
+def _modules() -> list[ModuleType]:
+    return [module for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)]
+
+
+def is_users_module(module: Any) -> bool:
+    """Whether a module is neither installed nor the standard library's nor the notebook itself."""
+    if not issubclass(type(module), ModuleType):
+        return False
+    namespace = _namespace_of_module(module)
+    name, file = namespace.get("__name__"), namespace.get("__file__")
+    if type(name) is not str or type(file) is not str or name in ("__main__", "__mp_main__"):
+        return False
+    return name.partition(".")[0] not in _THE_SHELLS_PACKAGES and is_users_file(file)
+
+
+@functools.cache
+def is_users_file(file: str) -> bool:
+    """Whether code lies neither where packages are installed nor where the standard library is."""
+    path = Path(file)
+    if "<" in file or {"site-packages", "dist-packages"}.intersection(path.parts):
+        return False
+    return not any(path.is_relative_to(library) for library in _LIBRARY)
+
+
+_LIBRARY = tuple({path for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))})
+
+
+def _shells_own(shell: Any) -> list[Any]:
+    """What the shell is made of: who reaches it holds nothing of what it hides."""
+    return [shell.user_ns.get("_oh"), *(getattr(shell, name, None) for name in _PARTS)]
+
+
+# -- exceptions and their frames -------------------------------------------------------------------
+
+
+def chain(error: BaseException | None) -> list[BaseException]:
+    """An exception, its causes, its contexts and its group's, each once, the exception itself first."""
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        error = waiting.pop(0)
+        if error is None or any(error is known for known in found):
+            continue
+        found.append(error)
+        waiting += [_cause(error), _context(error)]
+        group = getattr(builtins, "BaseExceptionGroup", None)
+        if group is not None and issubclass(type(error), group):
+            waiting += group.exceptions.__get__(error)
+    return found
+
+
+def frames_of(error: BaseException) -> list[FrameType]:
+    """The frames of its traceback, the outermost first."""
+    return _frames(_linked(_traceback(error)))
+
+
+def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
+    """A frame's local variables; reading them leaves nothing behind in the frame."""
+    found = frame.f_locals
+    if not frame.f_code.co_flags & _CODE_WITH_FAST_LOCALS:
+        return list(found.items()) if type(found) is dict else []
+    pairs = list(found.items())
+    if _SNAPSHOTS:
+        _empty_if_unshared(found)
+    return pairs
+
+
+def function_name(frame: FrameType) -> str:
+    """The name of its function: "step", or "Net.forward" from Python 3.11 on."""
+    name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+    return str(name).replace("<locals>.", "")
+
+
+def message_of(error: BaseException) -> str:
+    """Its text, without asking a class of the user's for it."""
+    return " ".join(part for part in _message_parts(error) if type(part) is str)
+
+
+def _linked(traceback: Any) -> list[TracebackType]:
+    """A traceback, link by link."""
+    found = []
+    while isinstance(traceback, TracebackType):
+        found.append(traceback)
+        traceback = traceback.tb_next
+    return found
+
+
+def _frames(links: list[TracebackType]) -> list[FrameType]:
+    return list({id(link.tb_frame): link.tb_frame for link in links}.values())
+
+
+def _links(shell: Any, errors: list[BaseException]) -> list[TracebackType]:
+    """All that the shell, Python and these exceptions hold of tracebacks."""
+    formatters = getattr(getattr(shell, "InteractiveTB", None), "tb", None)
+    tracebacks = [*map(_traceback, errors), getattr(sys, "last_traceback", None), formatters]
+    return list({id(link): link for traceback in tracebacks for link in _linked(traceback)}.values())
+
+
+def _exceptions(shell: Any, exception: BaseException | None = None) -> list[BaseException]:
+    """Those whose frames the shell or Python still holds after the cell, with all their chains."""
+    result = getattr(shell, "last_execution_result", None)
+    kept = [
+        exception,
+        *(getattr(sys, name, None) for name in ("last_exc", "last_value")),
+        *(getattr(result, name, None) for name in ("error_in_exec", "error_before_exec")),
+    ]
+    found: list[BaseException] = []
+    for one in kept:
+        if isinstance(one, BaseException):
+            found += [error for error in chain(one) if not any(error is known for known in found)]
+    return found
+
+
+def is_shells(frame: FrameType) -> bool:
+    """Whether it runs code of IPython's or ours."""
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.partition(".")[0] in _THE_SHELLS_PACKAGES
+
+
+def _empty_if_unshared(snapshot: Any) -> None:
+    """Empty a frame's copy of its locals, unless the user has got hold of it through `locals()`."""
+    if type(snapshot) is dict and _references(snapshot) <= _UNSHARED:
+        snapshot.clear()
+
+
+def _references(value: Any) -> int:
+    return sys.getrefcount(value)
+
+
+def _unshared() -> int:
+    """How many references a value has that one object holds, asked as above."""
+    holder: list[dict[str, Any]] = [{}]
+    found = holder[0]
+
+    def ask(snapshot: Any) -> int:
+        return _references(snapshot)
+
+    return ask(found)
+
+
+_UNSHARED = _unshared()
+
+
+# -- letting go ------------------------------------------------------------------------------------
+
+
+def let_go(shell: Any) -> None:
+    """Drop what hides behind the shell: the last traceback with its frames, `Out`, `_`, `_12`.
+
+    What the user gave such a name stays theirs. The inputs are text and stay too.
+    """
+    for frame in _frames(_links(shell, _exceptions(shell))):
+        _clear(frame)
+    for name in _LAST:
+        sys.__dict__.pop(name, None)
+    _forget_traceback(getattr(shell, "InteractiveTB", None))
+    if getattr(shell, "last_execution_result", None) is not None:
+        shell.last_execution_result = None
+    _empty_outputs(shell)
+
+
+def _clear(frame: FrameType) -> None:
+    """Empty a frame that has ended; one that still runs stays as it is."""
+    snapshot = None
+    if _SNAPSHOTS and frame.f_code.co_flags & _CODE_WITH_FAST_LOCALS:
+        snapshot = frame.f_locals  # which `clear` leaves in the frame, in some Pythons
+    try:
+        frame.clear()
+    except RuntimeError:
+        return
+    if snapshot is not None:
+        _empty_if_unshared(snapshot)
+
+
+def _forget_traceback(formatter: Any) -> None:
+    """The shell's formatter keeps a traceback for `%debug`, and the debugger its frames."""
+    if getattr(formatter, "tb", None) is not None:
+        formatter.tb = None
+    debugger = getattr(formatter, "pdb", None)
+    if debugger is not None:
+        debugger.forget()
+        debugger.botframe = None
+
+
+def _empty_outputs(shell: Any) -> None:
+    """As `displayhook.flush` does, which overwrites a `_` of the user's and forgets the shell's own copy."""
+    hook, names, hidden = shell.displayhook, shell.user_ns, shell.user_ns_hidden
+    for name in [name for name in hidden if _CACHED.fullmatch(str(name))]:
+        if names.get(name, names) is hidden[name]:
+            del names[name]
+        del hidden[name]
+    outputs = names.get("_oh")
+    if isinstance(outputs, dict):
+        for number, value in list(outputs.items()):
+            if names.get(f"_{number}", names) is value:
+                del names[f"_{number}"]
+        outputs.clear()
+    for name in ("_", "__", "___"):
+        if names.get(name, names) is getattr(hook, name, hook):
+            del names[name]
+        setattr(hook, name, "")
+        if name not in names and not hasattr(builtins, "_"):  # as gettext has it: then the shell keeps off
+            names[name] = hidden[name] = ""

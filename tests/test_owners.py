@@ -1,0 +1,538 @@
+"""Who holds the memory, with arrays of a framework that is not there."""
+
+import builtins
+import functools
+import gc
+import sys
+import time
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipygpulogger import owners
+from ipygpulogger.owners import Root, let_go, owners_in, walk
+from ipygpulogger.sources import Holding
+
+
+class Array:
+    """A framework's array: some memory, which several of them may share."""
+
+    __slots__ = ("__weakref__", "device", "key", "size_bytes")
+
+    def __init__(self, size_bytes, key=None, device="gpu:0"):
+        self.key, self.size_bytes, self.device = key or id(self), size_bytes, device
+
+
+def holding(value):
+    return Holding(value.key, value.size_bytes, value.device) if type(value) is Array else None
+
+
+def held(names, **how):
+    """{name: bytes} of variables."""
+    found = walk([Root(name, "variable", value) for name, value in names.items()], [holding], **how)
+    assert found.complete
+    return {owner.name: owner.size_bytes for owner in found.owners}
+
+
+def found_in(shell, exception=None):
+    return [
+        (owner.name, owner.size_bytes, owner.kind) for owner in owners_in(shell, [holding], exception).owners
+    ]
+
+
+# -- the walk --------------------------------------------------------------------------------------
+
+
+class Plain:
+    def __init__(self, *values):
+        self.values, self.other = values[:1], list(values[1:])
+
+
+class Slots:
+    __slots__ = ("values",)
+
+    def __init__(self, *values):
+        self.values = values
+
+
+class OwnDict(dict):
+    def __iter__(self):
+        raise AssertionError("nobody asked for this")
+
+    items = keys = values = __len__ = __iter__
+
+
+def closure(*values):
+    def function(default=values[:1]):
+        return values, default
+
+    return function
+
+
+class Method:
+    def __init__(self, *values):
+        self.values = values
+
+    def method(self):
+        """Held through the bound method alone."""
+
+
+def generator(*values):
+    yield 1
+    yield values
+
+
+def started(*values):
+    running = generator(*values)
+    next(running)
+    return running
+
+
+MAKERS = {
+    "list": lambda *values: list(values),
+    "tuple": lambda *values: values,
+    "dict": lambda *values: dict(enumerate(values)),
+    "keys": lambda *values: dict.fromkeys(values, 1),
+    "set": lambda *values: {*values},
+    "frozenset": lambda *values: frozenset(values),
+    "deque": lambda *values: deque(values),
+    "OrderedDict": lambda *values: OrderedDict(enumerate(values)),
+    "defaultdict": lambda *values: defaultdict(list, enumerate(values)),
+    "dict of one's own": lambda *values: OwnDict(enumerate(values)),
+    "object": Plain,
+    "slots": Slots,
+    "closure": closure,
+    "partial": lambda *values: functools.partial(print, *values),
+    "bound method": lambda *values: Method(*values).method,
+    "generator": started,
+    "namespace": lambda *values: types.SimpleNamespace(**{f"n{i}": v for i, v in enumerate(values)}),
+    "cell": lambda *values: types.CellType(values),
+    "class": lambda *values: type("Written", (), {"__module__": "__main__", "values": values}),
+}
+HASHABLE = {"keys", "set", "frozenset"}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_every_kind_of_holder(maker):
+    """One array and another's view of it, in whatever holds them."""
+    array = Array(5)
+    assert held({"a": MAKERS[maker](array, Array(5, key=array.key), Array(2))}) == {"a": 7}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_holder_within_a_holder(maker):
+    """At any depth, under the name at the top."""
+    if maker not in HASHABLE:
+        assert held({"a": [{"deep": MAKERS[maker]([Array(3)], Plain(Array(4)))}]}) == {"a": 7}
+
+
+nodes = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(set(MAKERS) - HASHABLE - {"class"})),
+        st.lists(st.integers(0, 30), max_size=4),  # its children, by number; arrays from 20 on
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    nodes,
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 1000)), min_size=11, max_size=11),
+    st.lists(st.integers(0, 30), min_size=1, max_size=6),
+)
+def test_any_graph_against_a_model(drawn, memory, roots):
+    """Shared memory, shared objects and cycles: each block once, the first name's that reaches it."""
+    sizes = {}
+    for key, size_bytes in memory:
+        sizes.setdefault(key, size_bytes)
+    arrays = [Array(sizes[key], key=("memory", key)) for key, _ in memory]
+    made = []
+    for maker, children in drawn:  # children made later are linked through a list: cycles
+        links = []
+        made.append((MAKERS[maker](links), links, children))
+
+    def one(number):
+        return arrays[number - 20] if number >= 20 else made[number % len(made)][0]
+
+    for _, links, children in made:
+        links.extend(map(one, children))
+
+    def reach(number, seen):
+        if number >= 20:
+            return {memory[number - 20][0]}
+        number %= len(made)
+        if number in seen:
+            return set()
+        seen.add(number)
+        return set().union(*(reach(child, seen) for child in made[number][2]), set())
+
+    expected, taken = {}, set()
+    for place, number in enumerate(roots):
+        new = reach(number, set()) - taken
+        taken |= new
+        if new:
+            expected[f"name{place}"] = sum(sizes[key] for key in new)
+    assert held({f"name{place}": one(number) for place, number in enumerate(roots)}) == expected
+
+
+def test_devices_apart_and_the_largest_first():
+    """One owner for each name and device."""
+    found = walk(
+        [
+            Root("a", "variable", [Array(5), Array(7, device="cpu")]),
+            Root("b", "output", Array(6)),
+            Root("nothing", "variable", Array(0)),
+        ],
+        [holding],
+    )
+    assert [(o.name, o.size_bytes, o.device, o.kind) for o in found.owners] == [
+        ("a", 7, "cpu", "variable"),
+        ("b", 6, "gpu:0", "output"),
+        ("a", 5, "gpu:0", "variable"),
+    ]
+
+
+class Bomb:
+    """Anything that it is asked goes off; it holds an array all the same."""
+
+    def __init__(self):
+        object.__setattr__(self, "array", Array(4))
+
+    def _boom(self, *_):
+        Bomb.touched += 1
+        raise SystemExit("a hostile object was asked")
+
+    touched = 0
+    __getattr__ = __getattribute__ = __len__ = __iter__ = __eq__ = __bool__ = __repr__ = __str__ = _boom
+    __class__ = property(_boom)
+    __hash__ = __dir__ = __contains__ = __getitem__ = __instancecheck__ = __sizeof__ = __reduce__ = _boom
+    anything = property(_boom)
+
+
+class Meta(type):
+    def __getattribute__(cls, name):
+        Bomb.touched += 1
+        raise SystemExit("a hostile class was asked")
+
+    __instancecheck__ = __subclasscheck__ = __getattribute__
+
+
+def test_hostile_objects():
+    """No code of the user's runs, however they wrote their classes."""
+    Bomb.touched = 0
+    hostile = Meta("Hostile", (), {"__slots__": ("array",)})
+    instance = object.__new__(hostile)
+    vars(type)["__dict__"].__get__(hostile)["array"].__set__(instance, Array(3))
+    lists = type("Lists", (list,), {"__iter__": Bomb._boom, "__len__": Bomb._boom})
+    assert held({"a": Bomb(), "b": instance, "c": lists([Array(2)]), "d": hostile}) == {
+        "a": 4,
+        "b": 3,
+        "c": 2,
+    }
+    assert Bomb.touched == 0
+
+
+def test_a_broken_array():
+    """Of an array that cannot be asked nothing is said; the rest is."""
+
+    def broken(value):
+        if type(value) is Array and value.size_bytes == 13:
+            raise RuntimeError("no storage")
+
+    found = walk([Root("a", "variable", [Array(13), Array(2)])], [broken, holding])
+    assert [owner.size_bytes for owner in found.owners] == [15]
+
+
+def test_what_leads_out_is_closed():
+    """Neither modules, nor a function's globals, nor library classes, nor what the caller closes."""
+    secret = [Array(9)]
+    namespace = {"secret": secret}
+    exec("def function(): return secret", namespace)
+    module = types.ModuleType("some_library")
+    module.secret = secret
+    library_class = type("Library", (), {"__module__": "some_library", "secret": secret})
+    names = {"f": namespace["function"], "m": module, "c": library_class(), "x": Plain(secret)}
+    assert held(names, closed=[secret]) == {}
+    del names["x"]
+    assert held(names) == {}
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_a_huge_list_starves_nobody(size):
+    """Whoever comes after it is found all the same; out of time, it says so and stops at once."""
+    roots = [Root("huge", "variable", [(str(i), [i]) for i in range(size)] + [Array(1)])]
+    roots += [Root(f"a{i}", "variable", Plain(Array(2))) for i in range(5)]
+    began_s = time.perf_counter()
+    found = walk(roots, [holding], budget_s=0.05)
+    took_s = time.perf_counter() - began_s
+    assert {f"a{i}" for i in range(5)} <= {owner.name for owner in found.owners}
+    assert found.complete == (size == 10)
+    assert took_s < 0.5  # of a machine under load; the budget is a tenth of it
+
+
+def test_a_container_that_changes_meanwhile():
+    """Another thread adds to a large dict under our hands: no error, the others are counted."""
+    large = dict.fromkeys(range(owners._LARGE + 1))
+
+    class Changes:
+        """An array whose looking-at stands for the other thread."""
+
+    def changing(value):
+        if type(value) is Changes:
+            large[len(large)] = 1
+
+    large[0] = Changes()
+    found = walk([Root("a", "variable", large), Root("b", "variable", Array(2))], [changing, holding])
+    assert [owner.name for owner in found.owners] == ["b"]
+
+
+def test_modules_of_the_user(tmp_path, monkeypatch):
+    """The globals of a module of one's own have a name; those of installed ones are not looked at."""
+    (tmp_path / "ours_to_try.py").write_text("cache = []")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "installed_to_try.py").write_text("cache = []")
+    for folder in (tmp_path, tmp_path / "site-packages"):
+        monkeypatch.syspath_prepend(str(folder))
+    import installed_to_try
+    import ours_to_try
+
+    ours_to_try.cache.append(Array(8))
+    installed_to_try.cache.append(Array(9))
+    found = walk(list(owners._modules_globals()), [holding])
+    assert [(o.name, o.size_bytes, o.kind) for o in found.owners] == [("ours_to_try.cache", 8, "other")]
+    for name in ("ours_to_try", "installed_to_try"):
+        del sys.modules[name]
+
+
+# -- a shell's names, outputs and last traceback ---------------------------------------------------
+
+
+@pytest.fixture
+def notebook(shell):
+    """A shell whose cells know `Array`; it forgets everything afterwards."""
+    shell.user_ns["Array"] = Array
+    yield shell
+    let_go(shell)
+    shell.reset(new_session=False)
+    vars(builtins).pop("_", None)
+
+
+def run(notebook, source):
+    return notebook.run_cell(source, store_history=True)
+
+
+def test_variables_and_outputs(notebook, capsys):
+    """What is a variable too is no output's; IPython's own names are no variables."""
+    run(notebook, "a = [Array(10)]; b = a[0]; _mine = Array(3)")
+    run(notebook, "b")
+    number = notebook.execution_count
+    run(notebook, "Array(5)")
+    run(notebook, "{'deep': Array(4)}")
+    assert found_in(notebook) == [
+        ("a", 10, "variable"),
+        (f"Out[{number}]", 5, "output"),
+        (f"Out[{number + 1}]", 4, "output"),
+        ("_mine", 3, "variable"),
+    ]
+
+
+FAILING = """
+def step(x):
+    act = Array(20)
+    again = [act, x]
+    layer(act)
+
+def layer(h):
+    class Inner:
+        weight = Array(2)
+    inside = [Array(7)]
+    raise ValueError('no', h)
+
+x = Array(100)
+step(x)
+"""
+
+
+def test_the_last_traceback(notebook, capsys):
+    """The frames hold what no variable does, the outermost first."""
+    run(notebook, FAILING)
+    assert found_in(notebook) == [
+        ("x", 100, "variable"),
+        ("last traceback: step.act", 20, "traceback"),
+        ("last traceback: layer.inside", 7, "traceback"),
+        ("last traceback: layer.Inner", 2, "traceback"),
+    ]
+
+
+CHAINED = """
+def first():
+    one = Array(3)
+    raise KeyError('first')
+
+def second():
+    two = Array(4)
+    try:
+        first()
+    except KeyError as error:
+        raise ValueError('second') from error
+
+def third():
+    three = Array(5)
+    try:
+        second()
+    except ValueError:
+        raise RuntimeError('third', Array(6))
+
+third()
+"""
+
+
+def test_chained_exceptions(notebook, capsys):
+    """Causes, contexts, and what an exception itself carries."""
+    run(notebook, CHAINED)
+    names = {name.removeprefix("last traceback: "): size for name, size, _ in found_in(notebook)}
+    assert names == {"first.one": 3, "second.two": 4, "third.three": 5, "RuntimeError": 6}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
+def test_exception_groups(notebook, capsys):
+    """Each member's frames."""
+    run(
+        notebook,
+        CHAINED.replace("\nthird()", "") + "errors = []\nfor f in (first, third):\n    try:\n        f()\n"
+        "    except Exception as error:\n        errors.append(error)\n"
+        "group, errors = ExceptionGroup('both', errors), None\nraise group",
+    )
+    names = {name.removeprefix("last traceback: "): size for name, size, _ in found_in(notebook)}
+    assert names == {"first.one": 3 + 3, "second.two": 4, "third.three": 5, "RuntimeError": 6}
+
+
+def test_names_of_methods(notebook, capsys):
+    """With their class, where Python tells."""
+    run(
+        notebook,
+        "class Net:\n    def forward(self):\n        h = Array(4)\n        1 / 0\nNet().forward()",
+    )
+    name = "Net.forward.h" if sys.version_info >= (3, 11) else "forward.h"
+    assert found_in(notebook) == [(f"last traceback: {name}", 4, "traceback")]
+
+
+def test_our_own_objects_lead_nowhere(notebook, capsys):
+    """The logger in `il` holds the shell and so everything that the shell hides; it is no owner."""
+    from ipygpulogger import IPyGPULogger
+
+    run(notebook, "Array(5)")
+    notebook.user_ns["il"] = IPyGPULogger(report="none")
+    notebook.user_ns["shell"] = notebook
+    assert [kind for _, _, kind in found_in(notebook)] == ["output"]
+
+
+def test_looking_changes_nothing(notebook, capsys):
+    """After the walk nothing holds more than before, and `locals()` of the user's is what it was."""
+    run(
+        notebook,
+        FAILING.replace("inside =", "mine.append(locals()); inside =").replace("x = ", "mine = []; x = "),
+    )
+    found_in(notebook)
+    assert {"h", "Inner"} <= set(notebook.user_ns["mine"][0])
+    inside = weakref.ref(sys.last_traceback.tb_next.tb_next.tb_next.tb_frame.f_locals["inside"][0])
+    act = weakref.ref(sys.last_traceback.tb_next.tb_next.tb_frame.f_locals["act"])
+    found_in(notebook)
+    notebook.user_ns["mine"].clear()
+    run(notebook, "1")  # the result of the failed cell is gone with the next one
+    notebook.InteractiveTB.tb = None
+    for name in owners._LAST:
+        vars(sys).pop(name, None)
+    gc.collect()
+    assert inside() is None
+    assert act() is None
+
+
+# -- letting go ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [FAILING, CHAINED])
+@pytest.mark.parametrize("debugged", [False, True])
+def test_let_go_of_a_traceback(notebook, capsys, monkeypatch, source, debugged):
+    """Every array that only frames held is gone; variables stay."""
+    alive = weakref.WeakSet()
+    notebook.user_ns["Array"] = lambda size: (made := Array(size)) and (alive.add(made) or made)
+    run(notebook, source)
+    if debugged:
+        lines = iter(["up", "p dir()", "q"])
+        monkeypatch.setattr("builtins.input", lambda *_: next(lines))
+        run(notebook, "%debug")
+    assert len(alive) >= 3
+    run(
+        notebook, "get_ipython().user_ns['let_go'](get_ipython())"
+    ) if "let_go" in notebook.user_ns else let_go(notebook)
+    gc.collect()
+    assert [array.size_bytes for array in alive] == ([100] if source == FAILING else [])
+    assert found_in(notebook) == ([("x", 100, "variable")] if source == FAILING else [])
+    assert not any(hasattr(sys, name) for name in owners._LAST)
+
+
+def test_let_go_of_outputs(notebook, capsys):
+    """`Out`, `_`, `__`, `___`, `_12` and IPython's hidden copies of them; the inputs stay."""
+    alive = weakref.WeakSet()
+    notebook.user_ns["Array"] = lambda size: (made := Array(size)) and (alive.add(made) or made)
+    for size in (1, 2, 3, 4, 5):
+        run(notebook, f"Array({size})")
+    run(notebook, "_5mine = Array(6)")
+    assert len(alive) == 6
+    let_go(notebook)
+    gc.collect()
+    assert [array.size_bytes for array in alive] == [6]
+    assert notebook.user_ns["In"][-1]
+    assert notebook.user_ns["Out"] == {}
+    run(notebook, "7")  # and the machinery goes on
+    run(notebook, "assert _ == 7 and Out[max(Out)] == 7")
+    assert notebook.last_execution_succeeded
+
+
+@pytest.mark.parametrize("name", ["_", "__", "_1", "_12", "_3_"])
+def test_a_variable_of_the_users_survives(notebook, capsys, name):
+    """Whoever calls their own variable `_` keeps it."""
+    run(notebook, "Array(1)")
+    run(notebook, f"{name} = Array(2)")
+    assert (name, 2, "variable") in found_in(notebook)
+    let_go(notebook)
+    assert notebook.user_ns[name].size_bytes == 2
+    assert found_in(notebook) == [(name, 2, "variable")]
+
+
+def test_gettext_survives(notebook, capsys):
+    """A `_` among the builtins keeps IPython from using that name; nor do we."""
+    builtins._ = str.upper
+    run(notebook, "Array(1)")
+    let_go(notebook)
+    assert "_" not in notebook.user_ns
+    assert found_in(notebook) == []
+
+
+def test_let_go_twice_and_of_nothing(notebook, capsys):
+    """There need be nothing to let go of."""
+    let_go(notebook)
+    let_go(notebook)
+    run(notebook, "1 / 0")
+    let_go(notebook)
+    run(notebook, "%tb")  # says that there is none
+    assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_frames_that_run_stay(notebook, capsys):
+    """Asked from within a function that is in the traceback: its variables are its own."""
+    notebook.user_ns["let_go"] = let_go
+    run(
+        notebook,
+        "import sys\ndef outer():\n    mine = Array(3)\n    try:\n        1 / 0\n"
+        "    except ZeroDivisionError as error:\n        sys.last_value = error\n"
+        "        let_go(get_ipython())\n    return mine.size_bytes\nassert outer() == 3",
+    )
+    assert notebook.last_execution_succeeded
