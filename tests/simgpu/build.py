@@ -56,7 +56,8 @@ def _cuda(out, src, torch_lib):
     def stub(item):
         so, (node, names) = item
         c = _write(src / f"{so}.c", gen_stubs.source(so, names))
-        _cc(out, so, c, *([_node(src, so, node)] if node else []))
+        runtime = ["-Wl,-rpath,$ORIGIN", out / cudart] if so.startswith("libcublas") else []
+        _cc(out, so, c, *([_node(src, so, node)] if node else []), *runtime)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(stub, gen_stubs.libraries(want, sonames).items()))

@@ -3,7 +3,7 @@
  *
  * Device memory is accounted in the shared state and backed by lazily committed host
  * memory. Copies and memsets are real; kernel launches do nothing. Everything is
- * synchronous. Runtime symbols that PyTorch links to and that are missing here are
+ * synchronous, also the launch of a CUDA graph. Runtime symbols that PyTorch links to and that are missing here are
  * added by build.py as "not supported". */
 #include "simgpu.h"
 #include <dlfcn.h>
@@ -16,12 +16,14 @@
 #define API __attribute__((visibility("default")))
 typedef int err_t;
 typedef struct { unsigned x, y, z; } dim3_;
-typedef struct sim_stream { int prio; } *stream_t;
-typedef struct { uint64_t ns; int dev; } *event_t;
+typedef struct sim_stream { int prio; uint64_t cap; } *stream_t; /* cap: the capture it is or was part of */
+typedef struct { uint64_t ns, cap; int dev; } *event_t;
 
 enum {
     OK = 0, INVALID_VALUE = 1, NO_MEMORY = 2, INIT_ERROR = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
-    INVALID_CONTEXT = 201, PEER_UNSUPPORTED = 217, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_SUPPORTED = 801
+    INVALID_CONTEXT = 201, PEER_UNSUPPORTED = 217, INVALID_HANDLE = 400, ILLEGAL_STATE = 401, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700,
+    NOT_SUPPORTED = 801, CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_ISOLATION = 905,
+    CAPTURED_EVENT = 907, CAPTURE_WRONG_THREAD = 908
 };
 #define MB (1ull << 20)
 #define GRANULE (2 * MB) /* the driver hands out memory in 2 MiB pages */
@@ -188,6 +190,79 @@ static int enter(const char *fn, int ctx)
 #define ENTER(ctx) do { int rc_ = enter(__func__, ctx); if (rc_) return ret(rc_); } while (0)
 #define CHECK(c, rc) do { if (!(c)) return ret(rc); } while (0)
 
+/* ---------------------------------------------------------------- stream capture (CUDA graphs)
+ *
+ * A captured call does not run, it becomes a node. A call that waits for captured work, or that might,
+ * fails and spoils the capture, as in the real runtime. */
+
+enum { KERNEL, COPY, SET, HOST };
+typedef struct { int op, v; char *d; const char *s; size_t n; void (*f)(void *); void *u; } node;
+typedef struct { node *nodes; size_t n; } *graph_t;
+static struct capture { struct capture *next; uint64_t id; int mode, spoilt; pthread_t by; stream_t from; graph_t g; } *captures;
+static __thread int capture_mode; /* 0 global, 1 thread-local, 2 relaxed */
+
+static struct capture *capture_of(uint64_t id) /* call locked (mu) */
+{
+    struct capture *c = captures;
+    while (c && c->id != id) c = c->next;
+    return c;
+}
+static uint64_t cap_id(stream_t s) { return (uintptr_t)s > 2 ? s->cap : 0; }
+static int capturing(uint64_t id) /* 0 no, 1 yes, 2 spoilt: numbers of cudaStreamCaptureStatus */
+{
+    if (!id || !SIM_LD(captures)) return 0;
+    pthread_mutex_lock(&mu);
+    struct capture *c = capture_of(id);
+    int status = c ? 1 + c->spoilt : 0;
+    pthread_mutex_unlock(&mu);
+    return status;
+}
+static int spoil(uint64_t id, int rc)
+{
+    pthread_mutex_lock(&mu);
+    for (struct capture *c = captures; c; c = c->next)
+        if (!id || c->id == id) c->spoilt = 1;
+    pthread_mutex_unlock(&mu);
+    return rc;
+}
+/* Waiting for a stream that captures (NULL: for the device) is forbidden in every mode. */
+static int broken_by_sync(stream_t s)
+{
+    if (!SIM_LD(captures) || (s && !capturing(cap_id(s)))) return OK;
+    return spoil(cap_id(s), CAPTURE_UNSUPPORTED);
+}
+/* So is, unless relaxed, a call that might wait: allocating, freeing, asking an event. */
+static int broken_by_mode(void)
+{
+    int bad = 0;
+    if (!SIM_LD(captures) || capture_mode == 2) return OK;
+    pthread_mutex_lock(&mu);
+    for (struct capture *c = captures; c; c = c->next)
+        if (pthread_equal(c->by, pthread_self()) ? c->mode != 2 : !c->mode && !capture_mode) bad = c->spoilt = 1;
+    pthread_mutex_unlock(&mu);
+    return bad ? CAPTURE_UNSUPPORTED : OK;
+}
+/* 0: run it now; 1: it became a node; -1: the capture is spoilt. */
+static int record(stream_t s, node x)
+{
+    uint64_t id = cap_id(s);
+    int done = 0;
+    if (!id || !SIM_LD(captures)) return 0;
+    pthread_mutex_lock(&mu);
+    struct capture *c = capture_of(id);
+    if (c && c->spoilt) done = -1;
+    else if (c) {
+        c->g->nodes = realloc(c->g->nodes, (c->g->n + 1) * sizeof x);
+        c->g->nodes[c->g->n++] = x, done = 1;
+    }
+    pthread_mutex_unlock(&mu);
+    return done;
+}
+#define RECORD(s, ...) do { int r_ = record(s, (node){__VA_ARGS__}); if (r_) return r_ < 0 ? ret(CAPTURE_INVALIDATED) : OK; } while (0)
+#define UNLESS(rc) do { int rc_ = (rc); if (rc_) return ret(rc_); } while (0)
+
+/* ---------------------------------------------------------------- devices */
+
 API err_t cudaGetDeviceCount(int *n) { *n = 0; ENTER(0); *n = n_vis; return OK; }
 API err_t cudaGetDevice(int *d) { ENTER(0); *d = cur; return OK; }
 API err_t cudaSetDevice(int d)
@@ -197,7 +272,7 @@ API err_t cudaSetDevice(int d)
     cur = d; /* since CUDA 12 this also creates the context */
     return ret(need_ctx(d));
 }
-API err_t cudaDeviceSynchronize(void) { ENTER(1); return OK; }
+API err_t cudaDeviceSynchronize(void) { ENTER(1); return ret(broken_by_sync(NULL)); }
 API err_t cudaDeviceReset(void) { ENTER(0); return OK; }
 API err_t cudaDriverGetVersion(int *v) { init(); *v = st ? (int)st->cuda_version : 0; return OK; }
 API err_t cudaRuntimeGetVersion(int *v) { *v = CUDART * 1000; return OK; }
@@ -291,9 +366,15 @@ static const struct { int rc; const char *name, *text; } errs[] = {
     {217, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {801, "cudaErrorNotSupported", "operation not supported"},
     {804, "cudaErrorCompatNotSupportedOnDevice", "forward compatibility was attempted on non supported HW"},
+    {900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
+    {901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
+    {905, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"},
+    {907, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {908, "cudaErrorStreamCaptureWrongThread", "attempt to terminate a thread-local capture sequence from another thread"},
     {999, "cudaErrorUnknown", "unknown error"},
 };
 static const char *err_text(int rc, int text)
@@ -370,8 +451,8 @@ static int dev_free(void *p)
     return rc;
 }
 
-API err_t cudaMalloc(void **p, size_t n) { ENTER(1); CHECK(p, INVALID_VALUE); return ret(dev_alloc(p, n, cur)); }
-API err_t cudaFree(void *p) { ENTER(1); return ret(dev_free(p)); }
+API err_t cudaMalloc(void **p, size_t n) { ENTER(1); UNLESS(broken_by_mode()); CHECK(p, INVALID_VALUE); return ret(dev_alloc(p, n, cur)); }
+API err_t cudaFree(void *p) { ENTER(1); UNLESS(broken_by_mode()); return ret(dev_free(p)); }
 API err_t cudaMallocAsync(void **p, size_t n, stream_t s) { ENTER(1); (void)s; return ret(dev_alloc(p, n, cur)); }
 API err_t cudaFreeAsync(void *p, stream_t s) { ENTER(1); (void)s; return ret(dev_free(p)); }
 API err_t cudaMemGetInfo(size_t *f, size_t *t)
@@ -383,7 +464,7 @@ API err_t cudaMemGetInfo(size_t *f, size_t *t)
 }
 API err_t cudaHostAlloc(void **p, size_t n, unsigned flags)
 {
-    ENTER(1); (void)flags;
+    ENTER(1); UNLESS(broken_by_mode()); (void)flags;
     if (!(*p = n ? reserve(n, PROT_READ | PROT_WRITE) : NULL) && n) return ret(NO_MEMORY);
     pthread_mutex_lock(&mu);
     if (n) add((block){*p, n, 0, -1, cur});
@@ -391,7 +472,7 @@ API err_t cudaHostAlloc(void **p, size_t n, unsigned flags)
     return OK;
 }
 API err_t cudaMallocHost(void **p, size_t n) { return cudaHostAlloc(p, n, 0); }
-API err_t cudaFreeHost(void *p) { ENTER(1); return ret(dev_free(p)); }
+API err_t cudaFreeHost(void *p) { ENTER(1); UNLESS(broken_by_mode()); return ret(dev_free(p)); }
 API err_t cudaHostRegister(void *p, size_t n, unsigned f) { ENTER(1); (void)p; (void)n; (void)f; return OK; }
 API err_t cudaHostUnregister(void *p) { ENTER(1); (void)p; return OK; }
 API err_t cudaHostGetDevicePointer(void **d, void *h, unsigned f) { ENTER(1); (void)f; *d = h; return OK; }
@@ -451,16 +532,22 @@ static err_t set(char *p, int v, size_t n)
     return OK;
 }
 API err_t cudaMemcpy(void *d, const void *s, size_t n, int k) { ENTER(1); (void)k; return copy(d, s, n); }
-API err_t cudaMemcpyAsync(void *d, const void *s, size_t n, int k, stream_t q) { ENTER(1); (void)k; (void)q; return copy(d, s, n); }
-API err_t cudaMemcpyPeerAsync(void *d, int dd, const void *s, int sd, size_t n, stream_t q) { ENTER(1); (void)dd; (void)sd; (void)q; return copy(d, s, n); }
+API err_t cudaMemcpyAsync(void *d, const void *s, size_t n, int k, stream_t q) { ENTER(1); (void)k; RECORD(q, .op = COPY, .d = d, .s = s, .n = n); return copy(d, s, n); }
+API err_t cudaMemcpyPeerAsync(void *d, int dd, const void *s, int sd, size_t n, stream_t q) { ENTER(1); (void)dd; (void)sd; RECORD(q, .op = COPY, .d = d, .s = s, .n = n); return copy(d, s, n); }
 API err_t cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, int k, stream_t q)
 {
-    ENTER(1); (void)k; (void)q;
-    for (size_t i = 0; i < h; i++) copy((char *)d + i * dp, (const char *)s + i * sp, w);
+    ENTER(1); (void)k;
+    for (size_t i = 0; i < h; i++) {
+        char *to = (char *)d + i * dp;
+        const char *from = (const char *)s + i * sp;
+        int r = record(q, (node){.op = COPY, .d = to, .s = from, .n = w});
+        CHECK(r >= 0, CAPTURE_INVALIDATED);
+        if (!r) copy(to, from, w);
+    }
     return OK;
 }
 API err_t cudaMemset(void *p, int v, size_t n) { ENTER(1); return set(p, v, n); }
-API err_t cudaMemsetAsync(void *p, int v, size_t n, stream_t q) { ENTER(1); (void)q; return set(p, v, n); }
+API err_t cudaMemsetAsync(void *p, int v, size_t n, stream_t q) { ENTER(1); RECORD(q, .op = SET, .v = v, .d = p, .n = n); return set(p, v, n); }
 
 /* one pool per device, without any caching of its own */
 API err_t cudaDeviceGetDefaultMemPool(void **p, int d) { ENTER(0); *p = (void *)(uintptr_t)(d + 1); return OK; }
@@ -485,37 +572,36 @@ API err_t cudaMemPoolGetAttribute(void *p, int a, void *v)
 
 /* ---------------------------------------------------------------- streams and events */
 
-static err_t new_stream(stream_t *s, int prio) { *s = malloc(sizeof **s); (*s)->prio = prio; return OK; }
+static err_t new_stream(stream_t *s, int prio) { *s = calloc(1, sizeof **s); (*s)->prio = prio; return OK; }
 API err_t cudaStreamCreate(stream_t *s) { ENTER(1); return new_stream(s, 0); }
 API err_t cudaStreamCreateWithFlags(stream_t *s, unsigned f) { ENTER(1); (void)f; return new_stream(s, 0); }
 API err_t cudaStreamCreateWithPriority(stream_t *s, unsigned f, int prio) { ENTER(1); (void)f; return new_stream(s, prio); }
 API err_t cudaStreamDestroy(stream_t s) { ENTER(1); if ((uintptr_t)s > 2) free(s); return OK; }
-API err_t cudaStreamQuery(stream_t s) { ENTER(1); (void)s; return OK; }
-API err_t cudaStreamSynchronize(stream_t s) { ENTER(1); (void)s; return OK; }
-API err_t cudaStreamWaitEvent(stream_t s, event_t e, unsigned f) { ENTER(1); (void)s; (void)e; (void)f; return OK; }
+API err_t cudaStreamQuery(stream_t s) { ENTER(1); return s ? ret(broken_by_sync(s)) : OK; }
+API err_t cudaStreamSynchronize(stream_t s) { ENTER(1); return s ? ret(broken_by_sync(s)) : OK; }
+API err_t cudaStreamWaitEvent(stream_t s, event_t e, unsigned f)
+{
+    ENTER(1); (void)f;
+    if (capturing(e->cap) && (uintptr_t)s > 2) s->cap = e->cap; /* forks from the capture, or joins it */
+    else if (e->ns && capturing(cap_id(s))) return ret(spoil(cap_id(s), CAPTURE_ISOLATION));
+    return OK;
+}
 API err_t cudaStreamGetPriority(stream_t s, int *p) { ENTER(1); *p = (uintptr_t)s > 2 ? s->prio : 0; return OK; }
-API err_t cudaStreamIsCapturing(stream_t s, int *c) { ENTER(0); (void)s; *c = 0; return OK; }
-static err_t no_capture(int *c, unsigned long long *id) { *c = 0; if (id) *id = 0; return OK; }
-#if CUDART >= 13
-API err_t cudaStreamGetCaptureInfo(stream_t s, int *c, unsigned long long *id) { ENTER(0); (void)s; return no_capture(c, id); }
-#else
-API err_t cudaStreamGetCaptureInfo_v2(stream_t s, int *c, unsigned long long *id) { ENTER(0); (void)s; return no_capture(c, id); }
-#endif
-API err_t cudaThreadExchangeStreamCaptureMode(int *m) { ENTER(0); (void)m; return OK; }
 API err_t cudaStreamAddCallback(stream_t s, void (*f)(stream_t, err_t, void *), void *u, unsigned fl) { ENTER(1); (void)fl; f(s, OK, u); return OK; }
-API err_t cudaLaunchHostFunc(stream_t s, void (*f)(void *), void *u) { ENTER(1); (void)s; f(u); return OK; }
+API err_t cudaLaunchHostFunc(stream_t s, void (*f)(void *), void *u) { ENTER(1); RECORD(s, .op = HOST, .f = f, .u = u); f(u); return OK; }
 
+static int captured(event_t e) { return e->cap ? spoil(e->cap, CAPTURED_EVENT) : OK; }
 API err_t cudaEventCreateWithFlags(event_t *e, unsigned f) { ENTER(1); (void)f; *e = calloc(1, sizeof **e); (*e)->dev = cur; return OK; }
 API err_t cudaEventCreate(event_t *e) { return cudaEventCreateWithFlags(e, 0); }
 API err_t cudaEventDestroy(event_t e) { ENTER(1); free(e); return OK; }
-API err_t cudaEventRecord(event_t e, stream_t s) { ENTER(1); (void)s; e->ns = sim_now_ns(); return OK; }
+API err_t cudaEventRecord(event_t e, stream_t s) { ENTER(1); e->cap = capturing(cap_id(s)) ? cap_id(s) : 0; e->ns = sim_now_ns(); return OK; }
 API err_t cudaEventRecordWithFlags(event_t e, stream_t s, unsigned f) { (void)f; return cudaEventRecord(e, s); }
-API err_t cudaEventQuery(event_t e) { ENTER(1); (void)e; return OK; }
-API err_t cudaEventSynchronize(event_t e) { ENTER(1); (void)e; return OK; }
+API err_t cudaEventQuery(event_t e) { ENTER(1); UNLESS(broken_by_mode()); UNLESS(captured(e)); return OK; }
+API err_t cudaEventSynchronize(event_t e) { ENTER(1); UNLESS(captured(e)); return OK; }
 API err_t cudaEventElapsedTime(float *ms, event_t a, event_t b)
 {
     ENTER(1);
-    CHECK(a->ns && b->ns, INVALID_HANDLE);
+    CHECK(a->ns && b->ns && !a->cap && !b->cap, INVALID_HANDLE);
     *ms = (float)((double)(int64_t)(b->ns - a->ns) / 1e6);
     return OK;
 }
@@ -523,12 +609,14 @@ API err_t cudaEventElapsedTime(float *ms, event_t a, event_t b)
 /* ---------------------------------------------------------------- code: registered, never run */
 
 static __thread struct { dim3_ g, b; size_t shm; stream_t s; } conf[8];
-static err_t launch(const char *fn)
+static err_t launch(const char *fn, stream_t s)
 {
     int rc = enter(fn, 1);
+    if (!rc) RECORD(s, .op = KERNEL);
     if (!rc) SIM_INC(dev_of(cur)->n_launch), launched = 1, n_fresh = 0;
     return ret(rc);
 }
+API err_t simgpu_launch(stream_t s) { return launch("cudaLaunchKernel", s); } /* for the stubs of cuBLAS */
 API void **__cudaRegisterFatBinary(void *f) { static void *h; (void)f; return &h; }
 API void __cudaRegisterFatBinaryEnd(void **h) { (void)h; }
 API void __cudaUnregisterFatBinary(void **h) { (void)h; }
@@ -573,10 +661,10 @@ API err_t __cudaPopCallConfiguration(dim3_ *g, dim3_ *b, size_t *shm, void *s)
     return OK;
 }
 API err_t __cudaGetKernel(const void **k, const void *f) { *k = f; return OK; }
-API err_t __cudaLaunchKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; (void)s; return launch("cudaLaunchKernel"); }
-API err_t cudaLaunchKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; (void)s; return launch("cudaLaunchKernel"); }
-API err_t cudaLaunchCooperativeKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; (void)s; return launch("cudaLaunchKernel"); }
-API err_t cudaLaunchKernelExC(const void *c, const void *k, void **a) { (void)c; (void)k; (void)a; return launch("cudaLaunchKernel"); }
+API err_t __cudaLaunchKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; return launch("cudaLaunchKernel", s); }
+API err_t cudaLaunchKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; return launch("cudaLaunchKernel", s); }
+API err_t cudaLaunchCooperativeKernel(const void *k, dim3_ g, dim3_ b, void **a, size_t m, stream_t s) { (void)k; (void)g; (void)b; (void)a; (void)m; return launch("cudaLaunchKernel", s); }
+API err_t cudaLaunchKernelExC(const void *c, const void *k, void **a) { (void)k; (void)a; return launch("cudaLaunchKernel", *(stream_t *)((char *)c + 32)); }
 API err_t cudaFuncGetAttributes(void *a, const void *f) /* all int-sized limits we need sit at 24.. */
 {
     ENTER(1); (void)f;
@@ -588,6 +676,109 @@ API err_t cudaFuncGetAttributes(void *a, const void *f) /* all int-sized limits 
 API err_t cudaFuncSetAttribute(const void *f, int a, int v) { ENTER(1); (void)f; (void)a; (void)v; return OK; }
 API err_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *f, int b, size_t m) { ENTER(1); (void)f; (void)m; *n = b > 0 && b <= 2048 ? 2048 / b : 1; return OK; }
 API err_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, const void *f, int b, size_t m, unsigned fl) { (void)fl; return cudaOccupancyMaxActiveBlocksPerMultiprocessor(n, f, b, m); }
+
+/* ---------------------------------------------------------------- graphs */
+
+API err_t cudaStreamBeginCapture(stream_t s, int mode)
+{
+    static uint64_t last;
+    ENTER(1);
+    CHECK((uintptr_t)s > 2, CAPTURE_UNSUPPORTED);
+    CHECK(!capturing(s->cap), ILLEGAL_STATE);
+    struct capture *c = calloc(1, sizeof *c);
+    c->mode = mode, c->by = pthread_self(), c->from = s, c->g = calloc(1, sizeof *c->g);
+    pthread_mutex_lock(&mu);
+    s->cap = c->id = ++last, c->next = captures;
+    __atomic_store_n(&captures, c, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mu);
+    return OK;
+}
+API err_t cudaStreamEndCapture(stream_t s, graph_t *g)
+{
+    ENTER(1);
+    *g = NULL;
+    pthread_mutex_lock(&mu);
+    struct capture **at = &captures, *c;
+    while ((c = *at) && (c->id != cap_id(s) || c->from != s)) at = &c->next;
+    int rc = !c ? ILLEGAL_STATE : c->mode != 2 && !pthread_equal(c->by, pthread_self()) ? CAPTURE_WRONG_THREAD : OK;
+    if (!rc) __atomic_store_n(at, c->next, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mu);
+    if (rc) return ret(rc);
+    if (c->spoilt) free(c->g->nodes), free(c->g), rc = CAPTURE_INVALIDATED;
+    else *g = c->g;
+    free(c);
+    return ret(rc);
+}
+API err_t cudaStreamIsCapturing(stream_t s, int *c) { ENTER(0); *c = capturing(cap_id(s)); return OK; }
+static err_t capture_info(stream_t s, int *c, unsigned long long *id, void **g)
+{
+    *c = capturing(cap_id(s));
+    if (id) *id = *c == 1 ? cap_id(s) : 0;
+    if (g) *g = NULL;
+    return OK;
+}
+#if CUDART >= 13
+API err_t cudaStreamGetCaptureInfo(stream_t s, int *c, unsigned long long *id, void **g, void **deps, void **edges, size_t *n)
+{
+    ENTER(0);
+    if (deps) *deps = NULL;
+    if (edges) *edges = NULL;
+    if (n) *n = 0;
+    return capture_info(s, c, id, g);
+}
+#else
+API err_t cudaStreamGetCaptureInfo_v2(stream_t s, int *c, unsigned long long *id, void **g, void **deps, size_t *n)
+{
+    ENTER(0);
+    if (deps) *deps = NULL;
+    if (n) *n = 0;
+    return capture_info(s, c, id, g);
+}
+#endif
+API err_t cudaThreadExchangeStreamCaptureMode(int *m)
+{
+    int was = capture_mode;
+    ENTER(0);
+    capture_mode = *m, *m = was;
+    return OK;
+}
+
+static graph_t copy_graph(graph_t g)
+{
+    graph_t c = malloc(sizeof *c);
+    *c = *g, c->nodes = malloc(g->n * sizeof *g->nodes + 1);
+    return memcpy(c->nodes, g->nodes, g->n * sizeof *g->nodes), c;
+}
+static err_t drop(graph_t g) { free(g->nodes), free(g); return OK; }
+API err_t cudaGraphInstantiateWithFlags(graph_t *x, graph_t g, unsigned long long f) { ENTER(1); (void)f; *x = copy_graph(g); return OK; }
+API err_t cudaGraphInstantiate(graph_t *x, graph_t g, unsigned long long f) { return cudaGraphInstantiateWithFlags(x, g, f); }
+API err_t cudaGraphGetNodes(graph_t g, void **nodes, size_t *n)
+{
+    ENTER(0);
+    for (size_t i = 0; nodes && i < *n; i++) nodes[i] = i < g->n ? &g->nodes[i] : NULL;
+    *n = g->n;
+    return OK;
+}
+API err_t cudaGraphDestroy(graph_t g) { ENTER(1); return drop(g); }
+API err_t cudaGraphExecDestroy(graph_t x) { ENTER(1); return drop(x); }
+API err_t cudaGraphLaunch(graph_t x, stream_t s) /* copies and memsets are real here too */
+{
+    ENTER(1);
+    if (capturing(cap_id(s))) return ret(spoil(cap_id(s), CAPTURE_UNSUPPORTED)); /* no child graphs */
+    for (size_t i = 0; i < x->n; i++) {
+        node *q = &x->nodes[i];
+        int known = q->op != COPY && q->op != SET;
+        pthread_mutex_lock(&mu);
+        if (!known) known = find(q->d) && (q->op == SET || find(q->s));
+        pthread_mutex_unlock(&mu);
+        CHECK(known, ILLEGAL_ADDRESS); /* freed since */
+        if (q->op == KERNEL) SIM_INC(dev_of(cur)->n_launch), launched = 1, n_fresh = 0;
+        else if (q->op == COPY) copy(q->d, q->s, q->n);
+        else if (q->op == SET) set(q->d, q->v, q->n);
+        else q->f(q->u);
+    }
+    return OK;
+}
 API err_t cudaProfilerStart(void) { return OK; }
 API err_t cudaProfilerStop(void) { return OK; }
 

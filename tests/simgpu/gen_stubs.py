@@ -27,14 +27,23 @@ static int say(const char *f, int rc)
 #define FAIL(f) API int f(void) { return say(#f, 1); }
 #define TEXT(f) API const char *f(void) { return "not simulated"; }
 #define HANDLE(f) API int f(void **h) { *h = &zero; return 0; }
+int simgpu_launch(void *stream);
+static __thread void *stream;
+#define KERNEL(f) API int f(void) { say(#f, 0); return simgpu_launch(stream) ? 13 : 0; }
 #define SIZE(f, v) API unsigned long f(void) { return v; }
 """
-# cuBLAS "succeeds" without computing, so that Linear layers run and allocate as usual;
+# cuBLAS "succeeds" without computing, so that Linear layers run and allocate as usual: a kernel like any other;
 # every other library fails cleanly with status 1.
 DONE = re.compile(r"cublas")
+KERNEL = re.compile(r"cublas(?!Lt|Set|Get|Create|Destroy)")
 TEXT = re.compile(r"(cudnn|cusparse|nccl|nvrtc)Get(Last)?Error(String)?$")  # return char *
 SPECIAL = {
     "cublasCreate_v2": "HANDLE(cublasCreate_v2)",
+    "cublasSetStream_v2": "API int cublasSetStream_v2(void *h, void *s) { (void)h; stream = s; return 0; }",
+    "cublasLtMatmul": "API int cublasLtMatmul(void *h, void *m, void *x, void *a, void *al, void *b, void *bl,"
+    " void *y, void *c, void *cl, void *d, void *dl, void *g, void *w, unsigned long n, void *s)\n{ (void)h; (void)m; (void)x;"
+    " (void)a; (void)al; (void)b; (void)bl; (void)y; (void)c; (void)cl; (void)d; (void)dl; (void)g; (void)w; (void)n;"
+    " return simgpu_launch(s) ? 13 : 0; }",
     "cublasLtCreate": "HANDLE(cublasLtCreate)",
     "cublasLtGetVersion": "SIZE(cublasLtGetVersion, 130100)",
     "cublasGetVersion_v2": "API int cublasGetVersion_v2(void *h, int *v) { (void)h; *v = 130100; return 0; }",
@@ -82,5 +91,9 @@ def libraries(want, sonames):
 
 def source(soname, names):
     default = "DONE" if DONE.match(soname[3:]) else "FAIL"
-    lines = [SPECIAL.get(n) or f"{'TEXT' if TEXT.match(n) else default}({n})" for n in sorted(names)]
+
+    def kind(name):
+        return "KERNEL" if KERNEL.match(name) else "TEXT" if TEXT.match(name) else default
+
+    lines = [SPECIAL.get(n) or f"{kind(n)}({n})" for n in sorted(names)]
     return f"#define SO_MAJOR {soname.rsplit('.', 1)[1]}\n" + HEAD + "\n".join(lines) + "\n"

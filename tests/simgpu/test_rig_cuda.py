@@ -218,6 +218,91 @@ def test_visible_devices_remap(gpu):
     assert int(diff) - base == -564
 
 
+def test_graph(gpu):
+    """Capture allocates from a private pool and runs nothing; replay runs it and allocates nothing."""
+    before = nvml_used() >> 20
+    code = """
+        import torch, warnings
+        warnings.simplefilter('error')
+        KEYS = ('allocated_bytes.all.', 'reserved_bytes.all.', 'allocation.all.', 'segment.all.')
+        def stats(): return {k: v for k, v in torch.cuda.memory_stats().items() if k.startswith(KEYS)}
+        src = torch.full((32 << 20,), 7, dtype=torch.uint8).cuda()
+        w = torch.empty(64, 64, device='cuda')
+        w @ w  # the workspace of cuBLAS
+        torch.cuda.synchronize()
+
+        g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g):
+            assert torch.cuda.is_current_stream_capturing()
+            dst = torch.empty(32 << 20, dtype=torch.uint8, device='cuda')
+            dst.copy_(src)  # a copy
+            y = src + src   # a kernel
+            z = w @ w       # cuBLAS
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):  # a fork: its memory belongs to the graph as well
+                assert torch.cuda.is_current_stream_capturing()
+                f = torch.empty(48 << 20, dtype=torch.uint8, device='cuda')
+            torch.cuda.current_stream().wait_stream(side)
+        assert not torch.cuda.is_current_stream_capturing()
+        print(sum(s['total_size'] >> 20 for s in torch.cuda.memory_snapshot() if tuple(s['segment_pool_id']) == tuple(g.pool())))
+        assert dst.cpu().sum() == 0  # not run yet
+        was = stats()
+        for _ in range(3): g.replay()
+        torch.cuda.synchronize()
+        assert stats() == was
+        assert dst.cpu().sum() == 7 * (32 << 20)
+        src.copy_(torch.zeros(32 << 20, dtype=torch.uint8))
+        g.replay()
+        assert dst.cpu().sum() == 0  # the same addresses, new contents
+        del dst, y, z, f; torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() >= 32 + 32 + 48 << 20  # the graph keeps its pool
+        del g; torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() < 100 << 20
+        print(torch.cuda.memory_reserved() >> 20)
+    """
+    launches = gpu.dev[0].n_launch
+    pool, left = map(int, run(gpu, code).split())
+    assert 32 + 32 + 48 <= pool < 32 + 32 + 48 + 40
+    assert left < 32 + 40
+    assert gpu.dev[0].n_launch - launches >= 4 * 2
+    assert nvml_used() >> 20 == before
+
+
+def test_what_spoils_a_capture(gpu):
+    """Waiting for the device, from any thread; what only reads counters is allowed."""
+    code = """
+        import torch, threading
+        x = torch.zeros(1 << 20, device='cuda')
+        def capture(f, **kw):
+            g = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(g, **kw):
+                    y = x + x
+                    f()
+            except RuntimeError as e: return str(e).splitlines()[0]
+            g.replay(); torch.cuda.synchronize()
+            return 'fine'
+        def swallowed(f):
+            try: f()
+            except RuntimeError: pass
+        def elsewhere(f):
+            t = threading.Thread(target=swallowed, args=(f,)); t.start(); t.join()
+        event = torch.cuda.Event(); event.record()
+        print(capture(torch.cuda.mem_get_info))
+        print(capture(torch.cuda.memory_stats))
+        print(capture(lambda: elsewhere(torch.cuda.mem_get_info)))
+        print(capture(lambda: elsewhere(event.query), capture_error_mode='thread_local'))
+        print(capture(lambda: swallowed(WHAT)))
+        print(float(x[0]))  # life goes on
+    """
+    for what in ("torch.cuda.synchronize", "lambda: x[0].item()", "lambda: elsewhere(event.query)",
+                 "lambda: elsewhere(torch.cuda.synchronize)"):  # fmt: skip
+        lines = run(gpu, code.replace("WHAT", what)).splitlines()
+        assert lines[:4] == ["fine"] * 4, what
+        assert "operation failed due to a previous error during capture" in lines[4], what
+
+
 MIG = """
     import sys, torch, pynvml as N
     p = torch.cuda.get_device_properties(0)
