@@ -467,11 +467,12 @@ def let_go(shell: Any) -> None:
 
     What the user gave such a name stays theirs. The inputs are text and stay too.
     """
-    for frame in _frames(_links(shell, _exceptions(shell))):
+    frames = _frames(_links(shell, _exceptions(shell)))
+    _forget_traceback(getattr(shell, "InteractiveTB", None))
+    for frame in frames:
         _clear(frame)
     for name in _LAST:
         sys.__dict__.pop(name, None)
-    _forget_traceback(getattr(shell, "InteractiveTB", None))
     if getattr(shell, "last_execution_result", None) is not None:
         shell.last_execution_result = None
     _empty_outputs(shell)
@@ -498,6 +499,7 @@ def _forget_traceback(formatter: Any) -> None:
     if debugger is not None:
         debugger.forget()
         debugger.botframe = None
+        vars(debugger).pop("curframe_locals", None)  # which `forget` forgets, before Python 3.13
 
 
 def _empty_outputs(shell: Any) -> None:
