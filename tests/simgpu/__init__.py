@@ -67,11 +67,15 @@ class Dev(C.Structure):
         self.script_mode = 2 if by_read else 1
 
     def load(self, steps):
-        """Replay util_gpu: [(microseconds from now, percent), ...]; before the first, and of old, it is util_gpu."""
+        """Replay utilization: [(microseconds from now, percent), ...]; before the first it is util_gpu.
+
+        Negative times are the past, which nvmlDeviceGetSamples tells.
+        """
         self.n_load = 0
+        first = min([0, *(at for at, _ in steps)])
         for i, (at, percent) in enumerate(steps):
-            self.loads[i] = Step(at, percent)
-        self.load_t0 = time.monotonic_ns()
+            self.loads[i] = Step(at - first, percent)
+        self.load_t0 = time.monotonic_ns() + 1000 * first
         self.n_load = len(steps)
 
     def mig(self, *sizes):

@@ -146,11 +146,11 @@ def test_samples(h, gpu):
 
 
 def test_samples_since(h, gpu):
-    gpu.dev[0].sample_us = 10_000
+    gpu.dev[0].sample_us = 50_000
     seen = samples(h)[-1][0]
-    time.sleep(0.05)
+    time.sleep(0.12)
     rows = samples(h, seen)
-    assert 5 <= len(rows) <= 100 and rows[0][0] == seen + 10_000  # the next ones, none missing
+    assert len(rows) >= 2 and rows[0][0] == seen + 50_000  # the next ones, none missing
     assert code(samples, h, time.time_ns() // 1000 + 60_000_000) == N.NVML_ERROR_NOT_FOUND
     assert samples(h, rows[0][0] + 1)[0] == rows[1]  # a time between two samples
     gpu.dev[0].sample_us = 0  # an idle GPU whose buffer ran dry
@@ -163,18 +163,17 @@ def test_samples_default_period(h, gpu):
 
 
 def test_samples_follow_the_load(h, gpu):
-    """90 % from 20 ms to 40 ms from now: exact for every sample, whenever it is read."""
+    """90 % until 200 ms ago, from 700 ms ago: the samples tell what was."""
     d = gpu.dev[0]
-    d.util_gpu, d.sample_us = 5, 1000
-    offset = time.time_ns() - time.monotonic_ns()
-    d.load([(20_000, 90), (40_000, 10)])
-    time.sleep(0.06)
-    rows = [(at - (d.load_t0 + offset) / 1000, value) for at, value in samples(h)]
-    slack = 500  # the two clocks are read one after the other
-    assert {value for at, value in rows if at < 20_000 - slack} <= {5}
-    assert {value for at, value in rows if 20_000 + slack < at < 40_000 - slack} == {90}
-    assert {value for at, value in rows if at > 40_000 + slack} == {10}
+    d.util_gpu, d.sample_us = 5, 10_000
+    d.load([(-700_000, 90), (-200_000, 10), (60_000_000, 20)])
+    values = [value for _, value in samples(h)]
+    assert values == sorted(values, key=[5, 90, 10].index)
+    if len({*values}) == 3:  # not after a pause of 300 ms in this test
+        assert 49 <= values.count(90) <= 51  # two clocks are read one after the other
     assert N.nvmlDeviceGetUtilizationRates(h).gpu == 10
+    d.load([(-1, 33)])
+    assert N.nvmlDeviceGetUtilizationRates(h).gpu == 33
 
 
 def test_energy_in_steps(h, gpu):
