@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from traitlets import Bool, Enum
@@ -14,6 +15,7 @@ from .records import MIME, CellRecord, Data
 from .render import html, text
 from .scope import Scope
 from .shell import CellEvents
+from .tracebacks import Autopsy, examine
 from .units import truncated_mb
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class IPyGPULogger(Configurable):
         self._running = False
         self._history = History()
         self._scopes: dict[Cell, tuple[Scope, float]] = {}  # with the cell's `hooks_s` at its opening
+        self._autopsies: dict[Cell, Autopsy] = {}
         self._said: set[str] = set()
 
     @classmethod
@@ -172,8 +175,21 @@ class IPyGPULogger(Configurable):
             scope.close()
             scope.time_s -= cell.hooks_s - hooks_s
 
+    def _died(self, cell: Cell) -> None:
+        """See what an out-of-memory error left behind."""
+        if cell not in self._scopes:
+            return
+        try:
+            autopsy = examine(cell.exception, self._shell, machine().frameworks)
+        except Exception as error:  # the cell's numbers are worth more than their explanation
+            self._say_once(f"ipygpulogger could not explain an error: {type(error).__name__}: {error}")
+        else:
+            if autopsy is not None:
+                self._autopsies[cell] = autopsy
+
     def _finish(self, cell: Cell) -> None:
         """Keep the record and show it."""
+        autopsy = self._autopsies.pop(cell, None)
         if cell not in self._scopes:
             return
         scope, _ = self._scopes.pop(cell)
@@ -187,11 +203,14 @@ class IPyGPULogger(Configurable):
             error=cell.error,
             current_gpu=machine().current_gpu(),
         )
+        if autopsy is not None:
+            record = replace(record, out_of_memory=autopsy.verdict(record.gpus))
         self._history.append(record)
         self._show(record)
 
     def _drop(self, cell: Cell) -> None:
         """The cell's end will not be told: stop measuring it."""
+        self._autopsies.pop(cell, None)
         if cell in self._scopes:
             self._scopes.pop(cell)[0].close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import weakref
 from typing import Any
@@ -11,9 +12,11 @@ from IPython.core.magic import Magics, line_magic, magics_class
 
 from .logger import IPyGPULogger
 from .machine import machine
+from .owners import let_go, owners_in
 from .render import text
+from .sources import Unavailable
 
-_SUBCOMMANDS = ("start", "stop", "status", "doctor")
+_SUBCOMMANDS = ("start", "stop", "status", "free", "doctor")
 
 
 @magics_class
@@ -32,6 +35,7 @@ class GpulogMagics(Magics):
                                            such as compact=True or report=text
         %gpulog stop                       report no longer
         %gpulog status                     whether it runs, with which options, and what is exact here
+        %gpulog free                       give back what the last traceback and Out still hold
         %gpulog doctor                     the sources found, and what to do about each lack
         """
         try:
@@ -69,8 +73,38 @@ class GpulogMagics(Magics):
         for diagnosis in machine().diagnose():
             print(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}")
 
+    def _free(self) -> None:
+        found = owners_in(self.shell, [framework.holding for framework in machine().frameworks])
+        hidden = [owner for owner in found.owners if owner.kind in ("traceback", "output")]
+        before = _in_use()
+        let_go(self.shell)
+        gc.collect()
+        machine().settle(gc_collect=True, clear_cache=True)
+        came_back = {
+            name: tuple(was - now for was, now in zip(before[name], sizes, strict=True))
+            for name, sizes in _in_use().items()
+            if name in before
+        }
+        print(text.freed(hidden, came_back, complete=found.complete))
+
     def _doctor(self) -> None:
         print(text.diagnoses(machine().diagnose()))
+
+
+def _in_use() -> dict[str, tuple[int, ...]]:
+    """Bytes of each device, the allocator's and the whole device's, and of general RAM."""
+    found: dict[str, tuple[int, ...]] = {}
+    for framework in machine().frameworks:
+        for counter in framework.counters():
+            memory = counter.device_memory()
+            try:
+                allocated_bytes = counter.look().readings[0].current_bytes
+            except Unavailable:
+                continue
+            name = f"{counter.device.backend}:{counter.device.index}"
+            found.setdefault(name, (allocated_bytes, *([memory.used_bytes] if memory else [])))
+    found["RAM"] = (machine().process.counter.look().readings[0].current_bytes,)
+    return found
 
 
 def _option(word: str) -> tuple[str, Any]:

@@ -43,6 +43,7 @@ class Cell:
         source: The first line, shortened.
         status: "ok", "error" or "interrupted".
         error: Name of the exception type that ended the cell.
+        exception: That exception, while listeners are told that the cell died of it; None before and after.
         hooks_s: How much of its time so far went into the hooks of cells nested in it.
     """
 
@@ -58,6 +59,7 @@ class Cell:
         self.source: str = lines[0][:_SOURCE_CHARACTERS] if lines else ""
         self.status: Status = "ok"
         self.error: str | None = None
+        self.exception: BaseException | None = None
         self.hooks_s = 0.0
 
     def end(self, result: Any) -> None:
@@ -78,6 +80,7 @@ class Cell:
             # An interrupt during `await` reaches the cell as a cancellation of its task.
             interrupted = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
             self.status, self.error = "interrupted" if interrupted else "error", type(error).__name__
+            self.exception = error
 
 
 class Listener(Protocol):
@@ -94,6 +97,9 @@ class Listener(Protocol):
 
     def _end(self, cell: Cell) -> None:
         """The cell has ended now."""
+
+    def _died(self, cell: Cell) -> None:
+        """An exception ended the cell; its memory is still as that left it."""
 
     def _finish(self, cell: Cell) -> None:
         """Memory is at rest again: say what the cell used."""
@@ -183,6 +189,11 @@ class CellEvents:
         if cell is not None and cell.ours:
             self._tell("_end", cell)
             cell.end(result)
+            if cell.exception is not None:
+                try:
+                    self._tell("_died", cell)
+                finally:
+                    cell.exception = None
             self._tell("_settle")
             self._tell("_finish", cell)
             _spent(began_s, self._running.get(threading.get_ident(), []))

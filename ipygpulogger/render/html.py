@@ -5,10 +5,15 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from .text import outcome, rows
+from ..records import CellRecord
+from ..units import rounded_mb
+from .text import out_of_memory_hidden, out_of_memory_rows, outcome, rows
 
 if TYPE_CHECKING:
     from ..records import Measurement
+
+_CARD = 1024  # bytes, at most
+_NAME = 48  # characters of an owner's name
 
 _HEAD = "".join(f'<th scope="col">{name}</th>' for name in ("MB", "Consumed", "Peaked", "Used"))
 
@@ -27,5 +32,24 @@ def report(measurement: Measurement) -> str:
     notes = "".join(f"<p>{escape(note)}</p>" for note in measurement.notes)
     return (
         f"<table><caption>{escape(caption)}</caption>"
-        f"<thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{notes}"
+        f"<thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{notes}{_out_of_memory(measurement)}"
     )
+
+
+def _out_of_memory(measurement: Measurement) -> str:
+    """The card of a cell that died for want of memory, with as many owners as have room."""
+    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
+    if card is None:
+        return ""
+    figures = "".join(
+        f"<tr><th>{name}</th><td>{'n/a' if size_bytes is None else rounded_mb(size_bytes)}</td></tr>"
+        for name, size_bytes in out_of_memory_rows(card)
+    )
+    after = f"</tbody></table><p>{escape(out_of_memory_hidden(card))}</p><p>{escape(card.advice)}</p>"
+    before = f"<table><caption>Out of memory on {escape(card.device)}, MB</caption><tbody>{figures}"
+    for owner in card.owners:
+        name = escape(owner.name if len(owner.name) <= _NAME else owner.name[: _NAME - 1] + "…")
+        row = f"<tr><th>{name}</th><td>{rounded_mb(owner.size_bytes)}</td></tr>"
+        if len((before + row + after).encode()) <= _CARD:
+            before += row
+    return before + after

@@ -8,9 +8,11 @@ from ..records import CellRecord
 from ..units import MB, rounded_mb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ..records import ChildrenUsage, Diagnosis, Measurement, Peak, RamUsage, Usage
+    from ..records import ChildrenUsage, Diagnosis, Measurement, OutOfMemory, Owner, Peak, RamUsage, Usage
+
+_NAMED = 8  # owners
 
 
 def report(measurement: Measurement, *, compact: bool = False) -> str:
@@ -20,7 +22,85 @@ def report(measurement: Measurement, *, compact: bool = False) -> str:
         measurement: A `Measurement` or a `CellRecord`.
         compact: On one line.
     """
-    return _compact(measurement) if compact else _table(measurement)
+    lines = [_compact(measurement) if compact else _table(measurement)]
+    if isinstance(measurement, CellRecord) and measurement.out_of_memory is not None:
+        lines.append(out_of_memory(measurement.out_of_memory))
+    return "\n".join(lines)
+
+
+def out_of_memory(card: OutOfMemory) -> str:
+    """What a cell that died for want of memory should know, without a newline at the end."""
+    lines = [f"Out of memory on {card.device}: {_listed(out_of_memory_rows(card)[:2])}"]
+    lines.append(f"  {_listed(out_of_memory_rows(card)[2:])}")
+    if card.owners:
+        lines.append(f"  held by: {_listed((owner.name, owner.size_bytes) for owner in card.owners)}")
+    if hidden := out_of_memory_hidden(card):
+        lines.append(f"  {hidden}")
+    return "\n".join([*(line for line in lines if line.strip()), f"  -> {card.advice}"])
+
+
+def out_of_memory_rows(card: OutOfMemory) -> list[tuple[str, int | None]]:
+    """The card's figures: a name and bytes, None where unknown."""
+    return [
+        ("asked", card.asked_bytes),
+        ("free", card.free_bytes),
+        ("live", card.live_bytes),
+        ("cached", card.cached_bytes),
+        ("fragmented", card.fragmented_bytes),
+        ("other processes", card.neighbours_bytes),
+    ]
+
+
+def out_of_memory_hidden(card: OutOfMemory) -> str:
+    """What the traceback and `Out` still hold; empty if nothing."""
+    holders = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
+    held = [(name, size_bytes) for name, size_bytes in holders if size_bytes]
+    return f"held by nothing else: {_listed(held)}" if held else ""
+
+
+def freed(hidden: Sequence[Owner], came_back: Mapping[str, tuple[int, ...]], *, complete: bool = True) -> str:
+    """What `%gpulog free` dropped, and how much memory that gave back.
+
+    Args:
+        hidden: Who held arrays without being a variable.
+        came_back: Bytes by device: the allocator's, and the whole device's where that is known.
+        complete: Whether all that is hidden was looked at.
+    """
+    frames = [owner for owner in hidden if owner.kind == "traceback"]
+    dropped = [f"last traceback ({_held(frames, 'last traceback: ')})"] if frames else []
+    outputs = [owner for owner in hidden if owner.kind != "traceback"]
+    dropped += [_held(outputs)] if outputs else []
+    says = (
+        f"dropped: {', '.join(dropped)}"
+        if dropped
+        else "nothing hidden: no array was in Out or in a traceback"
+    )
+    if not complete:
+        says += " (there was no time to look everywhere)"
+    return f"{says}\ncame back: {', '.join(_came_back(*item) for item in came_back.items())}"
+
+
+def _held(owners: Sequence[Owner], prefix: str = "") -> str:
+    devices = {owner.device for owner in owners}
+    named = [
+        f"{owner.name.removeprefix(prefix)} {rounded_mb(owner.size_bytes)} MB"
+        + (f" on {owner.device}" if len(devices) > 1 else "")
+        for owner in owners[:_NAMED]
+    ]
+    rest = len(owners) - len(named)
+    return ", ".join([*named, f"and {rest} more"] if rest else named)
+
+
+def _came_back(name: str, sizes: tuple[int, ...]) -> str:
+    device = f" (the device {rounded_mb(sizes[1])} MB)" if len(sizes) > 1 else ""
+    return f"{name} {rounded_mb(sizes[0])} MB{device}"
+
+
+def _listed(sizes: Iterable[tuple[str, int | None]]) -> str:
+    return ", ".join(
+        f"{name} {'n/a' if size_bytes is None else f'{rounded_mb(size_bytes)} MB'}"
+        for name, size_bytes in sizes
+    )
 
 
 def rows(measurement: Measurement) -> Iterator[tuple[str, tuple[str, str, str], str]]:

@@ -1,0 +1,464 @@
+"""A cell that ran out of device memory: what was asked, what there was, who held it, what to do next.
+
+The error is known by the name of its class and by its words; no framework is imported to see it. An
+`Autopsy` is made while the failed cell's memory is as the error left it, and keeps numbers alone: it
+pins nothing of the user's. Its `verdict` needs what the cell had added, which is known later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .owners import chain, frames_of, holding_of, is_shells, is_users_file, locals_of, message_of, owners_in
+from .records import OutOfMemory, Owner
+from .sources import Unavailable
+from .units import MB, rounded_mb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from .owners import Holdings
+    from .records import DeviceUsage
+    from .sources import DeviceCounter, Framework
+
+_OWNERS_NAMED = 5
+_CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
+_FRAMEWORKS = {"torch": "torch", "cupy": "cupy", "cupy_backends": "cupy", "tensorflow": "tensorflow"}
+_FRAMEWORKS |= {"jaxlib": "jax", "jax": "jax", "rmm": "rmm"}  # by the first word of a class's module
+_WORDS = re.compile(
+    r"\b(?:CUDA|HIP|XPU|MPS|GPU|MTIA|NPU)\b.{0,40}out of memory|RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|cudaErrorMemoryAllocation|out_of_memory: CUDA|OOM when allocating"
+    r"|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+
+_SIZE = r"(?P<number>\d[\d.,]*)\s*(?P<unit>bytes|[KMGT]i?B)\b"
+_ASKED = re.compile(rf"(?:tr(?:ied|ying) to allocate|out of memory allocating)\s+{_SIZE}", re.IGNORECASE)
+_FREE = re.compile(rf"of which {_SIZE} is free")
+_LIVE = re.compile(rf"(?:Of the allocated memory|allocated so far:) {_SIZE}")
+_CACHED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_ALLOWED = re.compile(rf"{_SIZE} allowed|limit set to: {_SIZE.replace('P<', 'P<limit_')}")
+_NEIGHBOUR = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
+_INDEX = re.compile(r"\bGPU[ _:](\d+)|\b(?:cuda|xpu|hip|mps):(\d+)")
+_SHAPE = re.compile(r"allocating tensor with shape\[([\d,]+)\] and type (\w+)")
+_SETTING = re.compile(r"(PYTORCH_\w*ALLOC_CONF)=expandable_segments")
+_TYPE_BYTES = {"half": 2, "bfloat16": 2, "double": 8, "int64": 8, "complex64": 8, "complex128": 16}
+_TYPE_BYTES |= {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2}  # of TensorFlow; others have 4
+
+_BATCH = re.compile(r"(?:\w+_)?batch_?size|batch|bsz?", re.IGNORECASE)
+_SMALL = 1000  # names: a larger dict is nobody's settings
+
+
+class Said(NamedTuple):
+    """What an error's own words say; None where they do not.
+
+    Attributes:
+        asked_bytes: What was asked for.
+        rounding_bytes: By how much that may be too little: two decimals of a GiB are 5 MB.
+        device_index: The framework's index of the device.
+        free_bytes: Free on the device.
+        live_bytes: Held by the framework's arrays.
+        cached_bytes: Held by its allocator, unused.
+        allowed_bytes: The most the framework lets itself reserve.
+        neighbours: (process, bytes) of those that the words name.
+        setting: The variable that switches on expandable segments.
+    """
+
+    asked_bytes: int | None = None
+    rounding_bytes: int = 0
+    device_index: int | None = None
+    free_bytes: int | None = None
+    live_bytes: int | None = None
+    cached_bytes: int | None = None
+    allowed_bytes: int | None = None
+    neighbours: tuple[tuple[int, int], ...] = ()
+    setting: str | None = None
+
+
+class Batch(NamedTuple):
+    """A number that the failed code's memory seems to grow with, and what it is called."""
+
+    name: str
+    size: int
+
+
+def out_of_memory_in(error: BaseException | None) -> BaseException | None:
+    """The error that says a device had no memory left: this one, or one that led to it."""
+    return next((one for one in chain(error) if _is_out_of_memory(one)), None)
+
+
+def read(message: str) -> Said:
+    """Take a message apart, in the words of torch, JAX, CuPy or TensorFlow."""
+    asked = _ASKED.search(message)
+    shape = _SHAPE.search(message)
+    index = _INDEX.search(message)
+    setting = _SETTING.search(message)
+    asked_bytes = _bytes_of(asked)
+    if asked is None and shape:
+        asked_bytes = prod(map(int, shape[1].split(","))) * _TYPE_BYTES.get(shape[2], 4)
+    return Said(
+        asked_bytes,
+        _rounding_bytes(asked),
+        int(index[1] or index[2]) if index else None,
+        _bytes_of(_FREE.search(message)),
+        _bytes_of(_LIVE.search(message)),
+        _bytes_of(_CACHED.search(message)),
+        _bytes_of(_ALLOWED.search(message)),
+        tuple((int(found["pid"]), _bytes_of(found) or 0) for found in _NEIGHBOUR.finditer(message)),
+        setting[1] if setting else None,
+    )
+
+
+def examine(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Autopsy | None:
+    """Look at the memory as an out-of-memory error left it; None if it was no such error.
+
+    Args:
+        error: What ended the cell.
+        shell: IPython's.
+        frameworks: Those of this process.
+    """
+    cause = out_of_memory_in(error)
+    if cause is None:
+        return None
+    said = read(message_of(cause))
+    counter = _counter(cause, said, frameworks)
+    device = (
+        f"{counter.device.backend}:{counter.device.index}" if counter else f"gpu:{said.device_index or 0}"
+    )
+    holdings = [framework.holding for framework in frameworks]
+    found = owners_in(shell, holdings, error)
+    allocated_bytes, reserved_bytes = _allocator(counter)
+    memory = counter.device_memory() if counter else None
+    return Autopsy(
+        device,
+        said,
+        allocated_bytes,
+        reserved_bytes,
+        counter.fragmented_bytes() if counter else None,
+        memory.free_bytes if memory else None,
+        said.allowed_bytes or (counter.limit_bytes() if counter else None),
+        tuple(owner for owner in found.owners if owner.device == device),
+        _batch_of(error, shell, holdings),
+    )
+
+
+@dataclass(frozen=True)
+class Autopsy:
+    """One device right after an allocation on it failed, in bytes; None where unknown.
+
+    Attributes:
+        device: "cuda:0".
+        said: What the error says.
+        allocated: Held by live arrays.
+        reserved: Held by the framework's allocator.
+        fragmented: Of these, unused in pieces between live arrays.
+        free: Free on the device.
+        limit: The most the framework lets itself reserve.
+        owners: Who holds the device's arrays, the largest first.
+        batch: What the failed code's memory seems to grow with.
+    """
+
+    device: str
+    said: Said
+    allocated: int | None
+    reserved: int | None
+    fragmented: int | None
+    free: int | None
+    limit: int | None
+    owners: tuple[Owner, ...]
+    batch: Batch | None
+
+    def verdict(self, usages: Sequence[DeviceUsage]) -> OutOfMemory:
+        """What to tell, now that the cell's use of its devices is known."""
+        usage = next((one for one in usages if f"{one.backend}:{one.index}" == self.device), None)
+        said_neighbours = sum(size_bytes for _, size_bytes in self.said.neighbours) or None
+        neighbours = usage.neighbours_bytes if usage else None
+        return OutOfMemory(
+            self.device,
+            self.said.asked_bytes,
+            _exact(self.free, self.said.free_bytes),
+            self.live_bytes,
+            self.cached_bytes,
+            self.fragmented_bytes,
+            said_neighbours if neighbours is None else neighbours,
+            self._held_bytes("traceback"),
+            self._held_bytes("output"),
+            self.owners[:_OWNERS_NAMED],
+            _Advice(self, usage, said_neighbours if neighbours is None else neighbours).text(),
+        )
+
+    @property
+    def live_bytes(self) -> int | None:
+        """Held by live arrays when the allocation failed."""
+        return _exact(self.allocated, self.said.live_bytes)
+
+    @property
+    def cached_bytes(self) -> int | None:
+        """Held by the framework's allocator, unused, when the allocation failed."""
+        if self.allocated is None or self.reserved is None:
+            return self.said.cached_bytes
+        return _exact(self.reserved - self.allocated, self.said.cached_bytes)
+
+    @property
+    def fragmented_bytes(self) -> int | None:
+        """Of the cached bytes, those in pieces between live arrays."""
+        if self.fragmented is None or self.cached_bytes is None:
+            return self.fragmented
+        return min(self.fragmented, self.cached_bytes)
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Held by the traceback and by `Out` alone."""
+        return self._held_bytes("traceback") + self._held_bytes("output")
+
+    def _held_bytes(self, kind: str) -> int:
+        return sum(owner.size_bytes for owner in self.owners if owner.kind == kind)
+
+
+class _Advice:
+    """The one next step: the first of these that would have made the cell run."""
+
+    def __init__(self, autopsy: Autopsy, usage: DeviceUsage | None, neighbours: int | None) -> None:
+        self._autopsy, self._said = autopsy, autopsy.said
+        self._neighbours = neighbours or 0
+        self._asked = autopsy.said.asked_bytes or 0
+        self._free = self._free_when_it_failed()
+        self._need, self._available = self._if_run_again(usage)
+
+    def text(self) -> str:
+        if not self._asked:
+            return self._less("It is not known how much was asked for: use less at once.")
+        steps = (self._again(), self._expandable(), self._limit(), self._others(), self._smaller_batch())
+        return next((step for step in steps if step), self._less(f"{self._missing()}: use less at once."))
+
+    def _free_when_it_failed(self) -> int | None:
+        """What the framework could still have taken from the device."""
+        free, autopsy = _exact(self._autopsy.free, self._said.free_bytes), self._autopsy
+        if free is None or autopsy.limit is None:
+            return free
+        reserved = (autopsy.live_bytes or 0) + (autopsy.cached_bytes or 0)
+        return min(free, max(0, autopsy.limit - reserved))
+
+    def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int]:
+        """What the cell needs up to the same point, and what it would have: (needed, available).
+
+        Available is what is free, the allocator's cache as far as it is in one piece, and all that the
+        failed cell added or that `%gpulog free` gives back. What the cell bound to variables counts
+        too: it binds them anew.
+        """
+        autopsy = self._autopsy
+        allocated, live = autopsy.allocated or 0, autopsy.live_bytes or 0
+        before = _live_before(usage)
+        before = live if before is None else min(before, live)
+        stays = min(before, max(0, allocated - autopsy.hidden_bytes))
+        free = autopsy.free or 0
+        if autopsy.limit is not None:
+            free = min(free, max(0, autopsy.limit - (autopsy.reserved or 0)))
+        cached = max(0, (autopsy.reserved or 0) - allocated - (autopsy.fragmented or 0))
+        return live - before + self._asked + self._said.rounding_bytes, free + cached + allocated - stays
+
+    def _again(self) -> str:
+        if self._free is None or self._available < self._need:
+            return ""
+        if self._autopsy.hidden_bytes < MB:
+            return "Run the cell again: there is room for it now."
+        return f"Run `%gpulog free`, then the cell again: that gives {_mb(self._autopsy.hidden_bytes)} back."
+
+    def _expandable(self) -> str:
+        autopsy, setting = self._autopsy, self._said.setting
+        fragmented = autopsy.fragmented_bytes
+        if not setting or _already_expandable() or not fragmented:
+            return ""
+        if fragmented + (self._free or 0) < self._asked:
+            return ""
+        return (
+            f"Restart the kernel with {setting}=expandable_segments:True, set before torch is imported:"
+            f" {_mb(fragmented)} lie unused in pieces between tensors."
+        )
+
+    def _limit(self) -> str:
+        free = _exact(self._autopsy.free, self._said.free_bytes)
+        if self._autopsy.limit is None or free is None or free < self._asked:
+            return ""
+        return (
+            f"Raise the limit that this process set itself, {_mb(self._autopsy.limit)}"
+            " (`set_per_process_memory_fraction`): the device has room."
+        )
+
+    def _others(self) -> str:
+        if self._free is None or self._free + self._neighbours < self._asked:
+            return ""
+        pids = ", ".join(str(pid) for pid, _ in self._said.neighbours)
+        named = f" ({'process' if len(self._said.neighbours) == 1 else 'processes'} {pids})" if pids else ""
+        return (
+            f"Without the {_mb(self._neighbours)} of other processes{named} it would have fit:"
+            " end them or use another device."
+        )
+
+    def _smaller_batch(self) -> str:
+        batch = self._autopsy.batch
+        if batch is None or batch.size <= 1 or self._free is None:
+            return ""
+        fits = batch.size * self._available // self._need
+        if fits < 1:
+            return self._less(f"{self._missing()}: not even a batch of 1 fits.")
+        return self._less(
+            f"Use a smaller batch: {fits} instead of {batch.size} ({batch.name}) would have fit, if what the"
+            " cell needs grows with it."
+        )
+
+    def _missing(self) -> str:
+        if self._free is None:
+            return f"{_mb(self._asked)} were asked for"
+        return f"{_mb(self._asked - self._free)} too much were asked for"
+
+    def _less(self, sentence: str) -> str:
+        first = " First `%gpulog free`: the failed cell's memory is still held."
+        return sentence + (first if self._autopsy.hidden_bytes >= MB else "")
+
+
+# -- the error -------------------------------------------------------------------------------------
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    known = any(
+        base.__name__ in _CLASSES and _first_word(base) in _FRAMEWORKS for base in type(error).__mro__
+    )
+    return known or _WORDS.search(message_of(error)) is not None
+
+
+def _first_word(kind: type) -> str:
+    return str(vars(kind).get("__module__", "")).partition(".")[0]
+
+
+def _bytes_of(found: re.Match[str] | None) -> int | None:
+    if found is None:
+        return None
+    group = found.groupdict()
+    number, unit = group["number"] or group["limit_number"], group["unit"] or group["limit_unit"]
+    return round(float(number.replace(",", "").rstrip(".")) * _unit_bytes(unit))
+
+
+def _rounding_bytes(found: re.Match[str] | None) -> int:
+    decimals = found["number"].rstrip(".").partition(".")[2] if found else ""
+    return round(_unit_bytes(found["unit"]) / 10 ** len(decimals) / 2) if found and decimals else 0
+
+
+def _unit_bytes(unit: str) -> int:
+    return int(1024 ** " KMGT".index(unit[0].upper())) if unit.lower() != "bytes" else 1
+
+
+def _exact(counted: int | None, said: int | None) -> int | None:
+    """What was counted, if it is what the error said, which is rounded; else memory has moved since."""
+    if counted is None or said is None:
+        return said if counted is None else counted
+    return counted if abs(counted - said) <= 6 * MB else said
+
+
+# -- the device ------------------------------------------------------------------------------------
+
+
+def _counter(cause: BaseException, said: Said, frameworks: Sequence[Framework]) -> DeviceCounter | None:
+    names = {_FRAMEWORKS.get(_first_word(base)) for base in type(cause).__mro__}
+    for framework in sorted(frameworks, key=lambda framework: framework.name not in names):
+        index = framework.current_index() if said.device_index is None else said.device_index
+        for counter in framework.counters():
+            if counter.device.index == index:
+                return counter
+    return None
+
+
+def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
+    """Allocated and reserved bytes; where nobody tells what is reserved, nothing is cached."""
+    try:
+        readings = counter.look().readings if counter else ()
+    except Unavailable:
+        readings = ()
+    if not readings:
+        return None, None
+    return readings[0].current_bytes, readings[min(1, len(readings) - 1)].current_bytes
+
+
+def _live_before(usage: DeviceUsage | None) -> int | None:
+    """What arrays held when the cell began."""
+    if usage is None or usage.allocated_bytes is None:
+        return None
+    outside = usage.after_bytes - usage.allocated_bytes
+    return max(0, usage.before_bytes - outside)
+
+
+def _already_expandable() -> bool:
+    return any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
+
+
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+
+# -- the batch -------------------------------------------------------------------------------------
+
+
+def _batch_of(error: BaseException | None, shell: Any, holdings: Holdings) -> Batch | None:
+    """What names the batch nearest to where it failed; else the leading dimension its arrays share."""
+    frames = [frame for one in chain(error) for frame in reversed(frames_of(one)) if not is_shells(frame)]
+    users = [
+        frame
+        for frame in frames
+        if frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename)
+    ]
+    for names in _namespaces(users):
+        for name, value in names:
+            if type(value) is int and value > 0 and type(name) is str and _BATCH.fullmatch(name):
+                return Batch(f"{name} = {value}", value)
+    return _leading_dimension(users, shell, holdings)
+
+
+def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
+    """The names seen from each frame: its own, those in its objects and dicts, its globals."""
+    for frame in frames:
+        names = locals_of(frame)
+        yield names
+        yield from (_names_in(value) for _, value in names)
+    for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
+        yield names
+        yield from (_names_in(value) for name, value in names if not str(name).startswith("_"))
+
+
+def _names_in(value: Any) -> list[tuple[Any, Any]]:
+    """The settings in a dict or in an object's own attributes, such as `args.batch_size`."""
+    if type(value) is not dict:
+        if issubclass(type(value), (type, ModuleType)):
+            return []
+        try:
+            value = object.__getattribute__(value, "__dict__")
+        except Exception:  # it has none
+            return []
+    return list(value.items()) if type(value) is dict and len(value) <= _SMALL else []
+
+
+def _leading_dimension(frames: list[FrameType], shell: Any, holdings: Holdings) -> Batch | None:
+    found: Counter[int] = Counter()
+    seen = set()
+    for frame in frames:
+        for _, value in locals_of(frame) if frame.f_locals is not shell.user_ns else ():
+            holding = holding_of(value, holdings)
+            if holding is None or holding.key in seen or getattr(value, "requires_grad", False) is True:
+                continue  # a weight's first dimension is no batch
+            seen.add(holding.key)
+            shape: Any = getattr(value, "shape", ())
+            if len(shape) > 1 and int(shape[0]) > 1:
+                found[int(shape[0])] += 1
+    for size, arrays in found.most_common(1):
+        if arrays > 1:
+            return Batch("the leading dimension", size)
+    return None
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{rounded_mb(size_bytes)} MB"
