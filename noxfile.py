@@ -1,7 +1,8 @@
 """How the tests run. `nox` alone runs both lanes; `nox -l` lists the rest.
 
-plain   torch is not installed; NVML is simulated
-simgpu  the CUDA build of torch, on a simulated GPU (tests/simgpu)
+plain       torch is not installed; NVML is simulated
+simgpu      the CUDA build of torch, on a simulated GPU (tests/simgpu)
+frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
 """
 
 import os
@@ -42,6 +43,13 @@ def simgpu(session):
         did_not_run(session, f"pip cannot install {TORCH}")
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "-m", "torch", *session.posargs)
+
+
+@nox.session
+def frameworks(session):
+    """Our assumptions about JAX and TensorFlow, against their CPU builds."""
+    session.install("-e", ".[test]", "jax", "tensorflow-cpu")
+    session.run("python", "-m", "pytest", "-m", "frameworks", *session.posargs)
 
 
 def did_not_run(session, reason):

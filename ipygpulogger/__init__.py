@@ -9,7 +9,9 @@ The house, from the ground up; imports go downward only:
 units           bytes, megabytes and seconds to text
 records         Data, CellRecord, Measurement, Usage, Peak, DeviceUsage, ...
 watcher         a process that watches resident memory where no kernel counter does
-sources/        the outside world, one file per origin of truth: process, nvml, torch
+driver          what the CUDA driver tells of a device without a context being made
+sources/        the outside world, one file per origin of truth: process, nvml, torch, jax, cupy,
+                tensorflow, rmm
 peaks           the one owner of resets: many scopes over one counter
 sampler         the one background thread
 machine         every source of the process, and the owners of their peaks

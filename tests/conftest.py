@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import importlib.util
 import os
 import sys
 import threading
@@ -25,10 +26,13 @@ def pytest_ignore_collect(collection_path):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Where torch is not a CUDA build, its tests belong to the other lane: deselected, not skipped."""
-    if not CUDA:
-        config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("torch")])
-        items[:] = [i for i in items if not i.get_closest_marker("torch")]
+    """What is not installed, or is no CUDA build, is tested in another lane: deselected, not skipped."""
+    elsewhere = {"torch"} if not CUDA else set()
+    if not all(map(importlib.util.find_spec, ("jax", "tensorflow"))):
+        elsewhere.add("frameworks")
+    for marker in elsewhere:
+        config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker(marker)])
+        items[:] = [i for i in items if not i.get_closest_marker(marker)]
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,15 @@ ORDER = [
     "units",
     "records",
     "watcher",
+    "driver",
     "sources",
     "sources.process",
     "sources.nvml",
     "sources.torch",
+    "sources.jax",
+    "sources.cupy",
+    "sources.tensorflow",
+    "sources.rmm",
     "peaks",
     "sampler",
     "machine",
@@ -110,7 +115,7 @@ def test_nothing_foreign_at_the_top(path):
 
 def test_sources_do_not_know_each_other():
     """A source imports no other source and nothing of the engine."""
-    below = {"units", "records", "watcher", "sources"}
+    below = {"units", "records", "watcher", "driver", "sources"}
     for path in (ROOT / "sources").glob("*.py"):
         for module, ours in imports(path):
             assert not ours or module in below, f"{name_of(path)} imports {module}"

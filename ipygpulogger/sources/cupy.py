@@ -1,0 +1,188 @@
+"""CuPy: its default memory pool on every device where it holds something.
+
+A pool counts what is used and what it took from the device, and no peaks, so these are sampled.
+(cupy/cuda/memory.pyx: both are counters kept at each allocation; asking costs nothing.)
+
+A pool answers for the calling thread's current device alone. Switching devices creates a context
+where there is none: since CUDA 12 `cudaSetDevice` does so at once (CUDA's release notes). So the pool
+of another device is asked only where both it and the device to come back to have a context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from .. import driver
+from . import (
+    Device,
+    DeviceCounter,
+    DeviceMemory,
+    Framework,
+    Holding,
+    Look,
+    PeakClass,
+    Reading,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class CuPyCounter(DeviceCounter):
+    """The default pool of one device: used bytes, and all the bytes that the pool took."""
+
+    peak_class: PeakClass = "sampled"
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def look(self) -> Look:
+        """What the pool says now; it says nothing of the time between."""
+        used_bytes, total_bytes = _pool(self.device.index)
+        return Look((Reading(used_bytes, None), Reading(total_bytes, None)), ())
+
+    def device_memory(self) -> DeviceMemory | None:
+        """From the driver, through CuPy."""
+        try:
+            with _on(self.device.index) as cupy:
+                free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+        except Unavailable:
+            return None
+        return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
+
+    def limit_bytes(self) -> int | None:
+        """What `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; CuPy says 0 for none."""
+        try:
+            with _on(self.device.index) as cupy:
+                return int(cupy.get_default_memory_pool().get_limit()) or None
+        except Unavailable:
+            return None
+
+
+class CuPy(Framework):
+    """CuPy in this process, once the user has imported it."""
+
+    name = "cupy"
+
+    def __init__(self) -> None:
+        self._counters: dict[int, CuPyCounter] = {}
+
+    def counters(self) -> list[CuPyCounter]:
+        """The devices whose default pool has ever held anything, by index."""
+        for index in _contexts():
+            if index not in self._counters:
+                try:
+                    if _pool(index)[1]:
+                        self._counters[index] = CuPyCounter(_describe(index))
+                except Unavailable:
+                    continue
+        return [self._counters[index] for index in sorted(self._counters)]
+
+    def current_index(self) -> int | None:
+        """The calling thread's current device; None while CuPy uses none."""
+        try:
+            index = int(sys.modules["cupy"].cuda.runtime.getDevice()) if self._counters else None
+        except Exception:
+            return None
+        return index if index in self._counters else None
+
+    def settle(self) -> None:
+        """Free the pools' unused blocks, where there are any."""
+        for index in self._counters:
+            try:
+                with _on(index) as cupy:
+                    pool = cupy.get_default_memory_pool()
+                    if pool.total_bytes() > pool.used_bytes():
+                        pool.free_all_blocks()
+            except Unavailable:
+                continue
+
+    def holding(self, value: Any) -> Holding | None:
+        """The pool's block behind an array, which its views share."""
+        array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
+        if array_type is None or not isinstance(value, array_type):
+            return None
+        try:
+            memory = value.data.mem
+            where = f"cuda:{int(memory.device_id)}"
+            return Holding(("cupy", where, int(memory.ptr)), int(memory.size), where)
+        except Exception:
+            return None
+
+
+def _contexts() -> tuple[int, ...]:
+    """The devices on which this process has a context, as far as that can be known without making one."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return ()
+    known = driver.contexts()
+    if known is not None:
+        return known
+    try:  # AMD and Windows: CuPy knows the calling thread's own
+        return (int(cupy.cuda.runtime.getDevice()),) if cupy.cuda.driver.ctxGetCurrent() else ()
+    except Exception:
+        return ()
+
+
+@contextlib.contextmanager
+def _on(index: int) -> Iterator[Any]:
+    """CuPy with this device as the current one.
+
+    Raises:
+        Unavailable: Not possible without making a context, or CuPy itself failed.
+    """
+    try:
+        with _switched(index) as cupy:
+            yield cupy
+    except Unavailable:
+        raise
+    except Exception as error:
+        raise Unavailable(f"CuPy gives no memory statistics: {_first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _switched(index: int) -> Iterator[Any]:
+    cupy, contexts = sys.modules.get("cupy"), _contexts()
+    current = cupy.cuda.runtime.getDevice() if cupy is not None and contexts else None
+    if cupy is None or index not in contexts or current not in contexts:
+        raise Unavailable("CuPy's pool can be asked only from where the device is in use")
+    with contextlib.nullcontext() if current == index else cupy.cuda.Device(index):
+        yield cupy
+
+
+def _pool(index: int) -> tuple[int, int]:
+    """Used bytes and all bytes of a device's default pool."""
+    with _on(index) as cupy:
+        pool = cupy.get_default_memory_pool()
+        return int(pool.used_bytes()), int(pool.total_bytes())
+
+
+def _describe(index: int) -> Device:
+    with _on(index) as cupy:
+        properties = cupy.cuda.runtime.getDeviceProperties(index)
+        name, total_bytes = properties["name"], properties.get("totalGlobalMem")
+    facts = driver.facts(index)
+    return Device(
+        "cuda",
+        index,
+        name.decode(errors="replace") if isinstance(name, bytes) else str(name),
+        facts.uuid or _uuid(properties.get("uuid")),
+        facts.total_bytes or total_bytes,
+        unified=bool(properties.get("integrated", 0)),
+    )
+
+
+def _uuid(raw: Any) -> str | None:
+    # CuPy reads the 16 bytes as text that ends at a zero (runtime.pyx says so of its IPC handles): it
+    # may be cut short, or run on into the next field.
+    if not isinstance(raw, bytes) or len(raw) < 16:
+        return None
+    return f"GPU-{uuid.UUID(bytes=raw[:16])}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,184 @@
+"""RMM: the statistics of its memory resource, where the user has enabled them.
+
+They count every allocation exactly. RMM resets by pushing a new set of counters on a stack, of which
+the user reads the topmost: a push of ours would change what they read, so we only read, and a peak is
+exact where it is a new record.
+
+When the user pushes, everything starts from zero, and what lies below cannot be seen until they pop
+(statistics_resource_adaptor_impl.hpp: only then is it added up). A push and a pop between two looks
+leave no trace and no error. While something is pushed, nothing is told: wrappers around
+`rmm.statistics.push_statistics` and `pop_statistics`, through which RMM's own `statistics()` and
+`profiler()` go too, count them. A push that went round the wrappers shows in totals that went down,
+unless more was allocated since than ever before.
+
+RMM's statistics belong to a device, and the current device's are asked for: `cudaGetDevice` makes no
+context.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import driver
+from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_STEPS = {"push_statistics": 1, "pop_statistics": -1}
+_OURS = "_ipygpulogger_original"  # marks a wrapper of ours, and holds what it wraps
+
+
+class _Statistics(NamedTuple):
+    current_bytes: int
+    peak_bytes: int
+    rising: tuple[int, ...]  # what never goes down while the user pushes nothing
+    adaptor: int  # whose statistics: its identity alone, since holding it would hold its memory
+
+
+class RmmCounter(DeviceCounter):
+    """The bytes that RMM handed out on one device."""
+
+    peak_class: PeakClass = "monotone"
+
+    def __init__(self, source: Rmm, device: Device) -> None:
+        self.device = device
+        self._source = source
+        self._base: tuple[int, int] | None = None  # the counters that all readings have come from
+        self._rising: tuple[int, ...] = ()
+        self._interrupted = True  # nobody compares what comes next with what came before
+
+    def look(self) -> Look:
+        """The statistics; the totals as the stamp."""
+        now = _read(self.device.index)
+        base, pushed = self._source.base(now.adaptor)
+        anew = base != self._base
+        if anew and not self._interrupted:
+            raise Unavailable("RMM's statistics were started anew meanwhile")
+        fell = not anew and any(a < b for a, b in zip(now.rising, self._rising, strict=True))
+        if pushed or fell or now.current_bytes < 0:
+            raise Unavailable("RMM's statistics were pushed, and say nothing of what lies below")
+        self._base, self._rising, self._interrupted = base, now.rising, False
+        return Look((Reading(now.current_bytes, now.peak_bytes),), now.rising[:2])
+
+    def watch(self, *, on: bool) -> None:
+        """While nobody was interested the user may have started the statistics anew."""
+        self._interrupted = on
+
+
+class Rmm(Framework):
+    """RMM in this process, once the user has enabled its statistics."""
+
+    name = "rmm"
+
+    def __init__(self) -> None:
+        self._counters: dict[int, RmmCounter] = {}
+        self._wrapped: dict[str, tuple[Any, Any]] = {}  # name: (RMM's function, ours)
+        self._depths: dict[int, tuple[int, int]] = {}  # by adaptor: pushes less pops, and the least of it
+        self._lock = threading.RLock()
+
+    def counters(self) -> list[RmmCounter]:
+        """The devices that were current when their statistics were found enabled."""
+        index = _current_index()
+        if index is not None and index not in self._counters:
+            try:
+                _read(index)
+            except Unavailable:
+                pass  # not enabled, so far
+            else:
+                facts = driver.facts(index)
+                device = Device("cuda", index, f"cuda:{index}", facts.uuid, facts.total_bytes)
+                self._counters[index] = RmmCounter(self, device)
+        return [self._counters[index] for index in sorted(self._counters)]
+
+    def current_index(self) -> int | None:
+        """The calling thread's current device; None while RMM counts none."""
+        index = _current_index() if self._counters else None
+        return index if index in self._counters else None
+
+    def hold(self) -> None:
+        """Count the user's pushes and pops from now on."""
+        module = sys.modules.get("rmm.statistics")
+        with self._lock:
+            for name, step in _STEPS.items():
+                original = getattr(module, name, None)
+                original = getattr(original, _OURS, original)  # a fork's parent may have been here
+                if original is not None and name not in self._wrapped:
+                    ours = functools.wraps(original)(self._wrapper(original, step))
+                    setattr(ours, _OURS, original)
+                    self._wrapped[name] = original, ours
+                    setattr(module, name, ours)
+
+    def release(self) -> None:
+        """Take the wrappers off."""
+        module = sys.modules.get("rmm.statistics")
+        with self._lock:
+            for name, (original, ours) in self._wrapped.items():
+                if getattr(module, name, None) is ours:
+                    setattr(module, name, original)
+            self._wrapped.clear()
+
+    def base(self, adaptor: int) -> tuple[tuple[int, int], bool]:
+        """Which counters lie at the bottom as far as we know, and whether others lie upon them.
+
+        Args:
+            adaptor: The identity of RMM's statistics adaptor.
+        """
+        depth, least = self._depths.get(adaptor, (0, 0))
+        return (adaptor, least), depth > least
+
+    def _wrapper(self, original: Callable[[], Any], step: int) -> Callable[[], Any]:
+        def push_or_pop() -> Any:
+            told = original()
+            if told is not None:  # None: not enabled
+                self._count(step)
+            return told
+
+        return push_or_pop
+
+    def _count(self, step: int) -> None:
+        try:
+            adaptor = _adaptor()
+        except Exception:  # the user's call was a success, and stays one
+            return
+        with self._lock:
+            depth, least = self._depths.get(adaptor, (0, 0))
+            self._depths[adaptor] = depth + step, min(least, depth + step)
+
+
+def _adaptor() -> int:
+    return id(sys.modules["rmm"].mr.get_current_device_resource())
+
+
+def _current_index() -> int | None:
+    module = sys.modules.get("rmm._cuda.gpu")
+    # Before anybody has loaded the driver, or made a context, RMM has handed out nothing.
+    if module is None or not driver.contexts():
+        return None
+    try:
+        return int(module.getDevice())
+    except Exception:
+        return None
+
+
+def _read(index: int) -> _Statistics:
+    if _current_index() != index:
+        raise Unavailable("RMM's current device is another one")
+    try:
+        statistics = sys.modules["rmm.statistics"].get_statistics()
+        adaptor = _adaptor()
+        if statistics is not None:
+            rising = ("total_count", "total_bytes", "peak_count", "peak_bytes")
+            return _Statistics(
+                int(statistics.current_bytes),
+                int(statistics.peak_bytes),
+                tuple(int(getattr(statistics, name)) for name in rising),
+                adaptor,
+            )
+    except Exception as error:
+        first_line = (str(error) or type(error).__name__).splitlines()[0]
+        raise Unavailable(f"RMM gives no statistics: {first_line}") from error
+    raise Unavailable("RMM's statistics are not enabled (rmm.statistics.enable_statistics())")

@@ -1,0 +1,83 @@
+"""What the CUDA driver tells without a context, on the simulated one."""
+
+# ruff: noqa: ARG002, ARG005 - signatures as they are
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+from ipygpulogger import driver
+
+
+@pytest.mark.torch
+def test_nothing_is_loaded_to_ask(kernel_env):
+    """Not loaded: nobody can tell. Loaded: no context, until somebody makes one."""
+    program = """
+import ctypes
+from ipygpulogger import driver
+assert driver.contexts() is None and driver.facts(0) == (None, None)
+assert "libcuda" not in open("/proc/self/maps").read()
+library = ctypes.CDLL("libcuda.so.1")
+assert driver.contexts() == () and not library.cuInit(0) and driver.contexts() == ()
+assert driver.facts(1).uuid.startswith("GPU-") and 0 < driver.facts(1).total_bytes <= 16384 * 2**20
+assert driver.facts(0).uuid != driver.facts(1).uuid and driver.facts(7) == (None, None)
+assert driver.contexts() == ()
+assert not library.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 1)
+assert driver.contexts() == (1,)
+print("done")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=kernel_env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "done", done.stderr
+
+
+@pytest.mark.torch
+def test_uuids_are_those_of_nvml(gpu):
+    """The same spelling, so that both speak of the same device."""
+    import pynvml
+
+    ctypes.CDLL("libcuda.so.1").cuInit(0)
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2)]
+        told = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()
+    assert {driver.facts(0).uuid, driver.facts(1).uuid} == set(told)
+
+
+def test_a_library_that_answers_with_errors(monkeypatch):
+    """Before `cuInit`, or in a forked child, every function returns an error."""
+
+    class Failing:
+        def __getattr__(self, name):
+            return lambda *args: 3
+
+    monkeypatch.setattr(driver, "_library", Failing)
+    assert driver.contexts() == ()
+    assert driver.facts(0) == (None, None)
+
+
+def test_a_slice_of_a_divided_device(monkeypatch):
+    """The two versions of the question differ there, and the newer one names the slice."""
+
+    class Divided:
+        def cuDeviceGet(self, device, ordinal):
+            return 0
+
+        def cuDeviceTotalMem_v2(self, total, device):
+            return 1
+
+        def cuDeviceGetUuid(self, raw, device):
+            raw[0] = 1
+            return 0
+
+        def cuDeviceGetUuid_v2(self, raw, device):
+            raw[0] = 2
+            return 0
+
+    monkeypatch.setattr(driver, "_library", Divided)
+    assert driver.facts(0) == ("MIG-02000000-0000-0000-0000-000000000000", None)
