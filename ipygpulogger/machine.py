@@ -9,77 +9,136 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .peaks import PeakOwner
 from .sampler import Sampler
-from .sources import Device, DeviceCounter
+from .sources import Device, DeviceCounter, DeviceMemory, Framework, Unavailable
 from .sources.nvml import Nvml
 from .sources.process import Process
 from .sources.torch import Torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from .records import Diagnosis
     from .scope import Scope
 
-ALLOCATED, RESERVED = 0, 1  # the series of a device's counter
+ALLOCATED = 0  # the first series of a device's counter; the last is what its allocator took from it
+RESERVED = -1
+DRIVER = "nvml"  # the backend of a device that no framework here uses
+ENTRY_POINTS = "ipygpulogger.sources"
+
+T = TypeVar("T")
 
 
 class Holdings(NamedTuple):
-    """One device at one boundary, in bytes; None where unknown."""
+    """One device at one boundary, in bytes; None where unknown.
+
+    Attributes:
+        allocated: Live, by all frameworks of this process together.
+        reserved: Taken from the device by them; allocated alone where a framework does not tell.
+        memory: The whole device.
+        own: This process, everything included.
+        listed: All other processes that the driver lists.
+    """
 
     allocated: int | None
     reserved: int | None
-    device_used: int | None
-    process: int | None
+    memory: DeviceMemory | None
+    own: int | None
+    listed: int | None
 
     @property
     def other(self) -> int | None:
-        """In use outside the framework's allocator, whoever holds it."""
-        return None if self.device_used is None else self.device_used - (self.reserved or 0)
+        """In use outside the frameworks' allocators, whoever holds it."""
+        return None if self.memory is None else self.memory.used_bytes - (self.reserved or 0)
 
     @property
     def outside(self) -> int | None:
-        """Held by this process outside the framework's allocator: context, libraries, raw allocations."""
-        return None if self.process is None else self.process - (self.reserved or 0)
+        """Held by this process outside its allocators: context, libraries, raw allocations."""
+        return None if self.own is None else self.own - (self.reserved or 0)
 
     @property
     def neighbours(self) -> int | None:
         """Held by other processes."""
-        if self.device_used is None or self.process is None:
+        if self.memory is None or self.own is None:
             return None
-        return max(0, self.device_used - self.process)
+        if self.memory.driver_in_used:  # what is left over may be the driver's
+            return self.listed
+        return max(0, self.memory.used_bytes - self.own)
+
+    @property
+    def driver(self) -> int | None:
+        """What the driver keeps for itself."""
+        if self.memory is None:
+            return None
+        if not self.memory.driver_in_used:
+            return self.memory.total_bytes - self.memory.used_bytes - self.memory.free_bytes
+        if self.own is None or self.listed is None:
+            return None
+        return max(0, self.memory.used_bytes - self.own - self.listed)
+
+
+class Allowance(NamedTuple):
+    """What is said of an allocator beside its counts; see `records.DeviceUsage`."""
+
+    limit_bytes: int | None
+    pools_bytes: int
+
+
+class _Stand(NamedTuple):
+    """Allocators at one moment; without a stamp where one of them has none."""
+
+    reserved_bytes: int
+    stamps: tuple[tuple[int, ...], ...] | None
 
 
 class Machine:
     """Every source of this process, and the owner of each one's peaks. One per process: `machine()`."""
 
     def __init__(
-        self, process: Process | None = None, nvml: Nvml | None = None, torch: Torch | None = None
+        self,
+        process: Process | None = None,
+        nvml: Nvml | None = None,
+        frameworks: Iterable[Framework] | None = None,
     ) -> None:
         self.process = process or Process()
         self.nvml = nvml or Nvml()
-        self.frameworks = (torch or Torch(),)
-        self.ram = PeakOwner(self.process.counter)
+        self._said: set[str] = set()
+        self._notes: list[str] = []
+        self.frameworks = tuple(self._find_frameworks() if frameworks is None else frameworks)
         for framework in self.frameworks:
-            framework.on_user_reset = self._user_resets
+            framework.on_user_reset = partial(self._user_resets, framework)
+        self.ram = PeakOwner(self.process.counter)
         self.sampler = Sampler(self._sample)
         self._lock = threading.RLock()
-        self._owners: dict[tuple[str, int], PeakOwner] = {}
+        self._owners: dict[tuple[str, tuple[str, int]], PeakOwner] = {}  # by framework and device
+        self._devices: dict[tuple[str, int], Device] = {}
+        self._pinned: dict[str, PeakOwner] = {}
         self._scopes: set[Scope] = set()
         self._holders = 0
-        self._said: set[str] = set()
-        self._outside: dict[str, tuple[int, int | None]] = {}  # uuid: (other bytes, of these ours)
+        self._outside: dict[str, tuple[int, int | None, int | None]] = {}  # uuid: other, ours of it, listed
         self._ran = True  # the user's code, since the last full collection
+
+    def _find_frameworks(self) -> Iterator[Framework]:
+        """Ours, then those that other distributions offer."""
+        yield Torch()
+        from importlib.metadata import entry_points  # 50 ms, unless IPython has it already
+
+        for entry in entry_points(group=ENTRY_POINTS):
+            try:
+                yield entry.load()()
+            except Exception as error:
+                self._note(f"the source {entry.name} of {entry.value} fails: {_said(error)}")
 
     # -- settling ------------------------------------------------------------------------------
 
     def preload(self) -> None:
         """Create the current device's context if the user has imported its framework."""
-        for framework in self.frameworks:
-            framework.preload()
+        self._each(lambda framework: framework.preload())
 
     def settle(self, *, gc_collect: bool, clear_cache: bool) -> None:
         """Bring memory to rest before a snapshot.
@@ -98,21 +157,40 @@ class Machine:
             else:
                 gc.collect(1)
         if clear_cache:
-            for framework in self.frameworks:
-                framework.settle()
+            self._each(lambda framework: framework.settle())
 
     def current_gpu(self) -> int | None:
         """The frameworks' current device; None without one."""
-        indices = (framework.current_index() for framework in self.frameworks)
-        return next((index for index in indices if index is not None), None)
+        indices = self._each(lambda framework: framework.current_index())
+        return next((index for _, index in indices if index is not None), None)
 
     def diagnose(self) -> list[Diagnosis]:
         """What each source says of itself on this machine."""
         return [
             self.process.diagnose(),
             self.nvml.diagnose(),
-            *(framework.diagnose() for framework in self.frameworks),
+            *(diagnosis for _, diagnosis in self._each(lambda framework: framework.diagnose())),
         ]
+
+    def take_notes(self) -> tuple[str, ...]:
+        """What went missing since the last call, each said once."""
+        notes, self._notes = tuple(self._notes), []
+        return (*notes, *self.nvml.take_notes())
+
+    def _note(self, sentence: str) -> None:
+        if self.first_time(sentence):
+            self._notes.append(sentence)
+
+    def _each(self, ask: Callable[[Framework], T]) -> list[tuple[Framework, T]]:
+        """Every framework's answer; one that fails, which a stranger's may, is asked no further."""
+        answers = []
+        for framework in self.frameworks:
+            try:
+                answers.append((framework, ask(framework)))
+            except Exception as error:
+                self.frameworks = tuple(other for other in self.frameworks if other is not framework)
+                self._note(f"the source {framework.name} fails and is left out: {_said(error)}")
+        return answers
 
     def first_time(self, sentence: str) -> bool:
         """Whether this is news: what is missing is said once."""
@@ -159,8 +237,7 @@ class Machine:
         """Where nobody measures any longer, nothing of ours stays in the frameworks."""
         if not self._holders and not self._scopes:
             self.sampler.close()
-            for framework in self.frameworks:
-                framework.release()
+            self._each(lambda framework: framework.release())
 
     def after_fork_in_child(self) -> None:
         """Another thread may have held the lock at the moment of the fork."""
@@ -170,49 +247,99 @@ class Machine:
     def discover(self) -> None:
         """Take in the devices that came to life since; open scopes measure them from zero."""
         with self._lock:
-            for framework in self.frameworks:
-                framework.hold()
-                for counter in framework.counters():
-                    key = counter.device.backend, counter.device.index
+            self._each(lambda framework: framework.hold())
+            for framework, counters in self._each(lambda framework: list(framework.counters())):
+                for counter in counters:
+                    key = framework.name, counter.device.key
                     if key not in self._owners:
                         owner = self._owners[key] = PeakOwner(counter)
+                        device = self._identify(counter.device)
                         for scope in self._scopes:
-                            scope.adopt(owner, counter.device)
+                            scope.adopt(owner, device)
+            for framework, pinned in self._each(lambda framework: framework.pinned()):
+                if pinned is not None and framework.name not in self._pinned:
+                    owner = self._pinned[framework.name] = PeakOwner(pinned)
+                    for scope in self._scopes:
+                        scope.adopt_pinned(owner)
 
-    def devices(self) -> list[tuple[DeviceCounter, PeakOwner]]:
-        """The frameworks' devices, by index."""
-        return [(_device_counter(owner), owner) for _, owner in sorted(self._owners.items())]
+    def devices(self) -> list[tuple[Device, list[PeakOwner]]]:
+        """The frameworks' devices, by index, and the owner of each framework's peaks there."""
+        found: dict[tuple[str, int], list[PeakOwner]] = {}
+        for (_, key), owner in tuple(self._owners.items()):
+            found.setdefault(key, []).append(owner)
+        return [(self._devices[key], owners) for key, owners in sorted(found.items())]
 
-    def holdings(self, device: Device, owner: PeakOwner | None) -> Holdings:
+    def pinned(self) -> list[PeakOwner]:
+        """The owners of the frameworks' page-locked host memory."""
+        return list(self._pinned.values())
+
+    def _identify(self, device: Device) -> Device:
+        """The same device with all that any framework, or NVML, tells of it."""
+        known = self._devices.get(device.key)
+        if known is None or known.uuid is None:
+            seen = self.nvml.device(device.uuid)
+            if seen is None and device.uuid is None and device.backend == "cuda":
+                seen = self.nvml.visible(device.index)
+            if seen is not None:
+                total_bytes = seen.total_bytes or device.total_bytes
+                device = replace(
+                    device, uuid=seen.uuid, name=device.name or seen.name, total_bytes=total_bytes
+                )
+            self._devices[device.key] = device
+        return self._devices[device.key]
+
+    def holdings(self, device: Device, owners: Iterable[PeakOwner]) -> Holdings:
         """One device now. The slow question, which process holds what, is asked only if something moved.
 
-        Raises:
-            Unavailable: The framework's allocator does not tell.
-        """
-        allocated = reserved = None
-        if owner is not None:
-            readings = owner.look().readings
-            allocated, reserved = readings[ALLOCATED].current_bytes, readings[RESERVED].current_bytes
-        used = self.nvml.used_bytes(device.uuid) if device.uuid else None
-        if used is None:
-            used = _device_counter(owner).device_used_bytes() if owner is not None else None
-            return Holdings(allocated, reserved, used, None)
-        uuid, other = device.uuid or "", used - (reserved or 0)
-        if uuid not in self._outside or self._outside[uuid][0] != other:
-            process = self.nvml.process_bytes(uuid)
-            if reserved is not None and process is not None and process <= reserved:
-                process = None  # with a context it is more than that: this is not about us
-            self._outside[uuid] = other, None if process is None else process - (reserved or 0)
-        outside = self._outside[uuid][1]
-        return Holdings(allocated, reserved, used, None if outside is None else outside + (reserved or 0))
+        Args:
+            device: The device.
+            owners: Of the frameworks' allocators on it.
 
-    def _user_resets(self, index: int, reset: Callable[[], None]) -> None:
+        Raises:
+            Unavailable: An allocator does not tell.
+        """
+        owners = tuple(owners)
+        looks = [owner.look().readings for owner in owners]
+        allocated = sum(look[ALLOCATED].current_bytes for look in looks) if looks else None
+        reserved = sum(look[RESERVED].current_bytes for look in looks) if looks else None
+        memory = self.nvml.memory(device.uuid) if device.uuid else None
+        if memory is None:
+            answers = (counter.device_memory() for counter in self._counters(device))
+            memory = next((answer for answer in answers if answer is not None), None)
+            return Holdings(allocated, reserved, memory, None, None)
+        uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
+        if uuid not in self._outside or self._outside[uuid][0] != other:
+            own, listed = self.nvml.processes(uuid)
+            if reserved is not None and own is not None and own <= reserved:
+                own = listed = None  # with a context it is more than that: this is not about us
+            self._outside[uuid] = other, None if own is None else own - (reserved or 0), listed
+        _, outside, listed = self._outside[uuid]
+        return Holdings(
+            allocated, reserved, memory, None if outside is None else outside + (reserved or 0), listed
+        )
+
+    def allowance(self, device: Device) -> Allowance:
+        """What the frameworks' allocators on a device say beside their counts."""
+        counters = self._counters(device)
+        limits = [limit for counter in counters if (limit := counter.limit_bytes()) is not None]
+        return Allowance(min(limits, default=None), sum(counter.pools_bytes() for counter in counters))
+
+    def _counters(self, device: Device) -> list[DeviceCounter]:
+        owners = tuple(self._owners.items())
+        return [_device_counter(owner) for (_, key), owner in owners if key == device.key]
+
+    def _user_resets(self, framework: Framework, index: int, reset: Callable[[], None]) -> None:
         with self._lock:
             if not self._holders and not self._scopes:  # a wrapper on its way out
                 reset()
                 return
             self.discover()
-            owner = next((o for (_, i), o in self._owners.items() if i == index), None)
+            owners = (
+                owner
+                for (name, (_, i)), owner in self._owners.items()
+                if (name, i) == (framework.name, index)
+            )
+            owner = next(owners, None)
         if owner is None:
             reset()
         else:
@@ -220,14 +347,41 @@ class Machine:
 
     def _sample(self) -> None:
         with self._lock:
-            watches = [watch for scope in self._scopes for watch in scope.watches()]
-        for uuid in {watch.device.uuid for watch in watches if watch.device.uuid}:
+            scopes = list(self._scopes)
+            devices = {watch.device.uuid: watch.device for scope in scopes for watch in scope.watches()}
+            owners = {device.uuid: owners for device, owners in self.devices()}
+        resident_bytes = self.ram.look().readings[0].current_bytes
+        for scope in scopes:
+            scope.sampled(resident_bytes)
+        for uuid in filter(None, devices):
             if not self._scopes:  # over meanwhile: a question now would open the library again
                 return
-            used_bytes = self.nvml.used_bytes(uuid)
-            for watch in watches:
-                if watch.device.uuid == uuid and used_bytes is not None:
-                    watch.highest_used_bytes = max(watch.highest_used_bytes, used_bytes)
+            before = _stand(owners.get(uuid, ()))
+            memory = self.nvml.memory(uuid)
+            after = _stand(owners.get(uuid, ()))
+            if memory is not None:
+                # Only where the allocators stood still is it known what was outside them just then.
+                still = before == after and after.stamps is not None
+                other_bytes = memory.used_bytes - after.reserved_bytes if still else None
+                for scope in scopes:
+                    scope.device_sampled(uuid, memory.used_bytes, other_bytes)
+
+
+def _stand(owners: Iterable[PeakOwner]) -> _Stand:
+    looks = []
+    for owner in owners:
+        try:
+            looks.append(owner.look())
+        except Unavailable:
+            return _Stand(0, None)
+    stamps = tuple(look.stamp for look in looks)
+    return _Stand(
+        sum(look.readings[RESERVED].current_bytes for look in looks), stamps if all(stamps) else None
+    )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _device_counter(owner: PeakOwner) -> DeviceCounter:

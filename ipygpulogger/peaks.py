@@ -20,7 +20,7 @@ from .records import Peak
 from .sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .sources import Counter, Look, Reading
 
@@ -46,6 +46,8 @@ class _Series:
         if peak_bytes is None:
             self.sampled = True
         else:
+            if self.record_bytes is not None and peak_bytes < self.record_bytes:
+                self.sampled = True  # the user reset a counter that we only read
             self.hi_bytes = max(self.hi_bytes, peak_bytes)
             if self.record_bytes is None or peak_bytes > self.record_bytes:
                 self.lo_bytes = max(self.lo_bytes, peak_bytes)
@@ -61,11 +63,18 @@ class _Series:
 class Interval:
     """One open interval over one counter; `PeakOwner.open` makes it."""
 
-    __slots__ = ("__weakref__", "_precision_bytes", "_series")
+    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "moved")
 
     def __init__(self, look: Look, *, fresh: bool, precision_bytes: int) -> None:
+        self.moved = not look.stamp  # whether anything may have come or gone
+        self._stamp = look.stamp
         self._series = tuple(_Series(reading, fresh=fresh) for reading in look.readings)
         self._precision_bytes = precision_bytes
+
+    @property
+    def series_count(self) -> int:
+        """How many numbers the counter has."""
+        return len(self._series)
 
     def before_bytes(self, series: int = 0) -> int:
         """What was in use when the interval opened."""
@@ -80,7 +89,9 @@ class Interval:
         return Peak(s.lo_bytes, s.hi_bytes, "exact" if exact else "bounded", self._precision_bytes)
 
     def _fold(self, look: Look) -> None:
+        self.moved |= look.stamp != self._stamp
         for series, reading in zip(self._series, look.readings, strict=True):
+            self.moved |= reading.current_bytes != series.before_bytes
             series.fold(reading)
 
     def _doubt(self, look: Look, growth_bytes: tuple[int | None, ...]) -> None:
@@ -91,6 +102,26 @@ class Interval:
         """The counter was reset: what it says from now on is this interval's."""
         for series in self._series:
             series.record_bytes = None
+
+
+def together(intervals: Sequence[Interval], series: int) -> Peak:
+    """The highest that the counters of these intervals were in sum.
+
+    Exact where at most one of them moved; else nobody knows which peaks fell together.
+    """
+    peaks = [interval.peak(series) for interval in intervals]
+    still_bytes = [0 if interval.moved else interval.before_bytes(series) for interval in intervals]
+    lo_bytes = max(
+        peak.lo_bytes + sum(still_bytes) - still for peak, still in zip(peaks, still_bytes, strict=True)
+    )
+    precision_bytes = sum(peak.precision_bytes for peak in peaks)
+    hi_bytes = 0
+    for peak in peaks:
+        if peak.hi_bytes is None:
+            return Peak(lo_bytes, None, "sampled", precision_bytes)
+        hi_bytes += peak.hi_bytes
+    exact = hi_bytes - lo_bytes <= precision_bytes
+    return Peak(lo_bytes, hi_bytes, "exact" if exact else "bounded", precision_bytes)
 
 
 class PeakOwner:

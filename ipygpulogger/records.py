@@ -106,6 +106,23 @@ class RamUsage(Usage):
         return max(0, self.heap_after.in_use_bytes - self.heap_before.in_use_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a whole device over a scope, all processes together.
+
+    Attributes:
+        name: "energy" or "utilization".
+        value: None where it is not known.
+        unit: "J" or "%".
+        reason: Why it is not known, in one sentence.
+    """
+
+    name: str
+    value: float | None
+    unit: str
+    reason: str = ""
+
+
 class Rung(NamedTuple):
     """One part of a device's memory; a ladder of them adds up to the total."""
 
@@ -125,6 +142,8 @@ class DeviceUsage(Usage):
         name: As the driver calls it.
         uuid: "GPU-..." or "MIG-..." where known.
         backend: "cuda", "xpu", ...; "nvml" where no framework here uses the device.
+        attributed: Whether anything tells this process's own memory there; if not, consumed and peak are
+            unknown, and read 0.
         unified: The device shares the machine's RAM.
         total_bytes: The device's memory; None when unknown.
         used_bytes: In use on the whole device, all processes; None when unknown.
@@ -142,8 +161,7 @@ class DeviceUsage(Usage):
         limit_bytes: The most the framework lets itself reserve; None without a limit.
         context_bytes: What creating the device's context took, if it happened within the scope;
             it is no part of ``consumed_bytes``.
-        energy_j: What the whole device used up within the scope; None unless asked for and known.
-        utilization_percent: How busy the whole device was on average; None unless asked for and known.
+        metrics: What else was asked for, of the whole device: energy, utilization.
         timeline: Of a long scope, seconds since its beginning and bytes in use on the whole device.
     """
 
@@ -151,6 +169,7 @@ class DeviceUsage(Usage):
     name: str
     uuid: str | None = None
     backend: str = "cuda"
+    attributed: bool = True
     unified: bool = False
     total_bytes: int | None = None
     used_bytes: int | None = None
@@ -166,8 +185,7 @@ class DeviceUsage(Usage):
     unattributed_bytes: int = 0
     limit_bytes: int | None = None
     context_bytes: int = 0
-    energy_j: float | None = None
-    utilization_percent: float | None = None
+    metrics: tuple[Metric, ...] = ()
     timeline: Timeline = ()
 
     @property
@@ -180,18 +198,16 @@ class DeviceUsage(Usage):
             rungs.append(Rung("tensors", self.allocated_bytes))
             if self.reserved_bytes is not None:
                 rungs.append(Rung("cached", self.reserved_bytes - self.allocated_bytes))
-        reserved_bytes = sum(rung.size_bytes for rung in rungs)
+        taken_bytes = self.total_bytes - self.free_bytes - (self.driver_bytes or 0)
+        outside_bytes = taken_bytes - sum(rung.size_bytes for rung in rungs)
         if self.neighbours_bytes is None:
-            rungs.append(Rung("context, libraries, other processes", self.used_bytes - reserved_bytes))
+            rungs.append(Rung("context, libraries, other processes", outside_bytes))
         else:
-            own_bytes = self.used_bytes - reserved_bytes - self.neighbours_bytes
-            rungs += [
-                Rung("context and libraries", own_bytes),
-                Rung("other processes", self.neighbours_bytes),
-            ]
+            rungs.append(Rung("context and libraries", outside_bytes - self.neighbours_bytes))
+            rungs.append(Rung("other processes", self.neighbours_bytes))
         rungs.append(Rung("free", self.free_bytes))
-        if driver_bytes := self.total_bytes - self.used_bytes - self.free_bytes:
-            rungs.append(Rung("driver", driver_bytes))
+        if self.driver_bytes:
+            rungs.append(Rung("the driver's own", self.driver_bytes))
         return tuple(rungs)
 
     @property

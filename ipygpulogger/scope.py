@@ -16,15 +16,23 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .machine import ALLOCATED, RESERVED, machine
-from .records import ChildrenUsage, DeviceUsage, Measurement, Peak, RamUsage
+from .machine import ALLOCATED, DRIVER, RESERVED, machine
+from .peaks import together
+from .records import ChildrenUsage, DeviceUsage, Measurement, Metric, Peak, RamUsage, Usage
 from .sources import Device, Unavailable
+from .sources.nvml import ENERGY_RESOLVES_S
 from .sources.process import children_ended
+from .timeline import Timeline
 from .units import MB
 
 if TYPE_CHECKING:
-    from .machine import Holdings, Machine
+    from collections.abc import Container, Iterable
+
+    from .machine import Allowance, Holdings, Machine
     from .peaks import Interval, PeakOwner
+    from .records import Timeline as Course
+
+METRICS = {"energy": "J", "utilization": "%"}  # what a scope can measure besides, and its unit
 
 M = TypeVar("M", bound=Measurement)
 
@@ -32,21 +40,28 @@ M = TypeVar("M", bound=Measurement)
 class _DeviceWatch:
     """One device in one scope."""
 
-    def __init__(self, device: Device, owner: PeakOwner | None) -> None:
-        self.device, self.owner = device, owner
-        self.interval: Interval | None = None
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.intervals: dict[PeakOwner, Interval] = {}  # of each framework's allocator on it
         self.before: Holdings | None = None  # None: the device came to life within the scope
         self.highest_used_bytes = 0  # of the whole device, as the sampler saw it
+        self.highest_other_bytes = 0  # and of what stands outside the allocators
+        self.timeline = Timeline()
+        self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at its beginning
+        self.metrics: tuple[Metric, ...] = ()
 
-    def usage(self, after: Holdings) -> DeviceUsage:
+    def usage(self, after: Holdings, allowance: Allowance, timeline: Course) -> DeviceUsage:
         before, device = self.before, self.device
         outside_before = before.outside if before else after.outside  # a context made here is a note
-        outside_after = after.outside
+        outside_after, unattributed_bytes = after.outside, 0
         if outside_before is None or outside_after is None:
+            if before and not device.unified:  # there everybody's RAM is outside
+                unattributed_bytes = (after.other or 0) - (before.other or 0)
             outside_before = outside_after = 0
-        before_bytes = outside_before + (self.interval.before_bytes(ALLOCATED) if self.interval else 0)
+        before_bytes = outside_before + sum(i.before_bytes(ALLOCATED) for i in self.intervals.values())
         after_bytes = outside_after + (after.allocated or 0)
         peak = self._peak(after, before_bytes, after_bytes, (outside_before, outside_after))
+        memory = after.memory
         return DeviceUsage(
             before_bytes,
             after_bytes,
@@ -54,20 +69,37 @@ class _DeviceWatch:
             index=device.index,
             name=device.name,
             uuid=device.uuid,
-            total_bytes=device.total_bytes,
-            used_bytes=after.device_used,
+            backend=device.backend,
+            attributed=after.allocated is not None or after.own is not None,
+            unified=device.unified,
+            total_bytes=memory.total_bytes if memory else device.total_bytes,
+            used_bytes=memory.used_bytes if memory else None,
+            free_bytes=memory.free_bytes if memory else None,
             allocated_bytes=after.allocated,
-            reserved_bytes=after.reserved,
+            reserved_bytes=after.reserved if self._tells_reserved() else None,
+            reserved_peak=together(list(self.intervals.values()), RESERVED)
+            if self._tells_reserved()
+            else None,
+            pools_bytes=allowance.pools_bytes,
             other_bytes=after.other,
             neighbours_bytes=after.neighbours,
+            neighbours_before_bytes=before.neighbours if before else None,
+            driver_bytes=after.driver,
+            unattributed_bytes=unattributed_bytes,
+            limit_bytes=allowance.limit_bytes,
             context_bytes=(after.outside or 0) if before is None else 0,
+            metrics=self.metrics,
+            timeline=timeline,
         )
+
+    def _tells_reserved(self) -> bool:
+        return bool(self.intervals) and all(i.series_count > 1 for i in self.intervals.values())
 
     def _peak(self, after: Holdings, before_bytes: int, after_bytes: int, outside: tuple[int, int]) -> Peak:
         ends_bytes = max(before_bytes, after_bytes)
-        if self.interval is None:
+        if not self.intervals:
             return Peak(max(ends_bytes, self._raw_peak_bytes(after)), None, "sampled")
-        allocated = self.interval.peak(ALLOCATED)
+        allocated = together(list(self.intervals.values()), ALLOCATED)
         lo_bytes = max(allocated.lo_bytes + min(outside), ends_bytes)
         if allocated.hi_bytes is None or self._rose_unseen(after):
             return Peak(lo_bytes, None, "sampled", allocated.precision_bytes)
@@ -81,14 +113,14 @@ class _DeviceWatch:
         return self.highest_used_bytes if alone else 0
 
     def _rose_unseen(self, after: Holdings) -> bool:
-        """Whether a sample stood above all that the allocator and both ends can explain."""
-        if not self.highest_used_bytes or after.other is None or self.interval is None:
+        """Whether a sample stood above all that the allocators and both ends can explain."""
+        if after.other is None:
             return False
-        reserved = self.interval.peak(RESERVED)
-        explained_bytes = max(after.other, (self.before and self.before.other) or 0) + (
-            reserved.hi_bytes or 0
+        ends_bytes = max(after.other, (self.before and self.before.other) or 0) + MB
+        reserved = together(list(self.intervals.values()), RESERVED)
+        return self.highest_other_bytes > ends_bytes or (
+            reserved.hi_bytes is not None and self.highest_used_bytes > reserved.hi_bytes + ends_bytes
         )
-        return reserved.hi_bytes is not None and self.highest_used_bytes > explained_bytes + MB
 
 
 class Scope:
@@ -98,11 +130,29 @@ class Scope:
     """
 
     def __init__(
-        self, on: Machine | None = None, *, reset_peaks: bool = True, all_devices: bool = False
+        self,
+        on: Machine | None = None,
+        *,
+        reset_peaks: bool = True,
+        all_devices: bool = False,
+        timeline: bool = False,
+        metrics: Container[str] = (),
     ) -> None:
+        """Prepare a scope; nothing is measured before `open`.
+
+        Args:
+            on: The machine; by default the process's own.
+            reset_peaks: Reset the kernel's peak counter.
+            all_devices: Tell of devices that this process does not use, too.
+            timeline: Follow general RAM over a long scope even where there is no device.
+            metrics: What else to measure on each device: "energy", "utilization".
+        """
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
-        self._watches: dict[object, _DeviceWatch] = {}
+        self._timeline, self._metrics = timeline, metrics
+        self._ram_timeline = Timeline()
+        self._watches: dict[tuple[str, int], _DeviceWatch] = {}
+        self._pinned: dict[PeakOwner, Interval] = {}
         self._notes: list[str] = []
         self._sampling = self._closed = False
         self._ram: Interval | None = None
@@ -116,11 +166,12 @@ class Scope:
             self.started_at = datetime.now(timezone.utc)
             self._children = on.process.children_bytes()
             self._children_ended = children_ended()
-            for counter, owner in on.devices():
-                if owner not in self._watches:  # another thread may have handed it over already
-                    self._begin(_DeviceWatch(counter.device, owner))
+            for device, owners in on.devices():
+                if device.key not in self._watches:  # another thread may have handed it over already
+                    self._begin(device, owners)
             self._begin_raw()
-            if any(watch.device.uuid for watch in self._watches.values()):
+            self._pinned = {owner: owner.open() for owner in on.pinned()}
+            if self._timeline or any(watch.device.uuid for watch in self._watches.values()):
                 self._sampling = True
                 on.sampler.start()
             self._heap = on.process.heap()
@@ -138,6 +189,7 @@ class Scope:
         if self._closed:
             return
         self._closed, self.time_s = True, now_s - self._start_s
+        self._end_metrics()
         self._end_peaks()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
@@ -151,7 +203,7 @@ class Scope:
         assert self._ram is not None, "open() comes first"
         on, ram_peak, before_bytes = self._machine, self._ram.peak(), self._ram.before_bytes()
         after_bytes = on.ram.look().readings[0].current_bytes
-        gpus = self._gpus()
+        gpus, pinned = self._gpus(), self._pinned_usage()
         return kind(
             label=label,
             started_at=self.started_at,
@@ -162,35 +214,74 @@ class Scope:
                 _with_ends(ram_peak, before_bytes, after_bytes),
                 heap_before=self._heap,
                 heap_after=on.process.heap(),
+                timeline=self._ram_timeline.between(before_bytes, after_bytes, self.time_s),
             ),
             gpus=gpus,
             children=self._children_usage(),
-            notes=(*self._notes, *on.nvml.take_notes()),
+            pinned=pinned,
+            notes=(*self._notes, *on.take_notes()),
             **more,
         )
 
     def adopt(self, owner: PeakOwner, device: Device) -> None:
-        """A device came to life within this scope: it held nothing before."""
-        watch = _DeviceWatch(device, owner)
+        """A framework began to use a device within this scope: it held nothing there before."""
+        watch = self._watches.get(device.key)
+        if watch is None:
+            watch = _DeviceWatch(device)
+            raw = next((w for w in self.watches() if device.uuid and w.device.uuid == device.uuid), None)
+            if raw is not None:  # until now NVML alone told of it
+                del self._watches[raw.device.key]
+                if raw.before is not None and raw.before.own:
+                    watch.before = raw.before  # this process was there already, by other means
         try:
-            watch.interval = owner.adopt()
+            watch.intervals[owner] = owner.adopt()
         except Unavailable as reason:
             self._note(reason)
-            return
-        self._watches.pop(device.uuid, None)  # until now NVML alone told of it
-        self._watches[owner] = watch
+        self._watches[device.key] = watch
 
     def watches(self) -> list[_DeviceWatch]:
         """The devices of this scope."""
         return list(self._watches.values())
 
+    def adopt_pinned(self, owner: PeakOwner) -> None:
+        """A framework initialised itself within this scope: it held no pinned memory before."""
+        try:
+            self._pinned[owner] = owner.adopt()
+        except Unavailable as reason:
+            self._note(reason)
+
+    def sampled(self, resident_bytes: int) -> None:
+        """The sampler looked at general RAM."""
+        if not self._closed and self._start_s:
+            self._ram_timeline.add(time.perf_counter() - self._start_s, resident_bytes)
+
+    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
+        """The sampler looked at a device.
+
+        Args:
+            uuid: The device.
+            used_bytes: In use on the whole device.
+            other_bytes: Of that, outside the frameworks' allocators; None where they moved meanwhile.
+        """
+        if self._closed or not self._start_s:
+            return
+        for watch in self.watches():
+            if watch.device.uuid == uuid:
+                watch.highest_used_bytes = max(watch.highest_used_bytes, used_bytes)
+                watch.highest_other_bytes = max(watch.highest_other_bytes, other_bytes or 0)
+                watch.timeline.add(time.perf_counter() - self._start_s, used_bytes)
+
     def _end_peaks(self) -> None:
         on = self._machine
         try:
-            self._close_peak(on.ram, self._ram)
+            if self._ram is not None:
+                self._close_peak(on.ram, self._ram)
             on.discover()
+            for owner, interval in self._pinned.items():
+                self._close_peak(owner, interval)
             for watch in self.watches():
-                self._close_peak(watch.owner, watch.interval)
+                for owner, interval in watch.intervals.items():
+                    self._close_peak(owner, interval)
         finally:
             if self._sampling:
                 self._sampling = False
@@ -201,43 +292,85 @@ class Scope:
         if self._machine.first_time(str(reason)):
             self._notes.append(str(reason))
 
-    def _close_peak(self, owner: PeakOwner | None, interval: Interval | None) -> None:
-        if owner is not None and interval is not None:
-            try:
-                owner.close(interval)
-            except Unavailable as reason:
-                self._note(reason)
-
-    def _begin(self, watch: _DeviceWatch) -> None:
+    def _close_peak(self, owner: PeakOwner, interval: Interval) -> None:
         try:
-            watch.before = self._machine.holdings(watch.device, watch.owner)
-            if watch.owner is not None:
-                watch.interval = watch.owner.open()
+            owner.close(interval)
+        except Unavailable as reason:
+            self._note(reason)
+
+    def _begin(self, device: Device, owners: Iterable[PeakOwner] = ()) -> None:
+        watch = _DeviceWatch(device)
+        for owner in owners:
+            try:
+                watch.intervals[owner] = owner.open()
+            except Unavailable as reason:  # then the driver's figures are all there is
+                self._note(reason)
+        try:
+            watch.before = self._machine.holdings(device, watch.intervals)
         except Unavailable as reason:
             self._note(reason)
             return
-        self._watches[watch.owner or watch.device.uuid] = watch
+        if "energy" in self._metrics:
+            try:
+                watch.energy_j = self._machine.nvml.energy_j(device.uuid or "")
+            except Unavailable as reason:
+                watch.energy_j = reason
+        self._watches[device.key] = watch
 
     def _begin_raw(self) -> None:
         """The devices that no framework here uses, as NVML tells."""
         known = {watch.device.uuid for watch in self._watches.values()}
         for seen in self._machine.nvml.devices():
             if seen.uuid not in known:
-                device = Device("nvml", seen.index, seen.name, seen.uuid, seen.total_bytes)
-                self._begin(_DeviceWatch(device, None))
+                self._begin(Device(DRIVER, seen.index, seen.name, seen.uuid, seen.total_bytes))
 
     def _gpus(self) -> tuple[DeviceUsage, ...]:
-        usages = []
+        on, usages = self._machine, []
         for watch in self._watches.values():
+            device = watch.device
             try:
-                after = self._machine.holdings(watch.device, watch.owner)
+                after = on.holdings(device, watch.intervals)
             except Unavailable as reason:
                 self._note(reason)
                 continue
-            touched = watch.owner is not None or after.process or (watch.before and watch.before.process)
+            touched = device.backend != DRIVER or after.own or (watch.before and watch.before.own)
             if touched or self._all_devices:
-                usages.append(watch.usage(after))
-        return tuple(sorted(usages, key=lambda usage: usage.index))
+                used_bytes = [h.memory and h.memory.used_bytes for h in (watch.before, after) if h]
+                timeline = watch.timeline.between(used_bytes[0], used_bytes[-1], self.time_s)
+                usages.append(watch.usage(after, on.allowance(device), timeline=timeline))
+        return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))
+
+    def _pinned_usage(self) -> Usage | None:
+        """Page-locked host memory, where any was ever used."""
+        try:
+            after_bytes = sum(owner.look().readings[0].current_bytes for owner in self._pinned)
+        except Unavailable as reason:
+            self._note(reason)
+            return None
+        if not self._pinned:
+            return None
+        before_bytes = sum(interval.before_bytes() for interval in self._pinned.values())
+        peak = _with_ends(together(list(self._pinned.values()), 0), before_bytes, after_bytes)
+        return Usage(before_bytes, after_bytes, peak) if peak.hi_bytes != 0 else None
+
+    def _end_metrics(self) -> None:
+        for watch in self.watches():
+            watch.metrics = tuple(self._metric(name, watch) for name in METRICS if name in self._metrics)
+
+    def _metric(self, name: str, watch: _DeviceWatch) -> Metric:
+        nvml, uuid, unit = self._machine.nvml, watch.device.uuid or "", METRICS[name]
+        try:
+            if name == "utilization":
+                since_s = self.started_at.timestamp()
+                return Metric(name, nvml.utilization_percent(uuid, since_s), unit)
+            if isinstance(watch.energy_j, Unavailable):
+                raise watch.energy_j
+            used_j = nvml.energy_j(uuid) - watch.energy_j
+        except Unavailable as reason:
+            return Metric(name, None, unit, str(reason))
+        if self.time_s < ENERGY_RESOLVES_S or not used_j:
+            return Metric(name, None, unit, "too short: the driver's counter moves in steps")
+        return Metric(name, used_j, unit)
 
     def _children_usage(self) -> ChildrenUsage | None:
         before, after, ended = self._children, self._machine.process.children_bytes(), children_ended()

@@ -19,6 +19,7 @@ from ipygpulogger import measure
 from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import Measurement
 from ipygpulogger.scope import Scope
+from ipygpulogger.sources.nvml import Processes
 from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch
@@ -248,22 +249,22 @@ def test_no_miss_between_threads(fresh):
             tensor(32 * MB)
             done.set()
 
-    thread = threading.Thread(target=blips)
+    thread = threading.Thread(target=blips, daemon=True)
     thread.start()
     owner = None
     lost = 0
     for _ in range(trials):
         outer = Scope(fresh)
         outer.open()
-        owner = owner or fresh.devices()[0][1]
+        owner = owner or fresh.devices()[0][1][0]
         done.clear()
         go.release()
         while not done.is_set():
             owner.close(owner.open())
         outer.close()
         peak = gpu_of(outer.result(Measurement, "")).peak
-        before = outer._watches[owner].interval.before_bytes()
-        interval = outer._watches[owner].interval.peak()
+        before = outer._watches["cuda", 0].intervals[owner].before_bytes()
+        interval = outer._watches["cuda", 0].intervals[owner].peak()
         assert peak.lo_bytes <= peak.hi_bytes
         assert interval.hi_bytes >= before + 32 * MB, "a miss that is not flagged"
         lost += interval.lo_bytes < before + 32 * MB
@@ -420,7 +421,7 @@ def test_a_process_list_without_us(cuda, fresh, monkeypatch, listed):
     elif listed == "without a size":
         cuda.proc_mem_na = 1
     else:
-        monkeypatch.setattr(fresh.nvml, "process_bytes", lambda _uuid: 0)
+        monkeypatch.setattr(fresh.nvml, "processes", lambda _uuid: Processes(0, 0))
     kept = []
 
     def cell():
@@ -432,6 +433,7 @@ def test_a_process_list_without_us(cuda, fresh, monkeypatch, listed):
     assert (usage.consumed_bytes, usage.peaked_bytes) == (100 * MB, 200 * MB)
     assert usage.peak.quality == "exact"
     assert usage.neighbours_bytes is None
+    assert usage.unattributed_bytes == 50 * MB
     assert usage.other_bytes == usage.used_bytes - usage.reserved_bytes
     assert usage.before_bytes == 0  # what is known to be ours: the allocator's
 

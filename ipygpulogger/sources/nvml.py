@@ -7,26 +7,44 @@ each failure costs one figure, never a cell, and is said once.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import Diagnosis
+from . import DeviceMemory, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
 
+# The energy counter moves in steps of some tens of milliseconds: a shorter cell is below what it tells.
+ENERGY_RESOLVES_S = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
-    """One physical device as NVML knows it; its indices follow the PCI bus, CUDA's may not."""
+    """One device, or a MIG slice of one, as NVML knows it; its indices follow the PCI bus, CUDA's may not."""
 
     index: int
     name: str
     uuid: str
     total_bytes: int | None
+
+
+class Processes(NamedTuple):
+    """Who holds a device's memory, in bytes; None where the driver does not tell.
+
+    Attributes:
+        own: This process, everything included; 0 when it is not on the device.
+        others: All other processes that the driver lists.
+    """
+
+    own: int | None
+    others: int | None
 
 
 class Nvml:
@@ -48,38 +66,109 @@ class Nvml:
             self._open()
         return self._devices
 
-    def used_bytes(self, uuid: str) -> int | None:
-        """In use on the whole device, all processes, without what the driver reserves for itself.
+    def device(self, uuid: str | None) -> NvmlDevice | None:
+        """The device of this UUID, however its kind ("GPU-", "MIG-") is written; None if NVML has none."""
+        if uuid is None or self._handle(uuid) is None:
+            return None
+        return next(device for device in self._devices if _bare(device.uuid) == _bare(uuid))
 
-        The same API version throughout: v1 counts the driver's reserve as used, v2 does not.
+    def visible(self, ordinal: int) -> NvmlDevice | None:
+        """The device that CUDA counts as this one, told from the environment; None where it cannot be told.
+
+        CUDA_VISIBLE_DEVICES selects by index, by UUID or by the beginning of one, up to the first entry
+        that is no device (CUDA Programming Guide, environment variables). Unless CUDA_DEVICE_ORDER is
+        PCI_BUS_ID, indices run from the fastest device to the slowest: known only where all are alike.
+        """
+        devices = self.devices()
+        in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({d.name for d in devices}) == 1
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if chosen is None:
+            return devices[ordinal] if in_order and ordinal < len(devices) else None
+        found = []
+        for entry in map(str.strip, chosen.split(",")):
+            if entry.isdecimal():
+                matches = [d for d in devices if in_order and d.index == int(entry)]
+            else:
+                matches = [d for d in devices if entry and d.uuid.startswith(entry)]
+            if len(matches) != 1:
+                break
+            found.append(matches[0])
+        return found[ordinal] if ordinal < len(found) else None
+
+    def memory(self, uuid: str) -> DeviceMemory | None:
+        """The whole device, all processes.
+
+        The same version of the question throughout: v1, of drivers before R510, counts what the driver
+        keeps for itself as used, v2 does not (nvml-wrapper#57).
         """
         handle = self._handle(uuid)
         if handle is None:
             return None
-        info = self._ask(lambda: self._memory(uuid, handle), "device memory")
-        return None if info is None else int(info.used)
+        memory: DeviceMemory | None = self._ask(lambda: self._memory(uuid, handle), "device memory")
+        return memory
 
-    def process_bytes(self, uuid: str) -> int | None:
-        """Held on the device by this process, everything included.
+    def processes(self, uuid: str) -> Processes:
+        """Who holds the device's memory.
 
-        0 when the driver lists processes and this one is not there; None when it does not tell:
-        without permission, under Windows and WSL, and in containers, where it lists host pids.
+        Nobody tells without permission, under Windows and WSL, and in containers, where the driver
+        speaks of the host's pids, which mean nothing here.
 
         Slow (4.5 ms on one laptop, holding a driver-wide lock): for boundaries where something moved.
         """
         handle = self._handle(uuid)
         if handle is None:
-            return None
+            return Processes(None, None)
         module = self._module
         assert module is not None
         rows = self._ask(lambda: module.nvmlDeviceGetComputeRunningProcesses(handle), "processes")
         if rows is None:
-            return None
+            return Processes(None, None)
         mine = [row.usedGpuMemory for row in rows if row.pid == os.getpid()]
-        if mine:
-            return None if None in mine else sum(mine)
-        # The driver speaks of the host's pids, in containers too: names that mean nothing here say so.
-        return 0 if all(_exists(row.pid) for row in rows) else None
+        theirs = [row.usedGpuMemory for row in rows if row.pid != os.getpid()]
+        if not mine and not all(_exists(row.pid) for row in rows):  # the host's pids
+            return Processes(None, None)
+        return Processes(_sum(mine), _sum(theirs))
+
+    def energy_j(self, uuid: str) -> float:
+        """What the device has used up since the driver was loaded, all processes together.
+
+        Raises:
+            Unavailable: The driver does not tell (before Volta, under MIG and WSL).
+        """
+        handle, module = self._handle(uuid), self._module
+        if handle is None or module is None:
+            raise Unavailable("NVML does not know this device")
+        try:
+            return int(module.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+        except module.NVMLError as error:
+            raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
+
+    def utilization_percent(self, uuid: str, since_s: float) -> float:
+        """The share of time in which any kernel ran: the mean of the driver's own samples since then.
+
+        Args:
+            uuid: The device.
+            since_s: Seconds of the epoch. The driver takes a sample every sixth of a second to a second.
+
+        Raises:
+            Unavailable: The driver took no sample since, or tells none.
+        """
+        handle, module = self._handle(uuid), self._module
+        if handle is None or module is None:
+            raise Unavailable("NVML does not know this device")
+        try:
+            _, samples = module.nvmlDeviceGetSamples(
+                handle, module.NVML_GPU_UTILIZATION_SAMPLES, int(since_s * 1e6)
+            )
+        except module.NVMLError_NotFound:
+            samples = []
+        except module.NVMLError as error:
+            raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
+        now_s = time.time()
+        values = [s.sampleValue.uiVal for s in samples if since_s <= s.timeStamp / 1e6 <= now_s]
+        if not values:
+            raise Unavailable("too short: the driver looks only a few times a second")
+        return float(sum(values) / len(values))
 
     def take_notes(self) -> tuple[str, ...]:
         """What went missing since the last call, each said once."""
@@ -130,36 +219,61 @@ class Nvml:
                 self._say("open", f"no figures of the whole GPU: {reason}")
             return
         count = self._ask(pynvml.nvmlDeviceGetCount, "device count") or 0
-        devices = [self._ask(partial(self._describe, index), f"device {index}") for index in range(count)]
-        self._devices = tuple(device for device in devices if device is not None)
+        found = [self._ask(partial(self._find, index), f"device {index}") or [] for index in range(count)]
+        self._devices = tuple(device for devices in found for device in devices)
 
-    def _describe(self, index: int) -> NvmlDevice:
+    def _find(self, index: int) -> list[NvmlDevice]:
+        """A device, or its slices: of a card in MIG mode NVML tells what all slices use together."""
         module = self._module
         assert module is not None
         handle = module.nvmlDeviceGetHandleByIndex(index)
-        uuid = module.nvmlDeviceGetUUID(handle)
-        name = module.nvmlDeviceGetName(handle)
-        self._handles[uuid] = handle
-        info = self._ask(lambda: self._memory(uuid, handle), "device memory")
-        return NvmlDevice(index, name, uuid, None if info is None else int(info.total))
+        slices = self._slices(handle)
+        return [self._describe(index, one) for one in ([handle] if slices is None else slices)]
 
-    def _memory(self, uuid: str, handle: Any) -> Any:
+    def _slices(self, handle: Any) -> list[Any] | None:
+        """The MIG slices of a card; None where it is not divided."""
         module = self._module
         assert module is not None
-        if uuid not in self._memory_version:
+        try:
+            if module.nvmlDeviceGetMigMode(handle)[0] != module.NVML_DEVICE_MIG_ENABLE:
+                return None
+            slots = module.nvmlDeviceGetMaxMigDeviceCount(handle)
+        except (module.NVMLError, AttributeError):  # no such card, driver or binding
+            return None
+        slices = []
+        for slot in range(slots):
             try:
-                info = module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2)
+                slices.append(module.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot))
+            except module.NVMLError:  # an empty slot
+                continue
+        return slices
+
+    def _describe(self, index: int, handle: Any) -> NvmlDevice:
+        module = self._module
+        assert module is not None
+        uuid = module.nvmlDeviceGetUUID(handle)
+        name = module.nvmlDeviceGetName(handle)
+        self._handles[_bare(uuid)] = handle
+        memory = self._ask(lambda: self._memory(uuid, handle), "device memory")
+        return NvmlDevice(index, name, uuid, None if memory is None else memory.total_bytes)
+
+    def _memory(self, uuid: str, handle: Any) -> DeviceMemory:
+        module, key = self._module, _bare(uuid)
+        assert module is not None
+        if key not in self._memory_version:
+            try:
+                module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2)
+                self._memory_version[key] = module.nvmlMemory_v2
             except (module.NVMLError_FunctionNotFound, module.NVMLError_ArgumentVersionMismatch):
-                self._memory_version[uuid] = None  # a driver before R510
-            else:
-                self._memory_version[uuid] = module.nvmlMemory_v2
-                return info
-        return module.nvmlDeviceGetMemoryInfo(handle, version=self._memory_version[uuid])
+                self._memory_version[key] = None  # a driver before R510
+        version = self._memory_version[key]
+        info = module.nvmlDeviceGetMemoryInfo(handle, version=version)
+        return DeviceMemory(int(info.total), int(info.used), int(info.free), driver_in_used=version is None)
 
     def _handle(self, uuid: str) -> Any:
         if self._pid != os.getpid():
             self._open()
-        return self._handles.get(uuid)
+        return self._handles.get(_bare(uuid))
 
     def _ask(self, question: Callable[[], Any], what: str) -> Any:
         """The driver's answer, or None where it gives an error; the first of each kind is noted."""
@@ -203,6 +317,15 @@ def _reason(module: ModuleType, error: Exception) -> str:
         module.NVMLError_NoPermission: "no permission",
     }
     return known.get(type(error)) or f"NVML says {str(error)!r}"
+
+
+def _bare(uuid: str) -> str:
+    """The UUID without its kind: CUDA does not write "MIG-"."""
+    return uuid.partition("-")[2] if uuid.startswith(("GPU-", "MIG-")) else uuid
+
+
+def _sum(sizes: list[int | None]) -> int | None:
+    return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 def _exists(pid: int) -> bool:

@@ -137,7 +137,7 @@ class TorchCounter(DeviceCounter):
         return self._source.limit_bytes(self.device.index)
 
     def fragmented_bytes(self) -> int | None:
-        """torch's inactive split blocks."""
+        """What torch calls inactive split blocks."""
         stats = self._statistics()
         return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
 

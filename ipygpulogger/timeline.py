@@ -1,0 +1,44 @@
+"""The course of one number over a scope: small, however long the scope."""
+
+from __future__ import annotations
+
+POINTS = 62  # with the scope's two ends, at most 64 in a record
+FIRST_STRIDE_S = 0.05
+
+
+class Timeline:
+    """At most `POINTS` points, evenly spread; of what falls between two, the highest is kept.
+
+    When it is full, every two neighbours become one and the stride doubles.
+    """
+
+    def __init__(self) -> None:
+        self._stride_s = FIRST_STRIDE_S
+        self._points: dict[int, tuple[float, int]] = {}  # by stride since the beginning
+
+    def add(self, time_s: float, size_bytes: int) -> None:
+        """One more sample.
+
+        Args:
+            time_s: Since the beginning, not before the last one's.
+            size_bytes: The number then.
+        """
+        slot = int(time_s / self._stride_s)
+        if slot not in self._points or size_bytes > self._points[slot][1]:
+            self._points[slot] = time_s, size_bytes
+        if len(self._points) > POINTS:
+            self._stride_s *= 2
+            points, self._points = self._points.values(), {}
+            for point in points:
+                self.add(*point)
+
+    def between(
+        self, before_bytes: int | None, after_bytes: int | None, end_s: float
+    ) -> tuple[tuple[float, int], ...]:
+        """The points with the scope's own two ends; none where nothing was sampled."""
+        inner = [point for point in self._points.values() if 0 < point[0] < end_s]
+        if not inner:
+            return ()
+        ends = ((0.0, before_bytes), (end_s, after_bytes))
+        first, last = ([(at, size)] if size is not None else [] for at, size in ends)
+        return tuple((round(at, 3), size) for at, size in (*first, *inner, *last))
