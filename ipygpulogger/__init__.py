@@ -8,6 +8,7 @@ The house, from the ground up; imports go downward only:
 ==============  =======================================================================
 units           bytes, megabytes and seconds to text
 records         Data, CellRecord, Measurement, Usage, Peak, DeviceUsage, ...
+timeline        the course of one number over a scope, kept small
 watcher         a process that watches resident memory where no kernel counter does
 driver          what the CUDA driver tells of a device without a context being made
 sources/        the outside world, one file per origin of truth: process, nvml, torch, jax, cupy,
@@ -16,9 +17,11 @@ peaks           the one owner of resets: many scopes over one counter
 sampler         the one background thread
 machine         every source of the process, and the owners of their peaks
 scope           open, close, usage: every measurement is a scope
+owners          who holds the memory: variables, Out, the last traceback; and letting go of it
 history         the records kept
 render/         text and HTML: records in, strings out
 shell           IPython's events, filtered into "a real cell began, ended"
+tracebacks      a cell that ran out of memory: why, and the one next step
 logger          IPyGPULogger: the cell
 trace           measure: a block or a function
 magics          %gpulog

@@ -6,14 +6,14 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from traitlets import Bool, Enum
+from traitlets import Bool, Enum, Tuple
 from traitlets.config import Configurable
 
 from .history import History
 from .machine import machine
 from .records import MIME, CellRecord, Data
 from .render import html, text
-from .scope import Scope
+from .scope import METRICS, Scope
 from .shell import CellEvents
 from .tracebacks import Autopsy, examine
 from .units import truncated_mb
@@ -51,6 +51,9 @@ class IPyGPULogger(Configurable):
     devices = Enum(
         ("used", "all"), "used", help="The devices that this process uses, or all of the machine."
     ).tag(config=True)
+    metrics = Tuple(help="What else to tell of each GPU, all processes together: energy, utilization.").tag(
+        config=True
+    )
     reset_peaks = Bool(
         True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."
     ).tag(config=True)
@@ -81,6 +84,10 @@ class IPyGPULogger(Configurable):
             if name not in traits:
                 raise TypeError(f"IPyGPULogger has no option {name!r}; it has {', '.join(sorted(traits))}")
             trait = traits[name]
+            if name == "metrics":
+                if not isinstance(value, (tuple, list)) or not set(value) <= METRICS.keys():
+                    raise ValueError(f"metrics takes any of {', '.join(map(repr, METRICS))}, not {value!r}")
+                continue
             valid: tuple[Any, ...] = tuple(trait.values or ()) if isinstance(trait, Enum) else (True, False)
             if value not in valid or (isinstance(trait, Bool) and not isinstance(value, bool)):
                 raise ValueError(f"{name} takes {' or '.join(map(repr, valid))}, not {value!r}")
@@ -164,7 +171,12 @@ class IPyGPULogger(Configurable):
 
     def _begin(self, cell: Cell) -> None:
         """Begin to measure a cell."""
-        scope = Scope(reset_peaks=self.reset_peaks, all_devices=self.devices == "all")
+        scope = Scope(
+            reset_peaks=self.reset_peaks,
+            all_devices=self.devices == "all",
+            timeline=True,
+            metrics=self.metrics,
+        )
         self._scopes[cell] = scope, cell.hooks_s
         scope.open()
 

@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from .peaks import PeakOwner
 from .sampler import Sampler
 from .sources import Device, DeviceCounter, DeviceMemory, Framework, Unavailable
+from .sources.cupy import CuPy
+from .sources.jax import Jax
 from .sources.nvml import Nvml
 from .sources.process import Process
+from .sources.rmm import Rmm
+from .sources.tensorflow import TensorFlow
 from .sources.torch import Torch
 
 if TYPE_CHECKING:
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
 
 ALLOCATED = 0  # the first series of a device's counter; the last is what its allocator took from it
 RESERVED = -1
-DRIVER = "nvml"  # the backend of a device that no framework here uses
 ENTRY_POINTS = "ipygpulogger.sources"
 
 T = TypeVar("T")
@@ -125,7 +128,7 @@ class Machine:
 
     def _find_frameworks(self) -> Iterator[Framework]:
         """Ours, then those that other distributions offer."""
-        yield Torch()
+        yield from (Torch(), Jax(), CuPy(), TensorFlow(), Rmm())
         from importlib.metadata import entry_points  # 50 ms, unless IPython has it already
 
         for entry in entry_points(group=ENTRY_POINTS):

@@ -13,7 +13,9 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from .logger import IPyGPULogger
 from .machine import machine
 from .owners import let_go, owners_in
+from .records import Measurement
 from .render import text
+from .scope import Scope
 from .sources import Unavailable
 
 _SUBCOMMANDS = ("start", "stop", "status", "free", "doctor")
@@ -34,7 +36,8 @@ class GpulogMagics(Magics):
         %gpulog start [OPTION=VALUE ...]   report from now on; the options are those of IPyGPULogger,
                                            such as compact=True or report=text
         %gpulog stop                       report no longer
-        %gpulog status                     whether it runs, with which options, and what is exact here
+        %gpulog status                     whether it runs, with which options, what is exact here, and
+                                           where each device's memory is
         %gpulog free                       give back what the last traceback and Out still hold
         %gpulog doctor                     the sources found, and what to do about each lack
         """
@@ -72,6 +75,10 @@ class GpulogMagics(Magics):
         )
         for diagnosis in machine().diagnose():
             print(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}")
+        scope = Scope(all_devices=True).open()
+        scope.close()
+        if gpus := scope.result(Measurement, "now").gpus:
+            print(text.devices(gpus))
 
     def _free(self) -> None:
         found = owners_in(self.shell, [framework.holding for framework in machine().frameworks])
@@ -111,6 +118,8 @@ def _option(word: str) -> tuple[str, Any]:
     name, equals, value = word.partition("=")
     if not equals:
         raise ValueError(f"write options as name=value, not {word!r}")
+    if name == "metrics":
+        return name, tuple(filter(None, value.split(",")))
     return name, {"True": True, "False": False}.get(value, value)
 
 

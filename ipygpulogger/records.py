@@ -14,6 +14,7 @@ from .units import truncated_mb
 if TYPE_CHECKING:
     from datetime import datetime
 
+DRIVER = "nvml"  # the backend of a device that no framework of this process uses
 MIME = "application/vnd.ipygpulogger.v1+json"  # of a record as a notebook keeps it: `CellRecord.to_dict`
 
 Quality = Literal["exact", "bounded", "sampled"]
@@ -338,8 +339,8 @@ class CellRecord(Measurement):
 
     def data(self) -> Data:
         """The seven figures of the original, in whole megabytes."""
-        wanted = (gpu for gpu in self.gpus if self.current_gpu in (gpu.index, None))
-        gpu = next(wanted, None)
+        ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus
+        gpu = next((gpu for gpu in ours if self.current_gpu in (gpu.index, None)), None)
         return Data(
             truncated_mb(self.gen.consumed_bytes),
             truncated_mb(self.gen.peaked_bytes),

@@ -16,9 +16,9 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .machine import ALLOCATED, DRIVER, RESERVED, machine
+from .machine import ALLOCATED, RESERVED, machine
 from .peaks import together
-from .records import ChildrenUsage, DeviceUsage, Measurement, Metric, Peak, RamUsage, Usage
+from .records import DRIVER, ChildrenUsage, DeviceUsage, Measurement, Metric, Peak, RamUsage, Usage
 from .sources import Device, Unavailable
 from .sources.nvml import ENERGY_RESOLVES_S
 from .sources.process import children_ended
@@ -44,6 +44,7 @@ class _DeviceWatch:
         self.device = device
         self.intervals: dict[PeakOwner, Interval] = {}  # of each framework's allocator on it
         self.before: Holdings | None = None  # None: the device came to life within the scope
+        self.neighbours_before_bytes: int | None = None
         self.highest_used_bytes = 0  # of the whole device, as the sampler saw it
         self.highest_other_bytes = 0  # and of what stands outside the allocators
         self.timeline = Timeline()
@@ -83,7 +84,7 @@ class _DeviceWatch:
             pools_bytes=allowance.pools_bytes,
             other_bytes=after.other,
             neighbours_bytes=after.neighbours,
-            neighbours_before_bytes=before.neighbours if before else None,
+            neighbours_before_bytes=self.neighbours_before_bytes,
             driver_bytes=after.driver,
             unattributed_bytes=unattributed_bytes,
             limit_bytes=allowance.limit_bytes,
@@ -231,6 +232,7 @@ class Scope:
             raw = next((w for w in self.watches() if device.uuid and w.device.uuid == device.uuid), None)
             if raw is not None:  # until now NVML alone told of it
                 del self._watches[raw.device.key]
+                watch.neighbours_before_bytes = raw.neighbours_before_bytes
                 if raw.before is not None and raw.before.own:
                     watch.before = raw.before  # this process was there already, by other means
         try:
@@ -307,6 +309,7 @@ class Scope:
                 self._note(reason)
         try:
             watch.before = self._machine.holdings(device, watch.intervals)
+            watch.neighbours_before_bytes = watch.before.neighbours
         except Unavailable as reason:
             self._note(reason)
             return

@@ -230,7 +230,7 @@ class _Advice:
         self._neighbours = neighbours or 0
         self._asked = autopsy.said.asked_bytes or 0
         self._free = self._free_when_it_failed()
-        self._need, self._available = self._if_run_again(usage)
+        self._need, self._available, self._left = self._if_run_again(usage)
 
     def text(self) -> str:
         if not self._asked:
@@ -246,30 +246,30 @@ class _Advice:
         reserved = (autopsy.live_bytes or 0) + (autopsy.cached_bytes or 0)
         return min(free, max(0, autopsy.limit - reserved))
 
-    def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int]:
-        """What the cell needs up to the same point, and what it would have: (needed, available).
+    def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int]:
+        """What the cell needs up to the same point, what it would have, and what it left behind.
 
-        Available is what is free, the allocator's cache as far as it is in one piece, and all that the
-        failed cell added or that `%gpulog free` gives back. What the cell bound to variables counts
-        too: it binds them anew.
+        It would have what is free now that memory is at rest, the allocator's cache as far as it is in
+        one piece, and what the failed cell left: in hidden references, and in variables that it set.
         """
         autopsy = self._autopsy
-        allocated, live = autopsy.allocated or 0, autopsy.live_bytes or 0
-        before = _live_before(usage)
+        allocated, reserved, free = autopsy.allocated or 0, autopsy.reserved or 0, autopsy.free or 0
+        if usage is not None and usage.allocated_bytes is not None:
+            allocated, reserved = usage.allocated_bytes, usage.reserved_bytes or usage.allocated_bytes
+            free = free if usage.free_bytes is None else usage.free_bytes
+        live, before = autopsy.live_bytes or 0, _live_before(usage)
         before = live if before is None else min(before, live)
-        stays = min(before, max(0, allocated - autopsy.hidden_bytes))
-        free = autopsy.free or 0
         if autopsy.limit is not None:
-            free = min(free, max(0, autopsy.limit - (autopsy.reserved or 0)))
-        cached = max(0, (autopsy.reserved or 0) - allocated - (autopsy.fragmented or 0))
-        return live - before + self._asked + self._said.rounding_bytes, free + cached + allocated - stays
+            free = min(free, max(0, autopsy.limit - reserved))
+        in_one_piece = max(0, reserved - allocated - (autopsy.fragmented or 0))
+        left = allocated - min(before, max(0, allocated - autopsy.hidden_bytes))
+        need = live - before + self._asked + self._said.rounding_bytes
+        return need, free + in_one_piece + left, left
 
     def _again(self) -> str:
         if self._free is None or self._available < self._need:
             return ""
-        if self._autopsy.hidden_bytes < MB:
-            return "Run the cell again: there is room for it now."
-        return f"Run `%gpulog free`, then the cell again: that gives {_mb(self._autopsy.hidden_bytes)} back."
+        return self._less("Run the cell again: there is room for it now.", "Run the cell again, it will fit.")
 
     def _expandable(self) -> str:
         autopsy, setting = self._autopsy, self._said.setting
@@ -310,8 +310,8 @@ class _Advice:
         if fits < 1:
             return self._less(f"{self._missing()}: not even a batch of 1 fits.")
         return self._less(
-            f"Use a smaller batch: {fits} instead of {batch.size} ({batch.name}) would have fit, if what the"
-            " cell needs grows with it."
+            f"Use a smaller batch: {fits} instead of {batch.size} ({batch.name}) would have fit here, if what"
+            " the cell needs grows with it."
         )
 
     def _missing(self) -> str:
@@ -319,9 +319,13 @@ class _Advice:
             return f"{_mb(self._asked)} were asked for"
         return f"{_mb(self._asked - self._free)} too much were asked for"
 
-    def _less(self, sentence: str) -> str:
-        first = " First `%gpulog free`: the failed cell's memory is still held."
-        return sentence + (first if self._autopsy.hidden_bytes >= MB else "")
+    def _less(self, sentence: str, after: str = "") -> str:
+        """A step, and before it, where the failed cell still holds memory, the step that gives it back."""
+        hidden = self._autopsy.hidden_bytes
+        steps = [f"`%gpulog free` gives {_mb(hidden)} back"] if hidden >= MB else []
+        if self._left - hidden >= MB:
+            steps.append(f"{_mb(self._left - hidden)} are in variables that the cell set: `del` them")
+        return f"{'; '.join(steps)}. Then: {after or sentence}" if steps else sentence
 
 
 # -- the error -------------------------------------------------------------------------------------

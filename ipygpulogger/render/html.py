@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from ..records import CellRecord
 from ..units import rounded_mb
-from .text import out_of_memory_hidden, out_of_memory_rows, outcome, rows
+from .text import device_name, ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows
 
 if TYPE_CHECKING:
-    from ..records import Measurement
+    from collections.abc import Sequence
+
+    from ..records import DeviceUsage, Measurement
 
 _CARD = 1024  # bytes, at most
 _NAME = 48  # characters of an owner's name
@@ -32,8 +34,25 @@ def report(measurement: Measurement) -> str:
     notes = "".join(f"<p>{escape(note)}</p>" for note in measurement.notes)
     return (
         f"<table><caption>{escape(caption)}</caption>"
-        f"<thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{notes}{_out_of_memory(measurement)}"
+        f"<thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{notes}"
+        f"{_out_of_memory(measurement)}{_details(measurement.gpus)}"
     )
+
+
+def _details(gpus: Sequence[DeviceUsage]) -> str:
+    """Where each device's memory is, folded: a row a device."""
+    found = {device_name(gpu, gpus): dict(ladder(gpu)) for gpu in gpus if gpu.ladder}
+    columns = dict.fromkeys(name for rungs in found.values() for name in rungs)
+    if not columns:
+        return ""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        f"<tr><th>{name}</th>"
+        + "".join(f"<td>{rounded_mb(rungs[c]) if c in rungs else ''}</td>" for c in columns)
+        + "</tr>"
+        for name, rungs in found.items()
+    )
+    return f"<details><summary>GPU memory</summary><table><tr><th>MB</th>{head}</tr>{body}</table></details>"
 
 
 def _out_of_memory(measurement: Measurement) -> str:

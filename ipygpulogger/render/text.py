@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import CellRecord
+from ..records import DRIVER, CellRecord
 from ..units import MB, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ..records import ChildrenUsage, Diagnosis, Measurement, OutOfMemory, Owner, Peak, RamUsage, Usage
+    from ..records import (
+        ChildrenUsage,
+        DeviceUsage,
+        Diagnosis,
+        Measurement,
+        Metric,
+        OutOfMemory,
+        Owner,
+        Peak,
+        RamUsage,
+        Usage,
+    )
 
 _NAMED = 8  # owners
 
@@ -55,7 +66,7 @@ def out_of_memory_hidden(card: OutOfMemory) -> str:
     """What the traceback and `Out` still hold; empty if nothing."""
     holders = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
     held = [(name, size_bytes) for name, size_bytes in holders if size_bytes]
-    return f"held by nothing else: {_listed(held)}" if held else ""
+    return f"hidden: {_listed(held)}" if held else ""
 
 
 def freed(hidden: Sequence[Owner], came_back: Mapping[str, tuple[int, ...]], *, complete: bool = True) -> str:
@@ -108,9 +119,44 @@ def rows(measurement: Measurement) -> Iterator[tuple[str, tuple[str, str, str], 
     gen = measurement.gen
     yield "Gen", _figures(gen, gen.after_bytes), _joined(_peak_remark(gen.peak), *_ram_remarks(measurement))
     for gpu in measurement.gpus:
-        name = "GPU" if len(measurement.gpus) == 1 else f"GPU{gpu.index}"
-        context = f"+ context {rounded_mb(gpu.context_bytes)} MB" if gpu.context_bytes >= MB else ""
-        yield name, _figures(gpu, gpu.used_bytes), _joined(_peak_remark(gpu.peak), context)
+        yield device_name(gpu, measurement.gpus), _device_figures(gpu), _joined(*_device_remarks(gpu))
+
+
+def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
+    """The name of a device's row: the framework's index, or NVML's where no framework sees the device."""
+    if len(gpus) == 1:
+        return "GPU"
+    hidden = gpu.backend == DRIVER and any(other.backend != DRIVER for other in gpus)
+    return f"{'NVML' if hidden else 'GPU'}{gpu.index}"
+
+
+def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
+    """Where a device's memory is, and what is said beside: names and bytes; empty where unknown."""
+    rungs: list[tuple[str, int]] = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
+    if not rungs or gpu.total_bytes is None:
+        return []
+    rungs.append(("total", gpu.total_bytes))
+    if gpu.headroom_bytes is not None:
+        rungs.append(("headroom", gpu.headroom_bytes))
+    if gpu.limit_bytes is not None:
+        rungs.append(("limit", gpu.limit_bytes))
+    if gpu.reserved_peak is not None:
+        rungs.append(("peak of tensors and cached", gpu.reserved_peak.lo_bytes))
+    if gpu.pools_bytes:
+        rungs.append(("in graphs and pools", gpu.pools_bytes))
+    return rungs
+
+
+def devices(gpus: Sequence[DeviceUsage]) -> str:
+    """The ladder of each device, for people."""
+    lines = []
+    for gpu in gpus:
+        lines.append(f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}")
+        found = ladder(gpu)
+        lines += [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in found]
+        if not found:
+            lines.append("  nobody tells how its memory is used")
+    return "\n".join(lines)
 
 
 def outcome(measurement: Measurement) -> str:
@@ -152,6 +198,32 @@ def _figures(usage: Usage, used_bytes: int | None) -> tuple[str, str, str]:
     return str(rounded_mb(usage.consumed_bytes)), str(rounded_mb(usage.peaked_bytes)), used
 
 
+def _device_figures(gpu: DeviceUsage) -> tuple[str, str, str]:
+    consumed, peaked, used = _figures(gpu, gpu.used_bytes)
+    return (consumed, peaked, used) if gpu.attributed else ("n/a", "n/a", used)
+
+
+def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
+    if gpu.attributed:
+        yield _peak_remark(gpu.peak)
+    else:
+        yield "(nobody tells which process uses it)"
+    if gpu.context_bytes >= MB:
+        yield f"+ context {rounded_mb(gpu.context_bytes)} MB"
+    if abs(gpu.unattributed_bytes) >= MB:
+        yield f"({rounded_mb(gpu.unattributed_bytes):+} MB outside the allocator, nobody tells whose)"
+    now_bytes, before_bytes = gpu.neighbours_bytes, gpu.neighbours_before_bytes
+    if now_bytes is not None and before_bytes is not None and abs(now_bytes - before_bytes) >= MB:
+        yield f"(other processes {rounded_mb(now_bytes)} MB)"
+    for metric in gpu.metrics:
+        known = metric.value is not None
+        yield f"({metric.name} {metric.value:.4g} {metric.unit})" if known else _unknown(metric)
+
+
+def _unknown(metric: Metric) -> str:
+    return f"({metric.name} n/a: {metric.reason})"
+
+
 def _peak_remark(peak: Peak) -> str:
     if peak.quality == "sampled" or peak.hi_bytes is None:
         return "(peak at least)"
@@ -165,6 +237,10 @@ def _ram_remarks(measurement: Measurement) -> tuple[str, ...]:
         remarks.append(f"({rounded_mb(kept)} MB kept by malloc)")
     if measurement.children:
         remarks.append(_children_remark(measurement.children))
+    pinned = measurement.pinned
+    if pinned and max(abs(pinned.consumed_bytes), pinned.peaked_bytes) >= MB:
+        peak = f", peak {rounded_mb(pinned.peak.lo_bytes)} MB" if pinned.peaked_bytes >= MB else ""
+        remarks.append(f"(pinned {rounded_mb(pinned.after_bytes)} MB{peak})")
     return tuple(remarks)
 
 
