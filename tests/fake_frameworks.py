@@ -269,7 +269,8 @@ class Fakes:
 
         def push_statistics():
             told = get_statistics()
-            allocator.stack.append(Pair())
+            if told is not None:
+                allocator.stack.append(Pair())
             return told
 
         def pop_statistics():
