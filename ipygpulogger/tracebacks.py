@@ -269,7 +269,9 @@ class _Advice:
     def _again(self) -> str:
         if self._free is None or self._available < self._need:
             return ""
-        return self._less("Run the cell again: there is room for it now.", "Run the cell again, it will fit.")
+        return self._less(
+            "Run the cell again: there is room for it now.", "Run the cell again: it fits then."
+        )
 
     def _expandable(self) -> str:
         autopsy, setting = self._autopsy, self._said.setting
@@ -320,12 +322,12 @@ class _Advice:
         return f"{_mb(self._asked - self._free)} too much were asked for"
 
     def _less(self, sentence: str, after: str = "") -> str:
-        """A step, and before it, where the failed cell still holds memory, the step that gives it back."""
+        """A step, and before it, where the failed cell still holds memory, what gives that back."""
         hidden = self._autopsy.hidden_bytes
-        steps = [f"`%gpulog free` gives {_mb(hidden)} back"] if hidden >= MB else []
+        steps = [f"`%gpulog free` (gives {_mb(hidden)} back)"] if hidden >= MB else []
         if self._left - hidden >= MB:
-            steps.append(f"{_mb(self._left - hidden)} are in variables that the cell set: `del` them")
-        return f"{'; '.join(steps)}. Then: {after or sentence}" if steps else sentence
+            steps.append(f"`del` what the cell put into variables ({_mb(self._left - hidden)})")
+        return f"First {' and '.join(steps)}. {after or sentence}" if steps else sentence
 
 
 # -- the error -------------------------------------------------------------------------------------

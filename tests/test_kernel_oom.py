@@ -1,0 +1,314 @@
+"""Cells that run out of memory, and `%gpulog free`, in a real kernel on the simulated machine."""
+
+import re
+
+import pytest
+from kernels import Kernel
+from memory import MB
+
+pytestmark = pytest.mark.torch
+
+START = """
+%load_ext ipygpulogger
+%gpulog start report=text {options}
+import torch
+def gpu(size_mb):
+    return torch.empty(int(size_mb * 2**20), dtype=torch.uint8, device='cuda')
+class Box:
+    def __init__(self, *values):
+        self.values = values
+class Small:
+    pass
+"""
+TOTAL_MB = 16384
+
+
+@pytest.fixture
+def kernel(gpu, kernel_env, tmp_path):
+    kernel_env.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+    with Kernel(kernel_env, tmp_path) as kernel:
+        yield kernel
+
+
+def begin(kernel, options=""):
+    for ran in (kernel.run(START.format(options=options)), kernel.run("torch.cuda.synchronize()")):
+        assert ran.status == "ok", ran.reply
+
+
+def theirs_mb(gpu):
+    """What the test process itself holds on the device: a neighbour of the kernel."""
+    row = gpu.dev[0].mine()
+    return row.used // MB if row else 0
+
+
+def kernels_mb(gpu, kernel):
+    """What the driver says that the kernel holds: the truth."""
+    return gpu.dev[0].mine(kernel.value("__import__('os').getpid()")).used // MB
+
+
+def allocated_mb(kernel):
+    return kernel.value("__import__('torch').cuda.memory_allocated()") / MB
+
+
+def card(ran):
+    """The card's lines, with their indentation."""
+    return ran.stdout[ran.stdout.index("Out of memory on") :].splitlines()
+
+
+def sizes(line):
+    """{name: MB} of "name 12 MB, other 3 MB"."""
+    return {name.strip(): int(mb) for name, mb in re.findall(r"([^,(:]+?) (\d+) MB", line)}
+
+
+def advice(ran):
+    return next(line for line in card(ran) if line.startswith("  -> "))[5:]
+
+
+DEATH = """
+def step(n):
+    act = gpu(2000)
+    return act, gpu(n)
+"""
+
+
+def test_a_death_in_a_function(kernel, gpu):
+    """The card names the variable that holds the most and the frame that still does; free gives it back."""
+    begin(kernel)
+    gpu.dev[0].add_process(4242, 1000 * MB)
+    kernel.run("x = gpu(6000)")
+    out = f"Out[{kernel.value('get_ipython().execution_count')}]"
+    kernel.run("Box(gpu(500))")
+    ran = kernel.run(DEATH + "step(9000)")
+    first, second, held, hidden, last = card(ran)[:5]
+    free_mb = kernel.value("__import__('torch').cuda.mem_get_info()[0]") // MB
+    assert first.startswith("Out of memory on cuda:0: asked 900")  # the error says 8.79 GiB
+    assert first.endswith(f", free {free_mb} MB")
+    neighbours_mb = 1000 + theirs_mb(gpu)
+    assert second == f"  live 8500 MB, cached 0 MB, fragmented 0 MB, other processes {neighbours_mb} MB"
+    assert held == f"  held by: x 6000 MB, last traceback: step.act 2000 MB, {out} 500 MB"
+    assert hidden == "  hidden: the last traceback 2000 MB, Out 500 MB"
+    assert last.startswith("  -> ")
+    assert "too much were asked for" in last
+    allocated, used = allocated_mb(kernel), kernels_mb(gpu, kernel)
+    ran = kernel.run("%gpulog free")
+    assert ran.stdout.startswith(f"dropped: last traceback (step.act 2000 MB), {out} 500 MB\n"), ran.stdout
+    assert "came back: cuda:0 2500 MB (the device 2500 MB), RAM " in ran.stdout
+    assert allocated - allocated_mb(kernel) == pytest.approx(2500, rel=0.01)
+    assert used - kernels_mb(gpu, kernel) == pytest.approx(2500, rel=0.01)
+    assert kernel.run("x.numel()").result == str(6000 * MB)
+
+
+CHAINED = """
+class Trainer:
+    def fit(self):
+        kept = [gpu(300)]
+        try:
+            self.epoch()
+        except RuntimeError as error:
+            raise ValueError('the epoch failed') from error
+
+    def epoch(self):
+        batch = {'x': gpu(700)}
+        try:
+            step(30000)
+        except RuntimeError:
+            cleaning = gpu(100)
+            raise RuntimeError('the step failed', cleaning)
+"""
+
+
+def test_chained_exceptions(kernel, gpu):
+    """The error is found behind two others, the frames of all three are named and given back."""
+    begin(kernel)
+    kernel.run("x = gpu(100)")
+    ran = kernel.run(DEATH + CHAINED + "Trainer().fit()")
+    assert "failed: ValueError" in ran.stdout
+    owners = {name.rpartition(".")[2]: mb for name, mb in sizes(card(ran)[2].replace("held by:", "")).items()}
+    assert owners == {"act": 2000, "batch": 700, "kept": 300, "x": 100, "cleaning": 100}
+    before = allocated_mb(kernel), kernels_mb(gpu, kernel)
+    kernel.run("%gpulog free")
+    assert before[0] - allocated_mb(kernel) == pytest.approx(3100, rel=0.01)
+    assert before[1] - kernels_mb(gpu, kernel) == pytest.approx(3100, rel=0.01)
+
+
+def test_nothing_hidden(kernel):
+    """Free says so, twice, and leaves variables alone."""
+    begin(kernel)
+    kernel.run("x = gpu(100)")
+    for _ in range(2):
+        ran = kernel.run("%gpulog free")
+        assert ran.stdout.startswith("nothing hidden: no array was in Out or in a traceback\n")
+        assert "came back: cuda:0 0 MB (the device 0 MB), RAM 0 MB\n" in ran.stdout
+    assert allocated_mb(kernel) == 100
+
+
+@pytest.mark.parametrize(
+    "source", ["1 / 0", "raise RuntimeError('CUDA error: device-side assert triggered')"]
+)
+def test_another_error_has_no_card(kernel, source):
+    """Nor does a cell that caught the error."""
+    begin(kernel)
+    ran = kernel.run(source)
+    assert "failed: " in ran.stdout
+    assert "Out of memory" not in ran.stdout
+    ran = kernel.run("try:\n    gpu(99000)\nexcept torch.OutOfMemoryError:\n    pass")
+    assert ran.status == "ok"
+    assert "Out of memory" not in ran.stdout
+    assert kernel.value("get_ipython().user_ns['il'].record.out_of_memory is None")
+
+
+# -- the one next step, taken ----------------------------------------------------------------------
+
+
+def test_advice_free(kernel):
+    """Where `Out` holds what is missing: free, run again, and it fits."""
+    begin(kernel)
+    kernel.run("Box(gpu(6000))")
+    ran = kernel.run("y = gpu(10000)")
+    assert advice(ran) == "First `%gpulog free` (gives 6000 MB back). Run the cell again: it fits then."
+    kernel.run("%gpulog free")
+    assert kernel.run("y = gpu(10000)").status == "ok"
+
+
+def test_advice_again(kernel):
+    """Where an earlier traceback held it, which this error replaced: run it again, and it fits."""
+    begin(kernel)
+    kernel.run("def f():\n    act = gpu(6000)\n    1 / 0\nf()")
+    ran = kernel.run("y = gpu(10000)")
+    assert advice(ran) == "Run the cell again: there is room for it now."
+    assert kernel.run("y = gpu(10000)").status == "ok"
+
+
+def test_no_advice_to_free_what_is_needed_again(kernel):
+    """What the failed cell's frames hold would be enough, but the cell makes it again."""
+    begin(kernel)
+    kernel.run("x = gpu(6000)")
+    ran = kernel.run(DEATH + "step(8500)")
+    assert "too much were asked for: use less at once." in advice(ran)
+    kernel.run("%gpulog free")
+    assert kernel.run("step(8500)").status == "error"
+    kernel.run("%gpulog free")
+    assert kernel.run("step(7000)").status == "ok"
+
+
+FRAGMENTED = "a = gpu(12000); del a; b = gpu(100); c = gpu(11950)"
+
+
+def test_advice_expandable_segments(kernel, kernel_env, tmp_path):
+    """Cached memory would be enough, but lies beside a tensor; not said to those who have them on."""
+    begin(kernel, "clear_cache=False")
+    ran = kernel.run(FRAGMENTED)
+    assert advice(ran) == (
+        "Restart the kernel with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, set before torch is"
+        " imported: 11900 MB lie unused in pieces between tensors."
+    )
+    assert "cached 11900 MB, fragmented 11900 MB" in ran.stdout
+    kernel.run("import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'")
+    assert "Restart" not in advice(kernel.run("del b; " + FRAGMENTED))
+
+
+def test_advice_other_processes(kernel, gpu):
+    """The neighbour is named; without it the cell runs."""
+    begin(kernel)
+    neighbour = gpu.dev[0].add_process(4242, 9000 * MB)
+    ran = kernel.run("y = gpu(10000)")
+    assert f"Without the {9000 + theirs_mb(gpu)} MB of other processes (process" in advice(ran)
+    assert "4242" in advice(ran)
+    neighbour.kind = neighbour.used = 0
+    assert kernel.run("y = gpu(10000)").status == "ok"
+
+
+def test_advice_limit(kernel):
+    """The process's own limit is named; without it the cell runs."""
+    begin(kernel)
+    kernel.run("torch.cuda.set_per_process_memory_fraction(0.25)")
+    ran = kernel.run("y = gpu(5000)")
+    assert "Raise the limit that this process set itself" in advice(ran)
+    assert kernel.run("torch.cuda.set_per_process_memory_fraction(1.0); y = gpu(5000)").status == "ok"
+
+
+BATCH = {
+    "an argument": "def step(batch_size):\n    a, b = gpu({a} * batch_size), gpu({b} * batch_size)\n"
+    "    return gpu({c} * batch_size)\nstep({n})",
+    "a global": "BS = {n}\ndef step():\n    a, b = gpu({a} * BS), gpu({b} * BS)\n    return gpu({c} * BS)\nstep()",
+    "an attribute": "args = Small(); args.train_batch_size = {n}\ndef step(args):\n    n = args.train_batch_size\n"
+    "    a, b = gpu({a} * n), gpu({b} * n)\n    return gpu({c} * n)\nstep(args)",
+    "a leading dimension": "def step(n):\n    a = gpu({a} * n).view(n, -1)\n    b = gpu({b} * n).view(n, -1)\n"
+    "    return gpu({c} * n)\nstep({n})",
+    "the cell's own": "bs = {n}\na = gpu({a} * bs); b = gpu({b} * bs); c = gpu({c} * bs)",
+}
+
+
+@pytest.mark.parametrize("how", BATCH)
+@pytest.mark.parametrize(
+    ("fixed", "parts", "batch"), [(2000, (30, 20, 40), 200), (100, (1, 1, 150), 900), (9000, (7, 1, 1), 750)]
+)
+def test_advice_batch(kernel, how, fixed, parts, batch):
+    """The number it names fits, and two more do not; they fail at the last of three allocations."""
+    begin(kernel)
+    kernel.run(f"x = gpu({fixed})")
+    a, b, c = parts
+    source = BATCH[how].replace("{a}", str(a)).replace("{b}", str(b)).replace("{c}", str(c))
+    ran = kernel.run(source.replace("{n}", str(batch)))
+    fits, of = map(int, re.search(r"smaller batch: (\d+) instead of (\d+)", advice(ran)).groups())
+    assert of == batch
+    assert ("`del` what" in advice(ran)) == (how == "the cell's own")
+    kernel.run("%gpulog free")
+    kernel.run("a = b = c = None")
+    assert kernel.run(source.replace("{n}", str(fits))).status == "ok"
+    kernel.run("a = b = c = None")
+    ran = kernel.run(source.replace("{n}", str(max(fits + 2, round(fits * 1.004)))))
+    assert ran.status == "error"
+
+
+# -- other ways to die -----------------------------------------------------------------------------
+
+
+def test_the_second_device(kernel):
+    """The card is of the device that was full; the other's owners are not on it."""
+    begin(kernel)
+    kernel.run("x = gpu(3000); y = torch.empty(4000 << 20, dtype=torch.uint8, device='cuda:1')")
+    ran = kernel.run("z = torch.empty(20000 << 20, dtype=torch.uint8, device='cuda:1')")
+    assert card(ran)[0].startswith("Out of memory on cuda:1: asked ")
+    assert card(ran)[2] == "  held by: y 4000 MB"
+
+
+def test_in_a_capture_and_compact(kernel):
+    """A nested cell has its card inside the capture, and the one around it says the same."""
+    begin(kernel, "compact=True")
+    ran = kernel.run("%%capture captured\n" + DEATH + "step(30000)")
+    assert "| failed: OutOfMemoryError\nOut of memory on cuda:0" in ran.stdout or ran.status == "ok"
+    inner = kernel.run("captured.show()").stdout
+    assert "| failed: OutOfMemoryError\nOut of memory on cuda:0" in inner
+    assert "last traceback: step.act 2000 MB" in inner
+
+
+@pytest.mark.parametrize("report", ["text", "rich", "none", "stopped"])
+def test_it_pins_nothing(kernel, report):
+    """Memory comes back exactly when it does without us, and the debugger's traceback is whole."""
+    begin(kernel)
+    kernel.run("il.stop()" if report == "stopped" else f"%gpulog start report={report}")
+    kernel.run(DEATH + "step(30000)")
+    inspect = "__import__('sys').last_traceback.tb_next.tb_next.tb_frame.f_locals['act'].numel()"
+    assert kernel.value(inspect) == 2000 * MB
+    assert allocated_mb(kernel) == 2000
+    kernel.run("1")
+    assert allocated_mb(kernel) == 2000
+    kernel.run(
+        "import sys\nfor name in ('last_type', 'last_value', 'last_traceback', 'last_exc'):\n"
+        "    sys.__dict__.pop(name, None)\nget_ipython().InteractiveTB.tb = None\nimport gc; gc.collect()"
+    )
+    assert allocated_mb(kernel) == 0
+
+
+def test_the_rich_card(kernel):
+    """A table of its own, and the whole of it in the record of the notebook."""
+    begin(kernel)
+    kernel.run("%gpulog start report=rich")
+    ran = kernel.run(DEATH + "step(30000)")
+    data = ran.displays[-1]["data"]
+    assert "Out of memory on cuda:0" in data["text/html"]
+    assert "last traceback: step.act" in data["text/html"]
+    record = data["application/vnd.ipygpulogger.v1+json"]["out_of_memory"]
+    assert record["owners"][0]["name"] == "last traceback: step.act"
+    assert record["traceback_bytes"] == 2000 * MB

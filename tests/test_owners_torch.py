@@ -1,0 +1,88 @@
+"""Who holds torch's memory: models, gradients, optimizers, views; counted once, without a warning."""
+
+import warnings
+
+import pytest
+import torch
+
+from ipygpulogger.owners import Root, walk
+from ipygpulogger.sources.torch import Torch
+
+pytestmark = pytest.mark.torch
+
+
+def held(names):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns whoever reads `.grad` of an intermediate result
+        found = walk([Root(name, "variable", value) for name, value in names.items()], [Torch().holding])
+    assert found.complete
+    return {owner.name: owner.size_bytes for owner in found.owners if owner.device == "cuda:0"}
+
+
+def floats(*shape, **how):
+    return torch.empty(*shape, device="cuda", **how)
+
+
+def fill(model):
+    """As after a step: gradients and an optimizer's two moments; no kernel need run."""
+    optimizer = torch.optim.Adam(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.empty_like(parameter)
+        state = optimizer.state[parameter]
+        state["exp_avg"], state["exp_avg_sq"] = torch.empty_like(parameter), torch.empty_like(parameter)
+    return optimizer
+
+
+def model(layers=4):
+    net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(layers)])
+    net.register_buffer("table", torch.empty(1000))
+    net[0].weight = net[1].weight  # tied
+    return net.to("cuda")
+
+
+def test_model_gradients_and_optimizer(cuda):
+    """Parameters, buffers and gradients are the model's, the moments the optimizer's, to the byte."""
+    net = model()
+    optimizer = fill(net)
+    weights = sum(p.nbytes for p in net.parameters())
+    assert held({"net": net, "optimizer": optimizer}) == {"net": 2 * weights + 4000, "optimizer": 2 * weights}
+    assert held({"optimizer": optimizer, "net": net}) == {"optimizer": 4 * weights, "net": 4000}
+
+
+def test_views_and_shared_storage(cuda):
+    """A view holds the whole block, and whoever comes first has it."""
+    block = floats(1 << 20)
+    names = {"part": block[5:7], "block": block, "again": [block.view(2, -1), block.detach()]}
+    assert held(names) == {"part": 4 << 20}
+
+
+def test_an_intermediate_results_gradient_is_not_asked_for(cuda):
+    """Reading it would print a warning into the user's cell."""
+    leaf = floats(1 << 20, requires_grad=True)
+    assert held({"result": leaf[2:] * 1, "kept": leaf.view(-1)}).keys() == {"result", "kept"}
+
+
+def test_subclasses_and_attributes(cuda):
+    """A subclass, and what hangs on a tensor as an attribute."""
+
+    class Mine(torch.Tensor):
+        pass
+
+    tensor = floats(1 << 10).as_subclass(Mine)
+    tensor.extra = floats(1 << 11)
+    assert held({"a": tensor}) == {"a": (4 << 10) + (4 << 11)}
+
+
+def test_sparse_meta_and_fake(cuda):
+    """What has no storage of its own is passed over; its neighbours are not."""
+    indices = torch.zeros((2, 3), dtype=torch.int64)
+    sparse = torch.sparse_coo_tensor(indices, torch.ones(3), (5, 5))
+    assert held({"a": [sparse, torch.empty(5, device="meta"), floats(1 << 10)]}) == {"a": 4 << 10}
+
+
+def test_a_large_model_is_walked_within_the_budget(cuda):
+    """Two thousand modules with their optimizer: complete within the default half second."""
+    net = model(layers=2000)
+    weights = sum(p.nbytes for p in net.parameters())
+    optimizer = fill(net)
+    assert held({"net": net, "optimizer": optimizer}) == {"net": 2 * weights + 4000, "optimizer": 2 * weights}
