@@ -174,7 +174,6 @@ class IPyGPULogger(Configurable):
         scope = Scope(
             reset_peaks=self.reset_peaks,
             all_devices=self.devices == "all",
-            timeline=True,
             metrics=self.metrics,
         )
         self._scopes[cell] = scope, cell.hooks_s
@@ -216,7 +215,9 @@ class IPyGPULogger(Configurable):
             current_gpu=machine().current_gpu(),
         )
         if autopsy is not None:
-            record = replace(record, out_of_memory=autopsy.verdict(record.gpus))
+            late = () if autopsy.complete else ("There was no time to find all who hold memory.",)
+            verdict = autopsy.verdict(record.gpus)
+            record = replace(record, out_of_memory=verdict, notes=(*record.notes, *late))
         self._history.append(record)
         self._show(record)
 

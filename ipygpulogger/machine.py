@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .peaks import PeakOwner
+from .records import DRIVER
 from .sampler import Sampler
 from .sources import Device, DeviceCounter, DeviceMemory, Framework, Unavailable
 from .sources.cupy import CuPy
@@ -313,7 +314,7 @@ class Machine:
         uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
         if uuid not in self._outside or self._outside[uuid][0] != other:
             own, listed = self.nvml.processes(uuid)
-            if reserved is not None and own is not None and own <= reserved:
+            if device.backend != DRIVER and own is not None and own <= (reserved or 0):
                 own = listed = None  # with a context it is more than that: this is not about us
             self._outside[uuid] = other, None if own is None else own - (reserved or 0), listed
         _, outside, listed = self._outside[uuid]

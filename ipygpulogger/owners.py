@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Kind = Literal["variable", "output", "traceback", "other"]
 
 _BUDGET_S = 0.5
-_TURN = 20_000  # objects of one name before the next one has its turn: a huge list starves nobody
+_TURN = 0.4  # of the time left is one name's, until the next has its turn: a huge list starves nobody
 _LOOK_AT_CLOCK = 256  # objects
 _LARGE = 100_000  # items: a larger container is walked item by item instead of listed at once
 
@@ -164,11 +164,13 @@ class _Walk:
 
     def _go(self, path: _Path) -> bool:
         """One turn; whether the path is at its end."""
-        for turn in range(_TURN):
+        now_s = time.monotonic()
+        turn_ends_s = now_s + _TURN * (self._deadline_s - now_s)
+        for step in itertools.count():
             if not path.open:
                 return True
-            if turn % _LOOK_AT_CLOCK == 0 and time.monotonic() > self._deadline_s:
-                self._complete = False
+            if step % _LOOK_AT_CLOCK == 0 and (now_s := time.monotonic()) > turn_ends_s:
+                self._complete = now_s <= self._deadline_s
                 return False
             try:
                 value = next(path.open[-1])
@@ -178,7 +180,7 @@ class _Walk:
                 path.open.pop()
             else:
                 self._visit(path, value)
-        return False
+        raise AssertionError("a count has no end")
 
     def _visit(self, path: _Path, value: Any) -> None:
         if type(value) in _LEAVES or id(value) in self._seen:
@@ -236,7 +238,7 @@ def _children(value: Any) -> Iterator[Any] | None:
     """What an object refers to, without what leads out of it; None where nothing is to be seen."""
     kind = type(value)
     if kind in _CONTAINERS and kind.__len__(value) <= _LARGE:
-        return iter(gc.get_referents(value))
+        return _seen_into(value) if value else None
     if issubclass(kind, ModuleType) or _module_name(kind).partition(".")[0] == _OUR_PACKAGE:
         return None
     if issubclass(kind, type):
@@ -247,7 +249,11 @@ def _children(value: Any) -> Iterator[Any] | None:
     if base is not None and base.__len__(value) > _LARGE:  # type: ignore[attr-defined]
         return _items(base, value)
     outside = (value.__globals__, value.__builtins__) if kind is FunctionType else ()
-    return iter([one for one in gc.get_referents(value) if not any(one is other for other in outside)])
+    return iter([one for one in _seen_into(value) if not any(one is other for other in outside)])
+
+
+def _seen_into(value: Any) -> Iterator[Any]:
+    return iter([one for one in gc.get_referents(value) if type(one) not in _LEAVES])
 
 
 def _items(base: type, value: Any) -> Iterator[Any]:

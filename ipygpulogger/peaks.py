@@ -173,6 +173,8 @@ class PeakOwner:
     def adopt(self) -> Interval:
         """Begin an interval over a counter that came to life after its scope began: from zero."""
         with self._lock:
+            if not self._open:
+                self.counter.watch(on=True)
             look = self.counter.look()
             self._fold(look)
             unborn = look._replace(

@@ -117,7 +117,7 @@ class _DeviceWatch:
         """Whether a sample stood above all that the allocators and both ends can explain."""
         if after.other is None:
             return False
-        ends_bytes = max(after.other, (self.before and self.before.other) or 0) + MB
+        ends_bytes = max(after.other, (self.before and self.before.other) or 0, 0) + MB
         reserved = together(list(self.intervals.values()), RESERVED)
         return self.highest_other_bytes > ends_bytes or (
             reserved.hi_bytes is not None and self.highest_used_bytes > reserved.hi_bytes + ends_bytes
@@ -136,7 +136,6 @@ class Scope:
         *,
         reset_peaks: bool = True,
         all_devices: bool = False,
-        timeline: bool = False,
         metrics: Container[str] = (),
     ) -> None:
         """Prepare a scope; nothing is measured before `open`.
@@ -145,12 +144,11 @@ class Scope:
             on: The machine; by default the process's own.
             reset_peaks: Reset the kernel's peak counter.
             all_devices: Tell of devices that this process does not use, too.
-            timeline: Follow general RAM over a long scope even where there is no device.
             metrics: What else to measure on each device: "energy", "utilization".
         """
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
-        self._timeline, self._metrics = timeline, metrics
+        self._metrics = metrics
         self._ram_timeline = Timeline()
         self._watches: dict[tuple[str, int], _DeviceWatch] = {}
         self._pinned: dict[PeakOwner, Interval] = {}
@@ -172,7 +170,7 @@ class Scope:
                     self._begin(device, owners)
             self._begin_raw()
             self._pinned = {owner: owner.open() for owner in on.pinned()}
-            if self._timeline or any(watch.device.uuid for watch in self._watches.values()):
+            if any(watch.device.uuid for watch in self._watches.values()):
                 self._sampling = True
                 on.sampler.start()
             self._heap = on.process.heap()

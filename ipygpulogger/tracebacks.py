@@ -145,6 +145,7 @@ def examine(error: BaseException | None, shell: Any, frameworks: Sequence[Framew
         memory.free_bytes if memory else None,
         said.allowed_bytes or (counter.limit_bytes() if counter else None),
         tuple(owner for owner in found.owners if owner.device == device),
+        found.complete,
         _batch_of(error, shell, holdings),
     )
 
@@ -162,6 +163,7 @@ class Autopsy:
         free: Free on the device.
         limit: The most the framework lets itself reserve.
         owners: Who holds the device's arrays, the largest first.
+        complete: Whether there was time to find them all.
         batch: What the failed code's memory seems to grow with.
     """
 
@@ -173,6 +175,7 @@ class Autopsy:
     free: int | None
     limit: int | None
     owners: tuple[Owner, ...]
+    complete: bool
     batch: Batch | None
 
     def verdict(self, usages: Sequence[DeviceUsage]) -> OutOfMemory:

@@ -104,14 +104,16 @@ def test_two_devices_in_one_cell(kernel):
 
 
 def test_a_neighbour_is_not_this_cells(kernel, gpu):
-    """3000 MB of another process's that appear during a cell: consumed 0, used shows them."""
+    """3000 MB of another process's that appear during a cell: consumed 0, and the row shows them."""
     kernel.run(START.format(options=""))
     kernel.run("import torch")
     kernel.run("1")
     asked = kernel.send("print('here', flush=True); input_ = __import__('time').sleep(0.5)")
     kernel.wait_for_print(asked, "here")
     gpu.dev[0].add_process(1, 3000 * MB)
-    assert rows(kernel.wait(asked))["GPU"] == (0, 0, 3500, "")
+    now_mb = 3000 + THEIRS_MB["GPU"]
+    assert rows(kernel.wait(asked))["GPU"] == (0, 0, 3500, f"(other processes {now_mb} MB)")
+    assert rows(kernel.run("1"))["GPU"] == (0, 0, 3500, "")
     assert value_of(kernel.run("il.record.gpus[0].neighbours_bytes >> 20")) == str(3000 + THEIRS_MB["GPU"])
 
 

@@ -76,7 +76,7 @@ def test_subclasses_and_attributes(cuda):
 def test_sparse_meta_and_fake(cuda):
     """What has no storage of its own is passed over; its neighbours are not."""
     indices = torch.zeros((2, 3), dtype=torch.int64)
-    sparse = torch.sparse_coo_tensor(indices, torch.ones(3), (5, 5))
+    sparse = torch.sparse_coo_tensor(indices, torch.ones(3), (5, 5), check_invariants=True)
     assert held({"a": [sparse, torch.empty(5, device="meta"), floats(1 << 10)]}) == {"a": 4 << 10}
 
 

@@ -982,7 +982,7 @@ def test_the_doctor_names_every_source(extension, capsys):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("%gpulog fly", "has no 'fly'; it has start, stop, status, doctor"),
+        ("%gpulog fly", "has no 'fly'; it has start, stop, status, free, doctor"),
         ("%gpulog START", "has no 'START'"),
         ("%gpulog stop now", "stop takes no options"),
         ("%gpulog status --all", "status takes no options"),
