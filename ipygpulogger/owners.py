@@ -166,12 +166,12 @@ class _Walk:
         """One turn; whether the path is at its end."""
         now_s = time.monotonic()
         turn_ends_s = now_s + _TURN * (self._deadline_s - now_s)
-        for step in itertools.count():
-            if not path.open:
-                return True
+        step = 0
+        while path.open:
             if step % _LOOK_AT_CLOCK == 0 and (now_s := time.monotonic()) > turn_ends_s:
                 self._complete = now_s <= self._deadline_s
                 return False
+            step += 1
             try:
                 value = next(path.open[-1])
             except StopIteration:
@@ -180,7 +180,7 @@ class _Walk:
                 path.open.pop()
             else:
                 self._visit(path, value)
-        raise AssertionError("a count has no end")
+        return True
 
     def _visit(self, path: _Path, value: Any) -> None:
         if type(value) in _LEAVES or id(value) in self._seen:
