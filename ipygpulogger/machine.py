@@ -173,7 +173,7 @@ class Machine:
         return [
             self.process.diagnose(),
             self.nvml.diagnose(),
-            *(diagnosis for _, diagnosis in self._each(lambda framework: framework.diagnose())),
+            *filter(None, (diagnosis for _, diagnosis in self._each(lambda f: f.diagnose()))),
         ]
 
     def take_notes(self) -> tuple[str, ...]:

@@ -370,7 +370,7 @@ class Scope:
         except Unavailable as reason:
             return Metric(name, None, unit, str(reason))
         if self.time_s < ENERGY_RESOLVES_S or not used_j:
-            return Metric(name, None, unit, "too short: the driver's counter moves in steps")
+            return Metric(name, None, unit, "too short for the driver's counter")
         return Metric(name, used_j, unit)
 
     def _children_usage(self) -> ChildrenUsage | None:

@@ -215,13 +215,14 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
     now_bytes, before_bytes = gpu.neighbours_bytes, gpu.neighbours_before_bytes
     if now_bytes is not None and before_bytes is not None and abs(now_bytes - before_bytes) >= MB:
         yield f"(other processes {rounded_mb(now_bytes)} MB)"
-    for metric in gpu.metrics:
-        known = metric.value is not None
-        yield f"({metric.name} {metric.value:.4g} {metric.unit})" if known else _unknown(metric)
+    if gpu.metrics:
+        yield f"({', '.join(map(_metric, gpu.metrics))})"
 
 
-def _unknown(metric: Metric) -> str:
-    return f"({metric.name} n/a: {metric.reason})"
+def _metric(metric: Metric) -> str:
+    if metric.value is None:
+        return f"{metric.name} n/a: {metric.reason}"
+    return f"{metric.name} {metric.value:.4g} {metric.unit}"
 
 
 def _peak_remark(peak: Peak) -> str:

@@ -6,6 +6,7 @@ user has not already imported, except by the documented preload.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -171,7 +172,7 @@ class Framework(ABC):
     Everything but `counters` may be left as it is here.
 
     Attributes:
-        name: What people call it: "torch".
+        name: The module's: "torch".
         on_user_reset: Set by the engine. Where users can reset the very counter that we reset, a
             wrapper of ours calls it with the device's index and the user's own reset.
     """
@@ -207,11 +208,16 @@ class Framework(ABC):
         """The memory behind one of the framework's arrays; None for any other value."""
         return None
 
-    def diagnose(self) -> Diagnosis:
-        """What is exact here, and why."""
+    def diagnose(self) -> Diagnosis | None:
+        """What is exact here, and why; None where the user has nothing to do with the framework."""
         counters = list(self.counters())
         if not counters:
-            return Diagnosis(self.name, "absent", "uses no device in this process so far")
-        states = {"resettable": "exact", "monotone": "bounded", "sampled": "sampled"}
+            known = self.name in sys.modules
+            return Diagnosis(self.name, "absent", "uses no device in this process so far") if known else None
+        states: dict[PeakClass, Literal["exact", "bounded", "sampled"]] = {
+            "resettable": "exact",
+            "monotone": "bounded",
+            "sampled": "sampled",
+        }
         devices = ", ".join(f"{counter.device.backend}:{counter.device.index}" for counter in counters)
-        return Diagnosis(self.name, states[counters[0].peak_class], f"its allocator on {devices}")  # type: ignore[arg-type]
+        return Diagnosis(self.name, states[counters[0].peak_class], f"its allocator on {devices}")

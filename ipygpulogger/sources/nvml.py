@@ -167,7 +167,7 @@ class Nvml:
         now_s = time.time()
         values = [s.sampleValue.uiVal for s in samples if since_s <= s.timeStamp / 1e6 <= now_s]
         if not values:
-            raise Unavailable("too short: the driver looks only a few times a second")
+            raise Unavailable("too short for the driver's samples")
         return float(sum(values) / len(values))
 
     def take_notes(self) -> tuple[str, ...]:
