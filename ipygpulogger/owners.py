@@ -27,6 +27,7 @@ from types import (
     MemberDescriptorType,
     ModuleType,
     TracebackType,
+    WrapperDescriptorType,
 )
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -46,12 +47,13 @@ _TURN = 0.4  # of the time left is one name's, until the next has its turn: a hu
 _LOOK_AT_CLOCK = 256  # objects
 _LARGE = 100_000  # items: a larger container is walked item by item instead of listed at once
 
-_LEAVES = frozenset(
-    {int, float, complex, bool, str, bytes, bytearray, memoryview, range, slice, type(None), type(...)}
-    | {type(NotImplemented), CodeType}
-)
-_C_ATTRIBUTES = (GetSetDescriptorType, MemberDescriptorType)
 _CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
+# By id, for a class of the user's may have a metaclass with a `__hash__` or an `__eq__` of its own.
+_PLAIN_CONTAINERS = frozenset(map(id, _CONTAINERS))
+_LEAVES = frozenset(
+    map(id, (int, float, complex, bool, str, bytes, bytearray, memoryview, range, slice, CodeType))
+) | {id(type(None)), id(type(...)), id(type(NotImplemented))}
+_C_ATTRIBUTES = frozenset(map(id, (GetSetDescriptorType, MemberDescriptorType)))
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")
 _PARTS += ("InteractiveTB", "SyntaxTB", "last_execution_result", "kernel")
@@ -60,11 +62,14 @@ _LAST = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
 _OUR_PACKAGE = __name__.partition(".")[0]
 _THE_SHELLS_PACKAGES = {"IPython", "ipykernel", _OUR_PACKAGE}
 _CODE_WITH_FAST_LOCALS = 1  # CO_OPTIMIZED: of a function; a cell's own code has its names in a dict
+_PYTHONS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of every class that Python code made
 _SNAPSHOTS = sys.version_info < (3, 13)  # reading a frame's locals leaves a copy of them in the frame
 
 # C accessors, which no class of the user's can override.
 _namespace_of_class: Callable[[Any], Any] = vars(type)["__dict__"].__get__
 _namespace_of_module: Callable[[Any], Any] = vars(ModuleType)["__dict__"].__get__
+_bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
+_flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
 _module_of: Callable[[Any], Any] = vars(type)["__module__"].__get__
 _message_parts: Callable[[Any], Any] = vars(BaseException)["args"].__get__
 _cause: Callable[[Any], Any] = vars(BaseException)["__cause__"].__get__
@@ -149,6 +154,7 @@ class _Walk:
         self._deadline_s = time.monotonic() + budget_s
         self._sizes: dict[tuple[str, str, Kind], int] = {}
         self._claimed: set[Any] = set()
+        self._askable: dict[int, bool] = {}
         # By id. Only objects that others keep alive come in here, so no id is used twice.
         self._seen = {id(value) for value in closed}
         self._seen.update(id(_namespace_of_module(module)) for module in _modules())
@@ -183,10 +189,10 @@ class _Walk:
         return True
 
     def _visit(self, path: _Path, value: Any) -> None:
-        if type(value) in _LEAVES or id(value) in self._seen:
+        if id(type(value)) in _LEAVES or id(value) in self._seen:
             return
         self._seen.add(id(value))
-        if type(value) not in _CONTAINERS and self._claim(path.root, value):
+        if self._may_be_asked(type(value)) and self._claim(path.root, value):
             gradient = _gradient(value)
             if gradient is not None:
                 self._claim(path.root, gradient)
@@ -194,9 +200,15 @@ class _Walk:
         if children is not None:
             path.open.append(children)
 
+    def _may_be_asked(self, kind: type) -> bool:
+        known = self._askable.get(id(kind))  # the class lives as long as the value that is looked at
+        if known is None:
+            known = self._askable[id(kind)] = id(kind) not in _PLAIN_CONTAINERS and _may_be_asked(kind)
+        return known
+
     def _claim(self, root: Root, value: Any) -> bool:
         """Whether it is an array; if nobody else has it, it is this root's."""
-        holding = holding_of(value, self._holdings)
+        holding = _asked(value, self._holdings)
         if holding is None:
             return False
         if holding.size_bytes and holding.key not in self._claimed:
@@ -208,6 +220,10 @@ class _Walk:
 
 def holding_of(value: Any, holdings: Holdings) -> Holding | None:
     """What the frameworks say of a value; None for what is no array of theirs."""
+    return _asked(value, holdings) if _may_be_asked(type(value)) else None
+
+
+def _asked(value: Any, holdings: Holdings) -> Holding | None:
     for holding in holdings:
         with contextlib.suppress(Exception):  # a broken array, of which nothing can be said
             found = holding(value)
@@ -227,17 +243,40 @@ def _gradient(array: Any) -> Any:
 
 
 def _own_attribute(value: Any, name: str) -> Any:
-    for base in type(value).__mro__:
-        found = _namespace_of_class(base).get(name)
-        if found is not None:
-            return found.__get__(value) if type(found) in _C_ATTRIBUTES else None
-    return None
+    found, _ = _defined(type(value), name)
+    return found.__get__(value) if id(type(found)) in _C_ATTRIBUTES else None
+
+
+def _defined(kind: type, name: str) -> tuple[Any, type]:
+    """What a class or the nearest of its bases says of a name; (None, object) if none does."""
+    for base in _bases_of(kind):
+        namespace = _namespace_of_class(base)
+        if name in namespace:
+            return namespace[name], base
+    return None, object
+
+
+def _may_be_asked(kind: type) -> bool:
+    """Whether a framework may look at such a value without running code of the user's.
+
+    `isinstance` reads `__class__`, and JAX's reads more. Where a class answers that with Python code
+    of its own, only one that descends from a C type, as torch's tensors do, can be an array at all.
+    """
+    for name in ("__class__", "__getattribute__", "__getattr__"):
+        found, base = _defined(kind, name)
+        if base is not object and id(type(found)) not in _C_ATTRIBUTES | {id(WrapperDescriptorType)}:
+            return any(not _flags_of(base) & _PYTHONS and not _is_builtin(base) for base in _bases_of(kind))
+    return True
+
+
+def _is_builtin(kind: type) -> bool:
+    return _module_name(kind) in ("builtins", "collections")
 
 
 def _children(value: Any) -> Iterator[Any] | None:
     """What an object refers to, without what leads out of it; None where nothing is to be seen."""
     kind = type(value)
-    if kind in _CONTAINERS and kind.__len__(value) <= _LARGE:
+    if id(kind) in _PLAIN_CONTAINERS and kind.__len__(value) <= _LARGE:
         return _seen_into(value) if value else None
     if issubclass(kind, ModuleType) or _module_name(kind).partition(".")[0] == _OUR_PACKAGE:
         return None
@@ -253,7 +292,7 @@ def _children(value: Any) -> Iterator[Any] | None:
 
 
 def _seen_into(value: Any) -> Iterator[Any]:
-    return iter([one for one in gc.get_referents(value) if type(one) not in _LEAVES])
+    return iter([one for one in gc.get_referents(value) if id(type(one)) not in _LEAVES])
 
 
 def _items(base: type, value: Any) -> Iterator[Any]:

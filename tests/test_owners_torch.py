@@ -66,7 +66,8 @@ def test_subclasses_and_attributes(cuda):
     """A subclass, and what hangs on a tensor as an attribute."""
 
     class Mine(torch.Tensor):
-        pass
+        def __getattr__(self, name):
+            raise AttributeError(name)
 
     tensor = floats(1 << 10).as_subclass(Mine)
     tensor.extra = floats(1 << 11)
