@@ -25,6 +25,11 @@ class Facts(NamedTuple):
     total_bytes: int | None = None
 
 
+def absent() -> bool:
+    """Whether it is sure that nothing in this process uses CUDA: its library is not loaded."""
+    return hasattr(os, "RTLD_NOLOAD") and _library() is None
+
+
 def contexts() -> tuple[int, ...] | None:
     """The devices, by ordinal, on which this process has a context; None where nobody can tell.
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from . import driver
 from .peaks import PeakOwner
 from .records import DRIVER
 from .sampler import Sampler
@@ -313,7 +314,7 @@ class Machine:
             return Holdings(allocated, reserved, memory, None, None)
         uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
         if uuid not in self._outside or self._outside[uuid][0] != other:
-            own, listed = self.nvml.processes(uuid)
+            own, listed = self.nvml.processes(uuid) if self._may_use(device) else (0, None)
             if device.backend != DRIVER and own is not None and own <= (reserved or 0):
                 own = listed = None  # with a context it is more than that: this is not about us
             self._outside[uuid] = other, None if own is None else own - (reserved or 0), listed
@@ -321,6 +322,15 @@ class Machine:
         return Holdings(
             allocated, reserved, memory, None if outside is None else outside + (reserved or 0), listed
         )
+
+    def _may_use(self, device: Device) -> bool:
+        """Whether this process may hold memory there: on a shared machine most cards are others' alone."""
+        if device.backend != DRIVER:
+            return True
+        ordinals = driver.contexts()
+        if not ordinals:  # contexts of a library's own making are no primary ones
+            return not driver.absent()
+        return device.uuid in {driver.facts(ordinal).uuid for ordinal in ordinals}
 
     def allowance(self, device: Device) -> Allowance:
         """What the frameworks' allocators on a device say beside their counts."""

@@ -235,14 +235,15 @@ def _asked(value: Any, holdings: Holdings) -> Holding | None:
 def _gradient(array: Any) -> Any:
     """An array's `.grad`, where it is one of the framework's own attributes and may be read quietly."""
     try:
-        if not (_own_attribute(array, "is_leaf") or _own_attribute(array, "retains_grad")):
+        if not (own_attribute(array, "is_leaf") or own_attribute(array, "retains_grad")):
             return None  # torch warns whoever reads it
-        return _own_attribute(array, "grad")
+        return own_attribute(array, "grad")
     except Exception:  # a subclass that refuses
         return None
 
 
-def _own_attribute(value: Any, name: str) -> Any:
+def own_attribute(value: Any, name: str) -> Any:
+    """An attribute that a class keeps in C, read past whatever the user wrote; None for any other."""
     found, _ = _defined(type(value), name)
     return found.__get__(value) if id(type(found)) in _C_ATTRIBUTES else None
 

@@ -15,7 +15,17 @@ from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .owners import chain, frames_of, holding_of, is_shells, is_users_file, locals_of, message_of, owners_in
+from .owners import (
+    chain,
+    frames_of,
+    holding_of,
+    is_shells,
+    is_users_file,
+    locals_of,
+    message_of,
+    own_attribute,
+    owners_in,
+)
 from .records import OutOfMemory, Owner
 from .sources import Unavailable
 from .units import MB, rounded_mb
@@ -436,7 +446,7 @@ def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
         yield from (_names_in(value) for _, value in names)
     for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
         yield names
-        yield from (_names_in(value) for name, value in names if not str(name).startswith("_"))
+        yield from (_names_in(value) for name, value in names if name[:1] != "_")
 
 
 def _names_in(value: Any) -> list[tuple[Any, Any]]:
@@ -444,10 +454,7 @@ def _names_in(value: Any) -> list[tuple[Any, Any]]:
     if type(value) is not dict:
         if issubclass(type(value), (type, ModuleType)):
             return []
-        try:
-            value = object.__getattribute__(value, "__dict__")
-        except Exception:  # it has none
-            return []
+        value = own_attribute(value, "__dict__")
     return list(value.items()) if type(value) is dict and len(value) <= _SMALL else []
 
 

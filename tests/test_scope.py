@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from memory import MB, Block, blip
 
-from ipygpulogger import measure
+from ipygpulogger import driver, measure
 from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import Measurement
 from ipygpulogger.sampler import Sampler
@@ -142,7 +142,13 @@ def test_a_device_nobody_here_uses_has_no_row(gpu, fresh):
     assert mb(first.neighbours_bytes) == 3000
 
 
-def test_raw_allocations_are_sampled(gpu, fresh):
+@pytest.fixture
+def raw(monkeypatch):
+    """The process has loaded CUDA's library, by which way ever."""
+    monkeypatch.setattr(driver, "absent", lambda: False)
+
+
+def test_raw_allocations_are_sampled(gpu, fresh, raw):
     """Without an allocator to ask, the driver's figure for this process is a lower bound of its peak."""
 
     def work():
@@ -159,7 +165,7 @@ def test_raw_allocations_are_sampled(gpu, fresh):
     assert (usage.peak.quality, usage.peak.hi_bytes) == ("sampled", None)
 
 
-def test_the_process_list_is_asked_only_when_something_moved(gpu, fresh):
+def test_the_process_list_is_asked_only_when_something_moved(gpu, fresh, raw):
     """The slow question costs nothing while the device stands still."""
     run(fresh)
     asked = gpu.fault("nvmlDeviceGetComputeRunningProcesses*", -1)
@@ -169,6 +175,27 @@ def test_the_process_list_is_asked_only_when_something_moved(gpu, fresh):
     gpu.dev[0].base_used = 64 * MB
     run(fresh)
     assert 0 < asked.hits <= 2
+
+
+def test_others_cards_are_not_asked_who_uses_them(gpu, fresh, monkeypatch):
+    """Where this process has no CUDA library, or contexts on other cards only, the slow question is not due."""
+    asked = gpu.fault("nvmlDeviceGetComputeRunningProcesses*", -1)
+
+    def restless():
+        gpu.dev[0].base_used += 64 * MB
+        return run(fresh, all_devices=True).gpus[0]
+
+    monkeypatch.setattr(driver, "absent", lambda: True)
+    usage = restless()
+    assert (usage.consumed_bytes, usage.neighbours_bytes) == (0, 64 * MB)
+    monkeypatch.setattr(driver, "contexts", lambda: (1,))
+    monkeypatch.setattr(driver, "facts", lambda ordinal: driver.Facts(gpu.dev[ordinal].uuid.decode()))
+    usage = restless()
+    assert (usage.consumed_bytes, usage.neighbours_bytes) == (0, 128 * MB)
+    assert asked.hits == 0
+    monkeypatch.setattr(driver, "contexts", lambda: (0, 1))
+    restless()
+    assert asked.hits
 
 
 # -- the sampler -----------------------------------------------------------------------------------
@@ -400,7 +427,7 @@ def test_a_scope_may_end_within_the_start_of_another():
     assert not sampler._wanted
 
 
-def test_a_neighbours_blip_is_not_ours(gpu, fresh):
+def test_a_neighbours_blip_is_not_ours(gpu, fresh, raw):
     """Somebody else's 5 GB that came and went while we held 200 MB: the peak stays ours."""
     gpu.dev[0].add_process(os.getpid(), 200 * MB)
     neighbour = gpu.dev[0].add_process(1, 10 * MB)

@@ -129,7 +129,7 @@ class DeviceCounter(Counter):
     """A framework's allocator on one device.
 
     Its series are allocated bytes (held by live arrays) and, where the framework tells them, reserved
-    bytes (taken from the device, live and cached).
+    bytes (taken from the device, live and cached). The sampler looks from a thread of its own.
     """
 
     device: Device
