@@ -59,6 +59,7 @@ _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayh
 _PARTS += ("InteractiveTB", "SyntaxTB", "last_execution_result", "kernel")
 _CACHED = re.compile(r"_\d+|_{1,3}")  # of a cell's value, as the display hook keeps it
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
+_DEBUGGERS = "__pdb_convenience_variables"  # where pdb puts exceptions, from Python 3.12 on
 _OUR_PACKAGE = __name__.partition(".")[0]
 _THE_SHELLS_PACKAGES = {"IPython", "ipykernel", _OUR_PACKAGE}
 _CODE_WITH_FAST_LOCALS = 1  # CO_OPTIMIZED: of a function; a cell's own code has its names in a dict
@@ -324,7 +325,7 @@ def _variables(shell: Any) -> Iterator[Root]:
     hidden = shell.user_ns_hidden
     for name, value in list(shell.user_ns.items()):
         shells = type(name) is not str or name in _SHELLS_OWN or name.startswith("_")
-        if not (shells and hidden.get(name, hidden) is value):
+        if name != _DEBUGGERS and not (shells and hidden.get(name, hidden) is value):
             yield Root(str(name), "variable", value)
 
 
@@ -516,7 +517,9 @@ def let_go(shell: Any) -> None:
     frames = _frames(_links(shell, _exceptions(shell)))
     _forget_traceback(getattr(shell, "InteractiveTB", None))
     for frame in frames:
+        frame.f_globals.pop(_DEBUGGERS, None)
         _clear(frame)
+    shell.user_ns.pop(_DEBUGGERS, None)
     for name in _LAST:
         sys.__dict__.pop(name, None)
     if getattr(shell, "last_execution_result", None) is not None:
@@ -538,14 +541,10 @@ def _clear(frame: FrameType) -> None:
 
 
 def _forget_traceback(formatter: Any) -> None:
-    """The shell's formatter keeps a traceback for `%debug`, and the debugger its frames."""
-    if getattr(formatter, "tb", None) is not None:
-        formatter.tb = None
-    debugger = getattr(formatter, "pdb", None)
-    if debugger is not None:
-        debugger.forget()
-        debugger.botframe = None
-        vars(debugger).pop("curframe_locals", None)  # which `forget` forgets, before Python 3.13
+    """The shell's formatter keeps a traceback for `%debug`, and a debugger, which it makes anew if asked."""
+    for name in ("tb", "pdb"):
+        if getattr(formatter, name, None) is not None:
+            setattr(formatter, name, None)
 
 
 def _empty_outputs(shell: Any) -> None:

@@ -482,6 +482,11 @@ def test_let_go_of_a_traceback(notebook, capsys, monkeypatch, source, debugged):
     assert [array.size_bytes for array in alive] == ([100] if source == FAILING else [])
     assert found_in(notebook) == ([("x", 100, "variable")] if source == FAILING else [])
     assert not any(hasattr(sys, name) for name in owners._LAST)
+    if debugged:  # and the debugger comes again when it is asked
+        lines = iter(["p 'again'", "q"])
+        run(notebook, "1 / 0")
+        run(notebook, "%debug")
+        assert "'again'" in capsys.readouterr().out
 
 
 def test_let_go_of_outputs(notebook, capsys):
