@@ -203,6 +203,9 @@ def test_advice_expandable_segments(kernel, kernel_env, tmp_path):
         " imported: 11900 MB lie unused in pieces between tensors."
     )
     assert "cached 11900 MB, fragmented 11900 MB" in ran.stdout
+    # The rig has no expandable segments; without the block that was cut up, the same tensors fit.
+    assert kernel.run("del b; torch.cuda.empty_cache(); b = gpu(100); c = gpu(11950)").status == "ok"
+    kernel.run("del c")
     kernel.run("import os; os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'")
     assert "Restart" not in advice(kernel.run("del b; " + FRAGMENTED))
 
