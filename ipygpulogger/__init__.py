@@ -17,6 +17,7 @@ peaks           the one owner of resets: many scopes over one counter
 sampler         the one background thread
 machine         every source of the process, and the owners of their peaks
 scope           open, close, usage: every measurement is a scope
+frames          exceptions, their tracebacks and frames, read without running anybody's code
 owners          who holds the memory: variables, Out, the last traceback; and letting go of it
 history         the records kept
 render/         text and HTML: records in, strings out

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import functools
 import gc
 import itertools
 import re
 import sys
-import sysconfig
 import time
 from collections import deque
-from pathlib import Path
 from types import (
     CodeType,
     FrameType,
@@ -31,6 +28,18 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from .frames import (
+    chain,
+    clear,
+    function_name,
+    is_shells,
+    is_users_module,
+    linked,
+    locals_of,
+    namespace_of_module,
+    traceback_of,
+    unique_frames,
+)
 from .records import Owner
 
 if TYPE_CHECKING:
@@ -61,21 +70,13 @@ _CACHED = re.compile(r"_\d+|_{1,3}")  # of a cell's value, as the display hook k
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
 _DEBUGGERS = "__pdb_convenience_variables"  # where pdb puts exceptions, from Python 3.12 on
 _OUR_PACKAGE = __name__.partition(".")[0]
-_THE_SHELLS_PACKAGES = {"IPython", "ipykernel", _OUR_PACKAGE}
-_CODE_WITH_FAST_LOCALS = 1  # CO_OPTIMIZED: of a function; a cell's own code has its names in a dict
 _PYTHONS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of every class that Python code made
-_SNAPSHOTS = sys.version_info < (3, 13)  # reading a frame's locals leaves a copy of them in the frame
 
 # C accessors, which no class of the user's can override.
 _namespace_of_class: Callable[[Any], Any] = vars(type)["__dict__"].__get__
-_namespace_of_module: Callable[[Any], Any] = vars(ModuleType)["__dict__"].__get__
 _bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
 _flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
 _module_of: Callable[[Any], Any] = vars(type)["__module__"].__get__
-_message_parts: Callable[[Any], Any] = vars(BaseException)["args"].__get__
-_cause: Callable[[Any], Any] = vars(BaseException)["__cause__"].__get__
-_context: Callable[[Any], Any] = vars(BaseException)["__context__"].__get__
-_traceback: Callable[[Any], Any] = vars(BaseException)["__traceback__"].__get__
 
 
 class Root(NamedTuple):
@@ -116,11 +117,11 @@ def owners_in(
     roots = [
         *_variables(shell),
         *_outputs(shell),
-        *_frame_locals(shell, _frames(links)),
+        *_frame_locals(shell, unique_frames(links)),
         *_carried(errors),
         *_modules_globals(),
     ]
-    closed = [shell, *_shells_own(shell), *errors, *links, *_frames(links)]
+    closed = [shell, *_shells_own(shell), *errors, *links, *unique_frames(links)]
     return walk(roots, holdings, closed=closed, budget_s=budget_s)
 
 
@@ -158,7 +159,7 @@ class _Walk:
         self._askable: dict[int, bool] = {}
         # By id. Only objects that others keep alive come in here, so no id is used twice.
         self._seen = {id(value) for value in closed}
-        self._seen.update(id(_namespace_of_module(module)) for module in _modules())
+        self._seen.update(id(namespace_of_module(module)) for module in _modules())
         self._complete = True
 
     def run(self, paths: list[_Path]) -> Found:
@@ -358,7 +359,7 @@ def _carried(errors: list[BaseException]) -> Iterator[Root]:
 def _modules_globals() -> Iterator[Root]:
     for module in _modules():
         if is_users_module(module):
-            namespace = _namespace_of_module(module)
+            namespace = namespace_of_module(module)
             for name, value in list(namespace.items()):
                 yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
 
@@ -367,98 +368,16 @@ def _modules() -> list[ModuleType]:
     return [module for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)]
 
 
-def is_users_module(module: Any) -> bool:
-    """Whether a module is neither installed nor the standard library's nor the notebook itself."""
-    if not issubclass(type(module), ModuleType):
-        return False
-    namespace = _namespace_of_module(module)
-    name, file = namespace.get("__name__"), namespace.get("__file__")
-    if type(name) is not str or type(file) is not str or name in ("__main__", "__mp_main__"):
-        return False
-    return name.partition(".")[0] not in _THE_SHELLS_PACKAGES and is_users_file(file)
-
-
-@functools.cache
-def is_users_file(file: str) -> bool:
-    """Whether code lies neither where packages are installed nor where the standard library is."""
-    path = Path(file)
-    if "<" in file or {"site-packages", "dist-packages"}.intersection(path.parts):
-        return False
-    return not any(path.is_relative_to(library) for library in _LIBRARY)
-
-
-_LIBRARY = tuple({path for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))})
-
-
 def _shells_own(shell: Any) -> list[Any]:
     """What the shell is made of: who reaches it holds nothing of what it hides."""
     return [shell.user_ns.get("_oh"), *(getattr(shell, name, None) for name in _PARTS)]
 
 
-# -- exceptions and their frames -------------------------------------------------------------------
-
-
-def chain(error: BaseException | None) -> list[BaseException]:
-    """An exception, its causes, its contexts and its group's, each once, the exception itself first."""
-    found: list[BaseException] = []
-    waiting = [error]
-    while waiting:
-        error = waiting.pop(0)
-        if error is None or any(error is known for known in found):
-            continue
-        found.append(error)
-        waiting += [_cause(error), _context(error)]
-        group = getattr(builtins, "BaseExceptionGroup", None)
-        if group is not None and issubclass(type(error), group):
-            waiting += group.exceptions.__get__(error)
-    return found
-
-
-def frames_of(error: BaseException) -> list[FrameType]:
-    """The frames of its traceback, the outermost first."""
-    return _frames(_linked(_traceback(error)))
-
-
-def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
-    """A frame's local variables; reading them leaves nothing behind in the frame."""
-    found = frame.f_locals
-    if not frame.f_code.co_flags & _CODE_WITH_FAST_LOCALS:
-        return list(found.items()) if type(found) is dict else []
-    pairs = list(found.items())
-    if _SNAPSHOTS:
-        _empty_if_unshared(found)
-    return pairs
-
-
-def function_name(frame: FrameType) -> str:
-    """The name of its function: "step", or "Net.forward" from Python 3.11 on."""
-    name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
-    return str(name).replace("<locals>.", "")
-
-
-def message_of(error: BaseException) -> str:
-    """Its text, without asking a class of the user's for it."""
-    return " ".join(part for part in _message_parts(error) if type(part) is str)
-
-
-def _linked(traceback: Any) -> list[TracebackType]:
-    """A traceback, link by link."""
-    found = []
-    while isinstance(traceback, TracebackType):
-        found.append(traceback)
-        traceback = traceback.tb_next
-    return found
-
-
-def _frames(links: list[TracebackType]) -> list[FrameType]:
-    return list({id(link.tb_frame): link.tb_frame for link in links}.values())
-
-
 def _links(shell: Any, errors: list[BaseException]) -> list[TracebackType]:
     """All that the shell, Python and these exceptions hold of tracebacks."""
     formatters = getattr(getattr(shell, "InteractiveTB", None), "tb", None)
-    tracebacks = [*map(_traceback, errors), getattr(sys, "last_traceback", None), formatters]
-    return list({id(link): link for traceback in tracebacks for link in _linked(traceback)}.values())
+    tracebacks = [*map(traceback_of, errors), getattr(sys, "last_traceback", None), formatters]
+    return list({id(link): link for traceback in tracebacks for link in linked(traceback)}.values())
 
 
 def _exceptions(shell: Any, exception: BaseException | None = None) -> list[BaseException]:
@@ -476,36 +395,6 @@ def _exceptions(shell: Any, exception: BaseException | None = None) -> list[Base
     return found
 
 
-def is_shells(frame: FrameType) -> bool:
-    """Whether it runs code of IPython's or ours."""
-    name = frame.f_globals.get("__name__")
-    return type(name) is str and name.partition(".")[0] in _THE_SHELLS_PACKAGES
-
-
-def _empty_if_unshared(snapshot: Any) -> None:
-    """Empty a frame's copy of its locals, unless the user has got hold of it through `locals()`."""
-    if type(snapshot) is dict and _references(snapshot) <= _UNSHARED:
-        snapshot.clear()
-
-
-def _references(value: Any) -> int:
-    return sys.getrefcount(value)
-
-
-def _unshared() -> int:
-    """How many references a value has that one object holds, asked as above."""
-    holder: list[dict[str, Any]] = [{}]
-    found = holder[0]
-
-    def ask(snapshot: Any) -> int:
-        return _references(snapshot)
-
-    return ask(found)
-
-
-_UNSHARED = _unshared()
-
-
 # -- letting go ------------------------------------------------------------------------------------
 
 
@@ -514,30 +403,17 @@ def let_go(shell: Any) -> None:
 
     What the user gave such a name stays theirs. The inputs are text and stay too.
     """
-    frames = _frames(_links(shell, _exceptions(shell)))
+    frames = unique_frames(_links(shell, _exceptions(shell)))
     _forget_traceback(getattr(shell, "InteractiveTB", None))
     for frame in frames:
         frame.f_globals.pop(_DEBUGGERS, None)
-        _clear(frame)
+        clear(frame)
     shell.user_ns.pop(_DEBUGGERS, None)
     for name in _LAST:
         sys.__dict__.pop(name, None)
     if getattr(shell, "last_execution_result", None) is not None:
         shell.last_execution_result = None
     _empty_outputs(shell)
-
-
-def _clear(frame: FrameType) -> None:
-    """Empty a frame that has ended; one that still runs stays as it is."""
-    snapshot = None
-    if _SNAPSHOTS and frame.f_code.co_flags & _CODE_WITH_FAST_LOCALS:
-        snapshot = frame.f_locals  # which `clear` leaves in the frame, in some Pythons
-    try:
-        frame.clear()
-    except RuntimeError:
-        return
-    if snapshot is not None:
-        _empty_if_unshared(snapshot)
 
 
 def _forget_traceback(formatter: Any) -> None:

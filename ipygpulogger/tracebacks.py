@@ -15,17 +15,8 @@ from math import prod
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .owners import (
-    chain,
-    frames_of,
-    holding_of,
-    is_shells,
-    is_users_file,
-    locals_of,
-    message_of,
-    own_attribute,
-    owners_in,
-)
+from .frames import chain, frames_of, is_shells, is_users_file, locals_of, message_of
+from .owners import holding_of, own_attribute, owners_in
 from .records import OutOfMemory, Owner
 from .sources import Unavailable
 from .units import MB, rounded_mb

@@ -32,6 +32,7 @@ ORDER = [
     "sampler",
     "machine",
     "scope",
+    "frames",
     "owners",
     "history",
     "render",
