@@ -283,8 +283,12 @@ class Machine:
         known = self._devices.get(device.key)
         if known is None or known.uuid is None:
             seen = self.nvml.device(device.uuid)
-            if seen is None and device.uuid is None and device.backend == "cuda":
-                seen = self.nvml.visible(device.index)
+            if seen is None and device.backend == "cuda":
+                seen = (
+                    self.nvml.visible(device.index)
+                    if device.uuid is None
+                    else self.nvml.device(driver.facts(device.index).uuid)  # older CUDA tells a slice's card
+                )
             if seen is not None:
                 total_bytes = seen.total_bytes or device.total_bytes
                 device = replace(
@@ -313,12 +317,15 @@ class Machine:
             memory = next((answer for answer in answers if answer is not None), None)
             return Holdings(allocated, reserved, memory, None, None)
         uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
-        if uuid not in self._outside or self._outside[uuid][0] != other:
+        known = self._outside.get(uuid)
+        if known is None or known[0] != other:
             own, listed = self.nvml.processes(uuid) if self._may_use(device) else (0, None)
             if device.backend != DRIVER and own is not None and own <= (reserved or 0):
                 own = listed = None  # with a context it is more than that: this is not about us
-            self._outside[uuid] = other, None if own is None else own - (reserved or 0), listed
-        _, outside, listed = self._outside[uuid]
+            known = self._outside[uuid] = other, None if own is None else own - (reserved or 0), listed
+            if self.nvml.fails("processes"):  # which may pass while nothing moves
+                del self._outside[uuid]
+        _, outside, listed = known
         return Holdings(
             allocated, reserved, memory, None if outside is None else outside + (reserved or 0), listed
         )

@@ -227,9 +227,10 @@ class Scope:
         watch = self._watches.get(device.key)
         if watch is None:
             watch = _DeviceWatch(device)
-            raw = next((w for w in self.watches() if device.uuid and w.device.uuid == device.uuid), None)
+            raws = (w for w in self.watches() if w.device.backend == DRIVER)
+            raw = next((w for w in raws if device.uuid and w.device.uuid == device.uuid), None)
             if raw is not None:  # until now NVML alone told of it
-                del self._watches[raw.device.key]
+                del self._watches[_raw_key(raw.device)]
                 watch.neighbours_before_bytes = raw.neighbours_before_bytes
                 if raw.before is not None and raw.before.own:
                     watch.before = raw.before  # this process was there already, by other means
@@ -316,7 +317,7 @@ class Scope:
                 watch.energy_j = self._machine.nvml.energy_j(device.uuid or "")
             except Unavailable as reason:
                 watch.energy_j = reason
-        self._watches[device.key] = watch
+        self._watches[_raw_key(device) if device.backend == DRIVER else device.key] = watch
 
     def _begin_raw(self) -> None:
         """The devices that no framework here uses, as NVML tells."""
@@ -391,6 +392,11 @@ class Scope:
             hi_bytes = max(lo_bytes, sum(peak for _, peak in after.values()))
             peak = Peak(lo_bytes, hi_bytes, "exact" if lo_bytes == hi_bytes else "bounded")
         return ChildrenUsage(before_bytes, after_bytes, peak, count=len(after))
+
+
+def _raw_key(device: Device) -> tuple[str, int]:
+    """As `Device.key`; the slices of one card share its index."""
+    return device.uuid or device.backend, device.index
 
 
 def _with_ends(peak: Peak, *ends_bytes: int) -> Peak:

@@ -127,7 +127,9 @@ def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
     if len(gpus) == 1:
         return "GPU"
     hidden = gpu.backend == DRIVER and any(other.backend != DRIVER for other in gpus)
-    return f"{'NVML' if hidden else 'GPU'}{gpu.index}"
+    alike = [other for other in gpus if (other.backend, other.index) == (gpu.backend, gpu.index)]
+    part = f".{alike.index(gpu)}" if len(alike) > 1 else ""  # a slice of a card
+    return f"{'NVML' if hidden else 'GPU'}{gpu.index}{part}"
 
 
 def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:

@@ -129,6 +129,10 @@ class Nvml:
             return Processes(None, None)
         return Processes(_sum(mine), _sum(theirs))
 
+    def fails(self, what: str) -> bool:
+        """Whether the driver's last answer to this question was an error."""
+        return what in self._without
+
     def energy_j(self, uuid: str) -> float:
         """What the device has used up since the driver was loaded, all processes together.
 
