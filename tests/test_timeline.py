@@ -1,0 +1,68 @@
+"""The course of one number: small however long the scope, and never without its highest."""
+
+from statistics import median
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipygpulogger.timeline import FIRST_STRIDE_S, Timeline
+
+HOURS_S = 6 * 3600.0
+
+
+def course(samples, end_s, before_bytes=1, after_bytes=2):
+    timeline = Timeline()
+    for at_s, size_bytes in samples:
+        timeline.add(at_s, size_bytes)
+    return timeline.between(before_bytes, after_bytes, end_s)
+
+
+@given(
+    st.lists(st.floats(0.001, HOURS_S), min_size=1, max_size=400),
+    st.lists(st.integers(0, 1 << 40), min_size=400, max_size=400),
+)
+def test_small_ordered_and_never_without_the_highest(times, sizes):
+    """Hours or milliseconds, even or in bursts: at most 64 points, in order, ends and highest included."""
+    samples = list(zip(sorted(times), sizes, strict=False))
+    end_s = samples[-1][0] + 1
+    points = course(samples, end_s)
+    assert 3 <= len(points) <= 64
+    assert [at for at, _ in points] == sorted(at for at, _ in points)
+    assert points[0] == (0.0, 1)
+    assert points[-1] == (round(end_s, 3), 2)
+    assert set(points[1:-1]) <= {(round(at, 3), size) for at, size in samples}
+    assert max(size for _, size in points[1:-1]) == max(size for _, size in samples)
+
+
+def test_a_steady_sampler_is_spread_evenly():
+    """Two hours of samples: at least half of the room is used, and no gap stands out."""
+    samples = [(0.1 + 0.25 * i, i) for i in range(4 * 7200)]
+    points = course(samples, 7201.0)
+    assert 32 <= len(points) <= 64
+    inner = [at for at, _ in points[1:-1]]
+    strides = [b - a for a, b in zip(inner, inner[1:], strict=False)]
+    assert max(strides) <= 2 * median(strides)
+
+
+def test_the_highest_of_a_short_burst_survives_hours():
+    """One high sample at the start, four hours of low ones: it is still there."""
+    samples = [(0.2, 5_000), *((1.0 + 0.25 * i, 10) for i in range(4 * 4 * 3600))]
+    assert (0.2, 5_000) in course(samples, 4 * 3600.0 + 2)
+
+
+def test_nothing_sampled_is_no_course():
+    """A short scope has none, whatever its ends."""
+    assert course([], 0.05) == ()
+
+
+def test_unknown_ends_are_left_out():
+    """Where an end is unknown the samples stand alone."""
+    assert course([(0.2, 7)], 1.0, None, None) == ((0.2, 7),)
+
+
+def test_neighbours_in_one_stride_become_their_higher():
+    """Two samples in one stride are one point, whichever comes first."""
+    half_s = FIRST_STRIDE_S / 2
+    for sizes in ((3, 9), (9, 3)):
+        samples = [(0.1 + i * half_s / 2, size) for i, size in enumerate(sizes)]
+        assert [size for _, size in course(samples, 1.0)[1:-1]] == [9]
