@@ -3,6 +3,7 @@
 plain       torch is not installed; NVML is simulated
 simgpu      the CUDA build of torch, on a simulated GPU (tests/simgpu)
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
+torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 """
 
 import os
@@ -17,7 +18,8 @@ nox.options.reuse_venv = "yes"
 
 # The CUDA wheel without the gigabytes of NVIDIA's packages: tests/simgpu stands in for them.
 # === so that an index's +cpu build of the same version does not count as the same.
-TORCH = "torch===2.13.0"
+TORCH = ["torch===2.13.0"]
+TORCHES = {"2.6": ["torch===2.6.0"], "2.13": TORCH, "newest": ["--upgrade", "torch"]}
 TORCH_NEEDS = ["filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "numpy"]
 
 
@@ -31,16 +33,28 @@ def plain(session):
 @nox.session
 def simgpu(session):
     """What needs torch and a GPU, on the simulated one."""
+    simulate(session, TORCH)
+
+
+@nox.session
+@nox.parametrize("version", list(TORCHES))
+def torch(session, version):
+    """The same under torch from the oldest supported to the newest."""
+    simulate(session, TORCHES[version])
+
+
+def simulate(session, wheel):
+    """The second lane, with this torch."""
     probe = "import simgpu; print('why not:', simgpu.why_not())"
     said = session.run("python", "-c", probe, env={"PYTHONPATH": "tests"}, silent=True)
     reason = said.rpartition("why not: ")[2].strip()
     if reason != "None":
         did_not_run(session, reason)
     try:
-        session.install("--no-deps", TORCH)  # does nothing when it is there
+        session.install("--no-deps", *wheel)  # does nothing when it is there
         session.install(*TORCH_NEEDS)
     except CommandFailed:
-        did_not_run(session, f"pip cannot install {TORCH}")
+        did_not_run(session, f"pip cannot install {wheel[-1]}")
     session.install("-e", ".[test]")
     session.run("python", "-m", "pytest", "-m", "torch", *session.posargs)
 

@@ -91,7 +91,7 @@ class Allowance(NamedTuple):
     """What is said of an allocator beside its counts; see `records.DeviceUsage`."""
 
     limit_bytes: int | None
-    pools_bytes: int
+    pools_bytes: int | None
 
 
 class _Stand(NamedTuple):
@@ -343,7 +343,8 @@ class Machine:
         """What the frameworks' allocators on a device say beside their counts."""
         counters = self._counters(device)
         limits = [limit for counter in counters if (limit := counter.limit_bytes()) is not None]
-        return Allowance(min(limits, default=None), sum(counter.pools_bytes() for counter in counters))
+        pools = [pools for counter in counters if (pools := counter.pools_bytes()) is not None]
+        return Allowance(min(limits, default=None), sum(pools) if pools else None)
 
     def _counters(self, device: Device) -> list[DeviceCounter]:
         owners = tuple(self._owners.items())

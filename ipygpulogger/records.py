@@ -152,7 +152,8 @@ class DeviceUsage(Usage):
         allocated_bytes: Held by live tensors; None without a framework's allocator.
         reserved_bytes: Held by the framework's allocator, live and cached; None without one.
         reserved_peak: The highest of that within the scope, which replayed CUDA graphs do not escape.
-        pools_bytes: Of the reserved bytes, those of CUDA graphs and other pools of their own.
+        pools_bytes: Of the reserved bytes, those of CUDA graphs and other pools of their own; None when
+            unknown.
         other_bytes: In use outside that allocator: context, libraries, neighbours; None when unknown.
         neighbours_bytes: Held by other processes; None when unknown.
         neighbours_before_bytes: The same when the scope began.
@@ -178,7 +179,7 @@ class DeviceUsage(Usage):
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     reserved_peak: Peak | None = None
-    pools_bytes: int = 0
+    pools_bytes: int | None = None
     other_bytes: int | None = None
     neighbours_bytes: int | None = None
     neighbours_before_bytes: int | None = None
@@ -213,13 +214,16 @@ class DeviceUsage(Usage):
 
     @property
     def headroom_bytes(self) -> int | None:
-        """What this process could still allocate: what is free, within its limit, and its own cache."""
+        """What this process could still allocate: what is free, within its limit, and its own cache.
+
+        Cached memory in the pools of CUDA graphs serves nobody else: as much of the cache is left out.
+        """
         if self.free_bytes is None:
             return None
         reserved_bytes, free_bytes = self.reserved_bytes or 0, self.free_bytes
         if self.limit_bytes is not None:
             free_bytes = min(free_bytes, max(0, self.limit_bytes - reserved_bytes))
-        return free_bytes + reserved_bytes - (self.allocated_bytes or 0)
+        return free_bytes + max(0, reserved_bytes - (self.allocated_bytes or 0) - self.pools_bytes)
 
 
 @dataclass(frozen=True, slots=True)

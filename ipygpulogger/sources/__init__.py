@@ -146,9 +146,9 @@ class DeviceCounter(Counter):
         """Of the reserved bytes, those in unused pieces between live arrays; None where nobody tells."""
         return None
 
-    def pools_bytes(self) -> int:
-        """Of the reserved bytes, those in pools of their own: of CUDA graphs, for example."""
-        return 0
+    def pools_bytes(self) -> int | None:
+        """Of the reserved bytes, those in pools of their own: of CUDA graphs; None where nobody tells."""
+        return None
 
 
 class Holding(NamedTuple):

@@ -133,7 +133,7 @@ class TorchCounter(DeviceCounter):
         return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
 
     def limit_bytes(self) -> int | None:
-        """What `set_per_process_memory_fraction` allows; before torch 2.8 nobody tells."""
+        """What `set_per_process_memory_fraction` allows; None without a limit, or where nobody tells."""
         return self._source.limit_bytes(self.device.index)
 
     def fragmented_bytes(self) -> int | None:
@@ -141,10 +141,10 @@ class TorchCounter(DeviceCounter):
         stats = self._statistics()
         return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
 
-    def pools_bytes(self) -> int:
-        """Reserved by CUDA graphs and `torch.cuda.MemPool`, where torch tells (2.13 does)."""
-        pools = (self._statistics() or {}).get("reserved_bytes_by_private_pools", {})
-        return sum(pool["all"]["current"] for pool in pools.values())
+    def pools_bytes(self) -> int | None:
+        """Reserved by CUDA graphs and `torch.cuda.MemPool`, where torch tells (2.13 does, 2.6 does not)."""
+        pools = (self._statistics() or {}).get("reserved_bytes_by_private_pools")
+        return None if pools is None else sum(pool["all"]["current"] for pool in pools.values())
 
     def _statistics(self) -> Stats | None:
         try:
@@ -224,7 +224,7 @@ class Torch(Framework):
         try:
             if torch.cuda.is_available() and not torch.cuda._is_in_bad_fork():
                 torch.cuda.synchronize()
-        except _TORCH_ERRORS:
+        except Exception:  # torch's DeferredCudaCallError is none of _TORCH_ERRORS
             pass  # the user's own first call will say what is wrong, in their own cell
 
     def settle(self) -> None:
@@ -346,10 +346,11 @@ class Torch(Framework):
         """The share of the device that the user allowed torch; None without a limit or a way to know."""
         torch = _torch()
         ask = getattr(getattr(torch, "_C", None), "_cuda_getMemoryFraction", None)
-        if ask is None or self._kind() != "cuda":
+        if torch is None or ask is None or self._kind() != "cuda":
             return None
         try:
-            fraction, total_bytes = ask(index), self.mem_get_info(index)[1]
+            with torch.cuda.device(index):  # torch 2.6 leaves the device asked about as the current one
+                fraction, total_bytes = ask(index), self.mem_get_info(index)[1]
         except _TORCH_ERRORS:
             return None
         return int(fraction * total_bytes) if fraction < 1 else None
