@@ -216,14 +216,15 @@ class DeviceUsage(Usage):
     def headroom_bytes(self) -> int | None:
         """What this process could still allocate: what is free, within its limit, and its own cache.
 
-        Cached memory in the pools of CUDA graphs serves nobody else: as much of the cache is left out.
+        Cached memory in the pools of CUDA graphs serves nobody else: as much of the cache is left out, where
+        it is known.
         """
         if self.free_bytes is None:
             return None
         reserved_bytes, free_bytes = self.reserved_bytes or 0, self.free_bytes
         if self.limit_bytes is not None:
             free_bytes = min(free_bytes, max(0, self.limit_bytes - reserved_bytes))
-        return free_bytes + max(0, reserved_bytes - (self.allocated_bytes or 0) - self.pools_bytes)
+        return free_bytes + max(0, reserved_bytes - (self.allocated_bytes or 0) - (self.pools_bytes or 0))
 
 
 @dataclass(frozen=True, slots=True)
