@@ -85,7 +85,7 @@ class IPyGPULogger(Configurable):
                 raise TypeError(f"IPyGPULogger has no option {name!r}; it has {', '.join(sorted(traits))}")
             trait = traits[name]
             if name == "metrics":
-                if not isinstance(value, (tuple, list)) or not set(value) <= METRICS.keys():
+                if not isinstance(value, (tuple, list)) or any(name not in list(METRICS) for name in value):
                     raise ValueError(f"metrics takes any of {', '.join(map(repr, METRICS))}, not {value!r}")
                 continue
             valid: tuple[Any, ...] = tuple(trait.values or ()) if isinstance(trait, Enum) else (True, False)

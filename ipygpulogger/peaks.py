@@ -141,7 +141,17 @@ class PeakOwner:
             Unavailable: It cannot be read now.
         """
         with self._lock:
+            return self._look()
+
+    def _look(self) -> Look:
+        try:
             return self.counter.look()
+        except Unavailable:
+            raise
+        except Exception as error:  # a stranger's counter may fail in any way
+            raise Unavailable(
+                f"{type(self.counter).__name__} fails: {type(error).__name__}: {error}"
+            ) from error
 
     def open(self, *, reset: bool = True) -> Interval:
         """Begin an interval.
@@ -161,10 +171,10 @@ class PeakOwner:
             if resets:
                 try:
                     look = self._reset(counter.reset)
-                except Unavailable:
+                except Exception:  # the reading below tells whether anything is left to measure
                     resets = False
             if not resets:
-                look = counter.look()
+                look = self._look()
                 self._fold(look)
             interval = Interval(look, fresh=resets, precision_bytes=counter.precision_bytes)
             self._open.add(interval)
@@ -175,7 +185,7 @@ class PeakOwner:
         with self._lock:
             if not self._open:
                 self.counter.watch(on=True)
-            look = self.counter.look()
+            look = self._look()
             self._fold(look)
             unborn = look._replace(
                 readings=tuple(
@@ -196,7 +206,7 @@ class PeakOwner:
         """
         with self._lock:
             if interval in self._open:
-                self._fold(self.counter.look())
+                self._fold(self._look())
 
     def close(self, interval: Interval) -> None:
         """End an interval; its peak is final. Closing twice is harmless.
@@ -208,7 +218,7 @@ class PeakOwner:
             if interval not in self._open:
                 return
             try:
-                self._fold(self.counter.look())
+                self._fold(self._look())
             except BaseException:
                 for series in interval._series:
                     series.doubt(None)
@@ -237,7 +247,7 @@ class PeakOwner:
             Unavailable: The counter cannot be read now.
         """
         with self._lock:
-            self._fold(self.counter.look())
+            self._fold(self._look())
             return self._lifetime[series]
 
     def _fold(self, look: Look) -> None:
@@ -251,17 +261,17 @@ class PeakOwner:
     def _reset(self, reset: Callable[[], None]) -> Look:
         """Fold, reset, and say what stands right after; what may have been lost becomes a bound."""
         counter = self.counter
-        look = counter.look()
+        look = self._look()
         self._fold(look)
         if self._open:
             for _ in range(QUIET_TRIES):
-                again = counter.look()
+                again = self._look()
                 self._fold(again)
                 quiet, look = again.stamp == look.stamp, again
                 if quiet:
                     break
         reset()
-        after = counter.look()
+        after = self._look()
         if self._open:
             if not look.stamp:
                 self._doubt(look, (None,) * len(look.readings))

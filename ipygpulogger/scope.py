@@ -169,7 +169,11 @@ class Scope:
                 if device.key not in self._watches:  # another thread may have handed it over already
                     self._begin(device, owners)
             self._begin_raw()
-            self._pinned = {owner: owner.open() for owner in on.pinned()}
+            for owner in on.pinned():
+                try:
+                    self._pinned[owner] = owner.open()
+                except Unavailable as reason:
+                    self._note(reason)
             if any(watch.device.uuid for watch in self._watches.values()):
                 self._sampling = True
                 on.sampler.start()
@@ -337,8 +341,8 @@ class Scope:
                 continue
             touched = device.backend != DRIVER or after.own or (watch.before and watch.before.own)
             if touched or self._all_devices:
-                used_bytes = [h.memory and h.memory.used_bytes for h in (watch.before, after) if h]
-                timeline = watch.timeline.between(used_bytes[0], used_bytes[-1], self.time_s)
+                used, now = [h and h.memory and h.memory.used_bytes for h in (watch.before, after)]
+                timeline = watch.timeline.between(used, now, self.time_s)
                 usages.append(watch.usage(after, on.allowance(device), timeline=timeline))
         return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))
 

@@ -224,7 +224,8 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
 def _metric(metric: Metric) -> str:
     if metric.value is None:
         return f"{metric.name} n/a: {metric.reason}"
-    return f"{metric.name} {metric.value:.4g} {metric.unit}"
+    figure = f"{metric.value:.4g}" if abs(metric.value) < 1e4 else f"{metric.value:.0f}"
+    return f"{metric.name} {figure} {metric.unit}"
 
 
 def _peak_remark(peak: Peak) -> str:
