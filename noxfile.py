@@ -4,9 +4,11 @@ plain       torch is not installed; NVML is simulated
 simgpu      the CUDA build of torch, on a simulated GPU (tests/simgpu)
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
+gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for few machines have one
 """
 
 import os
+import shutil
 import sys
 
 import nox
@@ -56,7 +58,16 @@ def simulate(session, wheel):
     except CommandFailed:
         did_not_run(session, f"pip cannot install {wheel[-1]}")
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "-m", "torch", *session.posargs)
+    session.run("python", "-m", "pytest", "-m", "torch or gpu", *session.posargs)
+
+
+@nox.session
+def gpu(session):
+    """The hardware checks, with the complete torch, on this machine's GPU; ends with a table."""
+    if not shutil.which("nvidia-smi"):
+        session.skip("this machine has no NVIDIA driver, so there is no hardware to check")
+    session.install("-e", ".[test,torch]")
+    session.run("python", "-m", "pytest", "tests/gpu", *session.posargs, env={"SIMGPU": "0"})
 
 
 @nox.session
