@@ -313,7 +313,7 @@ class Machine:
         reserved = sum(look[RESERVED].current_bytes for look in looks) if looks else None
         memory = self.nvml.memory(device.uuid) if device.uuid else None
         if memory is None:
-            answers = (counter.device_memory() for counter in self._counters(device))
+            answers = (_ask(counter.device_memory) for counter in self._counters(device))
             memory = next((answer for answer in answers if answer is not None), None)
             return Holdings(allocated, reserved, memory, None, None)
         uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
@@ -342,15 +342,15 @@ class Machine:
     def allowance(self, device: Device) -> Allowance:
         """What the frameworks' allocators on a device say beside their counts."""
         counters = self._counters(device)
-        limits = [limit for counter in counters if (limit := counter.limit_bytes()) is not None]
-        pools = [pools for counter in counters if (pools := counter.pools_bytes()) is not None]
+        limits = [limit for counter in counters if (limit := _ask(counter.limit_bytes)) is not None]
+        pools = [pools for counter in counters if (pools := _ask(counter.pools_bytes)) is not None]
         return Allowance(min(limits, default=None), sum(pools) if pools else None)
 
     def _counters(self, device: Device) -> list[DeviceCounter]:
         owners = tuple(self._owners.items())
         return [_device_counter(owner) for (_, key), owner in owners if key == device.key]
 
-    def _user_resets(self, framework: Framework, index: int, reset: Callable[[], None]) -> None:
+    def _user_resets(self, framework: Framework, index: int | None, reset: Callable[[], None]) -> None:
         with self._lock:
             if not self._holders and not self._scopes:  # a wrapper on its way out
                 reset()
@@ -361,7 +361,7 @@ class Machine:
                 for (name, (_, i)), owner in self._owners.items()
                 if (name, i) == (framework.name, index)
             )
-            owner = next(owners, None)
+            owner = self._pinned.get(framework.name) if index is None else next(owners, None)
         if owner is None:
             reset()
         else:
@@ -400,6 +400,13 @@ def _stand(owners: Iterable[PeakOwner]) -> _Stand:
     return _Stand(
         sum(look.readings[RESERVED].current_bytes for look in looks), stamps if all(stamps) else None
     )
+
+
+def _ask(question: Callable[[], T]) -> T | None:
+    try:
+        return question()
+    except Exception:  # a stranger's counter may fail in any way
+        return None
 
 
 def _said(error: Exception) -> str:

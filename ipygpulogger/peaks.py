@@ -150,7 +150,8 @@ class PeakOwner:
             raise
         except Exception as error:  # a stranger's counter may fail in any way
             raise Unavailable(
-                f"{type(self.counter).__name__} fails: {type(error).__name__}: {error}"
+                f"the counter {type(self.counter).__module__}.{type(self.counter).__qualname__} fails: "
+                f"{type(error).__name__}: {error}"
             ) from error
 
     def open(self, *, reset: bool = True) -> Interval:

@@ -236,6 +236,8 @@ class Scope:
             if raw is not None:  # until now NVML alone told of it
                 del self._watches[_raw_key(raw.device)]
                 watch.neighbours_before_bytes = raw.neighbours_before_bytes
+                watch.timeline, watch.energy_j = raw.timeline, raw.energy_j
+                watch.highest_used_bytes = raw.highest_used_bytes
                 if raw.before is not None and raw.before.own:
                     watch.before = raw.before  # this process was there already, by other means
         try:

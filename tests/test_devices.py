@@ -13,12 +13,14 @@ import simgpu
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernels import Kernel
 from memory import MB
 from truth import gpu_of, run
 
+from ipygpulogger.logger import IPyGPULogger
 from ipygpulogger.machine import Machine
-from ipygpulogger.records import Measurement
-from ipygpulogger.render import text
+from ipygpulogger.records import DeviceUsage, Measurement, Metric, Peak, RamUsage
+from ipygpulogger.render import html, text
 from ipygpulogger.scope import Scope
 from ipygpulogger.sources.torch import Torch
 
@@ -144,11 +146,11 @@ def test_whatever_happens(cuda, on, outside, story):
         "tensor": lambda i, size: alive[i].append(tensor(size * MB, f"cuda:{i}")),
         "free": lambda i, size: alive[i] and alive[i].pop(size % len(alive[i])),
         "raw": lambda i, size: outside_torch(i, size * MB + 4096),
-        "unraw": lambda i, size: outside_torch(i, -extra[i]),
+        "unraw": lambda i, _: outside_torch(i, -extra[i]),
         "listed": lambda i, size: more(rows[i], "used", size * MB + 512),
         "unlisted": lambda i, size: more(cuda.dev[i], "base_used", size * MB + 64),
         "leave": leave,
-        "empty": lambda i, size: torch.cuda.empty_cache(),
+        "empty": lambda _, __: torch.cuda.empty_cache(),
     }
     for step in (*story, ("end", 0, 0)):
         if step[0] != "end":
@@ -411,8 +413,7 @@ EACH = """
         ("{1}", None, [1], "GPU0 NVML0"),
         ("{1},{0}", "PCI_BUS_ID", [1, 0], "GPU0 GPU1"),
         ("", None, [], "GPU0 GPU1"),
-        (None, None, [1, 0], "GPU0 GPU1"),  # the fastest first, which NVML's second is
-        (None, "FASTEST_FIRST", [1, 0], "GPU0 GPU1"),
+        (None, "FASTEST_FIRST", [1, 0], "GPU0 GPU1"),  # which NVML's second is
         (None, "PCI_BUS_ID", [0, 1], "GPU0 GPU1"),
         ("0", None, [1], "GPU0 NVML0"),
         ("0", "PCI_BUS_ID", [0], "GPU0 NVML1"),
@@ -506,3 +507,526 @@ def test_unified_memory(cuda):
         assert run(machine(), ladder={"known": False}).notes == ()
     """
     in_a_new_process(cuda, program, CUDA_VISIBLE_DEVICES="0")
+
+
+# -- other allocators ------------------------------------------------------------------------------
+
+CELLS = """
+    import torch
+    torch.cuda.synchronize()
+    kept = []
+    def cell():
+        torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+        kept.append(torch.empty(100 << 20, dtype=torch.uint8, device="cuda"))
+    for settle in (True, False):
+        usage = gpu_of(run(machine(), cell, settle=settle))
+        assert (usage.consumed_bytes, usage.peaked_bytes) == (100 * MB, 200 * MB), usage
+        assert usage.peak.quality == "exact", usage
+        usage = gpu_of(run(machine(), kept.clear, settle=settle))
+        assert (usage.consumed_bytes, usage.peaked_bytes) == (-100 * MB, 0), usage
+"""
+
+
+@pytest.mark.parametrize("allocator", ["expandable_segments:True", "backend:cudaMallocAsync"])
+def test_allocators_that_count(cuda, allocator):
+    """Expandable segments and the asynchronous backend: exact, and every rung is the truth."""
+    in_a_new_process(cuda, CELLS, PYTORCH_CUDA_ALLOC_CONF=allocator)
+
+
+PLUGGABLE = """
+#include <stddef.h>
+int cudaMalloc(void **, size_t);
+int cudaFree(void *);
+void *take(size_t size, int device, void *stream)
+{ void *p = NULL; (void)device; (void)stream; cudaMalloc(&p, size); return p; }
+void give(void *p, size_t size, int device, void *stream)
+{ (void)size; (void)device; (void)stream; cudaFree(p); }
+"""
+
+
+def test_a_pluggable_allocator(cuda, tmp_path):
+    """It counts nothing: the driver's figure of this process instead, as "at least", or n/a; said once."""
+    source, library = tmp_path / "plug.c", tmp_path / "plug.so"
+    source.write_text(PLUGGABLE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    program = f"""
+        import torch
+        from ipygpulogger.render import text
+        torch.cuda.memory.change_current_allocator(
+            torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "take", "give"))
+        torch.cuda.synchronize()
+        gpu, kept, notes, texts = state(), [], [], []
+        def told(*steps, known=True):
+            from ipygpulogger.records import Measurement
+            from ipygpulogger.scope import Scope
+            machine().settle(gc_collect=False, clear_cache=True)
+            scope = Scope().open()
+            for step in steps:
+                step()
+            scope.close()
+            machine().settle(gc_collect=False, clear_cache=True)
+            result = scope.result(Measurement, "")
+            notes.extend(result.notes)
+            (usage,) = result.gpus
+            device, mine = gpu.dev[0], gpu.dev[0].mine().used
+            assert usage.used_bytes == device.base_used + sum(p.used for p in device.proc)
+            assert sum(size for _, size in usage.ladder) == device.total == usage.total_bytes
+            assert usage.allocated_bytes is None
+            assert (usage.after_bytes == mine) if known else not usage.attributed
+            assert usage.peak.quality == "sampled" and usage.peak.hi_bytes is None
+            texts.append(text.report(result).splitlines()[2])
+            return usage
+        def cell():
+            kept.append(torch.empty(100 << 20, dtype=torch.uint8, device="cuda"))
+            gpu.dev[0].base_used += 400 * MB
+        assert told(cell).consumed_bytes == 100 * MB
+        assert "(peak at least)" in texts[-1], texts
+        assert told(kept.clear).consumed_bytes == -100 * MB
+        assert kept == [] and len(notes) == 1 and "statistics" in notes[0], notes
+        gpu.proc_mem_na = 1
+        told(cell, known=False)
+        assert texts[-1].split()[1:3] == ["n/a", "n/a"], texts
+        assert "nobody tells" in texts[-1], texts
+        print(*notes)
+    """
+    (note,) = in_a_new_process(cuda, program)
+    assert "torch" in note
+
+
+def test_pools_and_graphs(cuda):
+    """A pool is counted; a graph's memory stays reserved, a replay adds nothing, and it is no headroom."""
+    program = """
+        import torch
+        from ipygpulogger.records import Peak
+        torch.cuda.synchronize()
+        kept, pool, graph = [], torch.cuda.MemPool(), torch.cuda.CUDAGraph()
+        def tensor(size):
+            return torch.empty(size, dtype=torch.uint8, device="cuda")
+        def fill():
+            with torch.cuda.use_mem_pool(pool):
+                kept.append(tensor(64 * MB))
+        usage = gpu_of(run(machine(), fill))
+        assert (usage.consumed_bytes, usage.pools_bytes) == (64 * MB, 64 * MB), usage
+        def capture():
+            with torch.cuda.graph(graph):
+                tensor(1024 * MB).zero_()
+        before = torch.cuda.memory_allocated()
+        usage = gpu_of(run(machine(), capture))
+        assert usage.consumed_bytes == torch.cuda.memory_allocated() - before < MB, usage  # its random state
+        assert usage.peaked_bytes >= 1024 * MB, usage
+        assert usage.reserved_bytes - usage.allocated_bytes >= 1024 * MB, usage
+        assert usage.pools_bytes == 1088 * MB, usage
+        held = usage.reserved_bytes
+        usage = gpu_of(run(machine(), graph.replay, graph.replay))
+        assert (usage.consumed_bytes, usage.peaked_bytes, usage.reserved_bytes) == (0, 0, held), usage
+        assert usage.reserved_peak == Peak(held, held, "exact"), usage
+        try:
+            tensor(usage.headroom_bytes + 64 * MB)
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            raise AssertionError(usage)
+        tensor(usage.headroom_bytes - 8 * MB)
+        graph.reset()
+        usage = gpu_of(run(machine(), kept.clear))
+        assert usage.consumed_bytes == -64 * MB, usage
+    """
+    in_a_new_process(cuda, program)
+
+
+@pytest.fixture
+def host():
+    """torch's page-locked memory, empty before and after; its peaks as they were never asked."""
+    torch._C._host_emptyCache()
+    torch.cuda.reset_peak_host_memory_stats()
+    yield
+    torch._C._host_emptyCache()
+    torch.cuda.reset_peak_host_memory_stats()
+
+
+def pinned(size_bytes):
+    return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+def test_pinned_memory_is_a_figure_of_its_own(cuda, on, host):
+    """Before, after and peak; in the text beside RAM; a smaller peak than an older one is bounded by it."""
+    kept = []
+    assert run(on).pinned is None
+
+    def cell():
+        pinned(256 * MB)
+        torch._C._host_emptyCache()
+        kept.append(pinned(64 * MB))
+
+    result = run(on, cell)
+    usage = result.pinned
+    assert (usage.before_bytes, usage.after_bytes, usage.peak) == (
+        0, 64 * MB, Peak(256 * MB, 256 * MB, "exact"),
+    )  # fmt: skip
+    assert "(pinned 64 MB, peak 256 MB)" in text.report(result)
+
+    def smaller():
+        pinned(128 * MB)
+        torch._C._host_emptyCache()
+
+    peak = run(on, smaller).pinned.peak
+    assert peak.lo_bytes <= 192 * MB <= peak.hi_bytes <= 256 * MB
+    assert peak.quality == "bounded"
+    kept.clear()
+    torch._C._host_emptyCache()
+    assert run(on).pinned.after_bytes == 0
+
+
+@pytest.mark.parametrize("again_mb", [0, 128, 512])
+def test_the_users_reset_of_pinned_peaks(cuda, on, host, again_mb):
+    """However high it rises again: never an exact number that is wrong."""
+    pinned(64 * MB)
+    torch._C._host_emptyCache()
+    run(on)
+
+    def cell():
+        pinned(256 * MB)
+        torch._C._host_emptyCache()
+        torch.cuda.reset_peak_host_memory_stats()
+        kept = pinned(again_mb * MB) if again_mb else None
+        del kept
+        torch._C._host_emptyCache()
+
+    peak = run(on, cell).pinned.peak
+    true_bytes = max(256, again_mb) * MB
+    assert peak.lo_bytes <= true_bytes
+    assert peak.hi_bytes is None or peak.hi_bytes >= true_bytes
+    assert peak.quality != "exact" or peak.lo_bytes == true_bytes
+
+
+# -- headroom --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fraction", [None, 0.5])
+def test_headroom_is_what_can_still_be_had(cuda, on, fraction):
+    """A little less than it says can be allocated, 64 MB more cannot; a limit of torch's own included."""
+    cuda.dev[0].base_used = 1000 * MB
+    kept = [tensor(300 * MB)]
+    if fraction:
+        torch.cuda.set_per_process_memory_fraction(fraction, 0)
+    try:
+        usage = gpu_of(run(on, lambda: tensor(200 * MB), settle=False))
+        assert usage.limit_bytes == (int(fraction * torch.cuda.mem_get_info()[1]) if fraction else None)
+        assert dict(usage.ladder)["cached"] == 200 * MB
+        with pytest.raises(torch.OutOfMemoryError):
+            tensor(usage.headroom_bytes + 64 * MB)
+        kept.append(tensor(usage.headroom_bytes - 4 * MB))
+        left_bytes = gpu_of(run(on)).headroom_bytes
+        assert 0 <= left_bytes <= 8 * MB
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+
+
+# -- energy and load -------------------------------------------------------------------------------
+
+BOTH = ("energy", "utilization")
+
+
+def test_energy_and_utilization(cuda, on):
+    """Joules and per cent of the cell's own time, right by construction; n/a with the reason otherwise."""
+    device = cuda.dev[0]
+    device.power_mw, device.sample_us = 0, 10_000
+    device.load([(-10_000_000, 100), (0, 20)])
+    time.sleep(0.03)  # the last sample at 100 % is over
+
+    def cell():
+        device.energy_mj += 12_345_600
+        time.sleep(0.15)
+
+    result = run(on, cell, metrics=BOTH)
+    assert gpu_of(result).metrics == (Metric("energy", 12345.6, "J"), Metric("utilization", 20.0, "%"))
+    assert "(energy 12346 J, utilization 20 %)" in text.report(result)
+    assert run(on, cell).gpus[0].metrics == ()
+    short = run(on, metrics=("energy",))
+    assert {metric.name: metric.value for metric in gpu_of(short).metrics} == {"energy": None}
+    assert "(energy n/a: " in text.report(short)
+    cuda.fault("nvmlDeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    cuda.fault("nvmlDeviceGetSamples", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    metrics = gpu_of(run(on, cell, metrics=BOTH)).metrics
+    assert all(metric.value is None and "Not Supported" in metric.reason for metric in metrics)
+
+
+@pytest.mark.parametrize("wish", ["energy", ("watts",), 3, ["energy", "watts"], [["energy"]]])
+def test_unknown_metrics_are_refused(cuda, wish):
+    """One sentence, which names what there is."""
+    with pytest.raises(ValueError, match="metrics takes any of 'energy', 'utilization', not"):
+        IPyGPULogger.check({"metrics": wish})
+
+
+# -- a source of somebody else's -------------------------------------------------------------------
+
+ARENA = """
+    class ArenaError(Exception): pass
+    class Stats: live_bytes = peak_bytes = bytes_ever_allocated = 0
+    stats_ = Stats()
+    def devices_in_use(): return [0]
+    def stats(device): return stats_
+    def reset_peak(device): stats_.peak_bytes = stats_.live_bytes
+    def take(n):
+        stats_.live_bytes += n; stats_.bytes_ever_allocated += n
+        stats_.peak_bytes = max(stats_.peak_bytes, stats_.live_bytes)
+    def give(n): stats_.live_bytes -= n
+"""
+BROKEN = """
+    from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading
+    class Raises(Framework):
+        name = "raises"
+        def counters(self): raise KeyError("no arena here")
+    class Blind(DeviceCounter):
+        peak_class = "resettable"
+        device = Device("cuda", 1, "blind")
+        def look(self): raise OSError("gone")
+    class Looks(Framework):
+        name = "looks"
+        blind = Blind()
+        def counters(self): return [self.blind]
+    class HalfCounter(DeviceCounter):
+        peak_class = "resettable"
+        device = Device("cuda", 0, "half")
+        def look(self): return Look((Reading(0, 0),), (0,))
+        def reset(self): raise OSError("no reset")
+        def device_memory(self): raise OSError("no memory")
+        def limit_bytes(self): raise OSError("no limit")
+        def pools_bytes(self): raise OSError("no pools")
+    class Half(Framework):
+        name = "half"
+        counter = HalfCounter()
+        def counters(self): return [self.counter]
+"""
+
+
+def test_somebody_elses_sources(cuda, tmp_path):
+    """Through real entry points: the good one is measured, the bad ones are said once and left out."""
+    (tmp_path / "arena.py").write_text(textwrap.dedent(ARENA))
+    (tmp_path / "broken.py").write_text(textwrap.dedent(BROKEN))
+    info = tmp_path / "third-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[ipygpulogger.sources]\narena = example_source:Arena\nnone = no_such_module:Source\n"
+        "raises = broken:Raises\nlooks = broken:Looks\nhalf = broken:Half\n"
+    )
+    program = """
+        import arena, os
+        gpu = state()
+        row = gpu.dev[0].add_process(os.getpid(), 500 * MB)
+        notes = []
+        def told(step):
+            with measure() as m:
+                step()
+            notes.extend(m.last.notes)
+            return gpu_of(m)
+        def keep():
+            arena.take(300 * MB); arena.give(200 * MB)
+            row.used += 100 * MB
+        usage = told(keep)
+        assert (usage.consumed_bytes, usage.peaked_bytes) == (100 * MB, 200 * MB), usage
+        assert (usage.peak.quality, usage.uuid) == ("exact", gpu.dev[0].uuid.decode())
+        assert usage.total_bytes == gpu.dev[0].total
+        first = list(notes)
+        def free():
+            arena.give(50 * MB)
+            row.used -= 50 * MB
+        usage = told(free)
+        assert usage.consumed_bytes == -50 * MB
+        assert notes == first, notes
+        print(*notes, sep=chr(10))
+    """
+    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}"}
+    notes = in_a_new_process(cuda, program, **env)
+    for name in ("source none", "source raises", "broken.Blind"):
+        assert sum(name in note for note in notes) == 1, notes
+    assert not any("Arena" in note for note in notes)
+
+
+# -- in a real kernel ------------------------------------------------------------------------------
+
+START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger({}).start()"
+
+
+class Truth:
+    """A kernel, what it says of its last cell, and the devices as they are."""
+
+    def __init__(self, kernel, gpu):
+        self.kernel, self.gpu = kernel, gpu
+        self.pid = kernel.value("__import__('os').getpid()")
+
+    def usage(self, index):
+        """The last cell's usage as a plain dictionary, its ladder included; checked against the truth."""
+        told = self.kernel.value(
+            "next({**d, 'ladder': u.ladder, 'consumed': u.consumed_bytes >> 20, 'peaked': u.peaked_bytes >> 20}"
+            " for d, u in zip(il.record.to_dict()['gpus'], il.record.gpus)"
+            f" if (u.index, u.backend) == ({index}, 'cuda'))"
+        )
+        device = self.gpu.dev[index]
+        allocated, reserved = self.kernel.value(
+            f"[torch.cuda.memory_allocated({index}), torch.cuda.memory_reserved({index})]"
+        )
+        mine = device.mine(self.pid).used
+        others = device.base_used + sum(p.used for p in device.proc) - mine
+        assert dict(told["ladder"]) == {
+            "tensors": allocated,
+            "cached": reserved - allocated,
+            "context and libraries": mine - reserved,
+            "other processes": others,
+            "free": device.total - device.reserved - mine - others,
+            "the driver's own": device.reserved,
+        }
+        assert sum(size for _, size in told["ladder"]) == told["total_bytes"] == device.total
+        assert told["uuid"] == device.uuid.decode()
+        return told
+
+
+def make(name, size_mb, index):
+    return f"{name} = torch.empty({size_mb} << 20, dtype=torch.uint8, device='cuda:{index}')"
+
+
+def test_two_devices_in_a_kernel(gpu, kernel_env, tmp_path):
+    """One in the middle of a cell, both in one, each its own; il.data follows the current device."""
+    with Kernel(kernel_env, tmp_path) as kernel:
+        kernel.run(START.format(""))
+        kernel.run("import torch, time")
+        truth = Truth(kernel, gpu)
+        cell = f"{make('a', 64, 0)}; time.sleep(0.3); {make('b', 32, 1)}; {make('t', 256, 1)}; del t; time.sleep(0.3)"
+        ran = kernel.run(cell)
+        first, second = truth.usage(0), truth.usage(1)
+        assert (first["consumed"], first["peaked"], first["peak"]["quality"]) == (64, 0, "exact")
+        assert (second["consumed"], second["peaked"], second["peak"]["quality"]) == (32, 256, "exact")
+        assert second["context_bytes"] == 500 * MB
+        assert "+ context 500 MB" in ran.stdout
+        for told in (first, second):
+            course = told["timeline"]
+            assert 2 < len(course) <= 64
+            assert [at for at, _ in course] == sorted(at for at, _ in course)
+            assert course[-1][1] == told["used_bytes"]
+        assert second["timeline"][0][1] < second["timeline"][-1][1]  # it began without us
+        both = (
+            f"{make('c', 20, 0)}; {make('t', 300, 0)}; del t; {make('d', 40, 1)}; {make('t', 500, 1)}; del t"
+        )
+        kernel.run(both)
+        figures = [(truth.usage(i)["consumed"], truth.usage(i)["peaked"]) for i in range(2)]
+        assert figures == [(20, 300), (40, 500)]
+        assert kernel.value("[il.data.gpu_mem_used_delta, il.data.gpu_mem_peaked]") == [20, 300]
+        kernel.run("torch.cuda.set_device(1); del d")
+        assert kernel.value("[il.data.gpu_mem_used_delta, il.data.gpu_mem_peaked]") == [-40, 0]
+        used = gpu.dev[1].base_used + sum(p.used for p in gpu.dev[1].proc)
+        assert kernel.value("il.data.gpu_mem_used") == used // MB
+        assert kernel.value("il.record.gpus[0].timeline") == []  # a short cell
+
+        asked = kernel.send("print('up', flush=True); time.sleep(0.8); 1")
+        kernel.wait_for_print(asked, "up")
+        row = gpu.dev[0].mine(truth.pid)
+        row.used += 900 * MB
+        seen = gpu.dev[0].n_meminfo
+        kernel.wait_for(lambda: gpu.dev[0].n_meminfo > seen + 1)
+        row.used -= 900 * MB
+        ran = kernel.wait(asked)
+        rows = {line.split(":")[0]: line for line in ran.stdout.splitlines()}
+        assert "(peak at least)" in rows["GPU0"]
+        assert "(peak" not in rows["GPU1"]
+        assert truth.usage(0)["consumed"] == 0
+
+        row = gpu.dev[0].add_process(1, 3000 * MB)
+        ran = kernel.run("1")
+        assert truth.usage(0)["consumed"] == 0
+        asked = kernel.send("print('up', flush=True); time.sleep(0.5); 1")
+        kernel.wait_for_print(asked, "up")
+        row.used = 100 * MB
+        ran = kernel.wait(asked)
+        assert truth.usage(0)["consumed"] == 0
+        assert "(other processes " in ran.stdout
+
+
+def test_the_magic_and_the_rich_report(gpu, kernel_env, tmp_path):
+    """Status prints the ladder and the headroom; metrics are asked for by name; the table is folded and small."""
+    with Kernel(kernel_env, tmp_path) as kernel:
+        kernel.run("%load_ext ipygpulogger")
+        kernel.run("import torch, time")
+        truth = Truth(kernel, gpu)
+        kernel.run(f"{make('a', 64, 0)}; {make('b', 32, 1)}")
+        first = truth.usage(0)
+        refused = kernel.run("%gpulog start metrics=energy,watts")
+        assert refused.status == "error" or "metrics takes any of" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        status = kernel.run("%gpulog status").stdout
+        for index, told in ((0, first), (1, truth.usage(1))):
+            block = status[status.index(f"GPU{index}: NVIDIA") :].split("GPU1: NVIDIA")[
+                0 if index == 0 else -1
+            ]
+            figures = {line[:38].strip(): line[38:].split() for line in block.splitlines()[1:]}
+            for name, size_bytes in told["ladder"]:
+                assert figures[name] == [str(round(size_bytes / MB)), "MB"]
+            assert figures["total"] == [str(gpu.dev[index].total // MB), "MB"]
+            free_mb = round(dict(told["ladder"])["free"] / MB)
+            assert figures["headroom"] == [str(free_mb + round(dict(told["ladder"])["cached"] / MB)), "MB"]
+        kernel.run("%gpulog start metrics=energy,utilization")
+        gpu.dev[0].power_mw = gpu.dev[1].power_mw = 0
+        ran = kernel.run("time.sleep(0.3)")
+        plain = ran.displays[0]["data"]["text/plain"]
+        assert "energy n/a" in plain
+        gpu.dev[0].util_gpu, gpu.dev[0].sample_us = 64, 10_000
+        asked = kernel.send("print('up', flush=True); time.sleep(0.3)")
+        kernel.wait_for_print(asked, "up")
+        gpu.dev[0].energy_mj += 7_250
+        data = kernel.wait(asked).displays[0]["data"]
+        assert "energy 7.25 J" in data["text/plain"]
+        assert "utilization 64 %" in data["text/plain"]
+        table = data["text/html"]
+        assert table.count("<details>") == table.count("</details>") == 1
+        assert "<details open" not in table
+        for word in ("tensors", "cached", "other processes", "free", "headroom"):
+            assert word in table[table.index("<details>") :]
+        assert len(table.encode()) < 2048
+
+
+# -- the reports -----------------------------------------------------------------------------------
+
+
+def a_device(index, **more):
+    known = {
+        "index": index, "name": "<b>&NVIDIA", "uuid": f"GPU-{index}", "total_bytes": 81_559 * MB,
+        "used_bytes": 40_000 * MB, "free_bytes": 40_000 * MB, "allocated_bytes": 20_000 * MB,
+        "reserved_bytes": 30_000 * MB, "neighbours_bytes": 5_000 * MB, "neighbours_before_bytes": 0,
+        "driver_bytes": 1_559 * MB, "limit_bytes": 70_000 * MB, "pools_bytes": 100 * MB,
+        "reserved_peak": Peak(70_000 * MB, 70_000 * MB, "exact"),
+        "metrics": (Metric("energy", 12345.6, "J"), Metric("utilization", None, "%", "the driver's <i>")),
+    }  # fmt: skip
+    return DeviceUsage(30_000 * MB, 29_000 * MB, Peak(50_000 * MB, None, "sampled"), **(known | more))
+
+
+def a_measurement(*gpus, **more):
+    from datetime import datetime, timezone
+
+    gen = RamUsage(100_000 * MB, 120_000 * MB, Peak(140_000 * MB, 140_000 * MB, "exact"))
+    started_at = datetime.now(timezone.utc)
+    return Measurement(label="In [1234]", started_at=started_at, time_s=1234.567, gen=gen, gpus=gpus, **more)
+
+
+@pytest.mark.parametrize("talkative", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_a_table_of_many_devices_is_small(count, talkative):
+    """At most 2 KB, folded, nothing unescaped; of eight devices with much to say the rows at least."""
+    calm = {"metrics": (), "neighbours_before_bytes": 5_000 * MB, "limit_bytes": None}
+    devices = [a_device(index, **({} if talkative else calm)) for index in range(count)]
+    table = html.report(a_measurement(*devices))
+    assert len(table.encode()) <= 2048
+    if not (talkative and count == 8):
+        assert table.count("<details>") == table.count("</details>") == 1
+        assert table[table.index("<details>") :].count("<th>GPU") >= min(count, 6)
+    for foreign in ("<b>", "<i>", "&NVIDIA"):
+        assert foreign not in table
+    for index in range(count):
+        assert f">GPU{index if count > 1 else ''}<" in table
+
+
+def test_names_are_escaped():
+    """Labels and notes of others are no markup."""
+    measurement = a_measurement(a_device(0), notes=("the driver says <script>",))
+    table = html.report(measurement)
+    assert "<script>" not in table
+    assert "&lt;script&gt;" in table

@@ -14,45 +14,57 @@ if TYPE_CHECKING:
 
     from ..records import DeviceUsage, Measurement
 
-_CARD = 1024  # bytes, at most
+_REPORT = 2048  # bytes, at most
+_CARD = 1024  # of it
 _NAME = 48  # characters of an owner's name
 
+_MORE = "<tr><th>... (%gpulog status)"  # where there are more devices than room
 _HEAD = "".join(f'<th scope="col">{name}</th>' for name in ("MB", "Consumed", "Peaked", "Used"))
 
 
 def report(measurement: Measurement) -> str:
-    """The report of one scope as an HTML table."""
+    """The report of one scope as an HTML table; with many devices as much of it as has room."""
+    after = "".join(f"<p>{escape(note)}</p>" for note in measurement.notes) + _out_of_memory(measurement)
+    told = _table(measurement, remarks=True) + after
+    if len(told.encode()) > _REPORT:  # the plain text has all of them
+        told = _table(measurement, remarks=False) + after
+    return told + _details(measurement.gpus, _REPORT - len(told.encode()))
+
+
+def _table(measurement: Measurement, *, remarks: bool) -> str:
     ended = outcome(measurement)
     caption = f"{measurement.label}: {measurement.time_s:0.3f} s" + (f", {ended}" if ended else "")
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th>'
         + "".join(f"<td>{escape(figure)}</td>" for figure in figures)
-        + (f"<td>{escape(remarks)}</td>" if remarks else "")
+        + (f"<td>{escape(said)}</td>" if said and remarks else "")
         + "</tr>"
-        for name, figures, remarks in rows(measurement)
+        for name, figures, said in rows(measurement)
     )
-    notes = "".join(f"<p>{escape(note)}</p>" for note in measurement.notes)
     return (
         f"<table><caption>{escape(caption)}</caption>"
-        f"<thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>{notes}"
-        f"{_out_of_memory(measurement)}{_details(measurement.gpus)}"
+        f"<thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>"
     )
 
 
-def _details(gpus: Sequence[DeviceUsage]) -> str:
-    """Where each device's memory is, folded: a row a device."""
+def _details(gpus: Sequence[DeviceUsage], room: int) -> str:
+    """Where each device's memory is, folded: a row a device, as many as have room.
+
+    Without the end tags that HTML lets out: they would take the room of three devices.
+    """
     found = {device_name(gpu, gpus): dict(ladder(gpu)) for gpu in gpus if gpu.ladder}
     columns = dict.fromkeys(name for rungs in found.values() for name in rungs)
-    if not columns:
-        return ""
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(
-        f"<tr><th>{name}</th>"
-        + "".join(f"<td>{rounded_mb(rungs[c]) if c in rungs else ''}</td>" for c in columns)
-        + "</tr>"
-        for name, rungs in found.items()
-    )
-    return f"<details><summary>GPU memory</summary><table><tr><th>MB</th>{head}</tr>{body}</table></details>"
+    head = "".join(f"<th>{escape(column)}" for column in columns)
+    before = f"<details><summary>GPU memory</summary><table><tr><th>MB{head}"
+    body, after = "", "</table></details>"
+    for name, rungs in found.items():
+        figures = "".join(f"<td>{rounded_mb(rungs[c]) if c in rungs else ''}" for c in columns)
+        row = f"<tr><th>{name}{figures}"
+        if len((before + body + row + _MORE + after).encode()) > room:
+            after = _MORE + after
+            break
+        body += row
+    return before + body + after if body else ""
 
 
 def _out_of_memory(measurement: Measurement) -> str:

@@ -174,11 +174,12 @@ class Framework(ABC):
     Attributes:
         name: The module's: "torch".
         on_user_reset: Set by the engine. Where users can reset the very counter that we reset, a
-            wrapper of ours calls it with the device's index and the user's own reset.
+            wrapper of ours calls it with the device's index, None for pinned memory, and the user's
+            own reset.
     """
 
     name: ClassVar[str]
-    on_user_reset: Callable[[int, Callable[[], None]], None] | None = None
+    on_user_reset: Callable[[int | None, Callable[[], None]], None] | None = None
 
     @abstractmethod
     def counters(self) -> Iterable[DeviceCounter]:

@@ -45,6 +45,7 @@ _RESETS = {
     "cuda": "_cuda_resetPeakMemoryStats",
     "xpu": "_xpu_resetPeakMemoryStats",
     "": "_accelerator_resetPeakStats",
+    "host": "_cuda_resetPeakHostMemoryStats",  # of no device
 }
 
 _OURS = "_ipygpulogger_original"  # marks a wrapper of ours, and holds what it wraps
@@ -156,7 +157,7 @@ class TorchCounter(DeviceCounter):
 class PinnedCounter(Counter):
     """torch's page-locked host memory: live and cached, of all devices together.
 
-    Its peak is read and never reset: that one stays the user's without a wrapper.
+    Its peak is read and never reset, so that it stays the user's; that they reset it is noticed.
     """
 
     peak_class: PeakClass = "monotone"
@@ -444,16 +445,17 @@ class Torch(Framework):
 
         return memory_stats
 
-    def _reset_wrapper(self, original: Callable[[int], None]) -> Callable[[int], None]:
-        def reset_peak_stats(device: int) -> None:
+    def _reset_wrapper(self, original: Callable[..., None]) -> Callable[..., None]:
+        def reset_peak_stats(*device: int) -> None:
             def reset() -> None:
-                original(device)
-                self._users.forget(device)
+                original(*device)
+                for index in device:
+                    self._users.forget(index)
 
             if self.on_user_reset is None:
                 reset()
             else:
-                self.on_user_reset(device, reset)
+                self.on_user_reset(device[0] if device else None, reset)
             if self._leaving:
                 self._leave()
 
