@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from . import driver
-from .peaks import PeakOwner
+from .peaks import QUIET_TRIES, PeakOwner
 from .records import DRIVER
 from .sampler import Sampler
 from .sources import Device, DeviceCounter, DeviceMemory, Framework, Unavailable
@@ -27,7 +27,7 @@ from .sources.tensorflow import TensorFlow
 from .sources.torch import Torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .records import Diagnosis
     from .scope import Scope
@@ -308,9 +308,18 @@ class Machine:
             Unavailable: An allocator does not tell.
         """
         owners = tuple(owners)
-        looks = [owner.look().readings for owner in owners]
-        allocated = sum(look[ALLOCATED].current_bytes for look in looks) if looks else None
-        reserved = sum(look[RESERVED].current_bytes for look in looks) if looks else None
+        stand = _held(owners)
+        for _ in range(QUIET_TRIES):
+            holdings = self._holdings(device, stand)
+            was, stand = stand, _held(owners)
+            if was == stand:
+                break
+            self._outside.pop(device.uuid or "", None)  # another thread moved meanwhile: it fits neither
+        return holdings
+
+    def _holdings(self, device: Device, looks: Sequence[Sequence[int]]) -> Holdings:
+        allocated = sum(look[ALLOCATED] for look in looks) if looks else None
+        reserved = sum(look[RESERVED] for look in looks) if looks else None
         memory = self.nvml.memory(device.uuid) if device.uuid else None
         if memory is None:
             answers = (_ask(counter.device_memory) for counter in self._counters(device))
@@ -387,6 +396,11 @@ class Machine:
                 other_bytes = memory.used_bytes - after.reserved_bytes if still else None
                 for scope in scopes:
                     scope.device_sampled(uuid, memory.used_bytes, other_bytes)
+
+
+def _held(owners: Sequence[PeakOwner]) -> list[list[int]]:
+    """What each allocator holds now, in its series."""
+    return [[reading.current_bytes for reading in owner.look().readings] for owner in owners]
 
 
 def _stand(owners: Iterable[PeakOwner]) -> _Stand:

@@ -192,8 +192,8 @@ class Scope:
         if self._closed:
             return
         self._closed, self.time_s = True, now_s - self._start_s
+        self._end_peaks()  # which finds the devices first used within the scope
         self._end_metrics()
-        self._end_peaks()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
         """Take the second snapshot and do the arithmetic.

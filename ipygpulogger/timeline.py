@@ -35,8 +35,11 @@ class Timeline:
     def between(
         self, before_bytes: int | None, after_bytes: int | None, end_s: float
     ) -> tuple[tuple[float, int], ...]:
-        """The points with the scope's own two ends; none where nothing was sampled."""
-        inner = [point for point in self._points.values() if 0 < point[0] < end_s]
+        """The points with the scope's own two ends; none where nothing was sampled.
+
+        What the scope's time leaves out, our own cost within it, may put its last points beyond its end.
+        """
+        inner = [(min(at, end_s), size) for at, size in self._points.values() if at > 0]
         if not inner:
             return ()
         ends = ((0.0, before_bytes), (end_s, after_bytes))

@@ -238,6 +238,25 @@ def test_neighbours_come_and_go(cuda, on):
     assert "other processes" not in text.report(run(on))
 
 
+def test_a_thread_that_allocates_while_we_ask(cuda, on, outside, monkeypatch):
+    """Between one question and the next another thread takes 64 MB: nobody's context grows by it."""
+    kept, real = [], on.nvml.processes
+
+    def meanwhile(uuid):
+        if len(kept) < 2:
+            kept.append(tensor(64 * MB))
+        return real(uuid)
+
+    run(on)
+    monkeypatch.setattr(on.nvml, "processes", meanwhile)
+    usage = gpu_of(run(on, lambda: raw(cuda, 8 * MB)))
+    assert len(kept) == 2
+    assert usage.consumed_bytes == (8 + 64 + 64) * MB
+    assert gpu_of(run(on)).consumed_bytes == 0
+    kept.clear()
+    assert gpu_of(run(on)).consumed_bytes == 0  # it was nobody's cell
+
+
 # -- faults ----------------------------------------------------------------------------------------
 
 
@@ -749,6 +768,28 @@ def test_energy_and_utilization(cuda, on):
     cuda.fault("nvmlDeviceGetSamples", pynvml.NVML_ERROR_NOT_SUPPORTED)
     metrics = gpu_of(run(on, cell, metrics=BOTH)).metrics
     assert all(metric.value is None and "Not Supported" in metric.reason for metric in metrics)
+
+
+def test_energy_of_a_device_first_used_within_the_cell(cuda):
+    """What NVML counted from the start is told; where it did not, why."""
+    program = """
+        import time, torch
+        gpu = state()
+        gpu.dev[0].power_mw = gpu.dev[1].power_mw = 0
+        def first(index):
+            def cell():
+                torch.empty(1, device=f"cuda:{index}")
+                gpu.dev[index].energy_mj += 4_200
+                time.sleep(0.12)
+            result = run(machine(), cell, metrics=("energy",), ladder={"nvml": index == 0, "known": index == 0})
+            return gpu_of(result, index).metrics[0]
+        told = first(0)
+        assert (round(told.value, 6), told.reason) == (4.2, ""), told
+        gpu.fault("nvml*", 15, dev=1)
+        told = first(1)
+        assert told.value is None and told.reason, told
+    """
+    in_a_new_process(cuda, program)
 
 
 @pytest.mark.parametrize("wish", ["energy", ("watts",), 3, ["energy", "watts"], [["energy"]]])

@@ -1,5 +1,6 @@
 """The course of one number: small however long the scope, and never without its highest."""
 
+from itertools import pairwise
 from statistics import median
 
 from hypothesis import given
@@ -40,7 +41,7 @@ def test_a_steady_sampler_is_spread_evenly():
     points = course(samples, 7201.0)
     assert 32 <= len(points) <= 64
     inner = [at for at, _ in points[1:-1]]
-    strides = [b - a for a, b in zip(inner, inner[1:], strict=False)]
+    strides = [b - a for a, b in pairwise(inner)]
     assert max(strides) <= 2 * median(strides)
 
 
@@ -66,3 +67,9 @@ def test_neighbours_in_one_stride_become_their_higher():
     for sizes in ((3, 9), (9, 3)):
         samples = [(0.1 + i * half_s / 2, size) for i, size in enumerate(sizes)]
         assert [size for _, size in course(samples, 1.0)[1:-1]] == [9]
+
+
+def test_a_scope_that_leaves_out_our_own_cost():
+    """Samples beyond the end of the time that counts are kept at the end: the highest may be there."""
+    points = course([(0.1, 5), (0.2, 6), (0.5, 900)], 0.3)
+    assert points == ((0.0, 1), (0.1, 5), (0.2, 6), (0.3, 900), (0.3, 2))

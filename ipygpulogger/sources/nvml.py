@@ -83,7 +83,7 @@ class Nvml:
         in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({d.name for d in devices}) == 1
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
         if chosen is None:
-            return devices[ordinal] if in_order and ordinal < len(devices) else None
+            return next((d for d in devices if in_order and d.index == ordinal), None)
         found = []
         for entry in map(str.strip, chosen.split(",")):
             if entry.isdecimal():
