@@ -774,6 +774,8 @@ def test_energy_of_a_device_first_used_within_the_cell(cuda):
     """What NVML counted from the start is told; where it did not, why."""
     program = """
         import time, torch
+        from ipygpulogger.records import Measurement
+        from ipygpulogger.scope import Scope
         gpu = state()
         gpu.dev[0].power_mw = gpu.dev[1].power_mw = 0
         def first(index):
@@ -781,8 +783,11 @@ def test_energy_of_a_device_first_used_within_the_cell(cuda):
                 torch.empty(1, device=f"cuda:{index}")
                 gpu.dev[index].energy_mj += 4_200
                 time.sleep(0.12)
-            result = run(machine(), cell, metrics=("energy",), ladder={"nvml": index == 0, "known": index == 0})
-            return gpu_of(result, index).metrics[0]
+            scope = Scope(metrics=("energy",)).open()
+            cell()
+            scope.close()
+            (metric,) = gpu_of(scope.result(Measurement, ""), index).metrics
+            return metric
         told = first(0)
         assert (round(told.value, 6), told.reason) == (4.2, ""), told
         gpu.fault("nvml*", 15, dev=1)

