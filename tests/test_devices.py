@@ -324,6 +324,31 @@ def one_fault(cuda, function, code, costs, when):
     on.close()
 
 
+def test_nobody_tells_of_the_device(cuda, on):
+    """Neither NVML nor CUDA: used is n/a and there is no ladder; the allocator's numbers stand."""
+    cuda.fault("nvml*", pynvml.NVML_ERROR_GPU_IS_LOST)
+    cuda.fault("cudaMemGetInfo", 999)
+    kept = []
+
+    def cell():
+        tensor(300 * MB)
+        kept.append(tensor(100 * MB))
+
+    scope = Scope(on, metrics=("energy",)).open()
+    cell()
+    scope.close()
+    result = scope.result(Measurement, "")
+    usage = gpu_of(result)
+    assert (usage.consumed_bytes, usage.peaked_bytes, usage.peak.quality) == (100 * MB, 200 * MB, "exact")
+    assert (usage.used_bytes, usage.free_bytes, usage.neighbours_bytes) == (None, None, None)
+    assert (usage.ladder, usage.headroom_bytes, usage.timeline) == ((), None, ())
+    assert text.report(result).splitlines()[2].split()[:4] == ["GPU0:", "100", "200", "n/a"]
+    assert "nobody tells how its memory is used" in text.devices(result.gpus)
+    assert "<details>" not in html.report(result)
+    assert sum("GPU is lost" in note for note in result.notes) == 1
+    kept.clear()
+
+
 def test_a_fault_that_passes_is_forgotten(cuda, on):
     """One question that timed out: the next cell knows again who holds what, though nothing moved."""
     cuda.dev[0].base_used = 200 * MB
@@ -448,6 +473,33 @@ def test_the_right_device(cuda, visible, order, truth, names):
         env["CUDA_VISIBLE_DEVICES"] = visible.format(*(d.uuid.decode() for d in cuda.dev[:2]))
     program = EACH.replace("TRUTH", str(truth)).replace("ALL", "True")
     assert in_a_new_process(cuda, program, **env) == [names]
+
+
+def test_eight_cards_and_two_of_them_ours(cuda):
+    """The others have rows of their own only where all are wished for, and nobody asks who uses them."""
+    cuda.n_dev = 8
+    for index in range(8):
+        cuda.dev[index].base_used = (1 + index) * 100 * MB
+    program = """
+        import torch
+        from ipygpulogger.render import html, text
+        gpu = state()
+        for i in range(2):
+            torch.empty(1, device=f"cuda:{i}")
+        asked = [gpu.fault("nvmlDeviceGetComputeRunningProcesses*", dev=i) for i in range(8)]
+        def cell():
+            for i in range(8):
+                gpu.dev[i].base_used += 64 * MB
+        assert [u.uuid for u in run(machine(), cell).gpus] == [gpu.dev[i].uuid.decode() for i in (5, 2)]
+        gpus = run(machine(), cell, all_devices=True).gpus
+        names = [text.device_name(u, gpus) for u in gpus]
+        assert names == ["GPU0", "GPU1", "NVML0", "NVML1", "NVML3", "NVML4", "NVML6", "NVML7"], names
+        assert [i for i in range(8) if asked[i].hits] == [2, 5], [f.hits for f in asked]
+        table = html.report(run(machine(), all_devices=True))
+        assert len(table.encode()) <= 2048, len(table.encode())
+        assert "<details>" in table
+    """
+    in_a_new_process(cuda, program, CUDA_VISIBLE_DEVICES="5,2")
 
 
 @pytest.mark.parametrize("parent", [0, 1])
@@ -625,7 +677,8 @@ def test_pools_and_graphs(cuda):
             with torch.cuda.use_mem_pool(pool):
                 kept.append(tensor(64 * MB))
         usage = gpu_of(run(machine(), fill))
-        assert (usage.consumed_bytes, usage.pools_bytes) == (64 * MB, 64 * MB), usage
+        tells = "reserved_bytes_by_private_pools" in torch._C._cuda_memoryStats(0)  # 2.6 does not
+        assert (usage.consumed_bytes, usage.pools_bytes) == (64 * MB, 64 * MB if tells else None), usage
         def capture():
             with torch.cuda.graph(graph):
                 tensor(1024 * MB).zero_()
@@ -634,7 +687,7 @@ def test_pools_and_graphs(cuda):
         assert usage.consumed_bytes == torch.cuda.memory_allocated() - before < MB, usage  # its random state
         assert usage.peaked_bytes >= 1024 * MB, usage
         assert usage.reserved_bytes - usage.allocated_bytes >= 1024 * MB, usage
-        assert usage.pools_bytes == 1088 * MB, usage
+        assert usage.pools_bytes == (1088 * MB if tells else None), usage
         held = usage.reserved_bytes
         usage = gpu_of(run(machine(), graph.replay, graph.replay))
         assert (usage.consumed_bytes, usage.peaked_bytes, usage.reserved_bytes) == (0, 0, held), usage
@@ -645,7 +698,8 @@ def test_pools_and_graphs(cuda):
             pass
         else:
             raise AssertionError(usage)
-        tensor(usage.headroom_bytes - 8 * MB)
+        if tells:
+            tensor(usage.headroom_bytes - 8 * MB)
         graph.reset()
         usage = gpu_of(run(machine(), kept.clear))
         assert usage.consumed_bytes == -64 * MB, usage
@@ -656,6 +710,8 @@ def test_pools_and_graphs(cuda):
 @pytest.fixture
 def host():
     """torch's page-locked memory, empty before and after; its peaks as they were never asked."""
+    if not hasattr(torch.cuda, "reset_peak_host_memory_stats"):
+        pytest.skip(f"torch {torch.__version__} does not count pinned memory")
     torch._C._host_emptyCache()
     torch.cuda.reset_peak_host_memory_stats()
     yield
