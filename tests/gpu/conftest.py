@@ -79,7 +79,9 @@ class Card:
         self._nvml.nvmlShutdown()
 
     def tensor(self, size_bytes, device=None):
-        return self.torch.empty(size_bytes, dtype=self.torch.uint8, device=f"cuda:{device or self.index}")
+        return self.torch.empty(
+            size_bytes, dtype=self.torch.uint8, device=f"cuda:{self.index if device is None else device}"
+        )
 
     def measured(self, *steps, **options):
         """What a scope around these steps tells, and this device in it."""
