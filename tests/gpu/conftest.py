@@ -104,7 +104,7 @@ def the_card(torch):
 
 @pytest.fixture
 def card(request, the_card):
-    """Quiet: nothing cached, nothing allocated by an earlier test, peaks reset."""
+    """Nothing cached, peaks reset; what a failed test's traceback holds stays allocated, and disturbs nobody."""
     if SIMULATED:
         request.getfixturevalue("gpu")
     cuda = the_card.torch.cuda
@@ -114,7 +114,6 @@ def card(request, the_card):
     cuda.empty_cache()
     for index in range(cuda.device_count()):
         cuda.reset_peak_memory_stats(index)
-    assert not cuda.memory_allocated()
     if the_card.handle is None:
         pytest.skip("NVML does not know this device")
     yield the_card
