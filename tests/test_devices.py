@@ -238,6 +238,18 @@ def test_neighbours_come_and_go(cuda, on):
     assert "other processes" not in text.report(run(on))
 
 
+@pytest.mark.xfail(reason="whose the memory is, a slow question, is asked only where the sum moved")
+def test_a_neighbour_gives_back_just_what_we_take(cuda, on, outside):
+    """To the byte, within one cell: the sum stands still, and the cell's 80 MB outside torch go unseen."""
+    row = cuda.dev[0].add_process(1, 700 * MB)
+    run(on)
+    scope = Scope(on).open()
+    raw(cuda, 80 * MB)
+    row.used -= 80 * MB
+    scope.close()
+    assert gpu_of(scope.result(Measurement, "")).consumed_bytes == 80 * MB
+
+
 def test_a_thread_that_allocates_while_we_ask(cuda, on, outside, monkeypatch):
     """Between one question and the next another thread takes 64 MB: nobody's context grows by it."""
     kept, real = [], on.nvml.processes
@@ -399,7 +411,9 @@ def test_torch_alone_is_never_called_sampled(cuda, on, monkeypatch):
     """The sampler looks while segments come and go by the thousand: every peak stays exact."""
     monkeypatch.setattr(on.sampler, "_delay_s", 0)
     monkeypatch.setattr(on.sampler, "_period_s", 0)
-    before = cuda.dev[0].n_meminfo
+    monkeypatch.setattr("ipygpulogger.sampler._BUSY_SHARE", 1e9)
+    looks, look = [], on.sampler._look
+    monkeypatch.setattr(on.sampler, "_look", lambda: (look(), looks.append(1)))
     for cell in range(50):
 
         def churn(cell=cell):
@@ -412,7 +426,8 @@ def test_torch_alone_is_never_called_sampled(cuda, on, monkeypatch):
         usage = gpu_of(run(on, churn))
         assert usage.peak.quality == "exact"
         assert usage.consumed_bytes == 0
-    assert cuda.dev[0].n_meminfo - before > 150  # it did look
+    assert len(looks) > 50
+    print(f"{len(looks)} looks")
 
 
 # -- which device ----------------------------------------------------------------------------------
@@ -814,7 +829,9 @@ def test_energy_and_utilization(cuda, on):
         time.sleep(0.15)
 
     result = run(on, cell, metrics=BOTH)
-    assert gpu_of(result).metrics == (Metric("energy", 12345.6, "J"), Metric("utilization", 20.0, "%"))
+    energy, utilization = gpu_of(result).metrics
+    assert (energy.name, energy.unit, energy.value) == ("energy", "J", pytest.approx(12345.6))
+    assert utilization == Metric("utilization", 20.0, "%")
     assert "(energy 12346 J, utilization 20 %)" in text.report(result)
     assert run(on, cell).gpus[0].metrics == ()
     short = run(on, metrics=("energy",))
