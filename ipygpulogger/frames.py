@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHELLS_PACKAGES = {"IPython", "ipykernel", __name__.partition(".")[0]}
-_CODE_WITH_FAST_LOCALS = 1  # CO_OPTIMIZED: of a function; a cell's own code has its names in a dict
+CODE_WITH_FAST_LOCALS = 1  # CO_OPTIMIZED: of a function; a cell's own code has its names in a dict
 _SNAPSHOTS = sys.version_info < (3, 13)  # reading a frame's locals leaves a copy of them in the frame
 
 # C accessors, which no class of the user's can override.
@@ -52,7 +52,7 @@ def frames_of(error: BaseException) -> list[FrameType]:
 def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
     """A frame's local variables; reading them leaves nothing behind in the frame."""
     found = frame.f_locals
-    if not frame.f_code.co_flags & _CODE_WITH_FAST_LOCALS:
+    if not frame.f_code.co_flags & CODE_WITH_FAST_LOCALS:
         return list(found.items()) if type(found) is dict else []
     pairs = list(found.items())
     if _SNAPSHOTS:
@@ -113,19 +113,6 @@ def _unshared() -> int:
 
 
 _UNSHARED = _unshared()
-
-
-def clear(frame: FrameType) -> None:
-    """Empty a frame that has ended; one that still runs stays as it is."""
-    snapshot = None
-    if _SNAPSHOTS and frame.f_code.co_flags & _CODE_WITH_FAST_LOCALS:
-        snapshot = frame.f_locals  # which `clear` leaves in the frame, in some Pythons
-    try:
-        frame.clear()
-    except RuntimeError:
-        return
-    if snapshot is not None:
-        _empty_if_unshared(snapshot)
 
 
 def is_users_module(module: Any) -> bool:

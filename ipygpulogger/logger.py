@@ -71,6 +71,7 @@ class IPyGPULogger(Configurable):
         super().__init__(parent=shell, **options)
         self._shell = shell
         self._running = False
+        self._machine = machine()
         self._history = History()
         self._scopes: dict[Cell, tuple[Scope, float]] = {}  # with the cell's `hooks_s` at its opening
         self._autopsies: dict[Cell, Autopsy] = {}
@@ -102,7 +103,8 @@ class IPyGPULogger(Configurable):
             self._say_if_no_gpu()
             self._preload()
             self._settle()
-            machine().hold()
+            self._machine = machine()  # a child that a fork makes lets go of this one, its parent's
+            self._machine.hold()
             self._running = True
             CellEvents.of(self._shell).subscribe(self)
         return self
@@ -121,8 +123,8 @@ class IPyGPULogger(Configurable):
                 self._drop(next(iter(self._scopes)))
             if self in self._shell.configurables:
                 self._shell.configurables.remove(self)
-            machine().release()
-            machine().close()
+            self._machine.release()
+            self._machine.close()
 
     @property
     def running(self) -> bool:

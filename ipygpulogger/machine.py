@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 ALLOCATED = 0  # the first series of a device's counter; the last is what its allocator took from it
 RESERVED = -1
+ASK_AGAIN_S = 5.0  # so long a neighbour's loss may be our gain unseen, where the two cancel out
 ENTRY_POINTS = "ipygpulogger.sources"
 
 T = TypeVar("T")
@@ -94,6 +96,22 @@ class Allowance(NamedTuple):
     pools_bytes: int | None
 
 
+class _Outside(NamedTuple):
+    """What stands outside a device's allocators, as last asked.
+
+    Attributes:
+        other: All of it, in bytes.
+        own: This process's part; None where unknown.
+        listed: What all other processes hold; None where unknown.
+        asked_s: When.
+    """
+
+    other: int
+    own: int | None
+    listed: int | None
+    asked_s: float
+
+
 class _Stand(NamedTuple):
     """Allocators at one moment; without a stamp where one of them has none."""
 
@@ -125,7 +143,7 @@ class Machine:
         self._pinned: dict[str, PeakOwner] = {}
         self._scopes: set[Scope] = set()
         self._holders = 0
-        self._outside: dict[str, tuple[int, int | None, int | None]] = {}  # uuid: other, ours of it, listed
+        self._outside: dict[str, _Outside] = {}  # by UUID
         self._ran = True  # the user's code, since the last full collection
 
     def _find_frameworks(self) -> Iterator[Framework]:
@@ -135,9 +153,15 @@ class Machine:
 
         for entry in entry_points(group=ENTRY_POINTS):
             try:
-                yield entry.load()()
-            except Exception as error:
+                framework = entry.load()()
+                if not isinstance(framework, Framework):
+                    raise TypeError(f"{framework!r} is no Framework")  # noqa: TRY301 - said as any other failure
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self._note(f"the source {entry.name} of {entry.value} fails: {_said(error)}")
+            else:
+                yield framework
 
     # -- settling ------------------------------------------------------------------------------
 
@@ -192,7 +216,9 @@ class Machine:
         for framework in self.frameworks:
             try:
                 answers.append((framework, ask(framework)))
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self.frameworks = tuple(other for other in self.frameworks if other is not framework)
                 self._note(f"the source {framework.name} fails and is left out: {_said(error)}")
         return answers
@@ -212,7 +238,7 @@ class Machine:
         """One less; after the last nothing of ours stays in the frameworks."""
         with self._lock:
             self._holders -= 1
-            self._rest()
+        self._rest()
 
     def close(self) -> None:
         """Let the driver's library go, if nobody measures; the next scope opens it again."""
@@ -233,34 +259,38 @@ class Machine:
     def leave(self, scope: Scope) -> None:
         """A scope is over."""
         with self._lock:
-            if scope in self._scopes:
-                self._scopes.discard(scope)
-                self._ran = True
-                self._rest()
+            if scope not in self._scopes:
+                return
+            self._scopes.discard(scope)
+            self._ran = True
+        self._rest()
 
     def _rest(self) -> None:
         """Where nobody measures any longer, nothing of ours stays in the frameworks."""
-        if not self._holders and not self._scopes:
-            self.sampler.close()
+        with self._lock:
+            if self._holders or self._scopes:
+                return
             self._each(lambda framework: framework.release())
+        self.sampler.close()  # outside the lock: its thread may be waiting for that
 
     def after_fork_in_child(self) -> None:
-        """Another thread may have held the lock at the moment of the fork."""
+        """Another thread may have held a lock at the moment of the fork."""
         self._lock = threading.RLock()
         self.sampler = Sampler(self._sample)
+        self._each(lambda framework: framework.after_fork_in_child())
 
     def discover(self) -> None:
         """Take in the devices that came to life since; open scopes measure them from zero."""
         with self._lock:
-            self._each(lambda framework: framework.hold())
-            for framework, counters in self._each(lambda framework: list(framework.counters())):
+            late = {framework.name for framework, late in self._each(lambda f: f.hold()) if late}
+            for framework, counters in self._each(_counters_of):
                 for counter in counters:
                     key = framework.name, counter.device.key
                     if key not in self._owners:
-                        owner = self._owners[key] = PeakOwner(counter)
                         device = self._identify(counter.device)
+                        owner = self._owners[key] = PeakOwner(counter)
                         for scope in self._scopes:
-                            scope.adopt(owner, device)
+                            scope.adopt(owner, device, sure=framework.name not in late)
             for framework, pinned in self._each(lambda framework: framework.pinned()):
                 if pinned is not None and framework.name not in self._pinned:
                     owner = self._pinned[framework.name] = PeakOwner(pinned)
@@ -326,27 +356,31 @@ class Machine:
             memory = next((answer for answer in answers if answer is not None), None)
             return Holdings(allocated, reserved, memory, None, None)
         uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
-        known = self._outside.get(uuid)
-        if known is None or known[0] != other:
+        known, now_s = self._outside.get(uuid), time.monotonic()
+        if known is None or known.other != other or now_s - known.asked_s > ASK_AGAIN_S:
             own, listed = self.nvml.processes(uuid) if self._may_use(device) else (0, None)
-            if device.backend != DRIVER and own is not None and own <= (reserved or 0):
+            if own is not None and own <= (reserved or 0) and self.surely_uses(device):
                 own = listed = None  # with a context it is more than that: this is not about us
-            known = self._outside[uuid] = other, None if own is None else own - (reserved or 0), listed
+            outside = None if own is None else own - (reserved or 0)
+            known = self._outside[uuid] = _Outside(other, outside, listed, now_s)
             if self.nvml.fails("processes"):  # which may pass while nothing moves
                 del self._outside[uuid]
-        _, outside, listed = known
-        return Holdings(
-            allocated, reserved, memory, None if outside is None else outside + (reserved or 0), listed
-        )
+        own = None if known.own is None else known.own + (reserved or 0)
+        return Holdings(allocated, reserved, memory, own, known.listed)
 
     def _may_use(self, device: Device) -> bool:
         """Whether this process may hold memory there: on a shared machine most cards are others' alone."""
         if device.backend != DRIVER:
             return True
-        ordinals = driver.contexts()
-        if not ordinals:  # contexts of a library's own making are no primary ones
+        if not driver.contexts():  # contexts of a library's own making are no primary ones
             return not driver.absent()
-        return device.uuid in {driver.facts(ordinal).uuid for ordinal in ordinals}
+        return self.surely_uses(device)
+
+    def surely_uses(self, device: Device) -> bool:
+        """Whether this process has a context there, whatever the driver's list of processes says."""
+        if device.backend != DRIVER:
+            return True
+        return device.uuid in {driver.facts(ordinal).uuid for ordinal in driver.contexts() or ()}
 
     def allowance(self, device: Device) -> Allowance:
         """What the frameworks' allocators on a device say beside their counts."""
@@ -377,6 +411,7 @@ class Machine:
             owner.user_resets(reset)
 
     def _sample(self) -> None:
+        self.discover()
         with self._lock:
             scopes = list(self._scopes)
             devices = {watch.device.uuid: watch.device for scope in scopes for watch in scope.watches()}
@@ -419,11 +454,21 @@ def _stand(owners: Iterable[PeakOwner]) -> _Stand:
 def _ask(question: Callable[[], T]) -> T | None:
     try:
         return question()
-    except Exception:  # a stranger's counter may fail in any way
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a stranger's counter may fail in any way
         return None
 
 
-def _said(error: Exception) -> str:
+def _counters_of(framework: Framework) -> list[DeviceCounter]:
+    counters = list(framework.counters())
+    for counter in counters:
+        if not isinstance(counter, DeviceCounter):
+            raise TypeError(f"{counter!r} is no DeviceCounter")
+    return counters
+
+
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -434,6 +479,7 @@ def _device_counter(owner: PeakOwner) -> DeviceCounter:
 
 
 def _after_fork_in_child() -> None:
+    _making[0] = threading.Lock()
     if _machine is not None:
         _machine.after_fork_in_child()
 
@@ -443,11 +489,16 @@ if hasattr(os, "register_at_fork"):
 
 _machine: Machine | None = None
 _machine_pid = 0
+_making = [
+    threading.Lock()
+]  # one machine, however many threads ask first: two would reset each other's peaks
 
 
 def machine() -> Machine:
     """The one machine of this process; a forked child makes its own."""
     global _machine, _machine_pid
     if _machine is None or _machine_pid != os.getpid():
-        _machine, _machine_pid = Machine(), os.getpid()
+        with _making[0]:
+            if _machine is None or _machine_pid != os.getpid():
+                _machine, _machine_pid = Machine(), os.getpid()
     return _machine

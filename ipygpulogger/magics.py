@@ -13,10 +13,9 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from .logger import IPyGPULogger
 from .machine import machine
 from .owners import let_go, owners_in
-from .records import Measurement
+from .records import Measurement, came_back
 from .render import text
 from .scope import Scope
-from .sources import Unavailable
 
 _SUBCOMMANDS = ("start", "stop", "status", "free", "doctor")
 
@@ -75,43 +74,25 @@ class GpulogMagics(Magics):
         )
         for diagnosis in machine().diagnose():
             print(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}")
-        scope = Scope(all_devices=True).open()
-        scope.close()
-        if gpus := scope.result(Measurement, "now").gpus:
+        if gpus := self._now().gpus:
             print(text.devices(gpus))
 
     def _free(self) -> None:
         found = owners_in(self.shell, [framework.holding for framework in machine().frameworks])
         hidden = [owner for owner in found.owners if owner.kind in ("traceback", "output")]
-        before = _in_use()
+        before = self._now()
         let_go(self.shell)
         gc.collect()
         machine().settle(gc_collect=True, clear_cache=True)
-        came_back = {
-            name: tuple(was - now for was, now in zip(before[name], sizes, strict=True))
-            for name, sizes in _in_use().items()
-            if name in before
-        }
-        print(text.freed(hidden, came_back, complete=found.complete))
+        print(text.freed(hidden, came_back(before, self._now()), complete=found.complete))
+
+    def _now(self) -> Measurement:
+        scope = Scope(reset_peaks=self.logger.reset_peaks, all_devices=True).open()
+        scope.close()
+        return scope.result(Measurement, "now")
 
     def _doctor(self) -> None:
         print(text.diagnoses(machine().diagnose()))
-
-
-def _in_use() -> dict[str, tuple[int, ...]]:
-    """Bytes of each device, the allocator's and the whole device's, and of general RAM."""
-    found: dict[str, tuple[int, ...]] = {}
-    for framework in machine().frameworks:
-        for counter in framework.counters():
-            memory = counter.device_memory()
-            try:
-                allocated_bytes = counter.look().readings[0].current_bytes
-            except Unavailable:
-                continue
-            name = f"{counter.device.backend}:{counter.device.index}"
-            found.setdefault(name, (allocated_bytes, *([memory.used_bytes] if memory else [])))
-    found["RAM"] = (machine().process.counter.look().readings[0].current_bytes,)
-    return found
 
 
 def _option(word: str) -> tuple[str, Any]:

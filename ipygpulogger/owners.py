@@ -29,8 +29,8 @@ from types import (
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .frames import (
+    CODE_WITH_FAST_LOCALS,
     chain,
-    clear,
     function_name,
     is_shells,
     is_users_module,
@@ -285,8 +285,9 @@ def _children(value: Any) -> Iterator[Any] | None:
         return None
     if issubclass(kind, type):
         return iter(list(_namespace_of_class(value).values())) if _is_users(value) else None
-    if kind is FrameType:
-        return iter([one for _, one in locals_of(value)])
+    if kind is FrameType:  # of a cell's own code the variables are the user's, whoever keeps the frame
+        is_function = value.f_code.co_flags & CODE_WITH_FAST_LOCALS
+        return iter([one for _, one in locals_of(value)]) if is_function else None
     base = next((base for base in _CONTAINERS if issubclass(kind, base)), None)
     if base is not None and base.__len__(value) > _LARGE:  # type: ignore[attr-defined]
         return _items(base, value)
@@ -407,7 +408,6 @@ def let_go(shell: Any) -> None:
     _forget_traceback(getattr(shell, "InteractiveTB", None))
     for frame in frames:
         frame.f_globals.pop(_DEBUGGERS, None)
-        clear(frame)
     shell.user_ns.pop(_DEBUGGERS, None)
     for name in _LAST:
         sys.__dict__.pop(name, None)

@@ -132,6 +132,7 @@ class PeakOwner:
         self._open: weakref.WeakSet[Interval] = weakref.WeakSet()  # an interval nobody holds is over
         self._lock = threading.RLock()
         self._lifetime: list[int] = []
+        self._series_count = 0
         _owners.add(self)
 
     def look(self) -> Look:
@@ -145,14 +146,19 @@ class PeakOwner:
 
     def _look(self) -> Look:
         try:
-            return self.counter.look()
-        except Unavailable:
+            look = self.counter.look()
+            sizes = [reading.current_bytes + (reading.peak_bytes or 0) for reading in look.readings]
+            if len(sizes) != (self._series_count or len(sizes)) or not all(type(s) is int for s in sizes):
+                raise ValueError(f"no reading: {look}")  # noqa: TRY301 - said as any other failure
+        except (Unavailable, KeyboardInterrupt):
             raise
-        except Exception as error:  # a stranger's counter may fail in any way
+        except BaseException as error:  # a stranger's counter may fail in any way
+            kind = type(self.counter)
             raise Unavailable(
-                f"the counter {type(self.counter).__module__}.{type(self.counter).__qualname__} fails: "
-                f"{type(error).__name__}: {error}"
+                f"the counter {kind.__module__}.{kind.__qualname__} fails: {type(error).__name__}: {error}"
             ) from error
+        self._series_count = len(sizes)
+        return look
 
     def open(self, *, reset: bool = True) -> Interval:
         """Begin an interval.
@@ -181,8 +187,15 @@ class PeakOwner:
             self._open.add(interval)
             return interval
 
-    def adopt(self) -> Interval:
-        """Begin an interval over a counter that came to life after its scope began: from zero."""
+    def adopt(self, *, sure: bool = True) -> Interval:
+        """Begin an interval over a counter that came to life after its scope began: from zero.
+
+        Args:
+            sure: Nobody can have reset it since.
+
+        Raises:
+            Unavailable: The counter cannot be read now.
+        """
         with self._lock:
             if not self._open:
                 self.counter.watch(on=True)
@@ -196,6 +209,8 @@ class PeakOwner:
             )
             interval = Interval(unborn, fresh=True, precision_bytes=self.counter.precision_bytes)
             interval._fold(look)
+            if not sure:
+                interval._doubt(look, (None,) * len(look.readings))
             self._open.add(interval)
             return interval
 

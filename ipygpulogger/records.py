@@ -318,6 +318,25 @@ class Measurement:
         return asdict(self) | {"started_at": self.started_at.isoformat()}
 
 
+def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, ...]]:
+    """What was given back between two measurements, in bytes.
+
+    Returns:
+        By device, "RAM" last: of this process's own memory, and, where known, of the whole device's.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    later = {(gpu.backend, gpu.index, gpu.uuid): gpu for gpu in after.gpus}
+    for gpu in before.gpus:
+        left = later.get((gpu.backend, gpu.index, gpu.uuid))
+        if left is None or gpu.allocated_bytes is None or left.allocated_bytes is None:
+            continue
+        sizes = [(gpu.allocated_bytes, left.allocated_bytes), (gpu.used_bytes, left.used_bytes)]
+        known = (was - now for was, now in sizes if was is not None and now is not None)
+        found[f"{gpu.backend}:{gpu.index}"] = tuple(known)
+    found["RAM"] = (before.gen.after_bytes - after.gen.after_bytes,)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRecord(Measurement):
     """What one cell used.

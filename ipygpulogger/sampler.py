@@ -37,22 +37,28 @@ class Sampler:
         self._awake = False  # the thread will look at `_wanted` again by itself
         self._call = self._end = threading.Event()
 
-    def start(self) -> None:
-        """One more scope wants it."""
+    def start(self) -> bool:
+        """One more scope wants it; False where the system gives no thread."""
         with self._lock:
-            self._wanted += 1
-            if self._wanted > 1:
-                return
+            if self._wanted:
+                self._wanted += 1
+                return True
             self._since_s = time.monotonic()
             if self._thread is None or not self._thread.is_alive():  # none yet, or lost in a fork
                 self._call, self._end, self._awake = threading.Event(), threading.Event(), True
                 self._thread = threading.Thread(
                     target=self._run, args=(self._call, self._end), name="ipygpulogger sampler", daemon=True
                 )
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:  # no exact number depends on it
+                    self._thread = None
+                    return False
             elif not self._awake:
                 self._awake = True
                 self._call.set()
+            self._wanted = 1
+            return True
 
     def stop(self) -> None:
         """One scope less; after the last nothing is looked at any longer."""
@@ -60,8 +66,10 @@ class Sampler:
             self._wanted -= 1
 
     def close(self) -> None:
-        """End the thread; at once, or as soon as the driver answers the question it hangs in."""
+        """End the thread, unless a scope wants it; at once, or as soon as the driver answers."""
         with self._lock:
+            if self._wanted:
+                return
             thread, self._thread = self._thread, None
             self._end.set()
             self._call.set()

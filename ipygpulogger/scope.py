@@ -175,13 +175,11 @@ class Scope:
                 except Unavailable as reason:
                     self._note(reason)
             if any(watch.device.uuid for watch in self._watches.values()):
-                self._sampling = True
-                on.sampler.start()
+                self._sampling = on.sampler.start()
             self._heap = on.process.heap()
             self._ram = on.ram.open(reset=self._reset_peaks)
         except BaseException:
-            self._closed = True
-            self._end_peaks()
+            self._end_peaks(self._start_s)
             raise
         self._start_s = time.perf_counter()
         return self
@@ -191,9 +189,7 @@ class Scope:
         now_s = time.perf_counter()
         if self._closed:
             return
-        self._closed, self.time_s = True, now_s - self._start_s
-        self._end_peaks()  # which finds the devices first used within the scope
-        self._end_metrics()
+        self._end_peaks(now_s)
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
         """Take the second snapshot and do the arithmetic.
@@ -226,8 +222,14 @@ class Scope:
             **more,
         )
 
-    def adopt(self, owner: PeakOwner, device: Device) -> None:
-        """A framework began to use a device within this scope: it held nothing there before."""
+    def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
+        """A framework began to use a device within this scope: it held nothing there before.
+
+        Args:
+            owner: Of its peaks there.
+            device: The device.
+            sure: The user cannot have reset the peaks unseen.
+        """
         watch = self._watches.get(device.key)
         if watch is None:
             watch = _DeviceWatch(device)
@@ -241,7 +243,7 @@ class Scope:
                 if raw.before is not None and raw.before.own:
                     watch.before = raw.before  # this process was there already, by other means
         try:
-            watch.intervals[owner] = owner.adopt()
+            watch.intervals[owner] = owner.adopt(sure=sure)
         except Unavailable as reason:
             self._note(reason)
         self._watches[device.key] = watch
@@ -278,17 +280,19 @@ class Scope:
                 watch.highest_other_bytes = max(watch.highest_other_bytes, other_bytes or 0)
                 watch.timeline.add(time.perf_counter() - self._start_s, used_bytes)
 
-    def _end_peaks(self) -> None:
+    def _end_peaks(self, now_s: float) -> None:
         on = self._machine
         try:
+            self._closed, self.time_s = True, now_s - self._start_s
             if self._ram is not None:
                 self._close_peak(on.ram, self._ram)
-            on.discover()
+            on.discover()  # the devices first used within the scope
             for owner, interval in self._pinned.items():
                 self._close_peak(owner, interval)
             for watch in self.watches():
                 for owner, interval in watch.intervals.items():
                     self._close_peak(owner, interval)
+            self._end_metrics()
         finally:
             if self._sampling:
                 self._sampling = False
@@ -341,7 +345,8 @@ class Scope:
             except Unavailable as reason:
                 self._note(reason)
                 continue
-            touched = device.backend != DRIVER or after.own or (watch.before and watch.before.own)
+            own = after.own or (watch.before and watch.before.own)
+            touched = device.backend != DRIVER or own or (after.own is None and on.surely_uses(device))
             if touched or self._all_devices:
                 used, now = [h and h.memory and h.memory.used_bytes for h in (watch.before, after)]
                 timeline = watch.timeline.between(used, now, self.time_s)

@@ -39,7 +39,7 @@ class Timeline:
 
         What the scope's time leaves out, our own cost within it, may put its last points beyond its end.
         """
-        inner = [(min(at, end_s), size) for at, size in self._points.values() if at > 0]
+        inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:
             return ()
         ends = ((0.0, before_bytes), (end_s, after_bytes))

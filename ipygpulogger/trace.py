@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 from .records import DeviceUsage, Measurement, RamUsage
 from .render import text
 from .scope import Scope
-from .sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +89,7 @@ class Measure:
     def _begin(self, label: str) -> Scope | None:
         try:
             return Scope().open()
-        except Unavailable as reason:  # the user's code goes on all the same
+        except Exception as reason:  # the user's code goes on all the same
             warnings.warn(f"{label} is not measured: {reason}", RuntimeWarning, stacklevel=3)
             return None
 
@@ -100,7 +99,7 @@ class Measure:
         try:
             scope.close()
             self._last = scope.result(Measurement, label)
-        except Unavailable as reason:
+        except Exception as reason:
             warnings.warn(f"{label} is not measured: {reason}", RuntimeWarning, stacklevel=3)
             return
         if self._report:

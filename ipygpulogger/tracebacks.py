@@ -40,7 +40,7 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 
-_SIZE = r"(?P<number>\d[\d.,]*)\s*(?P<unit>bytes|[KMGT]i?B)\b"
+_SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"
 _ASKED = re.compile(rf"(?:tr(?:ied|ying) to allocate|out of memory allocating)\s+{_SIZE}", re.IGNORECASE)
 _FREE = re.compile(rf"of which {_SIZE} is free")
 _LIVE = re.compile(rf"(?:Of the allocated memory|allocated so far:) {_SIZE}")
@@ -48,12 +48,12 @@ _CACHED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _ALLOWED = re.compile(rf"{_SIZE} allowed|limit set to: {_SIZE.replace('P<', 'P<limit_')}")
 _NEIGHBOUR = re.compile(rf"Process (?P<pid>\d+) has {_SIZE} memory in use")
 _INDEX = re.compile(r"\bGPU[ _:](\d+)|\b(?:cuda|xpu|hip|mps):(\d+)")
-_SHAPE = re.compile(r"allocating tensor with shape\[([\d,]+)\] and type (\w+)")
+_SHAPE = re.compile(r"allocating tensor with shape\[(\d+(?:,\d+)*)\] and type (\w+)")
 _SETTING = re.compile(r"(PYTORCH_\w*ALLOC_CONF)=expandable_segments")
 _TYPE_BYTES = {"half": 2, "bfloat16": 2, "double": 8, "int64": 8, "complex64": 8, "complex128": 16}
 _TYPE_BYTES |= {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2}  # of TensorFlow; others have 4
 
-_BATCH = re.compile(r"(?:\w+_)?batch_?size|batch|bsz?", re.IGNORECASE)
+_BATCH = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # `batch` counts them in many a loop
 _SMALL = 1000  # names: a larger dict is nobody's settings
 
 
@@ -295,11 +295,13 @@ class _Advice:
             return ""
         return (
             f"Raise the limit that this process set itself, {_mb(self._autopsy.limit)}"
-            " (`set_per_process_memory_fraction`): the device has room."
+            " (torch: `set_per_process_memory_fraction`, CuPy: `set_limit`): the device has room."
         )
 
     def _others(self) -> str:
-        if self._free is None or self._free + self._neighbours < self._asked:
+        if self._free is None or self._neighbours < MB:
+            return ""
+        if not self._free < self._asked <= self._free + self._neighbours:
             return ""
         pids = ", ".join(str(pid) for pid, _ in self._said.neighbours)
         named = f" ({'process' if len(self._said.neighbours) == 1 else 'processes'} {pids})" if pids else ""
@@ -353,11 +355,11 @@ def _bytes_of(found: re.Match[str] | None) -> int | None:
         return None
     group = found.groupdict()
     number, unit = group["number"] or group["limit_number"], group["unit"] or group["limit_unit"]
-    return round(float(number.replace(",", "").rstrip(".")) * _unit_bytes(unit))
+    return round(float(number.replace(",", "")) * _unit_bytes(unit))
 
 
 def _rounding_bytes(found: re.Match[str] | None) -> int:
-    decimals = found["number"].rstrip(".").partition(".")[2] if found else ""
+    decimals = found["number"].partition(".")[2] if found else ""
     return round(_unit_bytes(found["unit"]) / 10 ** len(decimals) / 2) if found and decimals else 0
 
 

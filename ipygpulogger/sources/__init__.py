@@ -199,11 +199,19 @@ class Framework(ABC):
     def settle(self) -> None:  # noqa: B027
         """Give cached, unused memory back to the device."""
 
-    def hold(self) -> None:  # noqa: B027
-        """Somebody measures: from now on keep the user's own counters true."""
+    def hold(self) -> bool | None:
+        """Somebody measures: from now on keep the user's own counters true.
+
+        Returns:
+            Whether this comes late: the framework was in use before, and resets by the user went unseen.
+        """
+        return None
 
     def release(self) -> None:  # noqa: B027
         """Nobody measures any longer: take every wrapper off."""
+
+    def after_fork_in_child(self) -> None:  # noqa: B027
+        """Make locks anew: another thread may have held them at the moment of the fork."""
 
     def holding(self, value: Any) -> Holding | None:  # noqa: ARG002
         """The memory behind one of the framework's arrays; None for any other value."""

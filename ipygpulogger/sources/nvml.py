@@ -70,7 +70,7 @@ class Nvml:
         """The device of this UUID, however its kind ("GPU-", "MIG-") is written; None if NVML has none."""
         if uuid is None or self._handle(uuid) is None:
             return None
-        return next(device for device in self._devices if _bare(device.uuid) == _bare(uuid))
+        return next((one for one in self._devices if _bare(one.uuid) == _bare(uuid)), None)
 
     def visible(self, ordinal: int) -> NvmlDevice | None:
         """The device that CUDA counts as this one, told from the environment; None where it cannot be told.

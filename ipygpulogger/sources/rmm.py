@@ -99,6 +99,10 @@ class Rmm(Framework):
         index = _current_index() if self._counters else None
         return index if index in self._counters else None
 
+    def after_fork_in_child(self) -> None:
+        """Another thread may have held the lock."""
+        self._lock = threading.RLock()
+
     def hold(self) -> None:
         """Count the user's pushes and pops from now on."""
         module = sys.modules.get("rmm.statistics")

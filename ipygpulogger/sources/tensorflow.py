@@ -90,9 +90,14 @@ class TensorFlow(Framework):
         ordinal = _gpus().get(0)
         return ordinal if ordinal in self._counters else None
 
-    def hold(self) -> None:
+    def after_fork_in_child(self) -> None:
+        """Another thread may have held the lock."""
+        self._lock = threading.RLock()
+
+    def hold(self) -> bool:
         """Put the wrappers on, as far as TensorFlow is there."""
         context = _context_class()
+        late = not self._wrapped and bool(getattr(_known_context(), "_initialized", False))
         with self._lock:
             self._leaving = False
             for name, wrapper in ((_READ, self._read_wrapper), (_RESET, self._reset_wrapper)):
@@ -103,6 +108,7 @@ class TensorFlow(Framework):
                     setattr(ours, _OURS, original)
                     self._wrapped[name] = original, ours
                     setattr(context, name, ours)
+        return late
 
     def release(self) -> None:
         """Take the wrappers off, unless that would make TensorFlow forget a peak the user may ask for.

@@ -142,9 +142,16 @@ class TorchCounter(DeviceCounter):
         stats = self._statistics()
         return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
 
+    def releasable_bytes(self) -> int:
+        """What emptying the cache would give back: reserved, neither in use nor a rest of a block in use."""
+        stats = self._source.stats(self.device.index)
+        names = "reserved_bytes", "active_bytes", "inactive_split_bytes"
+        reserved, active, split = (stats[name]["all"]["current"] for name in names)
+        return int(reserved - max(active, stats["allocated_bytes"]["all"]["current"]) - split)
+
     def pools_bytes(self) -> int | None:
         """Reserved by CUDA graphs and `torch.cuda.MemPool`, where torch tells (2.13 does, 2.6 does not)."""
-        pools = (self._statistics() or {}).get("reserved_bytes_by_private_pools")
+        pools = (self._stats or self._statistics() or {}).get("reserved_bytes_by_private_pools")
         return None if pools is None else sum(pool["all"]["current"] for pool in pools.values())
 
     def _statistics(self) -> Stats | None:
@@ -234,15 +241,20 @@ class Torch(Framework):
         if kind is None or torch is None:
             return
         try:
-            looks = [counter.look().readings for counter in self._counters.values()]
-            if any(reserved.current_bytes > allocated.current_bytes for allocated, reserved in looks):
+            if any(counter.releasable_bytes() for counter in self._counters.values()):
                 (torch.cuda if kind == "cuda" else torch.accelerator).empty_cache()
         except (*_TORCH_ERRORS, Unavailable):
             pass
 
-    def hold(self) -> None:
+    def hold(self) -> bool:
         """Put the wrappers on, as far as torch is there."""
+        late = not self._wrapped and self._kind() is not None
         self._wrap()
+        return late
+
+    def after_fork_in_child(self) -> None:
+        """Another thread may have held the lock."""
+        self._lock = threading.RLock()
 
     def release(self) -> None:
         """Take the wrappers off, unless that would make torch forget a peak the user may ask for.
@@ -271,10 +283,9 @@ class Torch(Framework):
         if torch is None or not isinstance(value, torch.Tensor):
             return None
         try:
-            storage = value.untyped_storage()
-            return Holding(
-                ("torch", str(value.device), storage.data_ptr()), storage.nbytes(), str(value.device)
-            )
+            with torch._C.DisableTorchFunctionSubclass():  # a subclass's own code is the user's
+                storage, device = value.untyped_storage(), str(value.device)
+            return Holding(("torch", device, storage.data_ptr()), storage.nbytes(), device)
         except (*_TORCH_ERRORS, NotImplementedError):  # a sparse, fake or functional tensor
             return None
 

@@ -786,7 +786,7 @@ API err_t cudaProfilerStop(void) { return OK; }
 
 API int cuInit(unsigned f) { (void)f; return init(); }
 API int cuDriverGetVersion(int *v) { return cudaDriverGetVersion(v); }
-API int cuDeviceGetCount(int *n) { int rc = init(); *n = n_vis; return rc; }
+API int cuDeviceGetCount(int *n) { *n = n_vis; return init_rc < 0 ? 3 /* not initialized: it does not do so itself */ : init_rc; }
 API int cuDeviceGet(int *d, int i) { *d = i; return i >= 0 && i < n_vis ? OK : INVALID_DEVICE; }
 API int cuDeviceGetAttribute(int *v, int a, int d) { int rc = init(); if (!rc) *v = attr(a, dev_of(d)); return rc; }
 API int cuDeviceGetName(char *s, int n, int d) { int rc = init(); if (!rc && slice >= 0) sim_slice_name(dev_of(d), (uint32_t)slice, s, (size_t)n); else if (!rc) snprintf(s, (size_t)n, "%s", dev_of(d)->name); return rc; }
