@@ -411,8 +411,10 @@ class Machine:
             owner.user_resets(reset)
 
     def _sample(self) -> None:
-        self.discover()
         with self._lock:
+            if not self._scopes:
+                return
+            self.discover()
             scopes = list(self._scopes)
             devices = {watch.device.uuid: watch.device for scope in scopes for watch in scope.watches()}
             owners = {device.uuid: owners for device, owners in self.devices()}
