@@ -148,7 +148,8 @@ class PeakOwner:
         try:
             look = self.counter.look()
             sizes = [reading.current_bytes + (reading.peak_bytes or 0) for reading in look.readings]
-            if len(sizes) != (self._series_count or len(sizes)) or not all(type(s) is int for s in sizes):
+            steady = sizes and len(sizes) == (self._series_count or len(sizes))
+            if not steady or not all(type(size) is int for size in sizes):
                 raise ValueError(f"no reading: {look}")  # noqa: TRY301 - said as any other failure
         except (Unavailable, KeyboardInterrupt):
             raise

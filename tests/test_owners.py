@@ -518,6 +518,35 @@ def test_a_variable_of_the_users_survives(notebook, capsys, name):
     assert found_in(notebook) == [(name, 2, "variable")]
 
 
+def test_generators_and_kept_exceptions_stay_whole(notebook, capsys):
+    """What the user still holds of a traceback is not ours to empty: it may be about to go on."""
+    run(
+        notebook,
+        "def steps():\n    state = Array(1)\n    try:\n        raise ValueError('first')\n"
+        "    except ValueError as error:\n        yield error\n    yield state\ng = steps(); saved = next(g)",
+    )
+    run(notebook, "raise saved")
+    let_go(notebook)
+    assert next(notebook.user_ns["g"]).size_bytes == 1
+    run(notebook, "def f():\n    inside = Array(2)\n    raise OSError('x')")
+    run(notebook, "try:\n    f()\nexcept OSError as error:\n    kept = error")
+    run(notebook, "raise kept")
+    let_go(notebook)
+    last = notebook.user_ns["kept"].__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    assert last.tb_frame.f_locals["inside"].size_bytes == 2
+
+
+def test_a_kept_exception_does_not_own_the_notebook(notebook, capsys):
+    """Its traceback leads to the cell's own frame, whose variables are everybody's."""
+    run(
+        notebook, "errors = []\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n    errors.append(error)"
+    )
+    run(notebook, "model = Array(6)")
+    assert found_in(notebook) == [("model", 6, "variable")]
+
+
 def test_gettext_survives(notebook, capsys):
     """A `_` among the builtins keeps IPython from using that name; nor do we."""
     builtins._ = str.upper

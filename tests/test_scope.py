@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -13,11 +14,13 @@ import pytest
 from memory import MB, Block, blip
 
 from ipygpulogger import driver, measure
+from ipygpulogger import machine as machines
 from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import Measurement
+from ipygpulogger.render import text
 from ipygpulogger.sampler import Sampler
 from ipygpulogger.scope import Scope
-from ipygpulogger.sources import process
+from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, process
 
 
 def mb(size_bytes):
@@ -196,6 +199,148 @@ def test_others_cards_are_not_asked_who_uses_them(gpu, fresh, monkeypatch):
     monkeypatch.setattr(driver, "contexts", lambda: (0, 1))
     restless()
     assert asked.hits
+
+
+# -- whatever happens ------------------------------------------------------------------------------
+
+
+def test_one_machine_however_many_ask_first(monkeypatch):
+    """Two of them would reset each other's peaks."""
+    made, together = [], threading.Barrier(4)
+
+    class Slow(Machine):
+        def __init__(self):
+            made.append(self)
+            time.sleep(0.05)
+            super().__init__()
+
+    def ask():
+        together.wait()
+        machine()
+
+    monkeypatch.setattr(machines, "_machine", None)
+    monkeypatch.setattr(machines, "Machine", Slow)
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(made) == 1
+
+
+def test_a_system_that_gives_no_thread(gpu, fresh, monkeypatch):
+    """The sampler cannot begin: the numbers are there all the same, and nothing is left counted."""
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert mb(run(fresh, lambda: blip(64)).gen.peaked_bytes) == 64
+    assert fresh.sampler._wanted == 0
+
+
+def test_an_interrupt_while_a_device_is_identified(gpu, monkeypatch):
+    """The next scope finds it as if nothing had been."""
+
+    class Counter(DeviceCounter):
+        peak_class = "sampled"
+        device = Device("cuda", 0, "", gpu.dev[0].uuid.decode())
+
+        def look(self):
+            return Look((Reading(5 * MB, None),), ())
+
+    class Some(Framework):
+        name = "some"
+        one = Counter()
+
+        def counters(self):
+            return [self.one]
+
+    on = Machine(frameworks=[Some()])
+    real = on.nvml.device
+    answers = iter([KeyboardInterrupt, None])
+
+    def device(uuid):
+        if next(answers, None):
+            raise KeyboardInterrupt
+        return real(uuid)
+
+    monkeypatch.setattr(on.nvml, "device", device)
+    with pytest.raises(KeyboardInterrupt):
+        Scope(on).open()
+    (usage,) = run(on).gpus
+    assert usage.allocated_bytes == 5 * MB
+    on.close()
+
+
+def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypatch):
+    """No framework, and the driver lists the host's pids: the row is there, its figures unknown."""
+    gpu.dev[0].add_process(os.getpid(), 900 * MB)
+    gpu.pid_offset = 5_000_000
+    monkeypatch.setattr(driver, "contexts", lambda: (0,))
+    monkeypatch.setattr(driver, "facts", lambda ordinal: driver.Facts(gpu.dev[ordinal].uuid.decode()))
+    result = run(fresh)
+    (usage,) = result.gpus
+    assert not usage.attributed
+    assert usage.used_bytes == 900 * MB
+    assert re.search(r"^GPU:      n/a    n/a      900 MB  \(nobody tells", text.report(result), re.MULTILINE)
+
+
+class Strange(Framework):
+    name = "strange"
+
+    def __init__(self, look):
+        counter = type("Counter", (DeviceCounter,), {"look": look, "peak_class": "sampled"})
+        self.one = counter()
+        self.one.device = Device("cuda", 7, "strange")
+
+    def counters(self):
+        return [self.one]
+
+
+class Panic(BaseException):
+    """As extensions written in Rust raise."""
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [None],
+        [{}],
+        [Look((), ())],
+        [Look((Reading("5", None),), ())],
+        [Look((Reading(5, None),), ()), Look((Reading(5, None), Reading(6, None)), ())],
+        [Panic("at the disco")],
+        [Look((Reading(5, None),), ()), SystemExit(3)],
+    ],
+)
+def test_a_stranger_that_answers_with_garbage(answers):
+    """Whatever its counter says, general RAM is measured and the user's function returns what it returns."""
+    given = iter(answers)
+
+    def look(_counter):
+        answer = next(given, answers[-1])
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    on = Machine(frameworks=[Strange(look)])
+    for _ in range(3):
+        assert run(on).gen.after_bytes
+    on.close()
+
+
+def test_a_stranger_without_counters():
+    """A source that offers something else is left out, and said once."""
+
+    class Wrong(Strange):
+        def counters(self):
+            return [42]
+
+    on = Machine(frameworks=[Wrong(lambda _: None)])
+    first = run(on)
+    assert first.gen.after_bytes
+    assert "42 is no DeviceCounter" in " ".join(first.notes)
+    assert run(on).notes == ()
+    on.close()
 
 
 # -- the sampler -----------------------------------------------------------------------------------

@@ -161,6 +161,21 @@ class Fake(Framework):
         return holding(value)
 
 
+@pytest.mark.parametrize(
+    "message", ["OOM when allocating tensor with shape[1,] and type float", "1.2.3 GiB free"]
+)
+def test_half_a_message(message):
+    """Words that are cut off or doubled say nothing, and break nothing."""
+    assert read(f"CUDA out of memory. {message}").free_bytes is None
+
+
+def test_a_loops_count_is_no_batch(shell, capsys):
+    """`for batch, (X, y) in enumerate(loader)` counts batches; their size is elsewhere."""
+    shell.run_cell("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)")
+    error = shell.last_execution_result.error_in_exec
+    assert tracebacks._batch_of(error, shell, []) == ("bs = 64", 64)
+
+
 def test_without_any_framework(shell):
     """What the words say is told; the rest is unknown, and never 0."""
     autopsy = examine(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has"), shell, [])
