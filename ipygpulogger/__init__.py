@@ -9,6 +9,7 @@ The house, from the ground up; imports go downward only:
 units           bytes, megabytes and seconds to text
 records         Data, CellRecord, Measurement, Usage, Peak, DeviceUsage, ...
 timeline        the course of one number over a scope, kept small
+wrappers        functions of ours in the place of another library's, and theirs back again
 watcher         a process that watches resident memory where no kernel counter does
 driver          what the CUDA driver tells of a device without a context being made
 sources/        the outside world, one file per origin of truth: process, nvml, torch, jax, cupy,

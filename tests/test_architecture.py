@@ -18,6 +18,7 @@ ORDER = [
     "units",
     "records",
     "timeline",
+    "wrappers",
     "watcher",
     "driver",
     "sources",

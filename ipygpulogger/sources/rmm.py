@@ -17,19 +17,18 @@ context.
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import driver
+from ..wrappers import Wrappers
 from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _STEPS = {"push_statistics": 1, "pop_statistics": -1}
-_OURS = "_ipygpulogger_original"  # marks a wrapper of ours, and holds what it wraps
 
 
 class _Statistics(NamedTuple):
@@ -76,9 +75,8 @@ class Rmm(Framework):
 
     def __init__(self) -> None:
         self._counters: dict[int, RmmCounter] = {}
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # name: (RMM's function, ours)
+        self._wrappers = Wrappers(lambda: sys.modules.get("rmm.statistics"))
         self._depths: dict[int, tuple[int, int]] = {}  # by adaptor: pushes less pops, and the least of it
-        self._lock = threading.RLock()
 
     def counters(self) -> list[RmmCounter]:
         """The devices that were current when their statistics were found enabled."""
@@ -101,29 +99,15 @@ class Rmm(Framework):
 
     def after_fork_in_child(self) -> None:
         """Another thread may have held the lock."""
-        self._lock = threading.RLock()
+        self._wrappers.after_fork_in_child()
 
     def hold(self) -> None:
         """Count the user's pushes and pops from now on."""
-        module = sys.modules.get("rmm.statistics")
-        with self._lock:
-            for name, step in _STEPS.items():
-                original = getattr(module, name, None)
-                original = getattr(original, _OURS, original)  # a fork's parent may have been here
-                if original is not None and name not in self._wrapped:
-                    ours = functools.wraps(original)(self._wrapper(original, step))
-                    setattr(ours, _OURS, original)
-                    self._wrapped[name] = original, ours
-                    setattr(module, name, ours)
+        self._wrappers.put_on({name: partial(self._wrapper, step=step) for name, step in _STEPS.items()})
 
     def release(self) -> None:
         """Take the wrappers off."""
-        module = sys.modules.get("rmm.statistics")
-        with self._lock:
-            for name, (original, ours) in self._wrapped.items():
-                if getattr(module, name, None) is ours:
-                    setattr(module, name, original)
-            self._wrapped.clear()
+        self._wrappers.take_off()
 
     def base(self, adaptor: int) -> tuple[tuple[int, int], bool]:
         """Which counters lie at the bottom as far as we know, and whether others lie upon them.
@@ -148,7 +132,7 @@ class Rmm(Framework):
             adaptor = _adaptor()
         except Exception:  # the user's call was a success, and stays one
             return
-        with self._lock:
+        with self._wrappers.lock:
             depth, least = self._depths.get(adaptor, (0, 0))
             self._depths[adaptor] = depth + step, min(least, depth + step)
 

@@ -14,21 +14,19 @@ caller, however they imported the functions (`_highest` keeps what they put back
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 from .. import driver
+from ..wrappers import Wrappers
 from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _READ, _RESET = "get_memory_info", "reset_memory_stats"
-_OURS = "_ipygpulogger_original"  # marks a wrapper of ours, and holds what it wraps
 
 # "GPU:1", "/gpu:1", "/job:localhost/replica:0/task:0/device:GPU:1"; the star matches one GPU or is an error.
 _GPU = re.compile(r"(?:^|[:/])GPU:(\d+|\*)$", re.IGNORECASE)
@@ -65,9 +63,8 @@ class TensorFlow(Framework):
     def __init__(self) -> None:
         self._counters: dict[int, TensorFlowCounter] = {}
         self._highest: dict[int, int] = {}  # by TensorFlow's index: what our resets made it forget
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # name: (TensorFlow's method, ours)
+        self._wrappers = Wrappers(_context_class)
         self._leaving = False
-        self._lock = threading.RLock()  # of the wrappers: put on and taken off by any thread
 
     # -- what the engine asks ------------------------------------------------------------------
 
@@ -92,22 +89,14 @@ class TensorFlow(Framework):
 
     def after_fork_in_child(self) -> None:
         """Another thread may have held the lock."""
-        self._lock = threading.RLock()
+        self._wrappers.after_fork_in_child()
 
     def hold(self) -> bool:
         """Put the wrappers on, as far as TensorFlow is there."""
-        context = _context_class()
-        late = not self._wrapped and bool(getattr(_known_context(), "_initialized", False))
-        with self._lock:
+        late = not self._wrappers and bool(getattr(_known_context(), "_initialized", False))
+        with self._wrappers.lock:
             self._leaving = False
-            for name, wrapper in ((_READ, self._read_wrapper), (_RESET, self._reset_wrapper)):
-                original = getattr(context, name, None)
-                original = getattr(original, _OURS, original)  # a fork's parent may have been here
-                if original is not None and name not in self._wrapped:
-                    ours = functools.wraps(original)(wrapper(original))
-                    setattr(ours, _OURS, original)
-                    self._wrapped[name] = original, ours
-                    setattr(context, name, ours)
+            self._wrappers.put_on({_READ: self._read_wrapper, _RESET: self._reset_wrapper})
         return late
 
     def release(self) -> None:
@@ -115,7 +104,7 @@ class TensorFlow(Framework):
 
         Then they go at the user's next reset of the peaks, or once the counters have caught up.
         """
-        with self._lock:
+        with self._wrappers.lock:
             self._leaving = True
             self._leave()
 
@@ -150,20 +139,15 @@ class TensorFlow(Framework):
     def _call(self, name: str, ordinal: int) -> Any:
         context, index = _context(), _index(ordinal)
         try:
-            return self._tensorflows_own(name)(context, f"GPU:{index}")
+            return self._wrappers.own(name)(context, f"GPU:{index}")
         except Exception as error:
             first_line = (str(error) or type(error).__name__).splitlines()[0]
             raise Unavailable(f"TensorFlow does not tell its memory: {first_line}") from error
 
     # -- the user's counters stay the user's ----------------------------------------------------
 
-    def _tensorflows_own(self, name: str) -> Any:
-        method = getattr(_context_class(), name)
-        wrapped = self._wrapped.get(name)
-        return wrapped[0] if wrapped and wrapped[1] is method else getattr(method, _OURS, method)
-
     def _leave(self) -> None:
-        with self._lock:
+        with self._wrappers.lock:
             if not self._leaving:  # somebody measures again
                 return
             gpus = _gpus()
@@ -173,11 +157,7 @@ class TensorFlow(Framework):
                         return
                 except Unavailable:
                     pass
-            context = _context_class()
-            for name, (original, ours) in self._wrapped.items():
-                if getattr(context, name, None) is ours:
-                    setattr(context, name, original)
-            self._wrapped.clear()
+            self._wrappers.take_off()
             self._highest.clear()
 
     def _read_wrapper(self, original: Callable[[Any, str], Info]) -> Callable[[Any, str], Info]:

@@ -11,12 +11,11 @@ these names up in `torch._C` at each call, so replacing them there reaches `torc
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 from ..records import Diagnosis
+from ..wrappers import Wrappers
 from . import (
     Counter,
     Device,
@@ -47,8 +46,6 @@ _RESETS = {
     "": "_accelerator_resetPeakStats",
     "host": "_cuda_resetPeakHostMemoryStats",  # of no device
 }
-
-_OURS = "_ipygpulogger_original"  # marks a wrapper of ours, and holds what it wraps
 
 Stats = dict[str, Any]  # as torch nests it: {"allocated_bytes": {"all": {"current": ..., "peak": ...}}}
 
@@ -186,10 +183,9 @@ class Torch(Framework):
     def __init__(self) -> None:
         self._counters: dict[int, TorchCounter] = {}
         self._users = _UserPeaks()
-        self._wrapped: dict[str, tuple[Any, Any]] = {}  # name: (torch's function, ours)
+        self._wrappers = Wrappers(lambda: getattr(_torch(), "_C", None))
         self._leaving = False
         self._pinned = PinnedCounter()
-        self._lock = threading.RLock()  # of the wrappers: put on and taken off by any thread
 
     # -- what the engine asks ------------------------------------------------------------------
 
@@ -248,25 +244,28 @@ class Torch(Framework):
 
     def hold(self) -> bool:
         """Put the wrappers on, as far as torch is there."""
-        late = not self._wrapped and self._kind() is not None
-        self._wrap()
+        late = not self._wrappers and self._kind() is not None
+        with self._wrappers.lock:
+            self._leaving = False
+            self._wrappers.put_on(dict.fromkeys(_READS.values(), self._read_wrapper))
+            self._wrappers.put_on(dict.fromkeys(_RESETS.values(), self._reset_wrapper))
         return late
 
     def after_fork_in_child(self) -> None:
         """Another thread may have held the lock."""
-        self._lock = threading.RLock()
+        self._wrappers.after_fork_in_child()
 
     def release(self) -> None:
         """Take the wrappers off, unless that would make torch forget a peak the user may ask for.
 
         Then they go at the user's next reset of the peaks, or once the counters have caught up.
         """
-        with self._lock:
+        with self._wrappers.lock:
             self._leaving = True
             self._leave()
 
     def _leave(self) -> None:
-        with self._lock:
+        with self._wrappers.lock:
             if not self._leaving:  # somebody measures again
                 return
             for index in self._users.indices():
@@ -275,7 +274,8 @@ class Torch(Framework):
                         return
                 except Unavailable:
                     pass
-            self._unwrap()
+            self._wrappers.take_off()
+            self._users = _UserPeaks()
 
     def holding(self, value: Any) -> Holding | None:
         """The storage behind a tensor, which views and tied parameters share."""
@@ -322,7 +322,7 @@ class Torch(Framework):
         if kind is None or torch is None:
             raise Unavailable("torch uses no device")
         try:
-            stats: Stats = self._torchs_own(torch, _READS.get(kind) or _READS[""])(index)
+            stats: Stats = self._wrappers.own(_READS.get(kind) or _READS[""])(index)
             stats["allocated_bytes"]["all"]["peak"], stats["allocation"]  # all we need is there
         except (*_TORCH_ERRORS, KeyError) as error:
             raise Unavailable(f"torch gives no memory statistics: {_first_line(error)}") from error
@@ -340,7 +340,7 @@ class Torch(Framework):
             raise Unavailable("torch uses no device")
         self._users.remember(index, stats)
         try:
-            self._torchs_own(torch, _RESETS.get(kind) or _RESETS[""])(index)
+            self._wrappers.own(_RESETS.get(kind) or _RESETS[""])(index)
         except _TORCH_ERRORS as error:
             raise Unavailable(f"torch does not reset its peaks: {_first_line(error)}") from error
 
@@ -418,34 +418,6 @@ class Torch(Framework):
         )
 
     # -- the user's counters stay the user's ----------------------------------------------------
-
-    def _torchs_own(self, torch: ModuleType, name: str) -> Any:
-        function = getattr(torch._C, name)
-        wrapped = self._wrapped.get(name)
-        return wrapped[0] if wrapped and wrapped[1] is function else getattr(function, _OURS, function)
-
-    def _wrap(self) -> None:
-        torch = _torch()
-        with self._lock:
-            self._leaving = False
-            for names, wrapper in ((_READS, self._read_wrapper), (_RESETS, self._reset_wrapper)):
-                for name in names.values():
-                    original = getattr(getattr(torch, "_C", None), name, None)
-                    original = getattr(original, _OURS, original)  # a fork's parent may have been here
-                    if original is not None and name not in self._wrapped:
-                        ours = functools.wraps(original)(wrapper(original))
-                        setattr(ours, _OURS, original)
-                        self._wrapped[name] = original, ours
-                        setattr(torch._C, name, ours)  # type: ignore[union-attr]
-
-    def _unwrap(self) -> None:
-        torch = _torch()
-        with self._lock:
-            for name, (original, ours) in self._wrapped.items():
-                if torch is not None and getattr(torch._C, name, None) is ours:
-                    setattr(torch._C, name, original)
-            self._wrapped.clear()
-            self._users = _UserPeaks()
 
     def _read_wrapper(self, original: Callable[[int], Stats]) -> Callable[[int], Stats]:
         def memory_stats(device: int) -> Stats:
