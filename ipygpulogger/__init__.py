@@ -17,6 +17,7 @@ sources/        the outside world, one file per origin of truth: process, nvml, 
 peaks           the one owner of resets: many scopes over one counter
 sampler         the one background thread
 machine         every source of the process, and the owners of their peaks
+devicewatch     one device in one scope, and the arithmetic of it
 scope           open, close, usage: every measurement is a scope
 frames          exceptions, their tracebacks and frames, read without running anybody's code
 owners          who holds the memory: variables, Out, the last traceback; and letting go of it

@@ -32,6 +32,7 @@ ORDER = [
     "peaks",
     "sampler",
     "machine",
+    "devicewatch",
     "scope",
     "frames",
     "owners",
@@ -120,7 +121,7 @@ def test_nothing_foreign_at_the_top(path):
 
 def test_sources_do_not_know_each_other():
     """A source imports no other source and nothing of the engine."""
-    below = {"units", "records", "watcher", "driver", "sources"}
+    below = {"units", "records", "wrappers", "watcher", "driver", "sources"}
     for path in (ROOT / "sources").glob("*.py"):
         for module, ours in imports(path):
             assert not ours or module in below, f"{name_of(path)} imports {module}"
