@@ -1,4 +1,4 @@
-"""One device in one scope: where it stood at the beginning, what was seen of it, and the arithmetic at the end.
+"""One device in one scope: where it stood at the beginning, what was seen of it, and the arithmetic.
 
 What is this process's own has three parts: the allocators' bytes, exact; what it holds outside them, as
 far as the driver tells; and the context, a note. A peak is exact where nothing outside them moved.
@@ -38,6 +38,13 @@ class DeviceWatch:
         self.metrics: tuple[Metric, ...] = ()
 
     def usage(self, after: Holdings, allowance: Allowance, timeline: Course) -> DeviceUsage:
+        """What the scope used of it.
+
+        Args:
+            after: Where it stands at the end.
+            allowance: What its allocators say beside their counts.
+            timeline: Its course, for the record.
+        """
         before, device = self.before, self.device
         outside_before = before.outside if before else after.outside  # a context made here is a note
         outside_after, unattributed_bytes = after.outside, 0
