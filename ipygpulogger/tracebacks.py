@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .sources import DeviceCounter, Framework
 
 _OWNERS_NAMED = 5
+_ROUNDED = 4 * MB  # torch leaves up to 1 MB of a large block to the tensor in it: no variable holds that
 _CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
 _FRAMEWORKS = {"torch": "torch", "cupy": "cupy", "cupy_backends": "cupy", "tensorflow": "tensorflow"}
 _FRAMEWORKS |= {"jaxlib": "jax", "jax": "jax", "rmm": "rmm"}  # by the first word of a class's module
@@ -331,7 +332,7 @@ class _Advice:
         """A step, and before it, where the failed cell still holds memory, what gives that back."""
         hidden = self._autopsy.hidden_bytes
         steps = [f"`%gpulog free` (gives {_mb(hidden)} back)"] if hidden >= MB else []
-        if self._left - hidden >= MB:
+        if self._left - hidden >= max(_ROUNDED, hidden // 100):
             steps.append(f"`del` what the cell put into variables ({_mb(self._left - hidden)})")
         return f"First {' and '.join(steps)}. {after or sentence}" if steps else sentence
 
