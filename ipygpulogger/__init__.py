@@ -16,6 +16,7 @@ sources/        the outside world, one file per origin of truth: process, nvml, 
                 tensorflow, rmm
 peaks           the one owner of resets: many scopes over one counter
 sampler         the one background thread
+holdings        who holds what on a device
 machine         every source of the process, and the owners of their peaks
 devicewatch     one device in one scope, and the arithmetic of it
 scope           open, close, usage: every measurement is a scope

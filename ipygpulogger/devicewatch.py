@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .machine import ALLOCATED, RESERVED
+from .holdings import ALLOCATED, RESERVED
 from .peaks import together
 from .records import DeviceUsage, Peak
 from .sources import Unavailable
@@ -16,7 +16,7 @@ from .timeline import Timeline
 from .units import MB
 
 if TYPE_CHECKING:
-    from .machine import Allowance, Holdings
+    from .holdings import Allowance, Holdings
     from .peaks import Interval, PeakOwner
     from .records import Metric
     from .records import Timeline as Course

@@ -9,16 +9,15 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from . import driver
-from .peaks import QUIET_TRIES, PeakOwner
-from .records import DRIVER
+from .holdings import RESERVED, Allowance, Holdings, Ledger, allowance
+from .peaks import PeakOwner
 from .sampler import Sampler
-from .sources import Device, DeviceCounter, DeviceMemory, Framework, Unavailable
+from .sources import Device, DeviceCounter, Framework, Unavailable
 from .sources.cupy import CuPy
 from .sources.jax import Jax
 from .sources.nvml import Nvml
@@ -28,88 +27,14 @@ from .sources.tensorflow import TensorFlow
 from .sources.torch import Torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from .records import Diagnosis
     from .scope import Scope
 
-ALLOCATED = 0  # the first series of a device's counter; the last is what its allocator took from it
-RESERVED = -1
-ASK_AGAIN_S = 5.0  # so long a neighbour's loss may be our gain unseen, where the two cancel out
 ENTRY_POINTS = "ipygpulogger.sources"
 
 T = TypeVar("T")
-
-
-class Holdings(NamedTuple):
-    """One device at one boundary, in bytes; None where unknown.
-
-    Attributes:
-        allocated: Live, by all frameworks of this process together.
-        reserved: Taken from the device by them; allocated alone where a framework does not tell.
-        memory: The whole device.
-        own: This process, everything included.
-        listed: All other processes that the driver lists.
-    """
-
-    allocated: int | None
-    reserved: int | None
-    memory: DeviceMemory | None
-    own: int | None
-    listed: int | None
-
-    @property
-    def other(self) -> int | None:
-        """In use outside the frameworks' allocators, whoever holds it."""
-        return None if self.memory is None else self.memory.used_bytes - (self.reserved or 0)
-
-    @property
-    def outside(self) -> int | None:
-        """Held by this process outside its allocators: context, libraries, raw allocations."""
-        return None if self.own is None else self.own - (self.reserved or 0)
-
-    @property
-    def neighbours(self) -> int | None:
-        """Held by other processes."""
-        if self.memory is None or self.own is None:
-            return None
-        if self.memory.driver_in_used:  # what is left over may be the driver's
-            return self.listed
-        return max(0, self.memory.used_bytes - self.own)
-
-    @property
-    def driver(self) -> int | None:
-        """What the driver keeps for itself."""
-        if self.memory is None:
-            return None
-        if not self.memory.driver_in_used:
-            return self.memory.total_bytes - self.memory.used_bytes - self.memory.free_bytes
-        if self.own is None or self.listed is None:
-            return None
-        return max(0, self.memory.used_bytes - self.own - self.listed)
-
-
-class Allowance(NamedTuple):
-    """What is said of an allocator beside its counts; see `records.DeviceUsage`."""
-
-    limit_bytes: int | None
-    pools_bytes: int | None
-
-
-class _Outside(NamedTuple):
-    """What stands outside a device's allocators, as last asked.
-
-    Attributes:
-        other: All of it, in bytes.
-        own: This process's part; None where unknown.
-        listed: What all other processes hold; None where unknown.
-        asked_s: When.
-    """
-
-    other: int
-    own: int | None
-    listed: int | None
-    asked_s: float
 
 
 class _Stand(NamedTuple):
@@ -130,6 +55,7 @@ class Machine:
     ) -> None:
         self.process = process or Process()
         self.nvml = nvml or Nvml()
+        self._ledger = Ledger(self.nvml)
         self._said: set[str] = set()
         self._notes: list[str] = []
         self.frameworks = tuple(self._find_frameworks() if frameworks is None else frameworks)
@@ -143,7 +69,6 @@ class Machine:
         self._pinned: dict[str, PeakOwner] = {}
         self._scopes: set[Scope] = set()
         self._holders = 0
-        self._outside: dict[str, _Outside] = {}  # by UUID
         self._ran = True  # the user's code, since the last full collection
 
     def _find_frameworks(self) -> Iterator[Framework]:
@@ -245,7 +170,7 @@ class Machine:
         with self._lock:
             if not self._holders and not self._scopes:
                 self.nvml.close()
-                self._outside.clear()
+                self._ledger.close()
 
     # -- what scopes ask -----------------------------------------------------------------------
 
@@ -328,7 +253,7 @@ class Machine:
         return self._devices[device.key]
 
     def holdings(self, device: Device, owners: Iterable[PeakOwner]) -> Holdings:
-        """One device now. The slow question, which process holds what, is asked only if something moved.
+        """One device now.
 
         Args:
             device: The device.
@@ -337,57 +262,11 @@ class Machine:
         Raises:
             Unavailable: An allocator does not tell.
         """
-        owners = tuple(owners)
-        stand = _held(owners)
-        for _ in range(QUIET_TRIES):
-            holdings = self._holdings(device, stand)
-            was, stand = stand, _held(owners)
-            if was == stand:
-                break
-            self._outside.pop(device.uuid or "", None)  # another thread moved meanwhile: it fits neither
-        return holdings
-
-    def _holdings(self, device: Device, looks: Sequence[Sequence[int]]) -> Holdings:
-        allocated = sum(look[ALLOCATED] for look in looks) if looks else None
-        reserved = sum(look[RESERVED] for look in looks) if looks else None
-        memory = self.nvml.memory(device.uuid) if device.uuid else None
-        if memory is None:
-            answers = (_ask(counter.device_memory) for counter in self._counters(device))
-            memory = next((answer for answer in answers if answer is not None), None)
-            return Holdings(allocated, reserved, memory, None, None)
-        uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
-        known, now_s = self._outside.get(uuid), time.monotonic()
-        if known is None or known.other != other or now_s - known.asked_s > ASK_AGAIN_S:
-            own, listed = self.nvml.processes(uuid) if self._may_use(device) else (0, None)
-            if own is not None and own <= (reserved or 0) and self.surely_uses(device):
-                own = listed = None  # with a context it is more than that: this is not about us
-            outside = None if own is None else own - (reserved or 0)
-            known = self._outside[uuid] = _Outside(other, outside, listed, now_s)
-            if self.nvml.fails("processes"):  # which may pass while nothing moves
-                del self._outside[uuid]
-        own = None if known.own is None else known.own + (reserved or 0)
-        return Holdings(allocated, reserved, memory, own, known.listed)
-
-    def _may_use(self, device: Device) -> bool:
-        """Whether this process may hold memory there: on a shared machine most cards are others' alone."""
-        if device.backend != DRIVER:
-            return True
-        if not driver.contexts():  # contexts of a library's own making are no primary ones
-            return not driver.absent()
-        return self.surely_uses(device)
-
-    def surely_uses(self, device: Device) -> bool:
-        """Whether this process has a context there, whatever the driver's list of processes says."""
-        if device.backend != DRIVER:
-            return True
-        return device.uuid in {driver.facts(ordinal).uuid for ordinal in driver.contexts() or ()}
+        return self._ledger.take(device, tuple(owners), self._counters(device))
 
     def allowance(self, device: Device) -> Allowance:
         """What the frameworks' allocators on a device say beside their counts."""
-        counters = self._counters(device)
-        limits = [limit for counter in counters if (limit := _ask(counter.limit_bytes)) is not None]
-        pools = [pools for counter in counters if (pools := _ask(counter.pools_bytes)) is not None]
-        return Allowance(min(limits, default=None), sum(pools) if pools else None)
+        return allowance(self._counters(device))
 
     def _counters(self, device: Device) -> list[DeviceCounter]:
         owners = tuple(self._owners.items())
@@ -435,11 +314,6 @@ class Machine:
                     scope.device_sampled(uuid, memory.used_bytes, other_bytes)
 
 
-def _held(owners: Sequence[PeakOwner]) -> list[list[int]]:
-    """What each allocator holds now, in its series."""
-    return [[reading.current_bytes for reading in owner.look().readings] for owner in owners]
-
-
 def _stand(owners: Iterable[PeakOwner]) -> _Stand:
     looks = []
     for owner in owners:
@@ -451,15 +325,6 @@ def _stand(owners: Iterable[PeakOwner]) -> _Stand:
     return _Stand(
         sum(look.readings[RESERVED].current_bytes for look in looks), stamps if all(stamps) else None
     )
-
-
-def _ask(question: Callable[[], T]) -> T | None:
-    try:
-        return question()
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # a stranger's counter may fail in any way
-        return None
 
 
 def _counters_of(framework: Framework) -> list[DeviceCounter]:

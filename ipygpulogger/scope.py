@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .devicewatch import DeviceWatch
+from .holdings import surely_uses
 from .machine import machine
 from .peaks import together
 from .records import DRIVER, ChildrenUsage, Measurement, Metric, Peak, RamUsage, Usage
@@ -260,7 +261,7 @@ class Scope:
                 self._note(reason)
                 continue
             own = after.own or (watch.before and watch.before.own)
-            touched = device.backend != DRIVER or own or (after.own is None and on.surely_uses(device))
+            touched = device.backend != DRIVER or own or (after.own is None and surely_uses(device))
             if touched or self._all_devices:
                 used, now = [h and h.memory and h.memory.used_bytes for h in (watch.before, after)]
                 timeline = watch.timeline.between(used, now, self.time_s)

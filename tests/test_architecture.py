@@ -31,6 +31,7 @@ ORDER = [
     "sources.rmm",
     "peaks",
     "sampler",
+    "holdings",
     "machine",
     "devicewatch",
     "scope",

@@ -17,7 +17,7 @@ from kernels import Kernel
 from memory import MB
 from truth import gpu_of, run
 
-from ipygpulogger import machine as machines
+from ipygpulogger import holdings
 from ipygpulogger.logger import IPyGPULogger
 from ipygpulogger.machine import Machine
 from ipygpulogger.records import DeviceUsage, Measurement, Metric, Peak, RamUsage
@@ -247,7 +247,7 @@ def test_a_neighbour_gives_back_just_what_we_take(cuda, on, outside, monkeypatch
     raw(cuda, 80 * MB)
     row.used -= 80 * MB
     scope.close()
-    monkeypatch.setattr(machines, "ASK_AGAIN_S", 0)
+    monkeypatch.setattr(holdings, "ASK_AGAIN_S", 0)
     assert gpu_of(scope.result(Measurement, "")).consumed_bytes == 80 * MB
 
 

@@ -1,0 +1,197 @@
+"""Who holds what on a device: this process's allocators, what it holds outside them, others, the driver.
+
+The allocators count; NVML tells of the whole device and, slowly, of each process. That slow question is
+asked only where something outside the allocators moved.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from . import driver
+from .peaks import QUIET_TRIES
+from .records import DRIVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .peaks import PeakOwner
+    from .sources import Device, DeviceCounter, DeviceMemory
+    from .sources.nvml import Nvml
+
+ALLOCATED = 0  # the first series of a device's counter; the last is what its allocator took from it
+RESERVED = -1
+ASK_AGAIN_S = 5.0  # so long a neighbour's loss may be our gain unseen, where the two cancel out
+
+T = TypeVar("T")
+
+
+class Holdings(NamedTuple):
+    """One device at one boundary, in bytes; None where unknown.
+
+    Attributes:
+        allocated: Live, by all frameworks of this process together.
+        reserved: Taken from the device by them; allocated alone where a framework does not tell.
+        memory: The whole device.
+        own: This process, everything included.
+        listed: All other processes that the driver lists.
+    """
+
+    allocated: int | None
+    reserved: int | None
+    memory: DeviceMemory | None
+    own: int | None
+    listed: int | None
+
+    @property
+    def other(self) -> int | None:
+        """In use outside the frameworks' allocators, whoever holds it."""
+        return None if self.memory is None else self.memory.used_bytes - (self.reserved or 0)
+
+    @property
+    def outside(self) -> int | None:
+        """Held by this process outside its allocators: context, libraries, raw allocations."""
+        return None if self.own is None else self.own - (self.reserved or 0)
+
+    @property
+    def neighbours(self) -> int | None:
+        """Held by other processes."""
+        if self.memory is None or self.own is None:
+            return None
+        if self.memory.driver_in_used:  # what is left over may be the driver's
+            return self.listed
+        return max(0, self.memory.used_bytes - self.own)
+
+    @property
+    def driver(self) -> int | None:
+        """What the driver keeps for itself."""
+        if self.memory is None:
+            return None
+        if not self.memory.driver_in_used:
+            return self.memory.total_bytes - self.memory.used_bytes - self.memory.free_bytes
+        if self.own is None or self.listed is None:
+            return None
+        return max(0, self.memory.used_bytes - self.own - self.listed)
+
+
+class Allowance(NamedTuple):
+    """What is said of an allocator beside its counts; see `records.DeviceUsage`."""
+
+    limit_bytes: int | None
+    pools_bytes: int | None
+
+
+class _Outside(NamedTuple):
+    """What stands outside a device's allocators, as last asked.
+
+    Attributes:
+        other: All of it, in bytes.
+        own: This process's part; None where unknown.
+        listed: What all other processes hold; None where unknown.
+        asked_s: When.
+    """
+
+    other: int
+    own: int | None
+    listed: int | None
+    asked_s: float
+
+
+class Ledger:
+    """Keeps what the driver said last of each device's processes."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._outside: dict[str, _Outside] = {}  # by UUID
+
+    def take(
+        self, device: Device, owners: Sequence[PeakOwner], counters: Sequence[DeviceCounter]
+    ) -> Holdings:
+        """One device now.
+
+        Args:
+            device: The device.
+            owners: Of the frameworks' allocators on it that count.
+            counters: Of all of them, which may tell of the whole device where NVML does not.
+
+        Raises:
+            Unavailable: An allocator does not tell.
+        """
+        stand = _held(owners)
+        for _ in range(QUIET_TRIES):
+            holdings = self._take(device, stand, counters)
+            was, stand = stand, _held(owners)
+            if was == stand:
+                break
+            self._outside.pop(device.uuid or "", None)  # another thread moved meanwhile: it fits neither
+        return holdings
+
+    def close(self) -> None:
+        """Forget what was said."""
+        self._outside.clear()
+
+    def _take(
+        self, device: Device, looks: Sequence[Sequence[int]], counters: Sequence[DeviceCounter]
+    ) -> Holdings:
+        allocated = sum(look[ALLOCATED] for look in looks) if looks else None
+        reserved = sum(look[RESERVED] for look in looks) if looks else None
+        memory = self._nvml.memory(device.uuid) if device.uuid else None
+        if memory is None:
+            memory = next(iter(_answers(counter.device_memory for counter in counters)), None)
+            return Holdings(allocated, reserved, memory, None, None)
+        uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
+        known, now_s = self._outside.get(uuid), time.monotonic()
+        if known is None or known.other != other or now_s - known.asked_s > ASK_AGAIN_S:
+            own, listed = self._nvml.processes(uuid) if _may_use(device) else (0, None)
+            if own is not None and own <= (reserved or 0) and surely_uses(device):
+                own = listed = None  # with a context it is more than that: this is not about us
+            outside = None if own is None else own - (reserved or 0)
+            known = self._outside[uuid] = _Outside(other, outside, listed, now_s)
+            if self._nvml.fails("processes"):  # which may pass while nothing moves
+                del self._outside[uuid]
+        own = None if known.own is None else known.own + (reserved or 0)
+        return Holdings(allocated, reserved, memory, own, known.listed)
+
+
+def allowance(counters: Sequence[DeviceCounter]) -> Allowance:
+    """What the allocators on a device say beside their counts."""
+    limits = _answers(counter.limit_bytes for counter in counters)
+    pools = _answers(counter.pools_bytes for counter in counters)
+    return Allowance(min(limits, default=None), sum(pools) if pools else None)
+
+
+def surely_uses(device: Device) -> bool:
+    """Whether this process has a context there, whatever the driver's list of processes says."""
+    if device.backend != DRIVER:
+        return True
+    return device.uuid in {driver.facts(ordinal).uuid for ordinal in driver.contexts() or ()}
+
+
+def _may_use(device: Device) -> bool:
+    """Whether this process may hold memory there: on a shared machine most cards are others' alone."""
+    if device.backend != DRIVER:
+        return True
+    if not driver.contexts():  # contexts of a library's own making are no primary ones
+        return not driver.absent()
+    return surely_uses(device)
+
+
+def _held(owners: Sequence[PeakOwner]) -> list[list[int]]:
+    """What each allocator holds now, in its series."""
+    return [[reading.current_bytes for reading in owner.look().readings] for owner in owners]
+
+
+def _answers(questions: Iterable[Callable[[], T | None]]) -> list[T]:
+    """What is told; a stranger's counter may fail in any way."""
+    answers = []
+    for question in questions:
+        try:
+            answer = question()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            answer = None
+        if answer is not None:
+            answers.append(answer)
+    return answers
