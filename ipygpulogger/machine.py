@@ -356,9 +356,8 @@ if hasattr(os, "register_at_fork"):
 
 _machine: Machine | None = None
 _machine_pid = 0
-_making = [
-    threading.Lock()
-]  # one machine, however many threads ask first: two would reset each other's peaks
+# Held while the machine is made: two, for threads that ask first together, would reset each other's peaks.
+_making = [threading.Lock()]
 
 
 def machine() -> Machine:
