@@ -49,8 +49,9 @@ class DeviceWatch:
         outside_before = before.outside if before else after.outside  # a context made here is a note
         outside_after, unattributed_bytes = after.outside, 0
         if outside_before is None or outside_after is None:
-            if before and not device.unified:  # there everybody's RAM is outside
-                unattributed_bytes = (after.other or 0) - (before.other or 0)
+            was, now = before and before.other, after.other
+            if was is not None and now is not None and not device.unified:  # there everybody's RAM is outside
+                unattributed_bytes = now - was
             outside_before = outside_after = 0
         before_bytes = outside_before + sum(i.before_bytes(ALLOCATED) for i in self.intervals.values())
         after_bytes = outside_after + (after.allocated or 0)
@@ -103,8 +104,9 @@ class DeviceWatch:
 
     def _raw_peak_bytes(self, after: Holdings) -> int:
         """Without an allocator to ask: the highest sample, where nobody else is on the device."""
-        alone = self.before is not None and self.before.neighbours == after.neighbours == 0
-        return self.highest_used_bytes if alone else 0
+        before = self.before
+        alone = before is not None and before.neighbours == after.neighbours == 0
+        return self.highest_used_bytes if alone and (after.own or (before and before.own)) else 0
 
     def _rose_unseen(self, after: Holdings) -> bool:
         """Whether a sample stood above all that the allocators and both ends can explain."""

@@ -589,6 +589,30 @@ def test_a_neighbours_blip_is_not_ours(gpu, fresh, raw):
     assert usage.peak.quality == "sampled"
 
 
+def test_a_card_that_is_not_ours_has_no_peak_of_ours(gpu, fresh, raw):
+    """Among all devices an idle one, on which somebody else came and went: nothing was ours."""
+
+    def work():
+        neighbour = gpu.dev[0].add_process(1, 5000 * MB)
+        seen = gpu.dev[0].n_meminfo
+        while gpu.dev[0].n_meminfo < seen + 2:
+            time.sleep(0.01)
+        neighbour.kind = 0
+
+    usage = run(fresh, work, all_devices=True).gpus[0]
+    assert (usage.consumed_bytes, usage.peaked_bytes) == (0, 0)
+
+
+def test_a_device_that_falls_silent_within_a_scope(gpu, fresh, raw):
+    """Nobody tells any longer how much is in use: that is no growth and no shrinking."""
+    gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    gpu.dev[0].base_used = 900 * MB
+    usage = run(fresh, lambda: gpu.fault("nvml*", 15), all_devices=True).gpus[0]
+    assert usage.used_bytes is None
+    assert usage.unattributed_bytes == 0
+    assert not usage.attributed
+
+
 def test_a_child_that_ended_is_told(fresh):
     """A child that came and went within the scope: at least its own peak, which the kernel remembers."""
     program = "x = b'x' * (700 << 20)"
