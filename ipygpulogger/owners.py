@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["variable", "output", "traceback", "other"]
 
-_BUDGET_S = 0.5
+_BUDGET_S = 1.0  # once, after a cell that failed
 _TURN = 0.4  # of the time left is one name's, until the next has its turn: a huge list starves nobody
 _LOOK_AT_CLOCK = 256  # objects
 _LARGE = 100_000  # items: a larger container is walked item by item instead of listed at once
