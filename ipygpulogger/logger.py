@@ -15,11 +15,11 @@ from .records import MIME, CellRecord, Data
 from .render import html, text
 from .scope import METRICS, Scope
 from .shell import CellEvents
-from .tracebacks import Autopsy, examine
 from .units import truncated_mb
 
 if TYPE_CHECKING:
     from .shell import Cell
+    from .tracebacks import Autopsy
 
 
 class IPyGPULogger(Configurable):
@@ -192,6 +192,8 @@ class IPyGPULogger(Configurable):
         """See what an out-of-memory error left behind."""
         if cell not in self._scopes:
             return
+        from .tracebacks import examine  # 10 ms of loading, which few cells need
+
         try:
             autopsy = examine(cell.exception, self._shell, machine().frameworks)
         except Exception as error:  # the cell's numbers are worth more than their explanation

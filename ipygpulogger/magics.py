@@ -12,7 +12,6 @@ from IPython.core.magic import Magics, line_magic, magics_class
 
 from .logger import IPyGPULogger
 from .machine import machine
-from .owners import let_go, owners_in
 from .records import Measurement, came_back
 from .render import text
 from .scope import Scope
@@ -78,6 +77,8 @@ class GpulogMagics(Magics):
             print(text.devices(gpus))
 
     def _free(self) -> None:
+        from .owners import let_go, owners_in
+
         found = owners_in(self.shell, [framework.holding for framework in machine().frameworks])
         hidden = [owner for owner in found.owners if owner.kind in ("traceback", "output")]
         before = self._now()

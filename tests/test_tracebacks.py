@@ -305,7 +305,7 @@ def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
     def broken(*_):
         raise LookupError("of ours")
 
-    monkeypatch.setattr("ipygpulogger.logger.examine", broken)
+    monkeypatch.setattr("ipygpulogger.tracebacks.examine", broken)
     il = IPyGPULogger().start()
     for _ in range(2):
         shell.run_cell(
