@@ -10,6 +10,7 @@ units           bytes, megabytes and seconds to text
 records         Data, CellRecord, Measurement, Usage, Peak, DeviceUsage, ...
 timeline        the course of one number over a scope, kept small
 wrappers        functions of ours in the place of another library's, and theirs back again
+calls           a context around every call of a function; whether a call still runs
 watcher         a process that watches resident memory where no kernel counter does
 driver          what the CUDA driver tells of a device without a context being made
 sources/        the outside world, one file per origin of truth: process, nvml, torch, jax, cupy,
@@ -25,9 +26,16 @@ owners          who holds the memory: variables, Out, the last traceback; and le
 history         the records kept
 render/         text and HTML: records in, strings out
 shell           IPython's events, filtered into "a real cell began, ended"
-tracebacks      a cell that ran out of memory: why, and the one next step
+oom             the error that says a device had no memory left
+tracebacks      gpu_mem_restore and its kin: an exception goes on without the memory it held
+autopsy         a cell that ran out of memory: why, and the one next step
 logger          IPyGPULogger: the cell
-trace           measure: a block or a function
+device          gpu_mem_get and its kin: one GPU from outside
+trace           measure, GPUMemTrace: a block or a function
+epochs          watch_epochs: one epoch of a training
+callbacks/      fastai, Lightning, transformers, Keras: adapters over one epoch
+experiments     IPyExperiments: a part of a notebook that cleans up after itself
+utils/          the doors for migrants: old names, re-exported
 magics          %gpulog
 cli             run, doctor
 ==============  =======================================================================

@@ -18,8 +18,8 @@ from .shell import CellEvents
 from .units import truncated_mb
 
 if TYPE_CHECKING:
+    from .autopsy import Autopsy
     from .shell import Cell
-    from .tracebacks import Autopsy
 
 
 class IPyGPULogger(Configurable):
@@ -192,7 +192,7 @@ class IPyGPULogger(Configurable):
         """See what an out-of-memory error left behind."""
         if cell not in self._scopes:
             return
-        from .tracebacks import examine  # 10 ms of loading, which few cells need
+        from .autopsy import examine  # 10 ms of loading, which few cells need
 
         try:
             autopsy = examine(cell.exception, self._shell, machine().frameworks)

@@ -19,6 +19,7 @@ ORDER = [
     "records",
     "timeline",
     "wrappers",
+    "calls",
     "watcher",
     "driver",
     "sources",
@@ -41,19 +42,37 @@ ORDER = [
     "render",
     "render.text",
     "render.html",
+    "render.experiments",
     "shell",
+    "oom",
     "tracebacks",
+    "autopsy",
     "logger",
+    "device",
     "trace",
+    "epochs",
+    "callbacks",
+    "callbacks.mem",
+    "callbacks.lightning",
+    "callbacks.transformers",
+    "callbacks.keras",
+    "experiments",
+    "utils",
+    "utils.mem",
+    "utils.ipython",
     "magics",
     "cli",
     "",
 ]
-SPEAKERS = {"logger", "trace", "magics", "cli"}  # the rooms that print or display
+SPEAKERS = {"logger", "trace", "experiments", "magics", "cli"}  # the rooms that print or display
 STANDARD = set(sys.stdlib_module_names)
 OUTSIDE = {  # what else a room may import at its top
     "sources.process": {"psutil"},
     "logger": {"traitlets"},
+    "callbacks.mem": {"fastai", "fastcore"},
+    "callbacks.lightning": {"lightning"},
+    "callbacks.transformers": {"transformers"},
+    "callbacks.keras": {"keras"},
     "magics": {"IPython"},
 }
 

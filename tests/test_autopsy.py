@@ -4,14 +4,15 @@ import pytest
 from memory import MB
 from test_owners import Array, holding
 
-from ipygpulogger import tracebacks
+from ipygpulogger import autopsy
+from ipygpulogger.autopsy import examine
 from ipygpulogger.logger import IPyGPULogger
+from ipygpulogger.oom import out_of_memory_in, read
 from ipygpulogger.owners import let_go
 from ipygpulogger.records import CellRecord, OutOfMemory, Owner
 from ipygpulogger.render import html, text
 from ipygpulogger.shell import CellEvents
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Look, Reading
-from ipygpulogger.tracebacks import examine, out_of_memory_in, read
 
 GIB = 2**30
 TORCH = (
@@ -173,7 +174,7 @@ def test_a_loops_count_is_no_batch(shell, capsys):
     """`for batch, (X, y) in enumerate(loader)` counts batches; their size is elsewhere."""
     shell.run_cell("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)")
     error = shell.last_execution_result.error_in_exec
-    assert tracebacks._batch_of(error, shell, []) == ("bs = 64", 64)
+    assert autopsy._batch_of(error, shell, []) == ("bs = 64", 64)
 
 
 def test_without_any_framework(shell):
@@ -305,7 +306,7 @@ def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
     def broken(*_):
         raise LookupError("of ours")
 
-    monkeypatch.setattr("ipygpulogger.tracebacks.examine", broken)
+    monkeypatch.setattr("ipygpulogger.autopsy.examine", broken)
     il = IPyGPULogger().start()
     for _ in range(2):
         shell.run_cell(
@@ -343,7 +344,7 @@ def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
 
     def batch(source):
         shell.run_cell(source, store_history=True)
-        return tracebacks._batch_of(shell.last_execution_result.error_in_exec, shell, [holding])
+        return autopsy._batch_of(shell.last_execution_result.error_in_exec, shell, [holding])
 
     assert batch("outer(args)") == ("bs = 5", 5)
     assert batch("inner()") == ("batch_size = 7", 7)

@@ -1,0 +1,3 @@
+"""PyTorch Lightning: an epoch's memory as logged metrics."""
+
+from __future__ import annotations

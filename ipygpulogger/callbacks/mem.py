@@ -1,0 +1,3 @@
+"""fastai: `PeakMemMetric`, four columns in the progress table."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Hugging Face `Trainer`: an epoch's memory as logged metrics."""
+
+from __future__ import annotations

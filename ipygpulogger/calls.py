@@ -1,0 +1,94 @@
+"""Calls: a context around every call of a function, and whether a call still runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import FrameType
+
+
+def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any]], who: str) -> Any:
+    """Run every call of a function, coroutine function or generator function within a context.
+
+    A generator's or coroutine's call lasts from its first step to its end. When the call fails, its
+    arguments are not kept alive by the frame that is ours in the traceback.
+
+    Args:
+        function: Also a `classmethod` or `staticmethod`, as a decorator finds it in a class.
+        context: Makes the context of one call.
+        who: Speaks where the function is of another kind.
+
+    Raises:
+        TypeError: It is of another kind: a class, say, or an asynchronous generator.
+    """
+    if isinstance(function, (classmethod, staticmethod)):
+        return type(function)(around_calls(function.__func__, context, who))
+    if not inspect.isroutine(function) or not callable(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{who} takes a function, coroutine or generator, not {function!r}")
+    if inspect.iscoroutinefunction(function):
+        wrapper = _coroutine(function, context)
+    elif inspect.isgeneratorfunction(function):
+        wrapper = _generator(function, context)
+    else:
+        wrapper = _function(function, context)
+    return functools.update_wrapper(wrapper, function)
+
+
+def _function(function: Any, context: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            try:
+                return function(*args, **kwargs)
+            except BaseException:
+                del args, kwargs
+                raise
+
+    return wrapper
+
+
+def _generator(function: Any, context: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            try:
+                return (yield from function(*args, **kwargs))
+            except BaseException:
+                del args, kwargs
+                raise
+
+    return wrapper
+
+
+def _coroutine(function: Any, context: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            try:
+                return await function(*args, **kwargs)
+            except BaseException:
+                del args, kwargs
+                raise
+
+    return wrapper
+
+
+class Call:
+    """A call in progress, known without keeping anything of it alive."""
+
+    def __init__(self, frame: FrameType) -> None:
+        """Take one of the calls that run on this thread."""
+        self._thread, self._frame, self._code = threading.get_ident(), id(frame), frame.f_code
+
+    def running(self) -> bool:
+        """Whether it still runs; asked from any thread."""
+        frame = sys._current_frames().get(self._thread)
+        while frame is not None:
+            if id(frame) == self._frame and frame.f_code is self._code:
+                return True
+            frame = frame.f_back
+        return False

@@ -1,0 +1,3 @@
+"""One epoch of a training, measured."""
+
+from __future__ import annotations

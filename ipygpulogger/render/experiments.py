@@ -1,0 +1,3 @@
+"""What an experiment says, in the words of ipyexperiments."""
+
+from __future__ import annotations
