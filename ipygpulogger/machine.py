@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from .records import Diagnosis
     from .scope import Scope
+    from .sources import DeviceMemory
 
 ENTRY_POINTS = "ipygpulogger.sources"
 
@@ -118,6 +119,29 @@ class Machine:
         indices = self._each(lambda framework: framework.current_index())
         return next((index for _, index in indices if index is not None), None)
 
+    def uuid(self, index: int) -> str | None:
+        """The device that the frameworks count as this one; None where nobody knows.
+
+        Nothing is initialised to find out, and no scope need be open.
+        """
+        counters = self._counting(index)
+        known = self._identify(counters[0].device).uuid if counters else driver.facts(index).uuid
+        if known is not None:
+            return known
+        seen = self.nvml.visible(index)
+        return seen and seen.uuid
+
+    def memory(self, index: int) -> DeviceMemory | None:
+        """A whole device, all processes together; None where nobody tells."""
+        uuid = self.uuid(index)
+        memory = self.nvml.memory(uuid) if uuid else None
+        return memory or next((m for c in self._counting(index) if (m := c.device_memory())), None)
+
+    def _counting(self, index: int) -> list[DeviceCounter]:
+        """The frameworks' counters on the device that they count as this one."""
+        answers = self._each(_counters_of)
+        return [counter for _, counters in answers for counter in counters if counter.device.index == index]
+
     def diagnose(self) -> list[Diagnosis]:
         """What each source says of itself on this machine."""
         return [
@@ -176,6 +200,7 @@ class Machine:
 
     def enter(self, scope: Scope) -> None:
         """A scope opens."""
+        self._end_orphans()
         with self._lock:
             self.nvml.devices()  # opened here, by one thread at a time
             self.discover()
@@ -188,7 +213,14 @@ class Machine:
                 return
             self._scopes.discard(scope)
             self._ran = True
+        self._end_orphans()
         self._rest()
+
+    def _end_orphans(self) -> None:
+        """Close the scopes that nobody else will."""
+        for scope in tuple(self._scopes):
+            if scope.orphaned():
+                scope.close()
 
     def _rest(self) -> None:
         """Where nobody measures any longer, nothing of ours stays in the frameworks."""
@@ -290,6 +322,7 @@ class Machine:
             owner.user_resets(reset)
 
     def _sample(self) -> None:
+        self._end_orphans()
         with self._lock:
             if not self._scopes:
                 return

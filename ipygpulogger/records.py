@@ -313,6 +313,11 @@ class Measurement:
     pinned: Usage | None = None
     notes: tuple[str, ...] = ()
 
+    def gpu(self, index: int | None) -> DeviceUsage | None:
+        """The device that the frameworks count as this one, the first where it is None; None without it."""
+        ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus
+        return next((gpu for gpu in ours if index in (gpu.index, None)), None)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: bytes, seconds, ISO 8601 time."""
         return asdict(self) | {"started_at": self.started_at.isoformat()}
@@ -363,8 +368,7 @@ class CellRecord(Measurement):
 
     def data(self) -> Data:
         """The seven figures of the original, in whole megabytes."""
-        ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus
-        gpu = next((gpu for gpu in ours if self.current_gpu in (gpu.index, None)), None)
+        gpu = self.gpu(self.current_gpu)
         return Data(
             truncated_mb(self.gen.consumed_bytes),
             truncated_mb(self.gen.peaked_bytes),

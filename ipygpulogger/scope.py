@@ -12,6 +12,7 @@ The other waist of the house. A scope's life has one direction::
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,7 @@ from .units import MB
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from .calls import Call
     from .machine import Machine
     from .peaks import Interval, PeakOwner
     from .records import DeviceUsage
@@ -52,6 +54,7 @@ class Scope:
         reset_peaks: bool = True,
         all_devices: bool = False,
         metrics: Container[str] = (),
+        during: Call | None = None,
     ) -> None:
         """Prepare a scope; nothing is measured before `open`.
 
@@ -60,10 +63,13 @@ class Scope:
             reset_peaks: Reset the kernel's peak counter.
             all_devices: Tell of devices that this process does not use, too.
             metrics: What else to measure on each device: "energy", "utilization".
+            during: A call that the scope must not outlive: where whoever opened it is not told of the
+                call's end, the machine closes it.
         """
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
-        self._metrics = metrics
+        self._metrics, self._during = metrics, during
+        self._end = threading.Lock()  # taken by whoever ends it
         self._ram_timeline = Timeline()
         self._watches: dict[tuple[str, int], DeviceWatch] = {}
         self._pinned: dict[PeakOwner, Interval] = {}
@@ -94,7 +100,7 @@ class Scope:
             self._heap = on.process.heap()
             self._ram = on.ram.open(reset=self._reset_peaks)
         except BaseException:
-            self._end_peaks(self._start_s)
+            self.close()
             raise
         self._start_s = time.perf_counter()
         return self
@@ -102,12 +108,15 @@ class Scope:
     def close(self) -> None:
         """Stop the clock, then fix the peaks. Closing again changes nothing."""
         now_s = time.perf_counter()
-        if self._closed:
-            return
-        self._end_peaks(now_s)
+        if self._end.acquire(blocking=False):
+            self._end_peaks(now_s)
+
+    def orphaned(self) -> bool:
+        """Whether the call that it must not outlive is over."""
+        return self._during is not None and not self._during.running()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
-        """Take the second snapshot and do the arithmetic.
+        """Take the second snapshot and do the arithmetic; of a scope still open: so far.
 
         Args:
             kind: `Measurement`, or one of its kinds.
@@ -115,6 +124,9 @@ class Scope:
             more: Further fields of that kind.
         """
         assert self._ram is not None, "open() comes first"
+        if not self._closed:
+            self.time_s = time.perf_counter() - self._start_s
+            self._read_peaks(final=False)
         on, ram_peak, before_bytes = self._machine, self._ram.peak(), self._ram.before_bytes()
         after_bytes = on.ram.look().readings[0].current_bytes
         gpus, pinned = self._gpus(), self._pinned_usage()
@@ -199,15 +211,7 @@ class Scope:
         on = self._machine
         try:
             self._closed, self.time_s = True, now_s - self._start_s
-            if self._ram is not None:
-                self._close_peak(on.ram, self._ram)
-            on.discover()  # the devices first used within the scope
-            for owner, interval in self._pinned.items():
-                self._close_peak(owner, interval)
-            for watch in self.watches():
-                for owner, interval in watch.intervals.items():
-                    self._close_peak(owner, interval)
-            self._end_metrics()
+            self._read_peaks(final=True)
         finally:
             if self._sampling:
                 self._sampling = False
@@ -218,9 +222,21 @@ class Scope:
         if self._machine.first_time(str(reason)):
             self._notes.append(str(reason))
 
-    def _close_peak(self, owner: PeakOwner, interval: Interval) -> None:
+    def _read_peaks(self, *, final: bool) -> None:
+        on = self._machine
+        if self._ram is not None:
+            self._read_peak(on.ram, self._ram, final=final)
+        on.discover()  # the devices first used within the scope
+        for owner, interval in self._pinned.items():
+            self._read_peak(owner, interval, final=final)
+        for watch in self.watches():
+            for owner, interval in watch.intervals.items():
+                self._read_peak(owner, interval, final=final)
+        self._end_metrics()
+
+    def _read_peak(self, owner: PeakOwner, interval: Interval, *, final: bool) -> None:
         try:
-            owner.close(interval)
+            (owner.close if final else owner.fold)(interval)
         except Unavailable as reason:
             self._note(reason)
 

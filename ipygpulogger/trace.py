@@ -1,25 +1,52 @@
-"""Measure a block or a function, inside IPython or not."""
+"""Measure a block or a function, inside IPython or not: `measure`, and fastai's `GPUMemTrace`."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
+from .calls import around_calls
+from .machine import machine
 from .records import DeviceUsage, Measurement, RamUsage
 from .render import text
 from .scope import Scope
+from .units import truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
+
+    from typing_extensions import Self
 
 # The `with` blocks that are open here, outermost first: tasks and threads each have their own.
-_open_blocks: ContextVar[tuple[tuple[Measure, Scope | None], ...]] = ContextVar("open blocks", default=())
+_open_blocks: ContextVar[tuple[_Block, ...]] = ContextVar("open blocks", default=())
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class _Block:
+    """One block or call; the user's code goes on whatever keeps us from measuring it."""
+
+    def __init__(self, measure: Measure, label: str) -> None:
+        self.measure, self._label = measure, label
+        self._scope: Scope | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._scope = Scope().open()
+        except Exception as reason:
+            _warn(self._label, reason)
+
+    def __exit__(self, *error: object) -> None:
+        if self._scope is None:
+            return
+        try:
+            self._scope.close()
+            measurement = self._scope.result(Measurement, self._label)
+        except Exception as reason:
+            _warn(self._label, reason)
+        else:
+            self.measure.finished(measurement)
 
 
 @final
@@ -31,17 +58,17 @@ class Measure:
         self._last: Measurement | None = None
 
     def __enter__(self) -> Measure:
-        _open_blocks.set((*_open_blocks.get(), (self, self._begin(self._label or "block"))))
+        block = _Block(self, self._label or "block")
+        block.__enter__()
+        _open_blocks.set((*_open_blocks.get(), block))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         blocks = list(_open_blocks.get())
-        ours = max(i for i, (measure, _) in enumerate(blocks) if measure is self)
-        _, scope = blocks.pop(ours)
+        ours = max(i for i, block in enumerate(blocks) if block.measure is self)
+        block = blocks.pop(ours)
         _open_blocks.set(tuple(blocks))
-        self._finish(scope, self._label or "block")
+        block.__exit__(*error)
 
     def __call__(self, function: F) -> F:
         """Measure every call of a function, coroutine function or generator function.
@@ -49,61 +76,14 @@ class Measure:
         Raises:
             TypeError: It is something else.
         """
-        measurable = inspect.isroutine(function) and callable(function)
-        if not measurable or inspect.isasyncgenfunction(function):
-            raise TypeError(f"measure takes a function, coroutine or generator, not {function!r}")
-        label = self._label or function.__qualname__
-        wrapper: Any
-        if inspect.iscoroutinefunction(function):
+        label: str = self._label or getattr(function, "__qualname__", "call")
+        return around_calls(function, lambda: _Block(self, label), "measure")  # type: ignore[no-any-return]
 
-            @functools.wraps(function)
-            async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                scope = self._begin(label)
-                try:
-                    return await function(*args, **kwargs)
-                finally:
-                    self._finish(scope, label)
-
-        elif inspect.isgeneratorfunction(function):
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                scope = self._begin(label)
-                try:
-                    return (yield from function(*args, **kwargs))
-                finally:
-                    self._finish(scope, label)
-
-        else:
-
-            @functools.wraps(function)
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                scope = self._begin(label)
-                try:
-                    return function(*args, **kwargs)
-                finally:
-                    self._finish(scope, label)
-
-        return wrapper  # type: ignore[no-any-return]
-
-    def _begin(self, label: str) -> Scope | None:
-        try:
-            return Scope().open()
-        except Exception as reason:  # the user's code goes on all the same
-            warnings.warn(f"{label} is not measured: {reason}", RuntimeWarning, stacklevel=3)
-            return None
-
-    def _finish(self, scope: Scope | None, label: str) -> None:
-        if scope is None:
-            return
-        try:
-            scope.close()
-            self._last = scope.result(Measurement, label)
-        except Exception as reason:
-            warnings.warn(f"{label} is not measured: {reason}", RuntimeWarning, stacklevel=3)
-            return
+    def finished(self, measurement: Measurement) -> None:
+        """A block or call has ended."""
+        self._last = measurement
         if self._report:
-            print(text.report(self._last))
+            print(text.report(measurement))
 
     @property
     def last(self) -> Measurement:
@@ -158,3 +138,146 @@ def measure(label: Any = None, report: bool = False) -> Any:
     if label is not None and not isinstance(label, str):
         return Measure(None, report=True)(label)
     return Measure(label, report=report)
+
+
+class GPUMemTrace:
+    """fastai's tracer: what the current GPU's memory did since it was made, until it is stopped.
+
+    The figures are this process's own, and exact where its allocator counts (the original's were the
+    whole card's, and its thread missed what was short). Tracers nest and overlap, also across threads.
+    Without a GPU they read 0. A tracer that is deleted ends.
+
+    Args:
+        silent: Print nothing. Also ``tracer.silent = True``, ``tracer.silent(True)``.
+        ctx: What is traced: stands behind the figures.
+        on_exit_report: Print a report where a ``with`` block ends.
+
+    Example:
+        ``with GPUMemTrace(ctx="train"): train()`` prints ``△Used Peaked MB:    100     50 (train: exit)``.
+    """
+
+    def __init__(self, silent: bool = False, ctx: str | None = None, on_exit_report: bool = True) -> None:
+        self._silent, self.ctx, self.on_exit_report = silent, ctx, on_exit_report
+        self._scope: Scope | None = None
+        self._figures = 0, 0
+        self.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is between `start` and `stop`."""
+        return self._scope is not None
+
+    @property
+    def silent(self) -> _Silent:
+        """Whether it prints nothing; may be set, and called with the value to set."""
+        return _Silent(self)
+
+    @silent.setter
+    def silent(self, silent: bool) -> None:
+        self._silent = bool(silent)
+
+    def start(self) -> None:
+        """Trace from here, also one that was stopped."""
+        self._close()
+        self._figures = 0, 0
+        try:
+            # Resident memory is nobody's question here: the kernel's peak stays as it is.
+            self._scope = Scope(reset_peaks=False).open()
+        except Exception as reason:
+            _warn(self.ctx or "GPU memory", reason)
+
+    def reset(self) -> None:
+        """Count from here, if it runs."""
+        if self.is_running:
+            self.start()
+
+    def stop(self) -> None:
+        """Trace no longer: the figures stay what they are."""
+        self.data()
+        self._close()
+
+    def data(self) -> tuple[int, int]:
+        """Consumed and peaked on the current device, in MB (``2**20``), truncated toward zero."""
+        if self._scope is not None:
+            try:
+                measurement = self._scope.result(Measurement, "")
+                gpu = measurement.gpu(machine().current_gpu())
+            except Exception as reason:
+                _warn(self.ctx or "GPU memory", reason)
+            else:
+                self._figures = (
+                    (truncated_mb(gpu.consumed_bytes), truncated_mb(gpu.peaked_bytes)) if gpu else (0, 0)
+                )
+        return self._figures
+
+    def report(self, subctx: str | None = None) -> None:
+        """Print the figures.
+
+        Args:
+            subctx: Where in the context this is.
+        """
+        if not self._silent:
+            where = ": ".join(filter(None, (self.ctx, subctx)))
+            print(f"{self!r} ({where})" if where else repr(self))
+
+    def report_n_reset(self, subctx: str | None = None) -> None:
+        """Print the figures, then count from here."""
+        self.report(subctx)
+        self.reset()
+
+    def __repr__(self) -> str:
+        consumed, peaked = self.data()
+        return f"△Used Peaked MB: {consumed:6,.0f} {peaked:6,.0f}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        if self.on_exit_report:
+            self.report("exit")
+
+    def __del__(self) -> None:
+        try:
+            self._close()
+        except Exception:  # at the interpreter's end the engine may be gone
+            pass
+
+    def _close(self) -> None:
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.close()
+
+
+class _Silent(int):
+    """A tracer's `silent`: true or false, and to be called."""
+
+    _tracer: GPUMemTrace
+
+    def __new__(cls, tracer: GPUMemTrace) -> Self:
+        silent = super().__new__(cls, tracer._silent)
+        silent._tracer = tracer
+        return silent
+
+    def __call__(self, silent: bool = True) -> None:
+        self._tracer.silent = silent
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+
+def gpu_mem_trace(function: F) -> F:
+    """Trace every call of a function, coroutine function or generator function, and report it at its end.
+
+    Prints ``△Used Peaked MB:    100     50 (function: exit)``.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    ctx = getattr(function, "__qualname__", None)
+    return around_calls(function, lambda: GPUMemTrace(ctx=ctx), "gpu_mem_trace")  # type: ignore[no-any-return]
+
+
+def _warn(what: str, reason: Exception) -> None:
+    warnings.warn(f"{what} is not measured: {reason}", RuntimeWarning, stacklevel=4)

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from memory import MB, Block, blip
 
 from ipygpulogger import driver, measure
 from ipygpulogger import machine as machines
+from ipygpulogger.calls import Call
 from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
@@ -87,6 +89,82 @@ def test_without_resets_the_users_ru_maxrss_stays():
     )
     out = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert out.splitlines() == ["bounded True", "exact False"]
+
+
+def test_an_open_scope_tells_how_it_stands(fresh):
+    """Asked before its end, a scope tells what it used so far; and goes on, no peak forgotten."""
+    scope = Scope(fresh).open()
+    blip(80)
+    first = Block(30)
+    early = scope.result(Measurement, "so far")
+    assert (mb(early.gen.consumed_bytes), mb(early.gen.peaked_bytes)) == (30, 50)
+    assert early.time_s > 0
+    first.free()
+    blip(200)
+    late = scope.result(Measurement, "so far")
+    assert mb(late.gen.consumed_bytes) == 0
+    assert abs(mb(late.gen.peaked_bytes) - 200) <= 1
+    assert late.time_s > early.time_s
+    scope.close()
+    final = scope.result(Measurement, "final")
+    assert abs(mb(final.gen.peaked_bytes) - 200) <= 1
+    assert not fresh._scopes
+
+
+def test_a_scope_ends_with_the_call_that_it_must_not_outlive(fresh):
+    """A training that an exception ends tells nobody: its scope is closed at the next event of any other."""
+
+    def train():
+        scope = Scope(fresh, during=Call(sys._getframe())).open()
+        Scope(fresh).open().close()
+        assert fresh._scopes == {scope}  # the call still runs
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert fresh._scopes
+    Scope(fresh).open().close()
+    assert not fresh._scopes
+
+
+def test_the_sampler_ends_a_scope_whose_call_is_over(gpu, fresh):
+    """On a machine with a device nobody need do anything: the thread notices, closes the scope, and ends."""
+
+    def train():
+        Scope(fresh, during=Call(sys._getframe())).open()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    (thread,) = (thread for thread in threading.enumerate() if thread is fresh.sampler._thread)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not fresh._scopes
+
+
+def test_a_call_on_another_thread_is_seen():
+    """Whether a call runs is told from any thread, and nothing of it is kept alive."""
+    begun, end, calls = threading.Event(), threading.Event(), []
+
+    class Local:
+        pass
+
+    def train(kept):
+        local = Local()
+        kept.append(weakref.ref(local))
+        calls.append(Call(sys._getframe()))
+        begun.set()
+        end.wait(30)
+
+    kept = []
+    thread = threading.Thread(target=train, args=(kept,))
+    thread.start()
+    begun.wait(30)
+    assert calls[0].running()
+    end.set()
+    thread.join()
+    assert not calls[0].running()
+    assert kept[0]() is None
 
 
 def test_our_own_cost_is_not_the_scopes_time(fresh):
@@ -539,7 +617,7 @@ def test_measure_refuses_what_it_cannot_measure():
     async def several():
         yield 1
 
-    for thing in (int, several, 3, classmethod(len)):
+    for thing in (int, several, 3, classmethod(int)):
         with pytest.raises(TypeError, match="measure takes a function"):
             measure(thing)
 

@@ -107,6 +107,16 @@ class Nvml:
         memory: DeviceMemory | None = self._ask(lambda: self._memory(uuid, handle), "device memory")
         return memory
 
+    def used_bytes(self, handle: Any) -> int:
+        """In use on the device of a handle of pynvml's own; 0 without a driver.
+
+        Raises:
+            pynvml.NVMLError: The driver does not tell.
+        """
+        if not self.devices() or self._module is None:
+            return 0
+        return self._memory(self._module.nvmlDeviceGetUUID(handle), handle).used_bytes
+
     def processes(self, uuid: str) -> Processes:
         """Who holds the device's memory.
 

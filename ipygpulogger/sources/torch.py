@@ -237,7 +237,7 @@ class Torch(Framework):
         if kind is None or torch is None:
             return
         try:
-            if any(counter.releasable_bytes() for counter in self._counters.values()):
+            if any(counter.releasable_bytes() for counter in self.counters()):
                 (torch.cuda if kind == "cuda" else torch.accelerator).empty_cache()
         except (*_TORCH_ERRORS, Unavailable):
             pass
