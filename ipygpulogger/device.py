@@ -90,7 +90,7 @@ def gpu_mem_get_used_fast(gpu_handle: Any) -> int:
 
 
 def gpu_with_max_free_mem() -> tuple[int | None, int]:
-    """torch's index of the first device with the most free memory, and how much that is."""
+    """The first device with the most free memory, by torch's index of it, and how much that is."""
     found = list(enumerate(memory.free for memory in _visible()))
     return max(found, key=lambda one: one[1], default=(None, 0))
 

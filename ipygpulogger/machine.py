@@ -129,7 +129,7 @@ class Machine:
         if known is not None:
             return known
         seen = self.nvml.visible(index)
-        return seen and seen.uuid
+        return None if seen is None else seen.uuid
 
     def memory(self, index: int) -> DeviceMemory | None:
         """A whole device, all processes together; None where nobody tells."""

@@ -76,7 +76,7 @@ class Measure:
         Raises:
             TypeError: It is something else.
         """
-        label: str = self._label or getattr(function, "__qualname__", "call")
+        label = self._label or str(getattr(function, "__qualname__", "call"))
         return around_calls(function, lambda: _Block(self, label), "measure")  # type: ignore[no-any-return]
 
     def finished(self, measurement: Measurement) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..device import (
     GPUMemory,
@@ -32,6 +32,12 @@ from ..device import (
 )
 from ..trace import GPUMemTrace, gpu_mem_trace
 from ..tracebacks import gpu_mem_restore, gpu_mem_restore_ctx
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+pynvml: ModuleType
+use_gpu: bool
 
 __all__ = [
     "GPUMemTrace",

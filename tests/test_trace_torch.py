@@ -1,0 +1,330 @@
+"""GPUMemTrace and gpu_mem_trace on torch's real allocator: to the MB, however tracers lie in time."""
+
+import asyncio
+import gc
+import threading
+import time
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ipygpulogger.machine import machine
+from ipygpulogger.trace import GPUMemTrace, gpu_mem_trace
+
+pytestmark = pytest.mark.torch
+
+
+def block(size_mb, device="cuda"):
+    return torch.empty(size_mb << 20, dtype=torch.uint8, device=device)
+
+
+def test_the_seeds_own_example(cuda):
+    """Allocate 100 MB, allocate and free 50: (100, 50); then reset and free: (-100, 0)."""
+    mtrace = GPUMemTrace()
+    kept = block(100)
+    block(50)
+    assert mtrace.data() == (100, 50)
+    mtrace.reset()
+    del kept
+    assert mtrace.data() == (-100, 0)
+    mtrace.stop()
+
+
+def test_the_cache_is_neither_counted_nor_emptied(cuda):
+    """What torch keeps for the next tensor is not in use; and asking does not take it away."""
+    mtrace = GPUMemTrace()
+    block(100)
+    reserved = torch.cuda.memory_reserved()
+    assert reserved >= 100 << 20
+    assert mtrace.data() == (0, 100)
+    assert torch.cuda.memory_reserved() == reserved
+    mtrace.stop()
+
+
+def test_asked_again_and_again_no_peak_is_forgotten(cuda):
+    """Every question is answered for all the time since the start."""
+    mtrace = GPUMemTrace()
+    block(70)
+    assert [mtrace.data() for _ in range(3)] == [(0, 70)] * 3
+    kept = block(30)
+    assert mtrace.data() == (30, 40)
+    block(10)
+    assert mtrace.data() == (30, 40)
+    mtrace.stop()
+    del kept
+
+
+def test_stop_freezes(cuda):
+    """After `stop` memory moves and the figures do not, nor do `reset` or another `stop` change them."""
+    mtrace = GPUMemTrace()
+    kept = [block(20)]
+    mtrace.stop()
+    assert not mtrace.is_running
+    kept.append(block(200))
+    assert mtrace.data() == (20, 0)
+    mtrace.reset()
+    mtrace.stop()
+    assert mtrace.data() == (20, 0)
+    assert repr(mtrace) == "△Used Peaked MB:     20      0"
+    mtrace.start()
+    kept.clear()
+    assert mtrace.data() == (-220, 0)
+    mtrace.stop()
+
+
+def test_report_and_contexts(cuda, capsys):
+    """The line, character for character, with each kind of context; `report_n_reset` counts anew."""
+    plain, named = GPUMemTrace(), GPUMemTrace(ctx="foobar")
+    kept = block(1500)
+    plain.report()
+    plain.report("2nd try")
+    named.report()
+    named.report_n_reset("1st try")
+    named.report()
+    plain.stop()
+    named.stop()
+    assert capsys.readouterr().out.splitlines() == [
+        "△Used Peaked MB:  1,500      0",
+        "△Used Peaked MB:  1,500      0 (2nd try)",
+        "△Used Peaked MB:  1,500      0 (foobar)",
+        "△Used Peaked MB:  1,500      0 (foobar: 1st try)",
+        "△Used Peaked MB:      0      0 (foobar)",
+    ]
+    del kept
+
+
+def test_a_block(cuda, capsys):
+    """`with` counts from its beginning, whenever the tracer was made, and reports at its end, once."""
+    mtrace = GPUMemTrace(ctx="load")
+    before = block(64)
+    with mtrace as same:
+        assert same is mtrace
+        inside = block(32)
+    assert capsys.readouterr().out == "△Used Peaked MB:     32      0 (load: exit)\n"
+    with GPUMemTrace(on_exit_report=False):
+        pass
+    with pytest.raises(KeyError, match="mine"), GPUMemTrace():
+        raise KeyError("mine")
+    assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (exit)\n"
+    del before, inside
+
+
+def test_decorated_calls(cuda, capsys):
+    """A function, a method, a class method, a generator and a coroutine each report their own calls."""
+
+    class Net:
+        @gpu_mem_trace
+        def step(self, size_mb):
+            """Doc."""
+            return block(size_mb)
+
+        @gpu_mem_trace
+        @classmethod
+        def make(cls):
+            block(7)
+            return cls()
+
+    @gpu_mem_trace
+    def batches(n):
+        for _ in range(n):
+            yield block(5)
+        return n
+
+    @gpu_mem_trace
+    async def fetch(size_mb):
+        await asyncio.sleep(0)
+        return block(size_mb)
+
+    assert Net.step.__doc__ == "Doc."
+    kept = [Net.make().step(size_mb=40)]
+    kept += list(batches(2))
+    kept.append(asyncio.run(fetch(3)))
+    assert [line.removeprefix("△Used Peaked MB: ") for line in capsys.readouterr().out.splitlines()] == [
+        "     0      7 (test_decorated_calls.<locals>.Net.make: exit)",
+        "    40      0 (test_decorated_calls.<locals>.Net.step: exit)",
+        "    10      0 (test_decorated_calls.<locals>.batches: exit)",
+        "     3      0 (test_decorated_calls.<locals>.fetch: exit)",
+    ]
+
+
+def test_a_decorated_call_that_fails(cuda, capsys):
+    """The exception is the user's, and the call is reported all the same."""
+
+    @gpu_mem_trace
+    def greedy():
+        return block(1 << 20)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        greedy()
+    assert capsys.readouterr().out.startswith("△Used Peaked MB:      0      0 (")
+    assert not machine()._scopes
+
+
+def test_fifty_tracers_leave_nothing(cuda):
+    """Made and dropped, running: no thread, no scope, no wrapper stays."""
+    own = torch._C._cuda_memoryStats
+    tracers = [GPUMemTrace() for _ in range(50)]
+    assert len(machine()._scopes) == 50
+    assert sum(thread.name == "ipygpulogger sampler" for thread in threading.enumerate()) == 1
+    del tracers
+    assert not machine()._scopes
+    assert not [thread for thread in threading.enumerate() if thread.name == "ipygpulogger sampler"]
+    assert torch._C._cuda_memoryStats is own
+
+
+def test_a_tracer_in_a_cycle_ends_with_it(cuda):
+    """The garbage collector may end a tracer at any moment."""
+    mtrace = GPUMemTrace()
+    mtrace.silent  # noqa: B018 - what it gives refers to the tracer
+    mtrace.me = mtrace
+    del mtrace
+    gc.collect()
+    assert not machine()._scopes
+
+
+def test_the_device_that_is_current_when_asked(cuda):
+    """Each device has its own figures; torch's current one is told, as the original did."""
+    mtrace = GPUMemTrace()
+    kept = block(30, "cuda:0"), block(50, "cuda:1")
+    assert mtrace.data() == (30, 0)
+    with torch.cuda.device(1):
+        assert mtrace.data() == (50, 0)
+        mtrace.stop()
+    assert mtrace.data() == (50, 0)
+    del kept
+
+
+def test_the_users_counters_stay(cuda):
+    """torch's own maximum is what it would be without a tracer."""
+    block(90)
+    highest = torch.cuda.max_memory_allocated()
+    mtrace = GPUMemTrace()
+    block(10)
+    mtrace.data()
+    assert torch.cuda.max_memory_allocated() == highest
+    mtrace.stop()
+    torch.cuda.reset_peak_memory_stats()
+
+
+class Model:
+    """What tracers should say: memory, and for each tracer where it began and the highest since."""
+
+    def __init__(self):
+        self.used, self.tracers = 0, {}
+
+    def move(self, size):
+        self.used += size
+        for tracer in self.tracers.values():
+            tracer[1] = max(tracer[1], self.used)
+
+    def start(self, name):
+        self.tracers[name] = [self.used, self.used]
+
+    def says(self, name):
+        before, peak = self.tracers[name]
+        return self.used - before, peak - max(before, self.used)
+
+
+EVEN = st.integers(1, 30).map(lambda n: 2 * n)  # MB: torch leaves a rest of 1 MB to the block before it
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("start"), st.integers(0, 4)),
+        st.tuples(st.just("reset"), st.integers(0, 4)),
+        st.tuples(st.just("drop"), st.integers(0, 4)),
+        st.tuples(st.just("ask"), st.integers(0, 4)),
+        st.tuples(st.just("take"), EVEN),
+        st.tuples(st.just("give"), st.integers(0, 9)),
+        st.tuples(st.just("blip"), EVEN),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_any_number_in_any_order(cuda, steps):
+    """Tracers that nest and overlap in any way each say what a model says."""
+    model, tracers, kept = Model(), {}, []
+    for what, how in steps:
+        if what == "start":
+            tracers[how] = GPUMemTrace()
+            model.start(how)
+        elif what == "reset" and how in tracers:
+            tracers[how].reset()
+            model.start(how)
+        elif what == "drop":
+            tracers.pop(how, None)
+        elif what == "ask" and how in tracers:
+            assert tracers[how].data() == model.says(how)
+        elif what == "take":
+            kept.append(block(how))
+            model.move(how)
+        elif what == "give" and how < len(kept):
+            model.move(-(kept.pop(how).nbytes >> 20))
+        elif what == "blip":
+            block(how)
+            model.move(how)
+            model.move(-how)
+    assert {name: tracer.data() for name, tracer in tracers.items()} == {n: model.says(n) for n in tracers}
+    tracers.clear()
+    assert not machine()._scopes
+
+
+def test_in_threads(cuda):
+    """A tracer of each thread sees the whole process: its own 20 MB and at most what the others held."""
+    gate, found = threading.Barrier(4), []
+
+    def work():
+        mtrace = GPUMemTrace()
+        gate.wait(30)
+        kept = block(20)
+        gate.wait(30)
+        found.append(mtrace.data())
+        gate.wait(30)
+        mtrace.stop()
+        del kept
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(80, 0)] * 4
+    assert not machine()._scopes
+
+
+def test_dropped_while_threads_measure(cuda):
+    """Tracers that end anywhere, in the middle of anybody's measuring, neither hang nor raise nor stay."""
+    until_s, errors = time.monotonic() + 1.5, []
+
+    def work():
+        try:
+            while time.monotonic() < until_s:
+                mtrace = GPUMemTrace()
+                mtrace.me = mtrace
+                block(2)
+                mtrace.data()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    gc.collect()
+    assert not errors
+    assert not machine()._scopes
+
+
+def test_a_driver_that_fails(cuda):
+    """Where NVML falls silent while a tracer runs, the allocator's figures stand."""
+    mtrace = GPUMemTrace()
+    cuda.fault("nvml*", 15)
+    kept = block(10)
+    assert mtrace.data() == (10, 0)
+    mtrace.stop()
+    del kept
