@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import gc
 import sys
 import sysconfig
 from pathlib import Path
@@ -22,7 +23,7 @@ _SNAPSHOTS = sys.version_info < (3, 13)  # reading a frame's locals leaves a cop
 
 # C accessors, which no class of the user's can override.
 namespace_of_module: Callable[[Any], Any] = vars(ModuleType)["__dict__"].__get__
-_message_parts: Callable[[Any], Any] = vars(BaseException)["args"].__get__
+parts_of: Callable[[Any], Any] = vars(BaseException)["args"].__get__
 _cause: Callable[[Any], Any] = vars(BaseException)["__cause__"].__get__
 _context: Callable[[Any], Any] = vars(BaseException)["__context__"].__get__
 traceback_of: Callable[[Any], Any] = vars(BaseException)["__traceback__"].__get__
@@ -68,7 +69,7 @@ def function_name(frame: FrameType) -> str:
 
 def message_of(error: BaseException) -> str:
     """Its text, without asking a class of the user's for it."""
-    return " ".join(part for part in _message_parts(error) if type(part) is str)
+    return " ".join(part for part in parts_of(error) if type(part) is str)
 
 
 def linked(traceback: Any) -> list[TracebackType]:
@@ -83,6 +84,44 @@ def linked(traceback: Any) -> list[TracebackType]:
 def unique_frames(links: list[TracebackType]) -> list[FrameType]:
     """The frames of these links, each once."""
     return list({id(link.tb_frame): link.tb_frame for link in links}.values())
+
+
+def empty_frames(errors: list[BaseException]) -> None:
+    """Drop the local variables of calls that are over, which these exceptions' tracebacks keep alive.
+
+    The lines of the tracebacks stay readable. Left alone are calls that run, on any thread, generators and
+    coroutines that may go on, a module's own names, and the copy that somebody holds from `locals()`.
+    """
+    for frame in unique_frames([link for error in errors for link in linked(traceback_of(error))]):
+        if _is_modules(frame) or _goes_on(frame):
+            continue
+        try:
+            frame.clear()
+        except RuntimeError:  # it goes on; so says Python itself, from 3.13 on
+            continue
+        if _SNAPSHOTS:  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
+            left = gc.get_referents(frame)
+            while left:
+                value = left.pop()
+                if value is not frame.f_globals and value is not frame.f_builtins:
+                    _empty_if_unshared(value)
+
+
+def _is_modules(frame: FrameType) -> bool:
+    return not frame.f_code.co_flags & CODE_WITH_FAST_LOCALS and frame.f_locals is frame.f_globals
+
+
+def _goes_on(frame: FrameType) -> bool:
+    """Whether its call runs, or is a generator's that waits: up to Python 3.12 `clear` would end that one."""
+    if sys.version_info >= (3, 13):
+        return False
+    if sys.version_info >= (3, 11):  # the variables, and the code, become the frame's own as the call ends
+        return not any(value is frame.f_code for value in gc.get_referents(frame))
+    try:
+        frame.f_lineno = 0  # type: ignore[misc] # never allowed; why not tells of the frame's state
+    except ValueError as refusal:
+        return "'line' trace event" not in str(refusal)
+    return True
 
 
 def is_shells(frame: FrameType) -> bool:

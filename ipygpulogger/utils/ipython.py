@@ -1,3 +1,36 @@
 """The names of `fastai.utils.ipython` and `ipyexperiments.utils.ipython`."""
 
 from __future__ import annotations
+
+from ..tracebacks import (
+    get_ref_free_exc_info,
+    gpu_mem_restore,
+    gpu_mem_restore_ctx,
+    ipython_tb_clear_frames,
+    ipython_tb_clear_frames_ctx,
+    is_in_colab,
+    is_in_ipython,
+)
+
+IS_IN_COLAB: bool  # both answered when asked, below
+IS_IN_IPYTHON: bool
+
+__all__ = [
+    "IS_IN_COLAB",
+    "IS_IN_IPYTHON",
+    "get_ref_free_exc_info",
+    "gpu_mem_restore",
+    "gpu_mem_restore_ctx",
+    "ipython_tb_clear_frames",
+    "ipython_tb_clear_frames_ctx",
+    "is_in_colab",
+    "is_in_ipython",
+]
+
+
+def __getattr__(name: str) -> bool:
+    if name == "IS_IN_IPYTHON":
+        return is_in_ipython()
+    if name == "IS_IN_COLAB":
+        return is_in_colab()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
