@@ -1,0 +1,189 @@
+"""gpu_mem_get and its kin where torch is not installed: NVML tells, or nobody does."""
+
+import subprocess
+import sys
+
+import pytest
+
+import ipygpulogger.utils.mem as door
+from ipygpulogger import device
+from ipygpulogger.device import GPUMemory
+from ipygpulogger.machine import machine
+
+GB = 1 << 30
+
+# seed-contract 1.2 and 1.5, the rows of both tables.
+FASTAI = {
+    "GPUMemory", "b2mb", "use_gpu", "preload_pytorch", "gpu_mem_get", "gpu_mem_get_all", "gpu_mem_get_free",
+    "gpu_mem_get_used", "gpu_mem_get_free_no_cache", "gpu_mem_get_used_no_cache", "gpu_mem_get_used_fast",
+    "gpu_with_max_free_mem", "gpu_mem_trace", "GPUMemTrace", "gpu_mem_restore", "gpu_mem_restore_ctx",
+}  # fmt: skip
+IPYEXPERIMENTS = {
+    "preload_pytorch", "gpu_mem_allocate_mbs", "gpu_mem_get_total_mbs", "gpu_mem_get_free_mbs",
+    "gpu_mem_get_used_mbs", "gpu_mem_get_mbs", "gpu_mem_get_free_no_cache_mbs",
+    "gpu_mem_get_used_no_cache_mbs", "gpu_mem_leave_free_mbs", "get_nvml_gpu_id", "b2mb", "GPUMemory",
+    "use_gpu", "pynvml",
+}  # fmt: skip
+QUIET = GPUMemory(total=16384, free=15872, used=0)  # of a simulated device: 512 MB are the driver's
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    """The driver is asked anew in every test, as it stands then."""
+    machine().close()
+    machine().nvml._memory_version.clear()
+    yield
+    machine().close()
+    machine().nvml._memory_version.clear()
+
+
+def test_every_name_is_there():
+    """`from ipygpulogger.utils.mem import *` brings every name of both originals, and ours alone."""
+    names = {}
+    exec("from ipygpulogger.utils.mem import *", names)
+    assert FASTAI | IPYEXPERIMENTS == names.keys() - {"__builtins__"}
+    with pytest.raises(AttributeError, match="no_such_name"):
+        door.no_such_name  # noqa: B018
+
+
+def test_memory_is_named_in_the_later_order():
+    """1.6 C1: `GPUMemory(total, free, used)`."""
+    assert GPUMemory._fields == ("total", "free", "used")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "mb"),
+    [(0, 0), (2**20, 1), (2**20 - 1, 0), (-127.9 * 2**20, -127), (-1, 0), (16384 * 2**20, 16384)],
+)
+def test_b2mb(size_bytes, mb):
+    """1.2: `int(num/2**20)`, truncated toward 0 (so -127.9 -> -127, not floor)."""
+    assert (device.b2mb(size_bytes), type(device.b2mb(size_bytes))) == (mb, int)
+
+
+def test_the_machine_as_nvml_tells(gpu):
+    """1.2 and 1.5 on two devices, one of them with 3 GB in use: ints in MB, by every function."""
+    gpu.dev[0].base_used = 3 * GB
+    first = GPUMemory(16384, 15872 - 3072, 3072)
+    assert device.gpu_mem_get() == device.gpu_mem_get(0) == device.gpu_mem_get(id=0) == first
+    assert device.gpu_mem_get(1) == device.gpu_mem_get_mbs(torch_gpu_id=1) == QUIET
+    assert device.gpu_mem_get_all() == [first, QUIET]
+    assert device.gpu_mem_get_free() == device.gpu_mem_get_free_no_cache() == first.free
+    assert device.gpu_mem_get_used() == device.gpu_mem_get_used_no_cache() == 3072
+    assert device.gpu_mem_get_total_mbs() == 16384
+    assert (device.gpu_mem_get_free_mbs(), device.gpu_mem_get_free_mbs(1)) == (first.free, 15872)
+    assert (device.gpu_mem_get_used_mbs(), device.gpu_mem_get_used_mbs(1)) == (3072, 0)
+    assert (device.gpu_mem_get_free_no_cache_mbs(), device.gpu_mem_get_used_no_cache_mbs(1)) == (12800, 0)
+    assert {type(value) for value in device.gpu_mem_get()} == {int}
+
+
+def test_the_device_with_the_most_free_memory(gpu):
+    """1.2: the first of those with the most, as Python ints."""
+    assert device.gpu_with_max_free_mem() == (0, 15872)
+    gpu.dev[0].base_used = GB
+    found = device.gpu_with_max_free_mem()
+    assert found == (1, 15872)
+    assert repr(found) == "(1, 15872)"
+
+
+@pytest.mark.parametrize("order", [None, "PCI_BUS_ID"])
+@pytest.mark.parametrize(
+    ("visible", "indices"), [("1", [1]), ("1,0", [1, 0]), ("", []), ("GPU-{uuid}", [1]), ("7", []), ("-1", [])]
+)
+def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
+    """Indices are torch's: CUDA_VISIBLE_DEVICES says which device they mean, by index or by UUID."""
+    gpu.dev[0].base_used, gpu.dev[1].base_used = 1 * GB, 2 * GB
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(uuid=gpu.dev[1].uuid.decode()[4:]))
+    if order:
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    used = {0: 1024, 1: 2048}
+    assert [device.gpu_mem_get(k).used for k in range(len(indices))] == [used[i] for i in indices]
+    assert device.gpu_mem_get(len(indices)) == GPUMemory(0, 0, 0)
+    assert [device.get_nvml_gpu_id(k) for k in range(len(indices))] == indices
+    free = [15872 - used[i] for i in indices]
+    best = max(free, default=0)
+    assert device.gpu_with_max_free_mem() == ((free.index(best), best) if free else (None, 0))
+    assert [memory.used for memory in device.gpu_mem_get_all()] == [1024, 2048]  # of the machine, hidden or not
+
+
+@pytest.mark.parametrize("index", [2, 99, -1, "0", 0.5, (0,)])
+def test_a_bad_id(gpu, index):
+    """A device that is not there has no memory; only `get_nvml_gpu_id`, asked which it is, says so."""
+    assert device.gpu_mem_get(index) == GPUMemory(0, 0, 0)
+    assert device.gpu_mem_get_free_mbs(index) == device.gpu_mem_get_used_no_cache_mbs(index) == 0
+    with pytest.raises(ValueError, match=r"torch has no device .* doctor"):
+        device.get_nvml_gpu_id(index)
+
+
+@pytest.mark.parametrize(("function", "code"), [("nvmlInit*", 9), ("nvmlInit*", 18), ("nvmlDeviceGetCount*", 999)])
+def test_without_a_gpu(gpu, function, code):
+    """1.6 C12: zeros, `[]`, `(None, 0)`, and nothing raises."""
+    gpu.fault(function, code)
+    assert device.gpu_mem_get() == device.gpu_mem_get_mbs(0) == GPUMemory(total=0, free=0, used=0)
+    assert device.gpu_mem_get_all() == []
+    assert device.gpu_with_max_free_mem() == (None, 0)
+    for name in sorted(FASTAI | IPYEXPERIMENTS):
+        if name.startswith("gpu_mem_get_") and name not in ("gpu_mem_get_all", "gpu_mem_get_mbs"):
+            handle = [None] if name.endswith("_fast") else []
+            assert getattr(device, name)(*handle) == 0, name
+    assert device.preload_pytorch() is None
+    assert door.use_gpu is False
+    assert device.gpu_mem_allocate_mbs(1) is None
+
+
+def test_what_needs_torch_says_so(gpu):
+    """Where torch is not installed: one sentence with the command, if asked to be told."""
+    with pytest.raises(ModuleNotFoundError, match="pip install torch"):
+        device.gpu_mem_allocate_mbs(1, fatal=True)
+    with pytest.raises(AssertionError, match="failed to allocate 15572MB"):
+        device.gpu_mem_leave_free_mbs(300)
+    with pytest.raises(AssertionError, match="already have less available mem than desired 20000MBs"):
+        device.gpu_mem_leave_free_mbs(20000)
+
+
+def test_a_handle_of_pynvmls(gpu):
+    """1.2: `gpu_mem_get_used_fast(gpu_handle)`; NVMLError propagates."""
+    import pynvml
+
+    gpu.dev[1].base_used = 5 * GB
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(1)
+        assert device.gpu_mem_get_used_fast(handle) == 5120
+        gpu.fault("nvmlDeviceGetMemoryInfo*", 15)
+        with pytest.raises(pynvml.NVMLError):
+            device.gpu_mem_get_used_fast(handle)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@pytest.mark.parametrize("code", [3, 4, 15, 999])
+def test_a_driver_that_does_not_tell(gpu, code):
+    """An error of the driver's is as no device: zeros, as documented, never an exception."""
+    gpu.fault("nvmlDeviceGetMemoryInfo*", code)
+    assert device.gpu_mem_get() == GPUMemory(0, 0, 0)
+    assert device.gpu_mem_get_all() == [GPUMemory(0, 0, 0)] * 2
+    assert device.gpu_with_max_free_mem() == (None, 0)
+
+
+def test_an_old_driver(gpu):
+    """Before R510 there is no second version of the question: what the driver keeps is then in use."""
+    gpu.fault("nvmlDeviceGetMemoryInfo_v2", 13)
+    assert device.gpu_mem_get() == GPUMemory(16384, 15872, 512)
+
+
+def test_slices_of_a_card(gpu):
+    """Of a divided card the slices are the devices."""
+    gpu.dev[0].mig(5 * GB, 10 * GB)
+    assert [memory.total for memory in device.gpu_mem_get_all()] == [5120, 10240, 16384]
+
+
+def test_importing_the_door_is_light():
+    """It loads no framework and starts nothing; the star asks the driver whether a GPU is there."""
+    program = (
+        "import sys, threading\n"
+        "from ipygpulogger.utils.mem import *\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'IPython', 'fastai', 'rich', 'matplotlib'}\n"
+        "print(sorted(heavy & set(sys.modules)), threading.active_count(), use_gpu)"
+    )
+    said = subprocess.check_output([sys.executable, "-c", program], text=True).strip()
+    assert said == "[] 1 False"

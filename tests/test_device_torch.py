@@ -1,0 +1,223 @@
+"""gpu_mem_* with torch's real allocator: what is allocated, cached, left free; and never through the host."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+import torch
+
+import ipygpulogger.utils.mem as door
+from ipygpulogger import device
+from ipygpulogger.device import GPUMemory
+
+pytestmark = pytest.mark.torch
+
+CONTEXT = 500  # MB of a simulated device
+
+
+def block(size_mb):
+    return torch.empty(size_mb << 20, dtype=torch.uint8, device="cuda")
+
+
+def test_what_torch_takes(cuda):
+    """Used is the whole device: context, live tensors and cache, until `no_cache` empties that."""
+    assert device.gpu_mem_get() == GPUMemory(16384, 15872 - CONTEXT, CONTEXT)
+    kept = block(100)
+    block(60)
+    assert device.gpu_mem_get_used() == CONTEXT + 160
+    assert device.gpu_mem_get_used_no_cache() == CONTEXT + 100
+    assert device.gpu_mem_get_free() == 15872 - CONTEXT - 100
+    assert door.use_gpu is True
+    del kept
+
+
+def test_what_is_collected_first(cuda):
+    """1.6 C8: fastai's `no_cache` empties the cache, ipyexperiments' collects garbage before that."""
+
+    class Node:
+        pass
+
+    gc.collect()
+    gc.disable()
+    try:
+        for name, left in (("", 100), ("_mbs", 0)):
+            node = Node()
+            node.me, node.data = node, block(100)
+            del node
+            assert getattr(device, f"gpu_mem_get_used_no_cache{name}")() == CONTEXT + left, name
+            gc.collect()
+            torch.cuda.empty_cache()
+    finally:
+        gc.enable()
+
+
+def test_the_current_device_is_torchs(cuda):
+    """Without an id the device is the one that torch would use."""
+    torch.cuda.synchronize(1)
+    kept = torch.empty(200 << 20, dtype=torch.uint8, device="cuda:1")
+    assert device.gpu_mem_get_used() == CONTEXT
+    with torch.cuda.device(1):
+        assert device.gpu_mem_get_used() == device.gpu_mem_get_used_mbs(1) == CONTEXT + 200
+        assert device.gpu_mem_get_used_mbs(0) == CONTEXT
+    del kept
+
+
+@pytest.mark.parametrize("size_mb", [1, 2, 10, 100, 1001])
+def test_allocate(cuda, size_mb):
+    """1.5: the tensor of the original, float32, `n*2**18` of them, on the current device."""
+    tensor = device.gpu_mem_allocate_mbs(size_mb)
+    assert (tensor.dtype, tensor.shape, tensor.is_contiguous()) == (torch.float32, (size_mb * 2**18,), True)
+    assert tensor.device == torch.device("cuda", 0)
+    assert tensor.nbytes == size_mb << 20
+    with torch.cuda.device(1):
+        assert device.gpu_mem_allocate_mbs(n=1).device.index == 1
+
+
+def test_what_does_not_fit(cuda):
+    """1.5: any exception -> None unless fatal (re-raised)."""
+    assert device.gpu_mem_allocate_mbs(20000) is None
+    with pytest.raises(torch.OutOfMemoryError):
+        device.gpu_mem_allocate_mbs(20000, fatal=True)
+
+
+@pytest.mark.parametrize("left_mb", [300, 1, 5000])
+def test_leave_free(cuda, left_mb):
+    """On a 16 GB device so many MB stay free, within 4; the host grows by nothing."""
+    process = psutil.Process()
+    block(700)  # in the cache: to be had as well
+    before = process.memory_info().rss
+    buffer = device.gpu_mem_leave_free_mbs(left_mb)
+    assert process.memory_info().rss - before < 1 << 20
+    assert abs(device.gpu_mem_get_free() - left_mb) <= 4
+    assert buffer.nbytes >> 20 in range(15872 - CONTEXT - left_mb - 4, 15872 - CONTEXT - left_mb + 5)
+
+
+def test_leave_more_than_there_is(cuda):
+    """1.5: `assert avail > n, "already have less available mem than desired {n}MBs"`."""
+    with pytest.raises(AssertionError, match=r"^already have less available mem than desired 15999MBs$"):
+        device.gpu_mem_leave_free_mbs(15999)
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    try:
+        with pytest.raises(AssertionError, match=r"^failed to allocate 15272MB$"):
+            device.gpu_mem_leave_free_mbs(100)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_nvml_that_says_nothing(cuda):
+    """Where NVML has no memory figures torch has: no 0 that is not true."""
+    kept = block(100)
+    cuda.fault("nvmlDeviceGetMemoryInfo*", 3)
+    free, total = torch.cuda.mem_get_info()
+    assert device.gpu_mem_get() == GPUMemory(total >> 20, free >> 20, total - free >> 20)
+    assert device.gpu_mem_get_used() >= 100
+    del kept
+
+
+# -- in a process of its own: torch not yet awake --------------------------------------------------
+
+
+@pytest.fixture
+def ours(cuda):
+    """What this process, as a neighbour of the other, has on each device, in MB."""
+    torch.cuda.synchronize(1)
+    torch.cuda.empty_cache()
+    return [cuda.dev[k].mine().used >> 20 for k in (0, 1)]
+
+
+def run(env, program):
+    words = [sys.executable, "-c", "from ipygpulogger.utils.mem import *\n" + textwrap.dedent(program)]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_asking_wakes_nothing(ours, kernel_env):
+    """Neither torch nor a context comes from a question, with or without torch imported."""
+    program = """
+        import sys
+        print(gpu_mem_get().used, gpu_mem_get_all() == [gpu_mem_get(k) for k in (0, 1)], gpu_with_max_free_mem(), use_gpu)
+        print("torch" in sys.modules)
+        import torch
+        print(gpu_mem_get(1).used, gpu_mem_get_free_no_cache(), torch.cuda.is_initialized())
+        """
+    assert run(kernel_env, program) == [
+        f"{ours[0]} True {(ours.index(min(ours)), 15872 - min(ours))} True",
+        "False",
+        f"{ours[1]} {15872 - ours[0]} False",
+    ]
+
+
+def test_preload(ours, kernel_env):
+    """1.6 C9: the context of the current device or the one named, once; no tensor is made."""
+    program = """
+        print(preload_pytorch(), gpu_mem_get(0).used, gpu_mem_get(1).used)
+        print(preload_pytorch(1), preload_pytorch(device_id=1), gpu_mem_get(0).used, gpu_mem_get(1).used)
+        import torch
+        print(torch.cuda.memory_reserved(0), torch.cuda.memory_reserved(1))
+        try:
+            preload_pytorch(7)
+        except Exception as error:
+            print(type(error).__name__)
+        """
+    said = run(kernel_env, program)
+    assert said[:3] == [
+        f"None {ours[0] + CONTEXT} {ours[1]}",
+        f"None None {ours[0] + CONTEXT} {ours[1] + CONTEXT}",
+        "0 0",
+    ]
+    assert said[3].endswith("Error")
+
+
+def test_unlike_devices(cuda, ours, kernel_env):
+    """Unlike devices in CUDA's own order, fastest first: only CUDA knows which is 0, so it is asked."""
+    cuda.dev[0].name, cuda.dev[1].name = b"Slow", b"Fast"
+    cuda.cuda_order[0], cuda.cuda_order[1] = 1, 0
+    cuda.dev[0].base_used, cuda.dev[1].base_used = 1 << 30, 2 << 30
+    program = """
+        import torch
+        print([gpu_mem_get(k).used for k in (0, 1, 2)], [get_nvml_gpu_id(k) for k in (0, 1)])
+        print([m.used for m in gpu_mem_get_all()], [torch._C._cuda_hasPrimaryContext(k) for k in (0, 1)])
+        """
+    assert run(kernel_env, program) == [
+        f"{[2048 + ours[1], 1024 + ours[0], 0]} [1, 0]",
+        f"{[1024 + ours[0], 2048 + ours[1]]} [False, False]",
+    ]
+
+
+def test_no_driver(driverless_env):
+    """1.6 C12: with torch's CUDA build and no GPU everything works, and is 0."""
+    program = """
+        import torch
+        print(use_gpu, gpu_mem_get(), gpu_mem_get_all(), gpu_with_max_free_mem(), preload_pytorch())
+        print(gpu_mem_allocate_mbs(1), gpu_mem_get_used_no_cache_mbs())
+        with GPUMemTrace() as mtrace:
+            pass
+        try:
+            gpu_mem_leave_free_mbs(300)
+        except AssertionError as error:
+            print(error)
+        """
+    assert run(driverless_env, program) == [
+        "False GPUMemory(total=0, free=0, used=0) [] (None, 0) None",
+        "None 0",
+        "△Used Peaked MB:      0      0 (exit)",
+        "already have less available mem than desired 300MBs",
+    ]
+
+
+def test_a_forked_child(ours, kernel_env):
+    """In a child forked after CUDA was used torch cannot be asked: the driver's figures come all the same."""
+    program = """
+        import os, torch
+        preload_pytorch()
+        pid = os.fork()
+        if not pid:
+            print(gpu_mem_get().total, gpu_mem_get(0).used, gpu_mem_get(1).used, flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        """
+    assert run(kernel_env, program) == [f"16384 {ours[0] + CONTEXT} {ours[1]}"]
