@@ -1,3 +1,147 @@
-"""What an experiment says, in the words of ipyexperiments."""
+"""What an experiment and its cell logger print, in the words and columns of the original."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ..units import truncated_mb
+from . import text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ..records import CellRecord, DeviceUsage, Usage
+
+_PREFIX = "･ "  # a halfwidth dot
+
+
+def started(backend: str) -> str:
+    """The banner."""
+    return f"\n*** Experiment started with the {backend} backend"
+
+
+def device(gpu: DeviceUsage | None) -> str:
+    """The device that an experiment speaks of, and its memory in MB."""
+    if gpu is None:
+        return "Device: none that can be used, general RAM only"
+    return f"Device: ID {gpu.index}, {gpu.name} ({_mb(gpu.total_bytes)} RAM)"
+
+
+def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: Iterable[str] = ()) -> str:
+    """The memory of each row now: used, free and total, in bytes, None where unknown."""
+    width = _width(figure for row in rows.values() for figure in row) + 1
+    lines = ["\n*** Current state:"]
+    lines.append(f"RAM: {'Used':>{width}} {'Free':>{width}} {'Total':>{width}}    {'Util':>{width}}")
+    for name, (used, free, total) in rows.items():
+        figures = " ".join(f"{_mb(figure):>{width}}" for figure in (used, free, total))
+        lines.append(f"{name}: {figures} MB {_percent(used, total)} ")
+    return "\n".join([*lines, *notes])
+
+
+def finished(elapsed_s: float) -> str:
+    """The first line of the end; the hours go on beyond a day."""
+    minutes, seconds = divmod(int(elapsed_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"\n*** Experiment finished in {hours:02}:{minutes:02}:{seconds:02} (elapsed wallclock time)"
+
+
+def variables(deleted: Sequence[str], failed: Sequence[str], kept: Sequence[str]) -> str:
+    """What became of the variables; empty where there were none."""
+    told = [("Deleted: ", deleted), ("Failed to delete: ", failed), ("Kept:    ", kept)]
+    lines = [words + ", ".join(names) for words, names in told if names]
+    return "\n".join(["\n*** Newly defined local variables:", *lines]) if lines else ""
+
+
+def garbage(collected: int, uncollectable: int) -> str:
+    """What the garbage collector found; empty where that was nothing."""
+    lines = []
+    if collected:
+        lines.append("\n*** Circular ref objects gc collected during the experiment:")
+        lines.append(f"cleared {collected} objects (only temporary leakage)")
+    if uncollectable:
+        lines.append("\n*** Potential memory leaks during the experiment:")
+        lines.append(f"uncollected gc.garbage of {uncollectable} objects")
+    return "\n".join(lines)
+
+
+def memory(rows: Mapping[str, tuple[int | None, int | None]]) -> str:
+    """What each row consumed and gave back, in bytes, None where unknown."""
+    width = max(8, _width(figure for row in rows.values() for figure in row) + 1)
+    lines = ["\n*** Experiment memory:", f"RAM: {'Consumed':>{width}}       {'Reclaimed':>{width}}"]
+    for name, (consumed, reclaimed) in rows.items():
+        share = "100.00%" if consumed == reclaimed == 0 else _percent(reclaimed, consumed)
+        lines.append(f"{name}: {_mb(consumed):>{width}} {_mb(reclaimed):>{width}} MB ({share})")
+    return "\n".join(lines)
+
+
+def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) -> str:
+    """The cell logger's report.
+
+    Whatever more there is to say than the original said stands after a row's last character, or on
+    further lines.
+
+    Args:
+        record: The cell.
+        gpu: The one device that is told of.
+        compact: On one line.
+    """
+    figures = {"CPU": _figures(record.gen, record.gen.after_bytes)}
+    if gpu is not None:
+        figures["GPU"] = _figures(gpu, gpu.used_bytes, known=gpu.attributed)
+    told = text.rows(replace(record, gpus=() if gpu is None else (gpu,)))
+    remarks = [_after(remark) for _, _, remark in told]
+    ended = text.outcome(record)
+    if compact:
+        parts = [
+            f"{name}: {'/'.join(map(_plain, three))} MB{remark}"
+            for (name, three), remark in zip(figures.items(), remarks, strict=True)
+        ]
+        parts += [f"Time {_time(record.time_s)}", "(Consumed/Peaked/Used Total)"]
+        lines = [" | ".join([*parts, *filter(None, [ended]), *record.notes])]
+    else:
+        width = max(10, _width(figure for three in figures.values() for figure in three) + 1)
+        header = f"{'△Consumed':>{width}} {'△Peaked':>{width}}    {'Used Total':>{width}}"
+        lines = [f"{_PREFIX}RAM: {header} | Exec time {_time(record.time_s)}"]
+        for (name, three), remark in zip(figures.items(), remarks, strict=True):
+            columns = " ".join(f"{_mb(figure):>{width}}" for figure in three)
+            lines.append(f"{_PREFIX}{name}: {columns} MB |{remark}")
+        lines[1] += _after(ended)
+        lines += record.notes
+    if record.out_of_memory is not None:
+        lines.append(text.out_of_memory(record.out_of_memory))
+    return "\n".join(lines)
+
+
+def _figures(usage: Usage, used_bytes: int | None, *, known: bool = True) -> tuple[int | None, ...]:
+    return (*((usage.consumed_bytes, usage.peaked_bytes) if known else (None, None)), used_bytes)
+
+
+def _mb(size_bytes: int | None) -> str:
+    return "n/a" if size_bytes is None else f"{truncated_mb(size_bytes):,}"
+
+
+def _plain(size_bytes: int | None) -> str:
+    return "n/a" if size_bytes is None else str(truncated_mb(size_bytes))
+
+
+def _width(sizes: Iterable[int | None]) -> int:
+    """Of the widest figure, with room for its commas; a sign counts as a digit, as it always did."""
+    digits = max(len(_plain(size_bytes)) for size_bytes in sizes)
+    return digits + (digits - 1) // 3
+
+
+def _percent(part: int | None, whole: int | None) -> str:
+    """A share, seven characters wide; of nothing, or of less than nothing, there is none."""
+    if part is None or whole is None or whole <= 0:
+        return f"{'n/a':>7}"
+    return f"{round(part / whole * 100, 2) + 0.0:6.2f}%"  # never a minus zero
+
+
+def _time(seconds: float) -> str:
+    return f"{timedelta(seconds=int(seconds))}.{int(seconds % 1 * 1000):03d}"
+
+
+def _after(remarks: str) -> str:
+    return f"  {remarks}" if remarks else ""
