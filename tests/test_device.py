@@ -41,7 +41,7 @@ def test_every_name_is_there():
     """`from ipygpulogger.utils.mem import *` brings every name of both originals, and ours alone."""
     names = {}
     exec("from ipygpulogger.utils.mem import *", names)
-    assert FASTAI | IPYEXPERIMENTS == names.keys() - {"__builtins__"}
+    assert names.keys() - {"__builtins__"} == FASTAI | IPYEXPERIMENTS
     with pytest.raises(AttributeError, match="no_such_name"):
         door.no_such_name  # noqa: B018
 
