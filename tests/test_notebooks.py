@@ -53,3 +53,48 @@ def test_demo(tmp_path, lane, request):
         assert figures(transient["gpus"][0]) == (0, 1024)
         assert figures(free["gpus"][0]) == (-512, 0)
         assert {record["gpus"][0]["peak"]["quality"] for record in (keep, transient, free)} == {"exact"}
+
+
+def printed(path):
+    """What each code cell of an executed notebook printed or came to, our own reports apart."""
+    found = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        texts = [
+            output.get("text") or output.get("data", {}).get("text/plain") or []
+            for output in cell["outputs"]
+            if "application/vnd.ipygpulogger.v1+json" not in output.get("data", {})
+        ]
+        lines = "".join("".join(text) + "\n" for text in texts).splitlines()
+        found[cell["id"]] = [line for line in lines if line.strip()]
+    return found
+
+
+@pytest.mark.parametrize("lane", ["plain", pytest.param("torch", marks=pytest.mark.torch)])
+def test_tracing(tmp_path, lane, request):
+    """The tracing notebook says what it shows: zeros without a GPU, the truth with one."""
+    env = request.getfixturevalue("kernel_env" if lane == "torch" else "driverless_env")
+    records = run("tracing.ipynb", tmp_path, env)
+    said = printed(tmp_path / "tracing.ipynb")
+    gpu = lane == "torch"
+
+    def line(used, peaked, where=""):
+        return f"△Used Peaked MB: {used if gpu else 0:6} {peaked if gpu else 0:6}{where}"
+
+    assert said["kept"] == [line(100, 50)]
+    assert said["data"] == ["(100, 50)" if gpu else "(0, 0)"]
+    assert said["given-back"] == [line(-100, 0, " (given back)")]
+    assert said["stop"] == [line(-100, 0)]
+    assert said["foobar"] == [line(64, 0, " (foobar: 1st try)"), line(32, 0, " (foobar: 2nd try)")]
+    assert said["with"] == [line(0, 200, " (a block: exit)")]
+    assert said["traced"] == [line(20, 80, " (step: exit)")]
+    assert said["nested"] == [line(0, 300, " (inner: exit)"), line(0, 300, " (outer)")]
+    assert said["which"] == (["(0, 15872)"] if gpu else ["(None, 0)"])
+    fail = find(records, "@gpu_mem_restore")
+    assert fail["error"] == "RuntimeError"
+    assert abs(figures(fail["gen"])[0]) <= 8  # what formatting a first traceback loads, and not the 256 MB
+    assert abs(figures(fail["gen"])[1] - 256) <= 8
+    if gpu:
+        free_mb = int(said["smaller"][0].split()[0])
+        assert abs(free_mb - 2000) <= 4
