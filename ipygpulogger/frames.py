@@ -10,8 +10,9 @@ import functools
 import gc
 import sys
 import sysconfig
+from collections import Counter
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import CellType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def empty_frames(errors: list[BaseException]) -> None:
     The lines of the tracebacks stay readable. Left alone are calls that run, on any thread, generators and
     coroutines that may go on, a module's own names, and the copy that somebody holds from `locals()`.
     """
+    emptied = []
     for frame in unique_frames([link for error in errors for link in linked(traceback_of(error))]):
         if _is_modules(frame) or _goes_on(frame):
             continue
@@ -99,12 +101,57 @@ def empty_frames(errors: list[BaseException]) -> None:
             frame.clear()
         except RuntimeError:  # it goes on; so says Python itself, from 3.13 on
             continue
+        emptied.append(frame)
         if _SNAPSHOTS:  # which `clear` leaves there, up to 3.11.7 and 3.12.1 (cpython#113939)
             left = gc.get_referents(frame)
             while left:
                 value = left.pop()
                 if value is not frame.f_globals and value is not frame.f_builtins:
                     _empty_if_unshared(value)
+    _empty_functions(emptied)
+
+
+def _empty_functions(emptied: list[FrameType]) -> None:
+    """Drop what the frames' functions hold, which an emptied frame keeps from Python 3.11 on.
+
+    That is the variables of closures, and default values. A function that somebody else can still reach is
+    left alone: as the garbage collector does, we count the references that do not come from among these.
+    """
+    parts, inner = _functions_of(emptied)
+    reached = [key for key in parts if sys.getrefcount(parts[key]) - _IN_DICT > inner[key]]
+    while reached:
+        part = parts.pop(reached.pop(), None)
+        reached += [id(value) for value in _parts_of_function(part) if id(value) in parts]
+    for part in parts.values():
+        if type(part) is FunctionType:
+            part.__defaults__ = part.__kwdefaults__ = None
+        elif type(part) is CellType:
+            del part.cell_contents
+
+
+def _functions_of(emptied: list[FrameType]) -> tuple[dict[int, Any], Counter[int]]:
+    """By id, the frames' functions with their parts, and how often they are referred to by each other."""
+    values = [value for frame in emptied for value in gc.get_referents(frame)]
+    found = [value for value in values if type(value) is FunctionType]
+    parts: dict[int, Any] = {}
+    inner: Counter[int] = Counter()
+    while found:
+        part = found.pop()
+        inner[id(part)] += 1
+        if id(part) not in parts:
+            parts[id(part)] = part
+            found += _parts_of_function(part)
+    return parts, inner
+
+
+def _parts_of_function(part: Any) -> list[Any]:
+    """What a function is made of: its closure, the cells in that, the functions in these; its defaults."""
+    values = gc.get_referents(part)
+    if type(part) is FunctionType:
+        names = part.__globals__, vars(builtins)
+        values = [value for value in values if not any(value is shared for shared in names)]
+        return [value for value in values if type(value) in (tuple, dict)]
+    return [value for value in values if type(value) in (FunctionType, CellType)]
 
 
 def _is_modules(frame: FrameType) -> bool:
@@ -152,6 +199,8 @@ def _unshared() -> int:
 
 
 _UNSHARED = _unshared()
+_AS_VALUE = {"": object()}
+_IN_DICT = sys.getrefcount(_AS_VALUE[""])  # of a value that one dict holds, asked so
 
 
 def is_users_module(module: Any) -> bool:
