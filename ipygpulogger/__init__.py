@@ -8,6 +8,8 @@ The house, from the ground up; imports go downward only:
 ==============  =======================================================================
 units           bytes, megabytes and seconds to text
 records         Data, CellRecord, Measurement, Usage, Peak, DeviceUsage, ...
+schema          records as JSON, as a notebook keeps them, and back again
+budget          how much memory a cell may use
 timeline        the course of one number over a scope, kept small
 wrappers        functions of ours in the place of another library's, and theirs back again
 calls           a context around every call of a function; whether a call still runs
@@ -23,9 +25,12 @@ devicewatch     one device in one scope, and the arithmetic of it
 scope           open, close, usage: every measurement is a scope
 frames          exceptions, their tracebacks and frames, read without running anybody's code
 owners          who holds the memory: variables, Out, the last traceback; and letting go of it
-history         the records kept
-render/         text and HTML: records in, strings out
+history         the records kept, ranked, saved, loaded
+log             a line of JSON for each cell, written as the cells end
+compare         two runs of a notebook
+render/         text, HTML, plots: records in, strings and figures out
 shell           IPython's events, filtered into "a real cell began, ended"
+live            a long cell while it runs
 oom             the error that says a device had no memory left
 tracebacks      gpu_mem_restore and its kin: an exception goes on without the memory it held
 autopsy         a cell that ran out of memory: why, and the one next step

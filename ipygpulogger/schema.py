@@ -1,0 +1,3 @@
+"""Records as JSON: the form that a notebook keeps, within two kilobytes, and back again."""
+
+from __future__ import annotations
