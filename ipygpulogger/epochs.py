@@ -1,3 +1,220 @@
-"""One epoch of a training, measured."""
+"""One epoch of a training, measured: `watch_epochs` for a plain loop, `EpochScope` for the adapters."""
 
 from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
+
+from .calls import Call
+from .machine import machine
+from .records import Measurement
+from .scope import Scope
+from .units import MB, truncated_mb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sized
+    from types import FrameType
+
+    from .records import Peak
+
+T = TypeVar("T")
+
+
+class EpochMemory(NamedTuple):
+    """One epoch in whole megabytes (``2**20``), truncated toward zero, as fastai's PeakMemMetric had it.
+
+    ``used`` is what the epoch kept, negative where it gave memory back; ``peak`` is what it needed for a
+    moment on top of that, never negative. ``cpu`` is general RAM, ``gpu`` the device the training ran on;
+    without one its figures are 0.
+    """
+
+    cpu_used: int
+    cpu_peak: int
+    gpu_used: int
+    gpu_peak: int
+
+    def named(self, prefix: str) -> dict[str, int]:
+        """The figures by the names that loggers keep apart: "mem_cpu_used_mb" with the prefix "mem_"."""
+        return {f"{prefix}{name}_mb": figure for name, figure in self._asdict().items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRecord(Measurement):
+    """What one epoch used.
+
+    Attributes:
+        on_cpu: The framework said that the training ran on no device.
+        gpu_index: Of the device it ran on; the first there is if None.
+    """
+
+    on_cpu: bool = False
+    gpu_index: int | None = None
+
+    def memory(self) -> EpochMemory:
+        """The four figures of the epoch, in whole megabytes."""
+        gpu = None if self.on_cpu else self.gpu(self.gpu_index)
+        return EpochMemory(
+            truncated_mb(self.gen.consumed_bytes),
+            truncated_mb(self.gen.peaked_bytes),
+            truncated_mb(gpu.consumed_bytes) if gpu else 0,
+            truncated_mb(gpu.peaked_bytes) if gpu else 0,
+        )
+
+
+class EpochScope:
+    """One epoch at a time; what a training framework's callback holds. It never raises.
+
+    Copied or pickled with the callback, it begins anew: the copy measures nothing.
+    """
+
+    def __init__(self) -> None:
+        self._scope: Scope | None = None
+        self._during: Call | None = None
+
+    def within(self, frame: FrameType | None) -> None:
+        """Drop what is open, and from here on outlive no epoch of this call, however it ends."""
+        self.drop()
+        self._during = frame and Call(frame)
+
+    def under_way(self) -> bool:
+        """Whether that call still runs."""
+        return self._during is not None and self._during.running()
+
+    def is_open(self) -> bool:
+        """Whether an epoch has begun and not ended."""
+        return self._scope is not None
+
+    def begin(self) -> None:
+        """An epoch begins; one that never ended is dropped."""
+        self.drop()
+        try:
+            self._scope = Scope(during=self._during).open()
+        except Exception as reason:  # the training goes on all the same
+            warnings.warn(f"the epoch is not measured: {reason}", RuntimeWarning, stacklevel=2)
+
+    def end(self, label: str, device: Any = None) -> EpochRecord | None:
+        """The epoch ends; None if none was under way, or it could not be measured.
+
+        Args:
+            label: What it is called.
+            device: Where the training runs: "cuda:1", a `torch.device`; the framework's current device
+                if None, or without an index.
+        """
+        scope, self._scope = self._scope, None
+        if scope is None:
+            return None
+        try:
+            stale = scope.orphaned()
+            scope.close()
+            if stale:
+                return None
+            kind, _, index = str(device or "").partition(":")
+            return scope.result(
+                EpochRecord,
+                label,
+                on_cpu=kind == "cpu",
+                gpu_index=int(index) if index.isdecimal() else machine().current_gpu(),
+            )
+        except Exception as reason:
+            warnings.warn(f"{label} is not measured: {reason}", RuntimeWarning, stacklevel=2)
+            return None
+
+    def drop(self) -> None:
+        """The epoch did not end: nothing is told of it, and nothing stays behind."""
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.close()
+
+    def __del__(self) -> None:
+        try:
+            self.drop()
+        except Exception:  # at the interpreter's end the engine may be gone
+            pass
+
+    def __reduce__(self) -> tuple[type[EpochScope], tuple[()]]:
+        return EpochScope, ()
+
+
+def caller(package: str, name: str) -> FrameType | None:
+    """The nearest call, of those in progress on this thread, of a function of that name in a package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if frame.f_code.co_name == name and f"{module}.".startswith(f"{package}."):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+@final
+class WatchedEpochs(Generic[T]):
+    """What `watch_epochs` returns: the items again, and what was measured.
+
+    Attributes:
+        history: The epochs that ended, each an `EpochRecord`.
+    """
+
+    def __init__(self, items: Iterable[T], *, report: bool) -> None:
+        self.history: list[EpochRecord] = []
+        self._items, self._report = items, report
+
+    def __len__(self) -> int:
+        items: Sized = self._items  # type: ignore[assignment] # if it has no length, that is what is said
+        return len(items)
+
+    def __iter__(self) -> Iterator[T]:
+        scope, items, rows = EpochScope(), iter(self._items), 0
+        try:
+            for i in count():
+                scope.begin()  # before the next item, so that what that takes is in its epoch
+                try:
+                    item = [next(items)]
+                except StopIteration:
+                    return
+                name = str(item[0]) if isinstance(item[0], int) else str(i)
+                yield item.pop()  # kept alive by nobody here
+                record = scope.end(f"epoch {name}")
+                if record is None:
+                    continue
+                self.history.append(record)
+                if self._report:
+                    print("" if rows else f"{_HEADER}\n", _row(name, record), sep="")
+                    rows += 1
+        finally:
+            scope.drop()
+
+
+_HEADER = "epoch        time  cpu used      peak  gpu used      peak"
+
+
+def _row(name: str, record: EpochRecord) -> str:
+    figures = "".join(f"{figure:>10}" for figure in record.memory())
+    peaks = [record.gen.peak, *(gpu.peak for gpu in record.gpus)]
+    remark = "" if all(map(_exact, peaks)) else " (peak at least)"
+    return f"{name:>5}{record.time_s:>11.3f}s{figures} MB{remark}"
+
+
+def _exact(peak: Peak) -> bool:
+    return peak.hi_bytes is not None and peak.hi_bytes - peak.lo_bytes < MB
+
+
+def watch_epochs(epochs: Iterable[T], report: bool = True) -> WatchedEpochs[T]:
+    """Measure every turn of a loop: its general RAM and GPU RAM, what it kept and what it needed on top.
+
+    A turn begins before its item is fetched and ends when the loop asks for the next. One that is left
+    by ``break``, by an exception or by an interrupt is told nowhere, and leaves nothing behind.
+
+    Args:
+        epochs: What to loop over; nothing is done with the items.
+        report: Print a row of a table after every turn, in MB.
+
+    Returns:
+        The same items to loop over; ``history`` holds an `EpochRecord` for every turn that ended.
+
+    Example:
+        ``for epoch in watch_epochs(range(3)): train()``
+    """
+    return WatchedEpochs(epochs, report=report)

@@ -1,3 +1,66 @@
 """Keras 3: an epoch's memory in the logs."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..epochs import EpochScope, caller
+from . import not_installed
+
+try:
+    from keras.callbacks import Callback
+except ModuleNotFoundError as error:
+    raise not_installed(error, "keras", __name__) from error
+
+if TYPE_CHECKING:
+    from ..epochs import EpochRecord
+
+
+class PeakMemCallback(Callback):  # type: ignore[misc]
+    """General RAM and GPU RAM of every epoch, in MB, in the logs that every callback after it reads.
+
+    So they are in the progress bar, in what ``fit`` returns and in a `CSVLogger` that stands after it:
+
+    ======================  ====================================================
+    ``mem_cpu_used_mb``     general RAM that the epoch kept; negative: gave back
+    ``mem_cpu_peak_mb``     what it needed for a moment on top of that
+    ``mem_gpu_used_mb``     the same of the device that the model is on
+    ``mem_gpu_peak_mb``     the same; 0 without a device
+    ======================  ====================================================
+
+    An epoch lasts from this callback's ``on_epoch_begin`` to its ``on_epoch_end``, validation included.
+
+    Attributes:
+        history: The epochs that ended, each an `EpochRecord`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[EpochRecord] = []
+        self._epoch = EpochScope()
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Training begins."""
+        self._epoch.within(caller("keras", "fit"))
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """An epoch begins."""
+        self._epoch.begin()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """It ends, and its figures join the logs."""
+        record = self._epoch.end(f"epoch {epoch}", self._device())
+        if record is not None:
+            self.history.append(record)
+            if logs is not None:
+                logs.update(record.memory().named("mem_"))
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Training is over."""
+        self._epoch.within(None)
+
+    def _device(self) -> Any:
+        """Where the model is, as far as torch tells; other backends go by their current device."""
+        weights = getattr(self.model, "weights", None)
+        device = getattr(weights[0].value, "device", None) if weights else None
+        return device if type(device).__module__ == "torch" else None

@@ -1,3 +1,101 @@
 """fastai: `PeakMemMetric`, four columns in the progress table."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..epochs import EpochScope, caller
+from . import not_installed
+
+try:
+    from fastai.callback.core import Callback
+except ModuleNotFoundError as error:
+    raise not_installed(error, "fastai", __name__) from error
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from ..epochs import EpochRecord
+
+NAMES = ("cpu used", "peak", "gpu used", "peak")
+
+_FIRST, _BEFORE_THE_ROW, _AFTER_THE_NAMES = -1000, 49, 51  # the Recorder's own is 50
+
+
+class PeakMemMetric(Callback):  # type: ignore[misc]
+    """General RAM and GPU RAM of every epoch, in MB: what it used, and the peak on top of that.
+
+    ``Learner(..., cbs=PeakMemMetric())`` or ``learn.fit(1, cbs=PeakMemMetric())``. The columns stand after
+    the metrics. An epoch lasts from before any callback's ``before_epoch`` until fastai's recorder writes
+    its row, validation included; callbacks that come after the recorder, such as the one that saves the
+    best model, are in no row. GPU is the device of ``learn.dls``; without one its figures are 0.
+
+    Loggers that go by name keep one of two columns called "peak": give other ``names`` then.
+
+    Attributes:
+        history: The epochs that ended, each an `EpochRecord`.
+
+    Args:
+        learn: Not needed; v1 passed the learner.
+        names: Of the four columns.
+    """
+
+    def __init__(self, learn: Any = None, names: tuple[str, str, str, str] = NAMES) -> None:  # noqa: ARG002
+        self.history: list[EpochRecord] = []
+        self._names, self._epoch = names, EpochScope()
+
+    @property
+    def order(self) -> int:
+        """The place among the callbacks, asked anew at every event.
+
+        The names come after the recorder's own and before anyone shows them; an epoch begins before
+        everybody's and ends just before the recorder writes the row.
+        """
+        if not self._epoch.under_way():
+            return _AFTER_THE_NAMES
+        return _BEFORE_THE_ROW if self._epoch.is_open() else _FIRST
+
+    def before_fit(self) -> None:
+        """Name the columns."""
+        fit = _fit()
+        if fit is None:
+            return
+        self._epoch.within(fit)
+        recorder = getattr(self.learn, "recorder", None)
+        if recorder is not None:
+            names = recorder.metric_names
+            at = len(names) - bool(recorder.add_time)
+            recorder.metric_names = names[:at] + list(self._names) + names[at:]
+
+    def before_epoch(self) -> None:
+        """Begin."""
+        if _fit() is not None:
+            self._epoch.begin()
+
+    def after_epoch(self) -> None:
+        """End, and put the figures where the recorder finds them."""
+        if _fit() is None:
+            return
+        record = self._epoch.end(f"epoch {self.learn.epoch}", getattr(self.learn.dls, "device", None))
+        if record is not None:
+            self.history.append(record)
+        recorder = getattr(self.learn, "recorder", None)
+        if recorder is not None:
+            metrics = len(recorder.metric_names) - len(self._names) - bool(recorder.add_time)
+            missing = metrics - len(recorder.log)  # in an epoch that was cancelled
+            figures = record.memory() if record else [None] * len(self._names)
+            recorder.log += [None] * missing + [*figures]
+
+    def after_fit(self) -> None:
+        """Forget the fit."""
+        if _fit() is not None:
+            self._epoch.within(None)
+
+
+def _fit() -> FrameType | None:
+    """The `Learner.fit` that sent this event; None where it is sent for a validation or a prediction."""
+    event = caller("fastai.learner", "__call__")
+    sender = event and event.f_back
+    if sender is None or sender.f_code.co_name != "_with_events":
+        return None
+    return caller("fastai.learner", "fit")
