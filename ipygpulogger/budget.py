@@ -1,3 +1,67 @@
 """How much memory a cell may use: "10GB", and whether it went over."""
 
 from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .records import Measurement, Usage
+
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse(text: str) -> int:
+    """A size in bytes: "10GB", "8 GB", "512MB", "1.5GiB", "4g", or plain bytes.
+
+    A GB is ``2**30`` bytes and a MB ``2**20``, as everywhere in this project and as the driver counts;
+    GiB means the same. A part of a byte is dropped.
+
+    Raises:
+        ValueError: The text is no size, or less than a byte.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2].lower()]) if match else 0
+    if not size_bytes:
+        raise ValueError(f"{text!r} is no size of memory: write it like 10GB, 512MB or 1000000 (bytes)")
+    return size_bytes
+
+
+class Excess(NamedTuple):
+    """A peak that went over its budget; where it was not exact, by at least this much."""
+
+    name: str  # "RAM", or the device as records name it: "cuda:0"
+    peak_bytes: int
+    budget_bytes: int
+    at_least: bool
+
+    @property
+    def over_bytes(self) -> int:
+        """By how much."""
+        return self.peak_bytes - self.budget_bytes
+
+
+def excesses(
+    measurement: Measurement, *, ram_bytes: int | None = None, gpu_bytes: int | None = None
+) -> Iterator[Excess]:
+    """The peaks of a scope that went over a budget: the process's own, in RAM and on each device.
+
+    A peak counts as what it is known to have been, so nobody is told of an excess that was none: of
+    a bounded or sampled one that is the least it can have been. A device that nobody can divide
+    among its processes has no peak of this one, and is left out.
+    """
+    if ram_bytes is not None:
+        yield from _over("RAM", measurement.gen, ram_bytes)
+    if gpu_bytes is not None:
+        for gpu in measurement.gpus:
+            if gpu.attributed:
+                yield from _over(f"{gpu.backend}:{gpu.index}", gpu, gpu_bytes)
+
+
+def _over(name: str, usage: Usage, budget_bytes: int) -> Iterator[Excess]:
+    if usage.peak.lo_bytes > budget_bytes:
+        yield Excess(name, usage.peak.lo_bytes, budget_bytes, usage.peak.quality != "exact")
