@@ -367,6 +367,7 @@ static const struct { int rc; const char *name, *text; } errs[] = {
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {710, "cudaErrorAssert", "device-side assert triggered"},
     {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {801, "cudaErrorNotSupported", "operation not supported"},
     {804, "cudaErrorCompatNotSupportedOnDevice", "forward compatibility was attempted on non supported HW"},

@@ -1,0 +1,227 @@
+"""A decorated function that runs out of GPU memory gives it back, to torch and to the device."""
+
+import sys
+import threading
+import warnings
+
+import pytest
+import torch
+from memory import MB
+
+from ipygpulogger.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx, ipython_tb_clear_frames
+
+pytestmark = pytest.mark.torch
+
+GROUPS = sys.version_info >= (3, 11)
+
+
+def gpu(size_mb):
+    return torch.empty(size_mb * MB, dtype=torch.uint8, device="cuda")
+
+
+def caught(function, *args):
+    """The exception that a call ends with, which keeps its traceback alive."""
+    try:
+        function(*args)
+    except BaseException as error:
+        return error
+    raise AssertionError("it did not fail")
+
+
+def step(size_mb=2048):
+    act = gpu(size_mb)
+    return act, gpu(99000)
+
+
+def chained():
+    kept = gpu(100)
+    try:
+        step()
+    except torch.OutOfMemoryError as error:
+        again = gpu(200)
+        raise ValueError(kept.shape, again.shape) from error
+
+
+def handled():
+    kept = gpu(100)
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        return gpu(99000), kept
+
+
+def grouped():
+    kept = gpu(100)
+    raise ExceptionGroup(str(kept.shape), [ValueError(), caught(step), caught(chained)])  # noqa: F821
+
+
+def in_a_thread():
+    errors = []
+    thread = threading.Thread(target=lambda: errors.append(caught(step)))
+    thread.start()
+    thread.join()
+    raise errors.pop()
+
+
+def closure():
+    batch = gpu(2048)
+
+    def loss():
+        return batch, gpu(99000)
+
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]).step(loss)
+
+
+class Layer(torch.nn.Module):
+    def forward(self, x):
+        mid = x.new_empty(1024 * MB)
+        return mid, gpu(99000)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", gpu(1024))
+        self.layer = Layer()
+        self.layer.register_forward_pre_hook(lambda _, args: (args[0].clone(),))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(gpu(1024))
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        mid = gpu(1024)
+        return mid, ctx.saved_tensors, gpu(99000 + len(gradient))
+
+
+WAYS = {
+    "a function": step,
+    "a chain": chained,
+    "while it is handled": handled,
+    "another thread": in_a_thread,
+    "an optimizer's closure": closure,
+    "modules and hooks": lambda: Net()(gpu(128)),
+    "a backward pass": lambda: Function.apply(torch.ones(8, device="cuda", requires_grad=True)).backward(
+        torch.empty(8, device="cuda")
+    ),
+    **({"a group": grouped} if GROUPS else {}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_gives_its_memory_back(cuda, shell, way):
+    """Torch has none of it any more, nor has the driver, while the exception is still held."""
+    before = cuda.dev[0].mine().used
+    without = caught(WAYS[way])
+    assert torch.cuda.memory_allocated() >= 2048 * MB
+    del without
+    torch.cuda.empty_cache()
+    error = caught(gpu_mem_restore(WAYS[way]))
+    assert torch.cuda.memory_allocated() == 0
+    assert cuda.dev[0].mine().used == before
+    assert error.__traceback__.tb_next is not None
+
+
+def test_the_same_error_goes_on(cuda, shell):
+    """It is torch's own, word by word, and what the caller holds is the caller's."""
+    mine, raised = gpu(300), []
+
+    @gpu_mem_restore
+    def run(x):
+        try:
+            step()
+        except torch.OutOfMemoryError as error:
+            raised.append((error, str(error), error.args))
+            raise
+
+    error = caught(run, mine)
+    assert type(error) is torch.OutOfMemoryError
+    assert raised == [(error, str(error), error.args)]
+    assert str(error).startswith("CUDA out of memory. Tried to allocate")
+    assert torch.cuda.memory_allocated() == 300 * MB
+    assert mine.numel() == 300 * MB
+
+
+def test_memory_that_the_driver_refuses(cuda, shell):
+    """As when another process was faster: there is room, and it fails all the same."""
+    cuda.fault("cudaMalloc", 2, skip=1)
+    error = caught(gpu_mem_restore(lambda: (gpu(2048), gpu(2048))))
+    assert type(error) is torch.OutOfMemoryError
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_failed_assert(cuda, shell):
+    """The words are CUDA's; the function's memory is let go, and the user is told to restart."""
+
+    @gpu_mem_restore
+    def run():
+        act = gpu(2048)
+        cuda.fault("cudaStreamSynchronize", 710, count=1)
+        return act[:1].cpu()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        error = caught(run)
+    assert "device-side assert triggered" in str(error)
+    assert ["you must restart the kernel" in str(one.message) for one in said] == [True]
+    assert torch.cuda.memory_allocated() == 0
+
+
+@pytest.mark.parametrize(
+    "call", ["cudaFree", "cudaMemGetInfo", "cudaStreamSynchronize", "cudaDeviceSynchronize"]
+)
+def test_a_device_that_is_lost(cuda, shell, call):
+    """Whatever fails while the cache is emptied, the user's own exception goes on."""
+
+    @gpu_mem_restore
+    def run():
+        act = gpu(2048)
+        cuda.fault(call, 710)
+        raise ZeroDivisionError("CUDA error: device-side assert triggered", act.numel())
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        error = caught(run)
+    cuda.clear()
+    torch.cuda.empty_cache()
+    assert type(error) is ZeroDivisionError
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_other_errors_keep_what_debuggers_show(cuda, shell):
+    """An error of another kind holds its memory, unless the decorator or the block is for any."""
+
+    def fails():
+        act = gpu(1024)
+        return act.numel() / 0
+
+    error = caught(gpu_mem_restore(fails))
+    assert torch.cuda.memory_allocated() == 1024 * MB
+    del error
+    for guarded in (ipython_tb_clear_frames(fails), within(fails)):
+        error = caught(guarded)
+        assert type(error) is ZeroDivisionError
+        assert torch.cuda.memory_allocated() == 0
+
+
+def test_what_the_exception_carries_it_keeps(cuda, shell):
+    """Its own attributes go on with it, as those of `AttributeError` do, which has the object in question."""
+    error = caught(ipython_tb_clear_frames(lambda: gpu(1024).no_such_name))
+    assert error.obj.numel() == 1024 * MB
+    del error
+    assert torch.cuda.memory_allocated() == 0
+
+
+def within(function):
+    def call():
+        with gpu_mem_restore_ctx():
+            function()
+
+    return call
