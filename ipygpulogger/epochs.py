@@ -125,14 +125,14 @@ class EpochScope:
     def drop(self) -> None:
         """The epoch did not end: nothing is told of it, and nothing stays behind."""
         scope, self._scope = self._scope, None
-        if scope is not None:
-            scope.close()
+        try:
+            if scope is not None:
+                scope.close()
+        except Exception:  # there is nothing to tell, and at the interpreter's end the engine may be gone
+            pass
 
     def __del__(self) -> None:
-        try:
-            self.drop()
-        except Exception:  # at the interpreter's end the engine may be gone
-            pass
+        self.drop()
 
     def __reduce__(self) -> tuple[type[EpochScope], tuple[()]]:
         return EpochScope, ()
