@@ -8,9 +8,9 @@
 
 Rules that the names alone do not tell:
 
-- A variable is new if its name was not there when the experiment began. What is given a new value stays.
-  Names that begin with an underscore, IPython's own, and experiments are nobody's. So are modules
-  that were imported before; the name of one imported since is a variable like any.
+- A variable is new if its name was not there when the experiment began; what got another value stays. The
+  name of a module imported since is a variable like any. Names that begin with an underscore, IPython's
+  own, and experiments are left alone.
 - A variable belongs to the experiment that began last before its name appeared: while a newer one runs, the
   end of an older one leaves the newer one's variables alone.
 - An experiment that nobody refers to any longer finishes. Where a statement gives a new experiment the

@@ -13,6 +13,7 @@ from .history import History
 from .machine import machine
 from .records import MIME, CellRecord, Data
 from .render import html, text
+from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
 from .units import truncated_mb
@@ -98,14 +99,13 @@ class IPyGPULogger(Configurable):
     def start(self) -> IPyGPULogger:
         """Report from now on, the rest of the running cell included; calling it again changes nothing."""
         if not self._running:
-            if self not in self._shell.configurables:
-                self._shell.configurables.append(self)  # so that %config finds it
             self._say_if_no_gpu()
             self._preload()
             self._settle()
             self._machine = machine()  # a child that a fork makes lets go of this one, its parent's
             self._machine.hold()
             self._running = True
+            self._shell.configurables.append(self)  # so that %config finds it
             CellEvents.of(self._shell).subscribe(self)
         return self
 
@@ -158,7 +158,8 @@ class IPyGPULogger(Configurable):
         raise TypeError("a logger belongs to its shell and cannot be copied or pickled; its history can")
 
     def __repr__(self) -> str:
-        return f"<IPyGPULogger: {'running' if self._running else 'stopped'}, {len(self._history)} cells>"
+        state = "running" if self._running else "stopped"
+        return f"<{type(self).__name__}: {state}, {len(self._history)} cells>"
 
     # -- what the cell events call --------------------------------------------------------------
 
@@ -252,7 +253,7 @@ class IPyGPULogger(Configurable):
         else:
             from IPython.display import display
 
-            bundle = {"text/plain": plain, "text/html": html.report(record), MIME: record.to_dict()}
+            bundle = {"text/plain": plain, "text/html": html.report(record), MIME: compact(record)}
             display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
 
     def _say_if_no_gpu(self) -> None:

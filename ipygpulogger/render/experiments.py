@@ -26,7 +26,7 @@ def device(gpu: DeviceUsage | None) -> str:
     """The device that an experiment speaks of, and its memory in MB."""
     if gpu is None:
         return "Device: none that can be used, general RAM only"
-    return f"Device: ID {gpu.index}, {gpu.name} ({_mb(gpu.total_bytes)} RAM)"
+    return f"Device: ID {gpu.index}, {gpu.name} ({_plain(gpu.total_bytes)} RAM)"
 
 
 def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: Iterable[str] = ()) -> str:
