@@ -14,6 +14,7 @@ from .machine import machine
 from .records import MIME, CellRecord, Data
 from .render import html, text
 from .schema import compact
+from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
 from .units import truncated_mb
