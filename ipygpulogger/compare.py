@@ -1,3 +1,191 @@
 """Two runs of a notebook: which cells are the same, which got worse."""
 
 from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .records import Peak, Usage
+from .units import MB
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+    from .records import CellRecord
+
+TOLERANCE = 0.05  # of the peak before
+FLOOR_BYTES = MB  # a page fault or an allocator's block more is no news
+_UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # a device that a cell has nothing on
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One peak of a cell, in two runs.
+
+    Attributes:
+        name: "RAM", or the device as records name it: "cuda:0".
+        before_bytes: In the first run; None where nobody tells. 0 for a device that was not touched.
+        after_bytes: In the second, likewise.
+        inherited_bytes: By how much more (or less) was in use when the cell began: what cells before it
+            left behind, and no doing of its own. None where a peak is.
+        at_least: Whether one of the two peaks was not exact.
+        regressed: Whether it grew beyond what is tolerated.
+    """
+
+    name: str
+    before_bytes: int | None
+    after_bytes: int | None
+    inherited_bytes: int | None
+    at_least: bool
+    regressed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same cell in two runs."""
+
+    before: CellRecord
+    after: CellRecord
+    changes: tuple[Change, ...]  # RAM first, then the devices
+
+    @property
+    def regressed(self) -> bool:
+        """Whether any of its peaks grew beyond what is tolerated."""
+        return any(change.regressed for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs of a notebook, in the order of the second.
+
+    Attributes:
+        pairs: The cells that both have.
+        new: Those that only the second has.
+        removed: Those that only the first has.
+        tolerance: The part of a peak by which it may grow.
+        floor_bytes: What it may always grow by.
+    """
+
+    pairs: tuple[Pair, ...]
+    new: tuple[CellRecord, ...]
+    removed: tuple[CellRecord, ...]
+    tolerance: float
+    floor_bytes: int
+
+    @property
+    def regressed(self) -> tuple[Pair, ...]:
+        """The cells that got worse."""
+        return tuple(pair for pair in self.pairs if pair.regressed)
+
+
+def compare(
+    base: Sequence[CellRecord],
+    new: Sequence[CellRecord],
+    *,
+    tolerance: float = TOLERANCE,
+    floor_bytes: int = FLOOR_BYTES,
+) -> Comparison:
+    """Compare two runs of a notebook, cell by cell.
+
+    A cell is found again by its id, else by its first line; equal lines in their order. Of a cell that
+    ran several times the last run counts, as in a saved notebook.
+
+    A peak has grown when it lies higher than before by more than the tolerated part of what it was, by
+    more than the floor, and by more than the grain of either counter. A peak that is known within
+    bounds counts with the bound that says least: nothing has grown that may have been there before.
+
+    Args:
+        base: The first run.
+        new: The second.
+        tolerance: The part of a peak by which it may grow.
+        floor_bytes: What it may always grow by.
+    """
+    found = _matched(_last_runs(base), _last_runs(new))
+    pairs = tuple(
+        Pair(before, after, tuple(_changes(before, after, tolerance, floor_bytes)))
+        for before, after in found
+        if before is not None and after is not None
+    )
+    return Comparison(
+        pairs,
+        tuple(after for before, after in found if before is None and after is not None),
+        tuple(before for before, after in found if after is None and before is not None),
+        tolerance,
+        floor_bytes,
+    )
+
+
+def _last_runs(records: Iterable[CellRecord]) -> list[CellRecord]:
+    """Each cell once, as it ran last; cells without an id cannot be told to be the same."""
+    kept: dict[Hashable, CellRecord] = {}
+    for number, record in enumerate(records):
+        identity = number if record.cell_id is None else record.cell_id
+        kept.pop(identity, None)  # it stands where it ran last
+        kept[identity] = record
+    return list(kept.values())
+
+
+def _matched(
+    base: list[CellRecord], new: list[CellRecord]
+) -> list[tuple[CellRecord | None, CellRecord | None]]:
+    """The cells in the order of the second run, each with its own in the first; then those left over."""
+    partners: dict[int, CellRecord] = {}  # by the `id` of the new record
+    for key in (_by_id, _by_source):
+        taken = {id(record) for record in partners.values()}
+        waiting = defaultdict(list)
+        for record in base:
+            if id(record) not in taken:
+                waiting[key(record)].append(record)
+        for record in new:
+            if id(record) not in partners and key(record) is not None and waiting[key(record)]:
+                partners[id(record)] = waiting[key(record)].pop(0)
+    taken = {id(record) for record in partners.values()}
+    return [
+        *((partners.get(id(record)), record) for record in new),
+        *((record, None) for record in base if id(record) not in taken),
+    ]
+
+
+def _by_id(record: CellRecord) -> Hashable:
+    return record.cell_id
+
+
+def _by_source(record: CellRecord) -> Hashable:
+    return record.source, record.execution_count is None  # a nested cell is not its outer one
+
+
+def _changes(before: CellRecord, after: CellRecord, tolerance: float, floor_bytes: int) -> Iterator[Change]:
+    was, now = _usages(before), _usages(after)
+    for name in dict.fromkeys((*was, *now)):
+        yield _change(name, was.get(name, _UNTOUCHED), now.get(name, _UNTOUCHED), tolerance, floor_bytes)
+
+
+def _usages(record: CellRecord) -> dict[str, Usage | None]:
+    """By name; None where nobody tells which process uses a device."""
+    found: dict[str, Usage | None] = {"RAM": record.gen}
+    parts = Counter[str]()  # slices of one card share its index
+    for gpu in record.gpus:
+        name = f"{gpu.backend}:{gpu.index}"
+        parts[name] += 1
+        found[name if parts[name] == 1 else f"{name}.{parts[name] - 1}"] = gpu if gpu.attributed else None
+    return found
+
+
+def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, floor_bytes: int) -> Change:
+    if was is None or now is None:
+        was_bytes, now_bytes = (None if usage is None else usage.peak.lo_bytes for usage in (was, now))
+        return Change(name, was_bytes, now_bytes, inherited_bytes=None, at_least=False, regressed=False)
+    before, after = was.peak, now.peak
+    before_bytes = before.lo_bytes if before.hi_bytes is None else before.hi_bytes
+    tolerated_bytes = max(
+        tolerance * before_bytes, floor_bytes, before.precision_bytes, after.precision_bytes
+    )
+    return Change(
+        name,
+        before.lo_bytes,
+        after.lo_bytes,
+        inherited_bytes=now.before_bytes - was.before_bytes,
+        at_least=(before.quality, after.quality) != ("exact", "exact"),
+        regressed=after.lo_bytes - before_bytes > tolerated_bytes,
+    )

@@ -1,0 +1,216 @@
+"""Two runs of a notebook, whose peaks we wrote ourselves."""
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipygpulogger.compare import FLOOR_BYTES, compare
+from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.render.summary import comparison
+
+MB = 2**20
+
+
+def cell(peak_mb=100, *, source="x = 1", cell_id=None, before_mb=0, peak=None, gpus=(), count=1):
+    peak = peak or Peak(int(peak_mb * MB), int(peak_mb * MB), "exact")
+    return CellRecord(
+        label=f"In [{count}]",
+        started_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+        time_s=1.0,
+        gen=RamUsage(before_mb * MB, before_mb * MB, peak),
+        gpus=gpus,
+        execution_count=count,
+        cell_id=cell_id,
+        source=source,
+        status="ok",
+    )
+
+
+def device(peak_mb, index=0, **fields):
+    size = int(peak_mb * MB)
+    return DeviceUsage(0, 0, Peak(size, size, "exact"), index=index, name="x", **fields)
+
+
+def regressed(before, after, **options):
+    return bool(compare([before], [after], **options).regressed)
+
+
+sizes_mb = st.integers(0, 1 << 16)
+
+
+@given(sizes_mb, sizes_mb, st.sampled_from([0.0, 0.05, 0.5, 2.0]), st.sampled_from([0, MB, 64 * MB]))
+def test_what_grew(before_mb, after_mb, tolerance, floor_bytes):
+    """Just what is higher by more than both the tolerated part and the floor; never what shrank or stayed."""
+    found = regressed(cell(before_mb), cell(after_mb), tolerance=tolerance, floor_bytes=floor_bytes)
+    growth = (after_mb - before_mb) * MB
+    assert found == (growth > tolerance * before_mb * MB and growth > floor_bytes)
+
+
+def test_the_tolerance_is_of_the_peak_before():
+    """At 5 %, 1000 MB may become 1050, and not a byte more."""
+    limit = 1050 * MB
+    assert not regressed(cell(1000), cell(peak=Peak(limit, limit, "exact")))
+    assert regressed(cell(1000), cell(peak=Peak(limit + 1, limit + 1, "exact")))
+
+
+def test_a_megabyte_on_a_small_cell_is_no_news():
+    """A cell of 3 MB that needs 4 has not grown; one that needs 5 has."""
+    assert not regressed(cell(3), cell(4))
+    assert regressed(cell(3), cell(5))
+    assert FLOOR_BYTES == MB
+
+
+def test_within_the_grain_of_the_counter_nothing_grew():
+    """What the counter of either run cannot tell apart is not told apart; one grain more is."""
+    coarse = Peak(100 * MB, 100 * MB, "exact", 96 * MB)
+    after = Peak(196 * MB, 196 * MB, "exact")
+    assert not regressed(cell(peak=coarse), cell(peak=after))
+    assert not regressed(cell(100), cell(peak=replace(after, precision_bytes=96 * MB)))
+    assert regressed(cell(peak=coarse), cell(197))
+
+
+def test_bounds_count_with_what_is_sure():
+    """A bounded peak has grown only beyond the most it may have been; a sampled one beyond what was seen."""
+    bounded = Peak(100 * MB, 900 * MB, "bounded")
+    assert not regressed(cell(peak=bounded), cell(900))
+    assert regressed(cell(peak=bounded), cell(1000))
+    assert not regressed(cell(400), cell(peak=bounded))
+    seen = Peak(100 * MB, None, "sampled")
+    assert regressed(cell(peak=seen), cell(900))
+    (pair,) = compare([cell(peak=seen)], [cell(900)]).pairs
+    assert pair.changes[0].at_least
+    assert "(at least)" in comparison(compare([cell(peak=seen)], [cell(900)]))
+
+
+def test_any_device_counts():
+    """RAM that stays and a device that grows is a regression, named; a device left untouched peaks at 0."""
+    before = cell(gpus=(device(100), device(100, 1)))
+    after = cell(gpus=(device(100), device(300, 1)))
+    (pair,) = compare([before], [after]).pairs
+    assert [(c.name, c.regressed) for c in pair.changes] == [
+        ("RAM", False),
+        ("cuda:0", False),
+        ("cuda:1", True),
+    ]
+    assert regressed(cell(), cell(gpus=(device(100),)))
+    assert not regressed(before, cell())
+
+
+def test_what_nobody_tells_is_no_zero():
+    """A device that nobody can divide among processes is n/a, neither grown nor shrunk."""
+    unknown = cell(gpus=(device(0, attributed=False),))
+    for before, after in ((unknown, cell(gpus=(device(500),))), (cell(gpus=(device(500),)), unknown)):
+        found = compare([before], [after])
+        assert not found.regressed
+        assert "n/a" in comparison(found)
+
+
+def test_slices_of_one_card_stay_apart():
+    """Two slices under one index are two devices."""
+    before, after = (cell(gpus=(device(100), device(size))) for size in (100, 400))
+    (pair,) = compare([before], [after]).pairs
+    assert [(c.name, c.regressed) for c in pair.changes] == [
+        ("RAM", False),
+        ("cuda:0", False),
+        ("cuda:0.1", True),
+    ]
+
+
+def pairs(base, new):
+    found = compare(base, new)
+    return (
+        [(p.before.execution_count, p.after.execution_count) for p in found.pairs],
+        [r.execution_count for r in found.new],
+        [r.execution_count for r in found.removed],
+    )
+
+
+def test_cells_are_found_by_id_then_by_source():
+    """An id finds a cell whose text changed; a line finds one whose id changed; the rest is new or removed."""
+    base = [
+        cell(cell_id="a", source="one", count=1),
+        cell(cell_id="b", source="two", count=2),
+        cell(cell_id="c", source="gone", count=3),
+    ]
+    new = [
+        cell(cell_id="z", source="two", count=11),
+        cell(cell_id="a", source="changed", count=12),
+        cell(cell_id="d", source="fresh", count=13),
+    ]
+    assert pairs(base, new) == ([(2, 11), (1, 12)], [13], [3])
+    said = comparison(compare(base, new)).splitlines()
+    assert "new: In [13]: fresh" in said
+    assert "removed: In [3]: gone" in said
+
+
+def test_equal_lines_are_paired_in_their_order():
+    """Without ids, the first `x` is the first `x`; a third one is new."""
+    base = [cell(source="x", count=i) for i in (1, 2)]
+    new = [cell(source="x", count=i) for i in (11, 12, 13)]
+    assert pairs(base, new) == ([(1, 11), (2, 12)], [13], [])
+    assert pairs(new, base) == ([(11, 1), (12, 2)], [], [13])
+
+
+def test_the_last_run_of_a_cell_counts():
+    """A cell run three times is compared as it ran last, whatever it did before."""
+    base = [cell(900, cell_id="a", count=1), cell(100, cell_id="a", count=2)]
+    new = [cell(900, cell_id="a", count=1), cell(500, cell_id="a", count=3)]
+    assert pairs(base, new) == ([(2, 3)], [], [])
+    assert compare(base, new).regressed
+    assert not compare(base, [*new, cell(100, cell_id="a", count=4)]).regressed
+
+
+def test_a_nested_cell_is_not_its_outer_one():
+    """The same line within a %%capture and on its own: two cells."""
+    nested = replace(cell(source="x"), execution_count=None)
+    found = compare([cell(source="x")], [nested])
+    assert (len(found.pairs), len(found.new), len(found.removed)) == (0, 1, 1)
+
+
+records = st.lists(
+    st.builds(
+        cell,
+        sizes_mb,
+        source=st.sampled_from(["x", "y", "z"]),
+        cell_id=st.sampled_from([None, "a", "b", "c"]),
+    ),
+    max_size=12,
+)
+
+
+@given(records, records)
+def test_no_cell_is_lost(base, new):
+    """Every cell's last run is in a pair, new or removed, once; a run is no regression from itself."""
+    found = compare(base, new)
+
+    def last(side):
+        return {r.cell_id or id(r): id(r) for r in side}.values()
+
+    assert sorted([id(p.before) for p in found.pairs] + [id(r) for r in found.removed]) == sorted(last(base))
+    assert sorted([id(p.after) for p in found.pairs] + [id(r) for r in found.new]) == sorted(last(new))
+    same = compare(base, base)
+    assert not (same.regressed or same.new or same.removed)
+    assert len(same.pairs) == len(last(base))
+
+
+def test_what_is_said():
+    """The figures of both runs, what grew, how much of that was there before, and a verdict."""
+    found = compare([cell(100)], [replace(cell(1124, before_mb=1000), status="error", error="ValueError")])
+    head, named, ram, verdict = comparison(found).splitlines()
+    assert head.split() == ["MB", "Before", "Now", "Change"]
+    assert named == "In [1]: x = 1  (1.000 s, failed: ValueError; was 1.000 s)"
+    assert ram.split()[:5] == ["RAM", "100", "1124", "+1024", "GREW"]
+    assert "(+1000 MB of it before the cell began)" in ram
+    assert verdict == "1 of 1 cell grew by more than 0.05 of its peak and 1 MB"
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_nothing_at_all(side):
+    """A run without a cell has no pair; everything of the other is new or removed."""
+    runs = [[], []]
+    runs[side] = [cell()]
+    found = compare(*runs)
+    assert (found.pairs, len(found.new), len(found.removed)) == ((), side, 1 - side)
