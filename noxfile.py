@@ -4,6 +4,7 @@ plain       torch is not installed; NVML is simulated
 simgpu      the CUDA build of torch, on a simulated GPU (tests/simgpu)
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
+browser     JupyterLab in a real Chromium: not by default, for few machines have one
 gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for few machines have one
 """
 
@@ -84,6 +85,15 @@ def did_not_run(session, reason):
     if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
         session.error(reason)
     session.skip(reason)
+
+
+@nox.session
+def browser(session):
+    """JupyterLab in a real Chromium; BROWSER_PICTURES names a folder for what was seen."""
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        session.skip("this machine has no Chromium")
+    session.install("-e", ".[test]", "jupyterlab", "playwright")
+    session.run("python", "-m", "pytest", "tests/browser", *session.posargs)
 
 
 @nox.session

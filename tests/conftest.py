@@ -16,30 +16,34 @@ from ipygpulogger import machine as machines
 WHY_NOT = simgpu.why_not()
 GPU = None if WHY_NOT else simgpu.start(devices=2, mem_mb=16384)
 CUDA = bool(GPU) and simgpu.find_torch_lib() is not None
-TRAINING = all(map(importlib.util.find_spec, ("fastai", "lightning", "transformers", "keras")))
+
+
+def installed(*modules):
+    return all(map(importlib.util.find_spec, modules))
+
+
+HERE = {  # by marker: whether what it needs is here
+    "torch": CUDA,
+    "gpu": CUDA or os.environ.get("SIMGPU") == "0",  # then tests/gpu looks for a real one
+    "frameworks": installed("jax", "tensorflow"),
+    "training": CUDA and installed("fastai", "lightning", "transformers", "keras"),
+    "browser": installed("jupyterlab", "playwright"),
+}
+ELSEWHERE = [marker for marker, here in HERE.items() if not here]
 
 
 def pytest_ignore_collect(collection_path):
-    """A file marked torch or training as a whole imports that at its top: it stays closed where there is none."""
-    if collection_path.suffix != ".py" or (CUDA and TRAINING):
+    """A file marked as a whole may import what it needs at its top: it stays closed where that is not here."""
+    if collection_path.suffix != ".py":
         return None
     text = collection_path.read_text(encoding="utf-8")
-    return any(f"\npytestmark = pytest.mark.{marker}\n" in text for marker in _elsewhere()) or None
-
-
-def _elsewhere():
-    """The markers of what cannot be tested here."""
-    elsewhere = {"torch"} if not CUDA else set()
-    if not CUDA and os.environ.get("SIMGPU") != "0":  # then tests/gpu looks for a real one
-        elsewhere.add("gpu")
-    if not all(map(importlib.util.find_spec, ("jax", "tensorflow"))):
-        elsewhere.add("frameworks")
-    return elsewhere if TRAINING else {*elsewhere, "training"}
+    starts = ("\npytestmark = pytest.mark.", "\npytestmark = [pytest.mark.")
+    return any(f"{start}{marker}" in text for start in starts for marker in ELSEWHERE) or None
 
 
 def pytest_collection_modifyitems(config, items):
     """What is not installed, or is no CUDA build, is tested in another lane: deselected, not skipped."""
-    for marker in _elsewhere():
+    for marker in ELSEWHERE:
         config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker(marker)])
         items[:] = [i for i in items if not i.get_closest_marker(marker)]
 

@@ -1,0 +1,202 @@
+"""JupyterLab in a real browser: the report stands under its cell, lives, settles, and is there after a reload.
+
+Needs jupyterlab, playwright (its Python side alone) and a Chromium: ``nox -s browser``. What was seen is kept
+as pictures in the folder that BROWSER_PICTURES names, or in pytest's own.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from playwright import sync_api
+
+pytestmark = pytest.mark.browser
+
+NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WAIT_MS = 1000 * int(
+    os.environ.get("BROWSER_WAIT_S", "120")
+)  # for a machine that is busy; nothing waits so long
+LONG_S = 6
+
+LIVE = f"""
+import time
+block = bytearray(b"x") * (300 << 20)
+del block
+kept = bytearray(b"x") * (64 << 20)
+time.sleep({LONG_S})
+"""
+
+
+def notebook(*sources):
+    cells = [
+        {
+            "cell_type": "code",
+            "id": f"cell{i}",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": s.strip(),
+        }
+        for i, s in enumerate(sources)
+    ]
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def lab(request, tmp_path_factory):
+    """A server of its own, without any configuration of the user's; its address."""
+    home = tmp_path_factory.mktemp("lab")
+    work = home / "work"
+    work.mkdir()
+    shutil.copy(NOTEBOOKS / "demo.ipynb", work)
+    (work / "live.ipynb").write_text(notebook("%load_ext ipygpulogger", LIVE))
+    settings = home / "settings" / "@jupyterlab"
+    (settings / "apputils-extension").mkdir(parents=True)
+    (settings / "notebook-extension").mkdir()
+    theme = {"theme": "JupyterLab Dark" if request.param == "dark" else "JupyterLab Light"}
+    (settings / "apputils-extension" / "themes.jupyterlab-settings").write_text(json.dumps(theme))
+    # Every cell is in the page, also those that are not in view.
+    (settings / "notebook-extension" / "tracker.jupyterlab-settings").write_text('{"windowingMode": "none"}')
+    (home / "config" / "labconfig").mkdir(parents=True)
+    (home / "config" / "labconfig" / "page_config.json").write_text(
+        json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}})
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = {
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
+        "IPYTHONDIR": str(home / "ipython"),
+    }
+    words = ["--ip=127.0.0.1", f"--port={port}", "--no-browser", "--allow-root"]
+    words += [f"--ServerApp.root_dir={work}", "--IdentityProvider.token=", "--ServerApp.password="]
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *words], env=env, stdout=log, stderr=log
+        )
+    address = f"http://127.0.0.1:{port}"
+    deadline_s = time.monotonic() + WAIT_MS / 1000
+    while True:
+        try:
+            urllib.request.urlopen(f"{address}/api/status", timeout=5).close()
+            break
+        except OSError:
+            assert server.poll() is None and time.monotonic() < deadline_s, (home / "log").read_text()
+            time.sleep(0.2)
+    yield address, request.param
+    server.terminate()
+    server.wait(30)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_api.sync_playwright() as play:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(lab, browser):
+    page = browser.new_page(viewport={"width": 1200, "height": 1400})
+    page.set_default_timeout(WAIT_MS)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def pictures(lab, tmp_path):
+    folder = Path(os.environ.get("BROWSER_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return lambda name: str(folder / f"{name}-{lab[1]}.png")
+
+
+def open_notebook(page, address, name):
+    page.goto(f"{address}/lab/tree/{name}?reset")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    page.get_by_text("| Idle").wait_for()  # in the status bar: the kernel is there
+
+
+def run_cells(page):
+    page.get_by_role("menubar").get_by_text("Run", exact=True).click()
+    page.locator(".lm-Menu-itemLabel", has_text=re.compile("^Run All Cells$")).click()
+
+
+def cell_of(page, source):
+    return page.locator(".jp-CodeCell", has=page.locator(".jp-Editor", has_text=source)).first
+
+
+def wait_for_prompt(page, source):
+    prompt = cell_of(page, source).locator(".jp-InputPrompt")
+    sync_api.expect(prompt).to_have_text(re.compile(r"\[\d+\]"), timeout=WAIT_MS)
+
+
+def report_of(page, source):
+    """The text of the tables that our report left under a cell, line by line."""
+    tables = cell_of(page, source).locator(".jp-OutputArea-output table")
+    sync_api.expect(tables.first).to_be_visible(timeout=WAIT_MS)
+    return tables.first.inner_text()
+
+
+def figures_of(report, row):
+    """The three figures of one row."""
+    (line,) = (line for line in report.splitlines() if line.startswith(row))
+    return [int(word) for word in line.split()[1:4]]
+
+
+def test_the_demo(page, lab, pictures):
+    """Every cell's report stands under that cell, also after the notebook was saved and the page loaded anew."""
+    open_notebook(page, lab[0], "demo.ipynb")
+    run_cells(page)
+    wait_for_prompt(page, "%gpulog status")
+
+    def look():
+        kept, blip = report_of(page, "kept = bytearray"), report_of(page, 'len(b"x" * (256')
+        assert figures_of(kept, "Gen")[:2] == [128, 0]
+        assert figures_of(blip, "Gen")[0] == 0
+        assert abs(figures_of(blip, "Gen")[1] - 256) <= 1
+        assert "failed: ValueError" in report_of(page, "this one is meant to fail")
+
+    look()
+    cell_of(page, "kept = bytearray").scroll_into_view_if_needed()
+    page.screenshot(path=pictures("demo"))
+    page.keyboard.press("Control+s")
+    page.wait_for_timeout(1000)
+    page.goto(f"{lab[0]}/lab/tree/demo.ipynb?reset")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    look()
+
+
+def test_a_live_cell(page, lab, pictures):
+    """A long cell shows how it stands while it runs, in the place where its report stands at the end."""
+    open_notebook(page, lab[0], "live.ipynb")
+    run_cells(page)
+    output = cell_of(page, "time.sleep").locator(".jp-OutputArea-output")
+    sync_api.expect(output).to_have_count(1, timeout=WAIT_MS)
+    sync_api.expect(cell_of(page, "time.sleep").locator(".jp-InputPrompt")).to_have_text("[*]:")
+    seen = output.inner_text()
+    page.screenshot(path=pictures("live"))
+    wait_for_prompt(page, "time.sleep")
+    assert re.search(r"[2-5]\.?\d* s", seen), seen
+    sync_api.expect(output).to_have_count(1)
+    settled = report_of(page, "time.sleep")
+    assert figures_of(settled, "Gen")[0] == 64
+    assert abs(figures_of(settled, "Gen")[1] - 236) <= 1
+    page.screenshot(path=pictures("settled"))
