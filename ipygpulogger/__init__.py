@@ -42,7 +42,10 @@ callbacks/      fastai, Lightning, transformers, Keras: adapters over one epoch
 experiments     IPyExperiments: a part of a notebook that cleans up after itself
 utils/          the doors for migrants: old names, re-exported
 magics          %gpulog
-cli             run, doctor
+files           what a command writes, whole or not at all
+parameters      a notebook's parameters, as papermill has them
+run             one execution of a notebook, in a kernel with the logger on
+cli             run, report, compare, doctor
 ==============  =======================================================================
 """
 

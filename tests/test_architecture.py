@@ -69,6 +69,9 @@ ORDER = [
     "utils.mem",
     "utils.ipython",
     "magics",
+    "files",
+    "parameters",
+    "run",
     "cli",
     "",
 ]

@@ -1,0 +1,174 @@
+"""A notebook's parameters: typed and placed as papermill does, and never anything but values."""
+
+import math
+import sys
+
+import nbformat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipygpulogger.parameters import inject, read, typed
+
+
+def notebook(*tags, minor=5):
+    """A cell for each tag; None for a cell without one."""
+    nb = nbformat.v4.new_notebook()
+    nb.nbformat_minor = minor
+    for i, tag in enumerate(tags):
+        metadata = {"tags": [tag, "other"]} if tag else {}
+        cell = nbformat.v4.new_code_cell(f"'cell {i}'", metadata=metadata)
+        if minor < 5:
+            del cell["id"]
+        nb.cells.append(cell)
+    return nb
+
+
+def sources(nb):
+    return [cell.source for cell in nb.cells]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("True", True),
+        ("False", False),
+        ("None", None),
+        ("true", "true"),
+        ("3", 3),
+        ("-3", -3),
+        ("1_000", 1000),
+        ("0.5", 0.5),
+        ("1e-3", 0.001),
+        ("3.0", 3.0),
+        ("inf", math.inf),
+        ("", ""),
+        ("a b", "a b"),
+        ("[1]", "[1]"),
+        ("__import__('os')", "__import__('os')"),
+    ],
+)
+def test_types(text, value):
+    """None, a bool, an int, a float, else the very text: papermill's rule for -p."""
+    assert (typed(text), type(typed(text))) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("tags", "place", "tagged"),
+    [
+        ((None, "parameters", None), [0, 1, "P", 2], True),
+        ((None, "parameters", "parameters"), [0, 1, "P", 2], True),
+        ((None, "parameters", "injected-parameters", None), [0, 1, "P", 3], True),
+        (("injected-parameters", "parameters"), ["P", 1], True),
+        ((None, None), ["P", 0, 1], False),
+        ((), ["P"], False),
+    ],
+)
+@pytest.mark.parametrize("minor", [4, 5])
+def test_places(tags, place, tagged, minor):
+    """In place of an injected cell, else after the first tagged one, else on top; and the notebook is valid."""
+    nb = notebook(*tags, minor=minor)
+    assert inject(nb, {"x": 1}) == tagged
+    names = {"# Parameters\nx = 1": "P"} | {f"'cell {i}'": i for i in range(9)}
+    assert [names[source] for source in sources(nb)] == place
+    (cell,) = (cell for cell in nb.cells if cell.source.startswith("# Parameters"))
+    assert cell.metadata["tags"] == ["injected-parameters"]
+    nbformat.validate(nb)
+
+
+def test_twice_is_once():
+    """Injecting again replaces, and the cell has the same id, so that two runs can be compared."""
+    nb = notebook("parameters", None)
+    inject(nb, {"x": 1})
+    first = nb.cells[1].id
+    inject(nb, {"x": 2})
+    assert sources(nb) == ["'cell 0'", "# Parameters\nx = 2", "'cell 1'"]
+    assert nb.cells[1].id == first
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.integers(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_every_value_arrives(value):
+    """What JSON or YAML can hold is in the variable, whatever quotes, newlines or infinities it has."""
+    nb = notebook()
+    inject(nb, {"x": value})
+    namespace = {}
+    exec(nb.cells[0].source, namespace)
+    assert namespace["x"] == value
+
+
+def test_what_python_cannot_write():
+    """nan is float('nan'); a date of YAML is text."""
+    import datetime as dt
+
+    nb = notebook()
+    inject(nb, {"x": math.nan, "day": dt.date(2026, 1, 2)})
+    namespace = {}
+    exec(nb.cells[0].source, namespace)
+    assert math.isnan(namespace["x"])
+    assert namespace["day"] == "2026-01-02"
+
+
+@pytest.mark.parametrize("name", ["", "1x", "a b", "x\nimport os", "class", "x=1;y", 3, None])
+def test_names(name):
+    """A name that no variable can have is refused, so no name is ever code; the notebook stays as it was."""
+    nb = notebook(None)
+    with pytest.raises(ValueError, match="no variable can be called"):
+        inject(nb, {"fine": 1, name: 1})
+    assert sources(nb) == ["'cell 0'"]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ('{"lr": 0.1, "names": ["a"]}', {"lr": 0.1, "names": ["a"]}),
+        ("lr: 0.1\nnames:\n  - a\n", {"lr": 0.1, "names": ["a"]}),
+    ],
+)
+def test_files(tmp_path, content, found):
+    """JSON or YAML, told by what is in the file."""
+    path = tmp_path / "parameters.yaml"
+    path.write_text(content)
+    assert read(path) == found
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"", "holds no parameters"),
+        (b"[1, 2]", "holds no parameters"),
+        (b"just words", "holds no parameters"),
+        (b"a: [1", "neither JSON nor YAML"),
+        (b"\x00", "neither JSON nor YAML"),
+        (b"x: !!python/object/apply:os.getcwd []", "neither JSON nor YAML"),
+        (b"[" * 100_000, "neither JSON nor YAML"),
+    ],
+)
+def test_files_without_parameters(tmp_path, content, says):
+    """Missing, binary, empty, a list, broken, code: one sentence that names the file; nothing is run."""
+    path = tmp_path / "parameters.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=says) as caught:
+        read(path)
+    assert "parameters.yaml" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_without_pyyaml(tmp_path, monkeypatch):
+    """JSON needs nothing; YAML names the command that installs its reader."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    path = tmp_path / "p.yaml"
+    path.write_text('{"x": 1}')
+    assert read(path) == {"x": 1}
+    path.write_text("x: 1")
+    with pytest.raises(ValueError, match="pip install pyyaml"):
+        read(path)
