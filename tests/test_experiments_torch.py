@@ -1,0 +1,352 @@
+"""Experiments with torch on the simulated GPU: its figures are exact, to the byte."""
+
+import gc
+import os
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory import MB
+
+from ipygpulogger import experiments
+from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch
+from ipygpulogger.machine import machine
+
+pytestmark = pytest.mark.torch
+
+ROW = re.compile(r"^･ GPU: ([ \d,-]{10}) ([ \d,]{10}) ([ \d,]{10}) MB \|(.*)$", re.MULTILINE)
+STATE = re.compile(r"^GPU: +([\d,]+) +([\d,]+) +([\d,]+) MB +([\d.]+)% $", re.MULTILINE)
+MEMORY = re.compile(r"^GPU: +(-?[\d,]+) +(-?[\d,]+) MB \(([ \d.]+%|    n/a)\)$", re.MULTILINE)
+BANNER = "\n*** Experiment started with the Pytorch backend\nDevice: ID {index}, {name} ({total} RAM)\n\n"
+
+
+def run(shell, code):
+    """Run a cell the way a front end does."""
+    return shell.run_cell(code, store_history=True)
+
+
+def tensor(size_mb, device="cuda"):
+    return torch.empty(size_mb * MB, dtype=torch.uint8, device=device)
+
+
+def figures(match):
+    return tuple(int(figure.replace(",", "")) for figure in match.groups()[:3])
+
+
+@pytest.fixture
+def shell(shell, cuda):
+    """The shell with these names; no experiment and no tensor is left in it."""
+    shell.user_ns.update(X=IPyExperimentsPytorch, CPU=IPyExperimentsCPU, torch=torch, tensor=tensor)
+    yield shell
+    for experiment in list(experiments._unfinished):
+        experiment._abandon()
+    shell.user_ns.clear()
+    shell.init_user_ns()
+    torch.cuda.set_device(0)
+    gc.collect()
+
+
+@pytest.fixture
+def exp(shell, capsys):
+    exp = IPyExperimentsPytorch(cl_enable=False)
+    capsys.readouterr()
+    return exp
+
+
+def used_mb(cuda, index=0):
+    """In use on the whole device, as the simulated driver knows it."""
+    device = cuda.dev[index]
+    return sum(p.used for p in device.proc if p.kind) // MB + device.base_used // MB
+
+
+def test_a_whole_experiment(shell, cuda, capsys):
+    """Banner, rows and end: what the tensors are, what the device holds, what came back."""
+    run(shell, "exp = X()")
+    out = capsys.readouterr().out
+    name = torch.cuda.get_device_name(0)
+    assert out.startswith(BANNER.format(index=0, name=name, total=16384))
+    at_rest = used_mb(cuda)
+    (state,) = STATE.finditer(out)
+    free_bytes, total_bytes = torch.cuda.mem_get_info(0)
+    assert figures(state)[:2] == (at_rest, free_bytes // MB)
+    assert figures(state)[2] == 16384 >= total_bytes // MB
+    assert figures(ROW.search(out)) == (0, 0, at_rest)
+    run(shell, "x = tensor(300); y = tensor(700); del y")
+    assert figures(ROW.search(capsys.readouterr().out)) == (300, 700, at_rest + 300)
+    run(shell, "t = tensor(2000); del t")
+    assert figures(ROW.search(capsys.readouterr().out)) == (0, 2000, at_rest + 300)
+    run(shell, "x = tensor(100)")
+    assert figures(ROW.search(capsys.readouterr().out)) == (-200, 100, at_rest + 100)
+    run(shell, "z = tensor(50); exp.keep_var_names('z')")
+    data = shell.user_ns["exp"].data.gpu
+    assert (data.consumed, data.reclaimed) == (150 * MB, 0)
+    capsys.readouterr()
+    run(shell, "exp.finish();")
+    out = capsys.readouterr().out
+    assert MEMORY.search(out).groups() == ("150", "100", " 66.67%")
+    assert figures(STATE.search(out))[0] == at_rest + 50
+    final = shell.user_ns["exp"].data.gpu
+    assert (final.consumed, final.reclaimed) == (150 * MB, 100 * MB)
+    assert torch.cuda.memory_allocated() == 50 * MB
+
+
+SIZE = st.integers(1, 20).map(lambda size: 2 * size)  # blocks that torch need not round up
+SIZES = st.lists(SIZE, max_size=5)
+
+
+@given(SIZES, SIZES, SIZES, st.just(0) | SIZE)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_consumed_and_reclaimed_are_exact(shell, capsys, deleted, kept, hidden, transient):
+    """Consumed is what lives at the end, reclaimed what no kept name and no underscore holds; to the byte."""
+    names = shell.user_ns
+    for name in [name for name in names if re.fullmatch(r"(d|k|_h)\d", name)]:
+        del names[name]  # the last example's
+    exp = IPyExperimentsPytorch(cl_enable=False)
+    for kind, sizes in (("d", deleted), ("k", kept), ("_h", hidden)):
+        names.update({f"{kind}{i}": tensor(size) for i, size in enumerate(sizes)})
+    exp.keep_var_names(*(name for name in names if name.startswith("k")))
+    if transient:
+        tensor(transient)
+    alive = sum(deleted) + sum(kept) + sum(hidden)
+    free_bytes, _ = torch.cuda.mem_get_info()
+    cached_bytes = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    assert exp.data.gpu == (alive * MB, 0, free_bytes + cached_bytes)
+    final = exp.finish().gpu
+    assert final[:2] == (alive * MB, sum(deleted) * MB)
+    assert torch.cuda.memory_allocated() == (sum(kept) + sum(hidden)) * MB
+    capsys.readouterr()
+
+
+def test_what_the_cache_holds_is_available(shell, exp):
+    """Freed tensors in torch's cache are neither consumed nor lost; asking for data leaves the cache alone."""
+    before = exp.data.gpu.available
+    tensor(512)
+    assert torch.cuda.memory_reserved() >= 512 * MB
+    assert exp.data.gpu == (0, 0, before)
+    assert torch.cuda.memory_reserved() >= 512 * MB
+
+
+def test_a_neighbour_is_not_the_experiment(shell, cuda, exp):
+    """What another process takes is neither consumed nor given back, but it is not available."""
+    before = exp.data.gpu.available
+    cuda.dev[0].add_process(4242, 1024 * MB)
+    assert exp.data.gpu == (0, 0, before - 1024 * MB)
+    assert exp.finish().gpu[:2] == (0, 0)
+
+
+def test_the_device_that_is_current_at_the_beginning(shell, cuda, capsys):
+    """Only that one is told of, whatever becomes current later."""
+    torch.cuda.set_device(1)
+    torch.cuda.synchronize()
+    run(shell, "exp = X()")
+    name = torch.cuda.get_device_name(1)
+    assert capsys.readouterr().out.startswith(BANNER.format(index=1, name=name, total=16384))
+    at_rest = used_mb(cuda, 1)
+    run(shell, "torch.cuda.set_device(0); x = tensor(300); y = tensor(70, 'cuda:1')")
+    assert figures(ROW.search(capsys.readouterr().out)) == (70, 0, at_rest + 70)
+    exp = shell.user_ns["exp"]
+    assert exp.data.gpu.consumed == exp.cl.data.gpu.used_delta == 70 * MB
+    assert exp.finish().gpu[:2] == (70 * MB, 70 * MB)
+    assert torch.cuda.memory_allocated(0) == 0
+
+
+def test_the_cells_data(shell, cuda, capsys):
+    """exp.cl.data: bytes of the cell on the device; before the first cell what is in use now."""
+    exp = IPyExperimentsPytorch()
+    first = exp.cl.data.gpu
+    assert (first.used_delta, first.peaked_delta, first.used_total // MB) == (0, 0, used_mb(cuda))
+    run(shell, "x = tensor(300); y = tensor(700); del y")
+    assert exp.cl.data.gpu[:2] == (300 * MB, 700 * MB)
+    assert exp.cl.data.gpu.used_total // MB == used_mb(cuda)
+    run(shell, "del x")
+    assert exp.cl.data.gpu[:2] == (-300 * MB, 0)  # the one rule: nothing was needed above its ends
+    exp.finish()
+
+
+def test_outputs_let_go_of_the_gpu(shell, exp):
+    """A tensor that Out and _ also hold comes back with its variable."""
+    run(shell, "x = tensor(300)")
+    for _ in range(3):
+        run(shell, "x")
+    final = exp.finish()
+    assert final.gpu[:2] == (300 * MB, 300 * MB)
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_the_constructors_cell_again(shell, capsys):
+    """The new experiment begins where the old one has given everything back."""
+    for _ in range(3):
+        run(shell, "exp = X()")
+        run(shell, "x = tensor(300)")
+        assert shell.user_ns["exp"].data.gpu.consumed == 300 * MB
+    capsys.readouterr()
+    run(shell, "exp = X()")
+    out = capsys.readouterr().out
+    assert MEMORY.search(out).groups() == ("300", "300", "100.00%")
+    assert out.index("finished in") < out.index("started with")
+    assert shell.user_ns["exp"].data.gpu.consumed == 0
+
+
+def test_an_old_one_that_ends_late(shell, capsys):
+    """What it gives back is not taken from the new one's figures: to the byte, here too."""
+    run(shell, "def make():\n    return X(cl_enable=False)\nexp = make()")
+    run(shell, "a = tensor(300)")
+    run(shell, "exp = make()\nb = tensor(40)")
+    assert shell.user_ns["exp"].data.gpu.consumed == 40 * MB
+    run(shell, "b = tensor(50)")
+    assert shell.user_ns["exp"].finish().gpu[:2] == (50 * MB, 50 * MB)
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_the_inner_experiments_memory_is_the_outers_too(shell, capsys):
+    """Nested: the inner one cleans up its own, the outer one keeps what is its own."""
+    run(
+        shell,
+        "with X(cl_enable=False) as outer:\n"
+        "    a = tensor(100)\n"
+        "    with X(cl_enable=False) as inner:\n"
+        "        b = tensor(30)\n"
+        "        c = tensor(5)\n"
+        "        inner.keep_var_names('c')\n"
+        "    left = torch.cuda.memory_allocated()\n"
+        "    outer.keep_var_names('left')\n",
+    )
+    outer, inner = shell.user_ns["outer"].data.gpu, shell.user_ns["inner"].data.gpu
+    assert shell.user_ns["left"] == 105 * MB
+    assert inner[:2] == (35 * MB, 30 * MB)
+    assert outer[:2] == (105 * MB, 105 * MB)
+
+
+def test_after_running_out_of_memory_the_cell_again_has_all_of_it(shell, capsys):
+    """A cell that filled the device and failed: its report explains, and a new experiment has it all back."""
+    run(shell, "exp = X()")
+    available = shell.user_ns["exp"].data.gpu.available
+    capsys.readouterr()
+    assert not run(shell, "held = [tensor(1000) for _ in range(20)]; more = held").success
+    out = capsys.readouterr().out
+    assert "Out of memory on cuda:0: " in out
+    run(shell, "exp = X()")
+    assert shell.user_ns["exp"].data.gpu[:2] == (0, 0)
+    assert shell.user_ns["exp"].data.gpu.available == available
+
+
+def test_the_cpu_backend_leaves_torch_alone(shell, cuda, capsys):
+    """IPyExperimentsCPU has no GPU row, and torch's cache stays whatever cells run."""
+    run(shell, "exp = CPU()")
+    run(shell, "x = tensor(512); del x")
+    run(shell, "exp.print_state()")
+    assert torch.cuda.memory_reserved() >= 512 * MB
+    assert "GPU" not in capsys.readouterr().out
+    assert shell.user_ns["exp"].cl.data.gpu == (0, 0, 0)
+    assert shell.user_ns["exp"].finish().gpu == (0, 0, 0)
+    assert torch.cuda.memory_reserved() >= 512 * MB
+
+
+def test_seeds(shell, capsys):
+    """Each cell begins with the seed on every device; cuDNN is deterministic until the end, then as before."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = False, True
+    try:
+        run(shell, "exp = X(cl_set_seed=11)\nkept = []")
+        assert (cudnn.deterministic, cudnn.benchmark) == (True, False)
+        draw = "kept.append((torch.rand(1).item(), __import__('random').random()))"
+        for code in (draw, "torch.rand(3)", draw):
+            run(shell, code)
+        assert torch.initial_seed() == torch.cuda.default_generators[1].initial_seed() == 11
+        first, again = shell.user_ns["kept"]
+        torch.manual_seed(11)
+        random.seed(11)
+        assert first == again == (torch.rand(1).item(), random.random())
+        run(shell, "exp.finish();")
+        assert (cudnn.deterministic, cudnn.benchmark) == (False, True)
+        run(shell, "exp = X()")
+        torch.manual_seed(5)
+        run(shell, "1")
+        assert torch.initial_seed() == 5
+        assert (cudnn.deterministic, cudnn.benchmark) == (False, True)
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
+
+
+def test_nothing_is_left(shell, cuda, capsys):
+    """After the end no scope, no holder, no wrapper in torch; the environment is the user's all along."""
+    before = dict(os.environ)
+    reads = torch._C._cuda_memoryStats
+    run(shell, "exp = X()")
+    assert dict(os.environ) == before
+    run(shell, "x = tensor(10)")
+    run(shell, "exp.finish();")
+    assert dict(os.environ) == before
+    assert not machine()._scopes
+    assert machine()._holders == 0
+    torch.cuda.reset_peak_memory_stats()
+    assert torch._C._cuda_memoryStats is reads
+
+
+def test_between_cells_nothing_is_open(shell, cuda):
+    """However long an experiment lasts: no scope, no thread, no wrapper on its account."""
+    reads = torch._C._cuda_memoryStats
+    exp = IPyExperimentsPytorch(cl_enable=False)
+    assert not machine()._scopes
+    assert torch._C._cuda_memoryStats is reads
+    exp.finish()
+
+
+FRESH = """
+import os
+before = set(os.environ.items())
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for code in ("{code}", "x = 1"):
+    assert shell.run_cell(code, store_history=True).success
+{then}
+print("environment", sorted(set(os.environ.items()) ^ before))
+"""
+EXPERIMENT = FRESH.format(
+    code="from ipygpulogger.experiments import IPyExperimentsPytorch as X; exp = X()",
+    then="exp = shell.user_ns['exp']\n"
+    "print('data', tuple(exp.data.gpu), tuple(exp.cl.data.gpu))\n"
+    "print('final', tuple(exp.finish().gpu)[:2])",
+)
+WITHOUT_US = FRESH.format(code="import torch, psutil, pynvml; torch.cuda.synchronize()", then="")
+
+
+def fresh(program, env):
+    """What a process of its own prints."""
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env
+    ).stdout
+
+
+def test_the_context_is_not_the_experiments(kernel_env):
+    """The constructor imports torch, makes the context and sets no variable of the environment.
+
+    None of the context is consumed, by the experiment or a cell.
+    """
+    out = fresh(EXPERIMENT, kernel_env)
+    assert "Device: ID 0, " in out
+    found = re.search(r"^data \((\d+), 0, (\d+)\) \((-?\d+), (\d+), (\d+)\)$", out, re.MULTILINE)
+    consumed, available, delta, peaked, used = map(int, found.groups())
+    assert (consumed, delta, peaked) == (0, 0, 0)
+    assert used >= 500 * MB
+    assert available > 10000 * MB
+    assert "final (0, 0)\n" in out
+    assert out.splitlines()[-1] == fresh(WITHOUT_US, kernel_env).splitlines()[-1]
+
+
+@pytest.mark.parametrize("kind", ["no driver", "hidden"])
+def test_without_a_gpu(kernel_env, driverless_env, kind):
+    """torch without a GPU: said in the banner, no GPU row anywhere, its figures 0; general RAM works."""
+    env = driverless_env if kind == "no driver" else {**kernel_env, "CUDA_VISIBLE_DEVICES": ""}
+    out = fresh(EXPERIMENT, env)
+    assert "\nDevice: none that can be used, general RAM only\n" in out
+    assert "GPU:" not in out
+    assert "\nCPU:" in out
+    assert "data (0, 0, 0) (0, 0, 0)\n" in out
+    assert "final (0, 0)\n" in out
