@@ -1,3 +1,89 @@
 """A notebook's report as one self-contained HTML page."""
 
 from __future__ import annotations
+
+import io
+from html import escape
+from typing import TYPE_CHECKING
+
+from . import html
+from .plot import figure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..records import CellRecord
+
+# No script and nothing from elsewhere, whatever a cell's text may hold: browsers enforce it.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLE = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 60rem; margin: 0 auto; padding: 1rem; }
+pre { overflow-x: auto; padding: .5rem; border-left: 3px solid #888; }
+section { margin: 2rem 0; overflow-x: auto; }
+figure { margin: 0; overflow-x: auto; background: #fff; color: #000; }
+svg { max-width: 100%; height: auto; }
+table { border-collapse: collapse; }
+caption { text-align: left; font-weight: bold; }
+th, td { padding: .1rem .6rem; text-align: right; }
+th[scope=row] { text-align: left; }
+@media print { section { break-inside: avoid; } pre { white-space: pre-wrap; } }
+"""
+
+
+def page(
+    title: str,
+    records: Sequence[CellRecord],
+    *,
+    sources: Sequence[str] = (),
+    overview: str = "",
+    said: Sequence[str] = (),
+) -> str:
+    """One page about a notebook: what was said of it, its overview, its plot, and every cell.
+
+    Args:
+        title: The notebook's name.
+        records: Its cells.
+        sources: The text of each cell, in the same order; without it, each cell's first line.
+        overview: The cells ranked, as text.
+        said: Sentences that belong on top, such as why the run ended early.
+    """
+    texts = sources or [record.source for record in records]
+    cells = "\n".join(_cell(record, source) for record, source in zip(records, texts, strict=True))
+    top = "".join(f"<p><strong>{escape(sentence)}</strong></p>\n" for sentence in said)
+    top += f"<pre>{escape(overview)}</pre>\n" if overview else ""
+    written = (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+        f"{top}{_plot(records)}\n{cells}\n</body>\n</html>\n"
+    )
+    # Half a surrogate pair, which a source may hold, could not be written to a file.
+    return written.encode("utf-8", "replace").decode()
+
+
+def _cell(record: CellRecord, source: str) -> str:
+    return (
+        f"<section>\n<h2>{escape(record.label)}</h2>\n<pre><code>{escape(source)}</code></pre>\n"
+        f"{html.report(record)}\n</section>"
+    )
+
+
+def _plot(records: Sequence[CellRecord]) -> str:
+    """The notebook's memory over time as SVG, or one sentence on why there is none."""
+    file = io.StringIO()
+    try:
+        drawn = figure(records)
+        import matplotlib as mpl
+
+        # Text as text, and the same ids in each run.
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ipygpulogger"}):
+            drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    except ImportError as error:
+        return f"<p>No plot: {escape(str(error))}</p>"
+    except Exception as error:  # the figures below are worth more than their picture
+        return f"<p>No plot: {escape(f'{type(error).__name__}: {error}')}</p>"
+    _, svg, drawing = file.getvalue().partition("<svg")
+    caption = "<figcaption>Memory over time</figcaption>"
+    return f'<figure>{svg} role="img" aria-label="Memory over time"{drawing}{caption}</figure>'

@@ -1,0 +1,178 @@
+"""The page: whatever a cell is called or says, it is text; nothing is run and nothing comes from elsewhere."""
+
+import re
+import sys
+from dataclasses import replace
+from datetime import datetime, timezone
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Owner, Peak, RamUsage
+from ipygpulogger.render import page as pages
+from ipygpulogger.render.page import page
+
+MB = 2**20
+HOSTILE = (
+    """<script>alert(1)</script>"'><img src=x onerror=alert(2)> ]]> --> </title></style></pre> $x^{ & é😀"""
+)
+# What HTML4 lets out has no end tag; what stands alone never has one.
+OPEN = {"meta", "th", "td", "tr"}
+
+
+class Reader(HTMLParser):
+    """The tags, the attributes and the text that a browser would see, outside the plot."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.texts, self.stack = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, *attribute) for attribute in attributes]
+        if tag not in OPEN:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in OPEN:
+            assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if self.stack[-1:] != ["style"]:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return "".join(self.texts)
+
+
+def record(word="x", count=1, **fields):
+    peak = Peak(64 * MB, 64 * MB, "exact")
+    device = DeviceUsage(0, 0, peak, index=0, name=word, total_bytes=9 * MB, used_bytes=MB, free_bytes=8 * MB)
+    card = OutOfMemory(word, 1, 2, 3, 4, 5, 6, 7, 8, (Owner(word, MB, word, "variable"),), word)
+    return CellRecord(
+        label=f"{word} [{count}]",
+        started_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+        time_s=1.0,
+        gen=RamUsage(0, 0, peak),
+        gpus=(device,),
+        notes=(word,),
+        execution_count=count,
+        cell_id=word,
+        source=word,
+        status="error",
+        error=word,
+        out_of_memory=card,
+        **fields,
+    )
+
+
+@pytest.fixture
+def no_plot(monkeypatch):
+    """As if matplotlib were not installed."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "strong", "pre", "code", "section"),
+    *("table", "caption", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure", "figcaption"),
+}
+
+
+def outside_the_plot(text):
+    return re.sub(r"<svg.*</svg>", "", text, flags=re.DOTALL)
+
+
+def write(word):
+    return page(word, [record(word)], sources=[word], overview=word, said=[word])
+
+
+def check(text, word):
+    read = Reader(outside_the_plot(text))
+    assert set(read.tags) <= TAGS
+    assert not [
+        name for _, name, _ in read.attributes if name.startswith("on") or name in ("src", "href", "style")
+    ]
+    assert read.stack == []
+    assert read.text.count(word) >= 7  # title, heading, sentence, overview, label, source, note
+    assert "script" not in {tag.lower() for tag in re.findall(r"<\s*(\w+)", text)}
+
+
+def test_hostile_strings_are_text():
+    """Tags, quotes, ends of sections and comments in every field: shown, and nothing else."""
+    check(write(HOSTILE), HOSTILE)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).map(lambda word: f"<{word}>&'\""))
+def test_any_string_is_text(word):
+    """Whatever the characters."""
+    with pytest.MonkeyPatch.context() as patch:  # the plot has a test of its own
+        patch.setattr(pages, "_plot", lambda _: "")
+        check(write(word), word)
+
+
+def test_a_page_can_always_be_written(no_plot):
+    """Half a surrogate pair in a source, which no file can hold, becomes a question mark."""
+    assert "a?b" in write("a\ud800b").encode().decode()
+
+
+def test_one_file_without_a_script():
+    """The plot stands in the page as SVG; nothing is fetched, and browsers are told to refuse it."""
+    pytest.importorskip("matplotlib")
+    text = page("nb", [record(count=1), record(count=2)])
+    (svg,) = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    assert "default-src 'none'" in text
+    fetched = re.findall(r"""(?:href|src)\s*=\s*["']([^"']*)|url\(([^)]*)\)|@import""", text)
+    assert all((link or url).startswith("#") for link, url in fetched)
+    assert 'role="img"' in svg
+    assert text.count("<section>") == 2
+
+
+def test_the_same_run_makes_the_same_page():
+    """No time of writing, no random id."""
+    pytest.importorskip("matplotlib")
+    cells = [record(count=1), record(count=2)]
+    assert page("nb", cells) == page("nb", cells)
+
+
+def test_without_matplotlib(no_plot):
+    """No plot, and the command that would bring one; all the rest is there."""
+    text = page("nb", [record()])
+    assert "<svg" not in text
+    assert "pip install" in text
+    assert "<section>" in text
+
+
+def test_a_plot_that_fails_costs_only_the_plot(monkeypatch):
+    """Whatever the plotting raises is one sentence in its place."""
+
+    def broken(_):
+        raise RuntimeError("<oh>")
+
+    monkeypatch.setattr(pages, "figure", broken)
+    text = page("nb", [record()])
+    assert "No plot: RuntimeError: &lt;oh&gt;" in text
+    assert "<section>" in text
+
+
+def test_it_reads_without_its_style(no_plot):
+    """Title, cells, figures and sources in order, as plain text."""
+    cells = [replace(record("a", count=1), label="In [1]"), replace(record("b", count=2), label="In [2]")]
+    read = Reader(page("nb", cells, sources=["first = 1\nmore", "second"], overview="ranked"))
+    at = [
+        read.text.index(word)
+        for word in ("nb", "ranked", "In [1]", "first = 1\nmore", "64", "In [2]", "second")
+    ]
+    assert at == sorted(at)
+
+
+def test_sources_belong_to_their_cells():
+    """As many texts as cells, or none."""
+    with pytest.raises(ValueError, match="argument"):
+        page("nb", [record()], sources=["a", "b"])
