@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from ..records import CellRecord, DeviceUsage, Timeline, Usage
 
+    Key = tuple[str, int, str | None]
+
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 # Both grounds are set, so that the picture reads alike on a light page and on a dark one.
@@ -147,6 +149,18 @@ def figure(records: Iterable[CellRecord], *, title: str = "") -> Figure:
     )
     drawn._repr_png_ = partial(_png, drawn)  # type: ignore[attr-defined, unused-ignore]
     return drawn
+
+
+def named_devices(records: Iterable[CellRecord]) -> dict[Key, tuple[str, DeviceUsage]]:
+    """The devices of many cells, each as it was last seen, by the names they have beside one another."""
+    latest = {device_key(gpu): gpu for record in records for gpu in record.gpus}
+    found = sorted(latest.values(), key=lambda gpu: (gpu.backend == DRIVER, gpu.backend, gpu.index))
+    return {device_key(gpu): (device_name(gpu, found), gpu) for gpu in found}
+
+
+def device_key(gpu: DeviceUsage) -> Key:
+    """What stays the same of a device from cell to cell."""
+    return gpu.backend, gpu.index, gpu.uuid
 
 
 def _png(drawn: Figure) -> bytes:
@@ -301,13 +315,10 @@ def _ram(axis: _Axis) -> _Panel:
 
 
 def _devices(axis: _Axis) -> Iterator[_Panel]:
-    latest = {_key(gpu): gpu for cell in axis.cells for gpu in cell.gpus}
-    found = sorted(latest.values(), key=lambda gpu: (gpu.backend == DRIVER, gpu.backend, gpu.index))
-    for gpu in found:
-        name = device_name(gpu, found)
+    for key, (name, gpu) in named_devices(axis.cells).items():
         panel = _Panel(name, f"{name}: {gpu.name}", _GPU)
         for stretch in axis.stretches:
-            usages = [(cell, use) for cell in stretch.cells for use in cell.gpus if _key(use) == _key(gpu)]
+            usages = [(cell, use) for cell in stretch.cells for use in cell.gpus if device_key(use) == key]
             _add_own(panel, axis, stretch, [(cell, use, ()) for cell, use in usages if use.attributed])
             whole, sampled = [], False
             for cell, use in usages:
@@ -322,10 +333,6 @@ def _devices(axis: _Axis) -> Iterator[_Panel]:
         if gpu.limit_bytes is not None:
             panel.limits["limit"] = gpu.limit_bytes / MB
         yield panel
-
-
-def _key(gpu: DeviceUsage) -> tuple[str, int, str | None]:
-    return gpu.backend, gpu.index, gpu.uuid
 
 
 def _add_own(

@@ -2,14 +2,135 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..units import rounded_mb
+from ..units import MB, rounded_mb
+from .plot import device_key, named_devices
 from .text import outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from ..compare import Change, Comparison, Pair
-    from ..records import CellRecord
+    from ..records import CellRecord, Usage
+
+_ROWS = 20  # cells
+_GROUPS = 5  # leak suspects
+_RUNS = 6  # of one suspect
+_SOURCE = 40  # characters
+_FIRST = {
+    "peak": "the highest peak first",
+    "consumed": "who consumed most first",
+    "time": "the longest first",
+}
+
+
+def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
+    """The cells of a notebook, ranked, the worst marked, and who may leak; without a newline at the end.
+
+    Args:
+        records: In descending order, as `History.rank` gives them.
+        by: What they are ranked by: "peak", "consumed" or "time".
+        suspects: The runs of each cell that consumed more every time, as `History.suspects` gives them.
+    """
+    if not records:
+        return "no cell has been reported yet"
+    names = {key: name for key, (name, _) in named_devices(records).items()}
+    worst = _worst(records, names)
+    marked = {id(record) for _, found in worst for record, _ in found}
+    cells = "1 cell" if len(records) == 1 else f"{len(records):,} cells"
+    lines = [f"{cells}, {_FIRST[by]}; MB"]
+    lines.append(f"{'':18}{'Consumed':>9}{'Peaked':>8}{'Peak':>8}{'Time':>11}  Cell")
+    for record in records[:_ROWS]:
+        lines += _ranked(record, names, "*" if id(record) in marked else "")
+    if len(records) > _ROWS:
+        lines.append(f"  and {len(records) - _ROWS:,} more")
+    for words, found in worst:
+        told = (f"{_printable(record.label)}, {figure}" for record, figure in found)
+        lines.append(f"* {words}: {'; '.join(told)}")
+    if suspects:
+        lines.append("May leak, for it consumed more every time it ran:")
+        lines += [f"  {_suspect(runs, names)}" for runs in suspects[:_GROUPS]]
+    if len(suspects) > _GROUPS:
+        lines.append(f"  and {len(suspects) - _GROUPS} more")
+    return "\n".join(lines)
+
+
+def _memories(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usage | None]]:
+    """RAM and the cell's devices; None where nobody tells the process's own memory."""
+    yield "RAM", record.gen
+    for gpu in record.gpus:
+        yield names[device_key(gpu)], gpu if gpu.attributed else None
+
+
+def _worst(
+    records: Sequence[CellRecord], names: dict[Any, str]
+) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
+    """In what a cell can be the worst, and which cells are: with RAM, and with any device."""
+    memories = [(record, *memory) for record in records for memory in _memories(record, names)]
+    figures: dict[str, Callable[[Usage], int]] = {
+        "highest peak": lambda usage: usage.peak.lo_bytes,
+        "consumed most": lambda usage: usage.consumed_bytes,
+    }
+    worst = []
+    for words, figure in figures.items():
+        found = []
+        for ram in (True, False):
+            known = [
+                (figure(use), cell, name) for cell, name, use in memories if use and (name == "RAM") == ram
+            ]
+            size, cell, name = max(known, key=lambda one: one[0], default=(0, records[0], ""))
+            if size >= MB:
+                found.append((cell, f"{rounded_mb(size)} {_where(name)}"))
+        worst += [(words, found)] if found else []
+    longest = max(records, key=lambda record: record.time_s)
+    return [*worst, ("longest", [(longest, f"{longest.time_s:.3f}s")])]
+
+
+def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[str]:
+    """A row for RAM, and one for each device; of several devices those on which something happened."""
+    ended = outcome(record)
+    tail = f"{record.time_s:10.3f}s  {_printable(record.source)}{f'  ({ended})' if ended else ''}"
+    head = f"{mark:2}{_printable(record.label)}"
+    for name, usage in _memories(record, names):
+        figures = "n/a", "n/a", "n/a"
+        if usage is not None:
+            idle = max(abs(usage.consumed_bytes), usage.peaked_bytes) < MB
+            if idle and name != "RAM" and len(record.gpus) > 1:
+                continue
+            hi_bytes = usage.peak.hi_bytes
+            exact = hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(usage.peak.lo_bytes)
+            peak = f"{'' if exact else '≥'}{rounded_mb(usage.peak.lo_bytes)}"
+            figures = str(rounded_mb(usage.consumed_bytes)), str(rounded_mb(usage.peaked_bytes)), peak
+        yield f"{head:12} {name:5}{figures[0]:>9}{figures[1]:>8}{figures[2]:>8}{tail}"
+        head = tail = ""
+
+
+def _suspect(runs: Sequence[CellRecord], names: dict[Any, str]) -> str:
+    """The runs of one cell, the last few, and what each consumed where it grew every time."""
+    grown: dict[str, list[int]] = {}
+    for record in runs:
+        for name, usage in _memories(record, names):
+            grown.setdefault(name, []).append(usage.consumed_bytes if usage else 0)
+    every = {name: sizes for name, sizes in grown.items() if len(sizes) == len(runs) and min(sizes) >= MB}
+    told = every or dict([max(grown.items(), key=lambda item: sum(item[1]))])
+    labels = ", ".join(_printable(record.label) for record in runs[-_RUNS:])
+    earlier = f"{len(runs) - _RUNS} runs before, " if len(runs) > _RUNS else ""
+    growth = "; ".join(
+        ", ".join(f"{rounded_mb(size):+}" for size in sizes[-_RUNS:]) + f" {_where(name)}"
+        for name, sizes in told.items()
+    )
+    return f"{earlier}{labels} `{_printable(runs[-1].source)}`: {growth}"
+
+
+def _where(name: str) -> str:
+    return "MB of RAM" if name == "RAM" else f"MB on {name}"
+
+
+def _printable(words: str) -> str:
+    """Foreign words as a terminal can show them, short."""
+    words = "".join(character if character.isprintable() else "?" for character in words)
+    return words if len(words) <= _SOURCE else words[: _SOURCE - 1] + "…"
 
 
 def comparison(found: Comparison) -> str:
