@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .records import CellRecord, DeviceUsage
+    from .shell import Cell
 
 __all__ = [
     "CellLogger",
@@ -168,7 +169,7 @@ class CellLogger(IPyGPULogger):
                 self._cudnn = cudnn.deterministic, cudnn.benchmark
             cudnn.deterministic, cudnn.benchmark = True, False
 
-    def _show(self, record: CellRecord) -> None:
+    def _show(self, record: CellRecord, _: Cell) -> None:
         if self.report != "none":
             print(render.cell(record, _device_of(record, self._device), compact=self.compact))
 

@@ -1,3 +1,237 @@
-"""A long cell while it runs: elapsed time, used and peak so far, in the display that becomes its report."""
+"""A long cell while it runs: how long, and what it consumed, peaked and uses so far.
+
+What kernels and terminals really do (each has a test):
+
+- what a thread publishes belongs to the cell that the kernel took in last, which on ipykernel 7 may be
+  another one's, on a subshell: the context of the cell itself is kept, and published in;
+- a cell may put another publisher in the place of the kernel's, as ``%%capture`` does; ours is the one
+  that was there when the cell began;
+- ``clear_output`` takes our display away too, and an update of what is no longer there is never seen:
+  a cell that clears its output is not shown while it runs, and its report is a display of its own;
+- printed output of a notebook cannot be taken back, so only a rich report is live there;
+- in a terminal the cell prints into the same line: ours stands at the right, and leaves the cursor.
+"""
 
 from __future__ import annotations
+
+import contextvars
+import os
+import shutil
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .render import html, text
+from .sampler import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .records import Measurement
+    from .scope import Scope
+    from .shell import Cell
+
+AFTER_S = 2.0  # a shorter cell is not shown while it runs
+EVERY_S = 1.0
+
+
+class Place(Protocol):
+    """Where a running cell is shown."""
+
+    def show(self, measurement: Measurement) -> None:
+        """How it stands so far; called in a thread of ours."""
+
+    def end(self) -> None:
+        """From now on nothing is shown."""
+
+    def settle(self, bundle: dict[str, Any]) -> bool:
+        """Put the final report in the place of the last; False where there is none to replace."""
+
+    def clear(self) -> None:
+        """There will be no final report: take away what was shown."""
+
+
+class Display:
+    """One display under the cell in a notebook, rewritten."""
+
+    def __init__(self, publisher: Any) -> None:
+        self._publish = publisher.publish
+        self._context = contextvars.copy_context()  # knows the cell as the parent of what it publishes
+        self._lock = threading.Lock()
+        self._id = ""  # of the display, once it is there
+        self._ended = self._cleared = False
+        self._hooks: list[Any] | None = getattr(publisher, "_hooks", None)  # this thread's, of ipykernel
+        if self._hooks is not None:
+            self._hooks.append(self._passes)
+
+    def show(self, measurement: Measurement) -> None:
+        """Display it, or update the display."""
+        bundle = {"text/plain": text.so_far(measurement), "text/html": html.so_far(measurement)}
+        with self._lock:
+            if not self._ended and not self._cleared:
+                self._put(bundle)
+
+    def end(self) -> None:
+        """No update comes after this."""
+        with self._lock:
+            self._ended = True
+        if self._hooks is not None:
+            with suppress(ValueError):
+                self._hooks.remove(self._passes)
+
+    def settle(self, bundle: dict[str, Any]) -> bool:
+        """Update the display with the final report, if it is still there."""
+        if not self._id or self._cleared:
+            return False
+        self._put(bundle)
+        self._id = ""
+        return True
+
+    def clear(self) -> None:
+        """Leave an empty display: no message takes one away."""
+        self.settle({"text/plain": ""})
+
+    def _put(self, bundle: dict[str, Any]) -> None:
+        update, name = bool(self._id), self._id or os.urandom(16).hex()
+        self._context.run(self._publish, bundle, {}, transient={"display_id": name}, update=update)
+        self._id = name
+
+    def _passes(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The cell publishes something."""
+        if message.get("msg_type") == "clear_output":
+            self._cleared = True
+        return message
+
+
+class Line:
+    """The right end of the line in which the cursor of a terminal stands, rewritten."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._lock = stream, threading.Lock()
+        self._column = 0  # where ours begins; 0: nowhere
+        self._ended = False
+
+    def show(self, measurement: Measurement) -> None:
+        """Write it over the last one."""
+        columns = shutil.get_terminal_size().columns
+        words = text.so_far(measurement)[: max(0, columns - 1)]
+        with self._lock:
+            if not self._ended:
+                column = columns - len(words)
+                self._write(f"\x1b[{min(column, self._column or column)}G\x1b[K\x1b[{column}G{words}")
+                self._column = column
+
+    def end(self) -> None:
+        """Wipe it out."""
+        with self._lock:
+            self._ended = True
+            if self._column:
+                self._write(f"\x1b[{self._column}G\x1b[K")
+                self._column = 0
+
+    def settle(self, _: dict[str, Any]) -> bool:
+        """The report is printed as ever."""
+        return False
+
+    def clear(self) -> None:
+        """Wiped out already."""
+
+    def _write(self, words: str) -> None:
+        self._stream.write(f"\x1b7{words}\x1b8")  # the cursor goes back to where the cell left it
+        self._stream.flush()
+
+
+class _Running(NamedTuple):
+    label: str
+    scope: Scope
+    place: Place
+    began_s: float
+
+
+class Live:
+    """The running cells of one logger; those that last are shown while they run.
+
+    Its one thread sleeps between cells, and a short cell never wakes it.
+    """
+
+    def __init__(self, remarks: Callable[[Measurement], tuple[str, ...]]) -> None:
+        """Prepare; no thread is made before a cell begins.
+
+        Args:
+            remarks: What there is to say of a cell that stands so.
+        """
+        self._remarks = remarks
+        self._renew()
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
+        self._running: dict[Cell, _Running] = {}
+        self._ended: dict[Cell, Place] = {}
+        self._ticker = Sampler(self._tick, AFTER_S, EVERY_S, "ipygpulogger live")
+
+    def begin(self, cell: Cell, scope: Scope, place: Place) -> None:
+        """A cell begins.
+
+        Args:
+            cell: The cell.
+            scope: What measures it, which may open later.
+            place: Where it is shown, if it lasts.
+        """
+        if self._pid != os.getpid():  # a fork's child: its parent's thread is not there, nor let go of a lock
+            self._renew()
+        label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
+        self._running[cell] = _Running(label, scope, place, time.monotonic())
+        if not self._ticker.start():
+            del self._running[cell]
+            place.end()
+
+    def end(self, cell: Cell) -> None:
+        """The cell has ended: nothing is shown any longer."""
+        if cell not in self._running:
+            return
+        running = self._running.pop(cell)
+        if self._pid == os.getpid():
+            self._ticker.stop()
+            self._ended[cell] = running.place
+            running.place.end()
+
+    def settle(self, cell: Cell, bundle: dict[str, Any]) -> bool:
+        """Put the report in the place of what was shown; False where nothing was, or it is gone."""
+        place = self._ended.get(cell)
+        return place is not None and place.settle(bundle)
+
+    def drop(self, cell: Cell) -> None:
+        """Forget the cell; what was shown and did not settle is taken away."""
+        self.end(cell)
+        place = self._ended.pop(cell, None)
+        if place is not None:
+            place.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._pid == os.getpid():
+            self._ticker.close()
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        for running in tuple(self._running.values()):
+            if now_s - running.began_s >= AFTER_S:
+                with suppress(Exception):  # closed meanwhile, or nowhere to write: the report will tell
+                    so_far = running.scope.so_far(running.label)
+                    running.place.show(replace(so_far, notes=self._remarks(so_far)))
+
+
+def place_for(shell: Any, report: str) -> Place | None:
+    """Where this shell can show a running cell, with this kind of report; None: nowhere."""
+    if report == "none":
+        return None
+    if getattr(shell, "kernel", None) is not None:
+        return Display(shell.display_pub) if report == "rich" else None
+    try:
+        can_rewrite = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    except (AttributeError, ValueError):  # no stream, or a closed one
+        return None
+    return Line(sys.stdout) if can_rewrite else None

@@ -6,21 +6,23 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from traitlets import Bool, Enum, Tuple
+from traitlets import Bool, Enum, TraitError, Tuple, Unicode, validate
 from traitlets.config import Configurable
 
+from .budget import excesses, parse
 from .history import History
+from .live import Live, place_for
 from .machine import machine
 from .records import MIME, CellRecord, Data
 from .render import html, text
 from .schema import compact
-from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
-from .units import truncated_mb
+from .units import rounded_mb, truncated_mb
 
 if TYPE_CHECKING:
     from .autopsy import Autopsy
+    from .records import Measurement
     from .shell import Cell
 
 
@@ -56,6 +58,11 @@ class IPyGPULogger(Configurable):
     metrics = Tuple(help="What else to tell of each GPU, all processes together: energy, utilization.").tag(
         config=True
     )
+    budget = Unicode(
+        None,
+        allow_none=True,
+        help="What a cell may need, such as 10GB: on each GPU, or of RAM while the process uses no GPU.",
+    ).tag(config=True)
     reset_peaks = Bool(
         True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."
     ).tag(config=True)
@@ -77,6 +84,7 @@ class IPyGPULogger(Configurable):
         self._history = History()
         self._scopes: dict[Cell, tuple[Scope, float]] = {}  # with the cell's `hooks_s` at its opening
         self._autopsies: dict[Cell, Autopsy] = {}
+        self._live = Live(self._over_budget)
         self._said: set[str] = set()
 
     @classmethod
@@ -87,6 +95,10 @@ class IPyGPULogger(Configurable):
             if name not in traits:
                 raise TypeError(f"IPyGPULogger has no option {name!r}; it has {', '.join(sorted(traits))}")
             trait = traits[name]
+            if name == "budget":
+                if value is not None:
+                    parse(value if isinstance(value, str) else repr(value))
+                continue
             if name == "metrics":
                 if not isinstance(value, (tuple, list)) or any(name not in list(METRICS) for name in value):
                     raise ValueError(f"metrics takes any of {', '.join(map(repr, METRICS))}, not {value!r}")
@@ -94,6 +106,15 @@ class IPyGPULogger(Configurable):
             valid: tuple[Any, ...] = tuple(trait.values or ()) if isinstance(trait, Enum) else (True, False)
             if value not in valid or (isinstance(trait, Bool) and not isinstance(value, bool)):
                 raise ValueError(f"{name} takes {' or '.join(map(repr, valid))}, not {value!r}")
+
+    @validate("budget")
+    def _check_budget(self, proposal: Any) -> str | None:
+        value: str | None = proposal["value"]
+        try:
+            self.check({"budget": value})
+        except ValueError as error:
+            raise TraitError(str(error)) from error
+        return value
 
     # -- what users call -----------------------------------------------------------------------
 
@@ -124,6 +145,7 @@ class IPyGPULogger(Configurable):
                 self._drop(next(iter(self._scopes)))
             if self in self._shell.configurables:
                 self._shell.configurables.remove(self)
+            self._live.close()
             self._machine.release()
             self._machine.close()
 
@@ -181,6 +203,9 @@ class IPyGPULogger(Configurable):
             metrics=self.metrics,
         )
         self._scopes[cell] = scope, cell.hooks_s
+        place = None if cell.nested else place_for(self._shell, self.report)
+        if place is not None:
+            self._live.begin(cell, scope, place)
         scope.open()
 
     def _end(self, cell: Cell) -> None:
@@ -189,6 +214,7 @@ class IPyGPULogger(Configurable):
             scope, hooks_s = self._scopes[cell]
             scope.close()
             scope.time_s -= cell.hooks_s - hooks_s
+            self._live.end(cell)
 
     def _died(self, cell: Cell) -> None:
         """See what an out-of-memory error left behind."""
@@ -224,14 +250,19 @@ class IPyGPULogger(Configurable):
             late = () if autopsy.complete else ("There was no time to find all who hold memory.",)
             verdict = autopsy.verdict(record.gpus)
             record = replace(record, out_of_memory=verdict, notes=(*record.notes, *late))
+        record = replace(record, notes=(*record.notes, *self._over_budget(record)))
         self._history.append(record)
-        self._show(record)
+        self._show(record, cell)
+        self._live.drop(cell)
 
     def _drop(self, cell: Cell) -> None:
         """The cell's end will not be told: stop measuring it."""
         self._autopsies.pop(cell, None)
-        if cell in self._scopes:
-            self._scopes.pop(cell)[0].close()
+        try:
+            if cell in self._scopes:
+                self._scopes.pop(cell)[0].close()
+        finally:
+            self._live.drop(cell)
 
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
         """Say once what kept us from measuring; the user's cell goes on."""
@@ -245,17 +276,35 @@ class IPyGPULogger(Configurable):
 
     # -- how it speaks -------------------------------------------------------------------------
 
-    def _show(self, record: CellRecord) -> None:
+    def _over_budget(self, measurement: Measurement) -> tuple[str, ...]:
+        """Where it went over the budget, a sentence each."""
+        if not self.budget:
+            return ()
+        allowed_bytes = parse(self.budget)
+        on_gpu = any(gpu.peak.lo_bytes for gpu in measurement.gpus)
+        found = excesses(
+            measurement,
+            ram_bytes=None if on_gpu else allowed_bytes,
+            gpu_bytes=allowed_bytes if on_gpu else None,
+        )
+        return tuple(
+            f"Over budget on {over.name}: peak {'at least ' if over.at_least else ''}"
+            f"{rounded_mb(over.peak_bytes)} of {rounded_mb(over.budget_bytes)} MB"
+            for over in found
+        )
+
+    def _show(self, record: CellRecord, cell: Cell) -> None:
         if self.report == "none":
             return
-        plain = text.report(record, compact=self.compact)
+        plain = text.report(record, compact=self.compact, course=html.course)
         if self.report == "text":
             print(plain)
         else:
             from IPython.display import display
 
             bundle = {"text/plain": plain, "text/html": html.report(record), MIME: compact(record)}
-            display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
+            if not self._live.settle(cell, bundle):
+                display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
 
     def _say_if_no_gpu(self) -> None:
         if self.report != "none" and not machine().nvml.devices() and machine().current_gpu() is None:

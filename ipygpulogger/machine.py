@@ -284,17 +284,19 @@ class Machine:
             self._devices[device.key] = device
         return self._devices[device.key]
 
-    def holdings(self, device: Device, owners: Iterable[PeakOwner]) -> Holdings:
+    def holdings(self, device: Device, owners: Iterable[PeakOwner], *, ask: bool = True) -> Holdings:
         """One device now.
 
         Args:
             device: The device.
             owners: Of the frameworks' allocators on it.
+            ask: Ask the driver for its list of processes, which is slow, where need be.
 
         Raises:
             Unavailable: An allocator does not tell.
         """
-        return self._ledger.take(device, tuple(owners), self._counters(device))
+        take = self._ledger.take if ask else self._ledger.glance
+        return take(device, tuple(owners), self._counters(device))
 
     def allowance(self, device: Device) -> Allowance:
         """What the frameworks' allocators on a device say beside their counts."""

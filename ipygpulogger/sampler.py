@@ -1,7 +1,7 @@
-"""The one background thread: it looks at the device while a scope lasts.
+"""A background thread that looks again and again while a scope lasts: at the devices, or for a report.
 
-It starts its work only once a scope has lasted 100 ms, reads memory alone, sleeps between scopes, and
-stops at once when told. No exact number depends on it.
+The one that looks at the devices starts its work only once a scope has lasted 100 ms, reads memory alone,
+sleeps between scopes, and stops at once when told. No exact number depends on it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ class Sampler:
     """
 
     def __init__(
-        self, look: Callable[[], None], delay_s: float = DELAY_S, period_s: float = PERIOD_S
+        self,
+        look: Callable[[], None],
+        delay_s: float = DELAY_S,
+        period_s: float = PERIOD_S,
+        name: str = "ipygpulogger sampler",
     ) -> None:
-        self._look, self._delay_s, self._period_s = look, delay_s, period_s
+        self._look, self._delay_s, self._period_s, self._name = look, delay_s, period_s, name
         self._lock = threading.RLock()  # a finalizer may end a scope in the middle of starting one
         self._wanted, self._since_s = 0, 0.0
         self._thread: threading.Thread | None = None
@@ -47,7 +51,7 @@ class Sampler:
             if self._thread is None or not self._thread.is_alive():  # none yet, or lost in a fork
                 self._call, self._end, self._awake = threading.Event(), threading.Event(), True
                 self._thread = threading.Thread(
-                    target=self._run, args=(self._call, self._end), name="ipygpulogger sampler", daemon=True
+                    target=self._run, args=(self._call, self._end), name=self._name, daemon=True
                 )
                 try:
                     self._thread.start()
@@ -95,4 +99,5 @@ class Sampler:
                 with contextlib.suppress(Exception):  # nobody could do anything about it in this thread
                     self._look()
                 took_s = time.perf_counter() - began_s
-                wait_s = min(max(self._period_s, took_s / _BUSY_SHARE), SLOWEST_PERIOD_S)
+                slowest_s = max(self._period_s, SLOWEST_PERIOD_S)
+                wait_s = min(max(self._period_s, took_s / _BUSY_SHARE), slowest_s)

@@ -12,13 +12,14 @@ The other waist of the house. A scope's life has one direction::
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .devicewatch import DeviceWatch
-from .holdings import surely_uses
+from .holdings import Allowance, surely_uses
 from .machine import machine
 from .peaks import together
 from .records import DRIVER, ChildrenUsage, Measurement, Metric, Peak, RamUsage, Usage
@@ -149,6 +150,36 @@ class Scope:
             **more,
         )
 
+    def so_far(self, label: str) -> Measurement:
+        """How the open scope stands, for a thread that watches it: a light `result` that leaves it as it is.
+
+        Neither the children nor the driver's list of processes are asked for, and nothing is noted: where
+        memory outside the allocators moved, only theirs is known.
+
+        Args:
+            label: What the scope is called.
+        """
+        assert self._ram is not None, "open() comes first"
+        assert self._start_s, "open() comes first"
+        time_s = time.perf_counter() - self._start_s
+        intervals = [(self._machine.ram, self._ram)]
+        for watch in self.watches():
+            intervals += watch.intervals.items()
+        for owner, interval in intervals:
+            with contextlib.suppress(Unavailable):
+                owner.fold(interval)
+        ram, before_bytes = self._machine.ram, self._ram.before_bytes()
+        now_bytes = ram.look().readings[0].current_bytes
+        if not self._sampling:  # nobody else draws the course
+            self.sampled(now_bytes)
+        return Measurement(
+            label=label,
+            started_at=self.started_at,
+            time_s=time_s,
+            gen=RamUsage(before_bytes, now_bytes, _with_ends(self._ram.peak(), before_bytes, now_bytes)),
+            gpus=self._gpus(final=False),
+        )
+
     def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
         """A framework began to use a device within this scope: it held nothing there before.
 
@@ -267,21 +298,23 @@ class Scope:
             if seen.uuid not in known:
                 self._begin(Device(DRIVER, seen.index, seen.name, seen.uuid, seen.total_bytes))
 
-    def _gpus(self) -> tuple[DeviceUsage, ...]:
+    def _gpus(self, *, final: bool = True) -> tuple[DeviceUsage, ...]:
         on, usages = self._machine, []
-        for watch in self._watches.values():
+        for watch in self.watches():
             device = watch.device
             try:
-                after = on.holdings(device, watch.intervals)
+                after = on.holdings(device, tuple(watch.intervals), ask=final)
             except Unavailable as reason:
-                self._note(reason)
+                if final:
+                    self._note(reason)
                 continue
             own = after.own or (watch.before and watch.before.own)
             touched = device.backend != DRIVER or own or (after.own is None and surely_uses(device))
             if touched or self._all_devices:
                 used, now = [h and h.memory and h.memory.used_bytes for h in (watch.before, after)]
-                timeline = watch.timeline.between(used, now, self.time_s)
-                usages.append(watch.usage(after, on.allowance(device), timeline=timeline))
+                timeline = watch.timeline.between(used, now, self.time_s) if final else ()
+                allowance = on.allowance(device) if final else Allowance(None, None)
+                usages.append(watch.usage(after, allowance, timeline=timeline))
         return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))
 
     def _pinned_usage(self) -> Usage | None:

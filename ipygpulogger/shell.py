@@ -37,6 +37,7 @@ class Cell:
     Attributes:
         info: IPython's own description of it; None once it has ended.
         ours: Whether it is to be measured; front ends' own probes are not.
+        nested: Whether it runs within another, as `%%capture` makes one.
         label: "In [4]", or "nested in In [4]"; known once the cell has ended.
         execution_count: The 4 of "In [4]"; None for a nested cell.
         cell_id: The front end's name of the cell, where it sends one.
@@ -51,6 +52,7 @@ class Cell:
         stored = bool(getattr(info, "store_history", True))
         self.info, self._outer = info, None if stored else outer
         self.ours: bool = self._outer.ours if self._outer else stored
+        self.nested = self._outer is not None
         self.label = "?"
         self.execution_count = None if self._outer else count
         self.cell_id: str | None = getattr(info, "cell_id", None)

@@ -1,4 +1,8 @@
-"""The report as HTML: a plain table that needs no style and no script; every foreign string escaped."""
+"""The report as HTML: a plain table that needs no style and no script; every foreign string escaped.
+
+At most two kilobytes, whatever there is to say: first the figures, then why the cell died, then the notes
+and remarks, then, folded, where memory is. The plain text has all of it.
+"""
 
 from __future__ import annotations
 
@@ -6,81 +10,178 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..units import rounded_mb
+from ..units import MB, rounded_mb
 from .text import device_name, ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement
+    from ..records import DeviceUsage, Measurement, OutOfMemory, Peak, Timeline, Usage
+
+    Row = tuple[str, tuple[str, str, str], str]
 
 _REPORT = 2048  # bytes, at most
 _CARD = 1024  # of it
+_TITLE = 200
 _NAME = 48  # characters of an owner's name
 
 _MORE = "<tr><th>... (%gpulog status)"  # where there are more devices than room
-_HEAD = "".join(f'<th scope="col">{name}</th>' for name in ("MB", "Consumed", "Peaked", "Used"))
 
 
 def report(measurement: Measurement) -> str:
-    """The report of one scope as an HTML table; with many devices as much of it as has room."""
-    after = "".join(f"<p>{escape(note)}</p>" for note in measurement.notes) + _out_of_memory(measurement)
-    told = _table(measurement, remarks=True) + after
-    if len(told.encode()) > _REPORT:  # the plain text has all of them
-        told = _table(measurement, remarks=False) + after
-    return told + _details(measurement.gpus, _REPORT - len(told.encode()))
+    """The report of one scope; a line where nothing happened, a table otherwise."""
+    ended, found = outcome(measurement), list(rows(measurement, course))
+    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
+    title = f"{measurement.label}: {measurement.time_s:0.3f} s" + (f", {ended}" if ended else "")
+    if not (ended or card or measurement.notes) and all(map(_quiet, found)):
+        told = _line(title, found)
+    else:
+        told = _told(title, found, measurement.notes, card)
+    return told + _details(measurement, _REPORT - _size(told))
 
 
-def _table(measurement: Measurement, *, remarks: bool) -> str:
-    ended = outcome(measurement)
-    caption = f"{measurement.label}: {measurement.time_s:0.3f} s" + (f", {ended}" if ended else "")
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(f"<td>{escape(figure)}</td>" for figure in figures)
-        + (f"<td>{escape(said)}</td>" if said and remarks else "")
-        + "</tr>"
-        for name, figures, said in rows(measurement)
-    )
-    return (
-        f"<table><caption>{escape(caption)}</caption>"
-        f"<thead><tr>{_HEAD}</tr></thead><tbody>{body}</tbody></table>"
-    )
+def course(timeline: Timeline) -> str:
+    """The course of one number as a line of blocks; nothing of one that moves by less than a megabyte."""
+    sizes = [size_bytes for _, size_bytes in timeline]
+    if not sizes or max(sizes) - min(sizes) < MB:
+        return ""
+    from .plot import sparkline  # few scopes last so long that theirs is drawn
+
+    return sparkline(timeline)
 
 
-def _details(gpus: Sequence[DeviceUsage], room: int) -> str:
-    """Where each device's memory is, folded: a row a device, as many as have room.
+def so_far(measurement: Measurement) -> str:
+    """A scope that still runs: the same table, and nothing folded."""
+    title = f"{measurement.label}: {measurement.time_s:.0f} s so far"
+    return _told(title, list(rows(measurement)), measurement.notes, None)
+
+
+def _quiet(row: Row) -> bool:
+    _, (consumed, peaked, _), remarks = row
+    return consumed == peaked == "0" and not remarks
+
+
+def _line(title: str, found: list[Row]) -> str:
+    used = ", ".join(f"{name} {used}" for name, (_, _, used), _ in found)
+    return f"<p>{_fitted(title, _TITLE)}, nothing consumed; MB used: {escape(used)}</p>"
+
+
+def _told(title: str, found: list[Row], notes: Iterable[str], card: OutOfMemory | None) -> str:
+    """The table and what follows it: what has room, the most important first."""
+    bare = _table(title, found, remarks=False)
+    after = _out_of_memory(card, min(_CARD, _REPORT - _size(bare))) if card else ""
+    for note in notes:
+        room = _REPORT - _size(bare + after) - len("<p></p>")
+        after += f"<p>{fitted}</p>" if (fitted := _fitted(note, room)) else ""
+    whole = _table(title, found, remarks=True)
+    return (whole if _size(whole + after) <= _REPORT else bare) + after
+
+
+def _table(title: str, found: list[Row], *, remarks: bool) -> str:
+    remarks = remarks and any(said for _, _, said in found)
+    names = "MB", "Consumed", "Peaked", "Used", *(["Remarks"] if remarks else [])
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    before = f"<table><caption>{_fitted(title, _TITLE)}</caption><thead><tr>{head}</tr></thead><tbody>"
+    after = "</tbody></table>"
+    for name, figures, said in found:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in (*figures, *([said] if remarks else [])))
+        row = f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
+        if not remarks and _size(before + row + _MORE + after) > _REPORT:
+            return before + _MORE + after
+        before += row
+    return before + after
+
+
+def _details(measurement: Measurement, room: int) -> str:
+    """What not everybody wants to see, folded: as much as has room; nothing where all of it goes without."""
+    before, after = "<details><summary>Details</summary>", "</details>"
+    room -= _size(before + after)
+    told = _ladders(measurement.gpus, room)
+    for sentence in _sentences(measurement, always=bool(told)):
+        paragraph = f"<p>{escape(sentence)}</p>"
+        if _size(told + paragraph) <= room:
+            told += paragraph
+    return before + told + after if told else ""
+
+
+def _ladders(gpus: Sequence[DeviceUsage], room: int) -> str:
+    """Where each device's memory is: a row a device, as many as have room.
 
     Without the end tags that HTML lets out: they would take the room of three devices.
     """
     found = {device_name(gpu, gpus): dict(ladder(gpu)) for gpu in gpus if gpu.ladder}
     columns = dict.fromkeys(name for rungs in found.values() for name in rungs)
-    head = "".join(f"<th>{escape(column)}" for column in columns)
-    before = f"<details><summary>GPU memory</summary><table><tr><th>MB{head}"
-    body, after = "", "</table></details>"
+    before = f"<table><tr><th>MB{''.join(f'<th>{escape(column)}' for column in columns)}"
+    body, after = "", "</table>"
     for name, rungs in found.items():
         figures = "".join(f"<td>{rounded_mb(rungs[c]) if c in rungs else ''}" for c in columns)
         row = f"<tr><th>{name}{figures}"
-        if len((before + body + row + _MORE + after).encode()) > room:
+        if _size(before + body + row + _MORE + after) > room:
             after = _MORE + after
             break
         body += row
     return before + body + after if body else ""
 
 
-def _out_of_memory(measurement: Measurement) -> str:
+def _sentences(measurement: Measurement, *, always: bool) -> Iterator[str]:
+    """How good the peaks are, the children, the owners."""
+    usages: list[tuple[str, Usage]] = [("Gen", measurement.gen)]
+    usages += [(device_name(gpu, measurement.gpus), gpu) for gpu in measurement.gpus if gpu.attributed]
+    children = measurement.children
+    if children:
+        usages.append(("children", children))
+        before, now = rounded_mb(children.before_bytes), rounded_mb(children.after_bytes)
+        yield f"Children: {children.count}, before {before} MB, now {now} MB"
+    if isinstance(measurement, CellRecord) and measurement.owners:
+        held = (
+            f"{_clipped(owner.name, _NAME)} {rounded_mb(owner.size_bytes)} MB on {owner.device}"
+            for owner in measurement.owners
+        )
+        yield f"Held by: {', '.join(held)}"
+    if always or children or any(usage.peak.quality != "exact" for _, usage in usages):
+        yield f"Peaks in MB: {', '.join(f'{name} {_peak(usage.peak)}' for name, usage in usages)}"
+
+
+def _peak(peak: Peak) -> str:
+    lo, grain = rounded_mb(peak.lo_bytes), rounded_mb(peak.precision_bytes)
+    if peak.quality == "exact":
+        return f"{lo} exactly" if not grain else f"{lo}, exact to {grain}"
+    return f"at least {lo}" if peak.hi_bytes is None else f"{lo} to {rounded_mb(peak.hi_bytes)}"
+
+
+def _out_of_memory(card: OutOfMemory, room: int) -> str:
     """The card of a cell that died for want of memory, with as many owners as have room."""
-    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
-    if card is None:
-        return ""
     figures = "".join(
         f"<tr><th>{name}</th><td>{'n/a' if size_bytes is None else rounded_mb(size_bytes)}</td></tr>"
         for name, size_bytes in out_of_memory_rows(card)
     )
-    after = f"</tbody></table><p>{escape(out_of_memory_hidden(card))}</p><p>{escape(card.advice)}</p>"
+    advice = f"<p>{_fitted(card.advice, min(_CARD // 2, room - len('<p></p>')))}</p>"
+    after = f"</tbody></table><p>{escape(out_of_memory_hidden(card))}</p>{advice}"
     before = f"<table><caption>Out of memory on {escape(card.device)}, MB</caption><tbody>{figures}"
+    if _size(before + after) > room:
+        return advice
     for owner in card.owners:
-        name = escape(owner.name if len(owner.name) <= _NAME else owner.name[: _NAME - 1] + "…")
+        name = escape(_clipped(owner.name, _NAME))
         row = f"<tr><th>{name}</th><td>{rounded_mb(owner.size_bytes)}</td></tr>"
-        if len((before + row + after).encode()) <= _CARD:
+        if _size(before + row + after) <= room:
             before += row
     return before + after
+
+
+def _fitted(words: str, room: int) -> str:
+    """Escaped, and shortened to so many bytes."""
+    told = escape(words)
+    if _size(told) <= room:
+        return told
+    words = words[: max(0, room)]
+    while words and _size(told := escape(words) + "…") > room:
+        words = words[:-1]
+    return told if words else ""
+
+
+def _clipped(words: str, characters: int) -> str:
+    return words if len(words) <= characters else words[: characters - 1] + "…"
+
+
+def _size(markup: str) -> int:
+    return len(markup.encode("utf-8", "surrogatepass"))

@@ -8,7 +8,7 @@ from ..records import DRIVER, CellRecord
 from ..units import MB, rounded_mb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ..records import (
         ChildrenUsage,
@@ -20,23 +20,35 @@ if TYPE_CHECKING:
         Owner,
         Peak,
         RamUsage,
+        Timeline,
         Usage,
     )
 
 _NAMED = 8  # owners
+_SCARCE = 0.05  # of a device's memory
+_LONG_S = 2.0  # the course of a shorter scope is not drawn
 
 
-def report(measurement: Measurement, *, compact: bool = False) -> str:
+def report(
+    measurement: Measurement, *, compact: bool = False, course: Callable[[Timeline], str] | None = None
+) -> str:
     """The report of one scope, without a newline at the end.
 
     Args:
         measurement: A `Measurement` or a `CellRecord`.
         compact: On one line.
+        course: How to draw the course of a long scope's memory behind each row of the table.
     """
-    lines = [_compact(measurement) if compact else _table(measurement)]
+    lines = [_compact(measurement) if compact else _table(measurement, course)]
     if isinstance(measurement, CellRecord) and measurement.out_of_memory is not None:
         lines.append(out_of_memory(measurement.out_of_memory))
     return "\n".join(lines)
+
+
+def so_far(measurement: Measurement) -> str:
+    """A scope that still runs, on one line."""
+    head = f"{measurement.label}: {measurement.time_s:.0f} s so far"
+    return " | ".join([head, *_row_by_row(measurement), *measurement.notes])
 
 
 def out_of_memory(card: OutOfMemory) -> str:
@@ -114,12 +126,25 @@ def _listed(sizes: Iterable[tuple[str, int | None]]) -> str:
     )
 
 
-def rows(measurement: Measurement) -> Iterator[tuple[str, tuple[str, str, str], str]]:
-    """The report's rows: a name, three figures in MB (consumed, peaked, used), and remarks."""
-    gen = measurement.gen
-    yield "Gen", _figures(gen, gen.after_bytes), _joined(_peak_remark(gen.peak), *_ram_remarks(measurement))
+def rows(
+    measurement: Measurement, course: Callable[[Timeline], str] | None = None
+) -> Iterator[tuple[str, tuple[str, str, str], str]]:
+    """The report's rows: a name, three figures in MB (consumed, peaked, used), and remarks.
+
+    Args:
+        measurement: What was measured.
+        course: How to draw the course of a long scope's memory.
+    """
+    draw = course if course and measurement.time_s >= _LONG_S else _undrawn
+    gen, remarks = measurement.gen, _ram_remarks(measurement)
+    yield "Gen", _figures(gen, gen.after_bytes), _joined(_peak_remark(gen.peak), *remarks, draw(gen.timeline))
     for gpu in measurement.gpus:
-        yield device_name(gpu, measurement.gpus), _device_figures(gpu), _joined(*_device_remarks(gpu))
+        remarks = *_device_remarks(gpu), draw(gpu.timeline)
+        yield device_name(gpu, measurement.gpus), _device_figures(gpu), _joined(*remarks)
+
+
+def _undrawn(_: Timeline) -> str:
+    return ""
 
 
 def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
@@ -178,9 +203,9 @@ def diagnoses(found: Sequence[Diagnosis]) -> str:
     return "\n".join(lines)
 
 
-def _table(measurement: Measurement) -> str:
+def _table(measurement: Measurement, course: Callable[[Timeline], str] | None) -> str:
     lines = [f"RAM: Consumed Peaked  Used Total in {measurement.time_s:0.3f}s ({measurement.label})"]
-    for name, (consumed, peaked, used), remarks in rows(measurement):
+    for name, (consumed, peaked, used), remarks in rows(measurement, course):
         lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{_after(remarks)}")
     if ended := outcome(measurement):
         lines[1] += f"  {ended}"
@@ -188,11 +213,14 @@ def _table(measurement: Measurement) -> str:
 
 
 def _compact(measurement: Measurement) -> str:
-    parts = [
-        f"{name}: {'/'.join(figures)} MB{_after(remarks)}" for name, figures, remarks in rows(measurement)
-    ]
-    parts += [f"{measurement.time_s:0.3f}s", f"{measurement.label} (Consumed/Peaked/Used Total)"]
-    return " | ".join([*parts, *filter(None, [outcome(measurement)]), *measurement.notes])
+    parts = [f"{measurement.time_s:0.3f}s", f"{measurement.label} (Consumed/Peaked/Used Total)"]
+    parts += filter(None, [outcome(measurement)])
+    return " | ".join([*_row_by_row(measurement), *parts, *measurement.notes])
+
+
+def _row_by_row(measurement: Measurement) -> Iterator[str]:
+    for name, figures, remarks in rows(measurement):
+        yield f"{name}: {'/'.join(figures)} MB{_after(remarks)}"
 
 
 def _figures(usage: Usage, used_bytes: int | None) -> tuple[str, str, str]:
@@ -212,6 +240,8 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
         yield "(nobody tells which process uses it)"
     if gpu.context_bytes >= MB:
         yield f"+ context {rounded_mb(gpu.context_bytes)} MB"
+    if nearly_full(gpu):
+        yield f"(headroom {rounded_mb(gpu.headroom_bytes or 0)} MB)"
     if abs(gpu.unattributed_bytes) >= MB:
         yield f"({rounded_mb(gpu.unattributed_bytes):+} MB outside the allocator, nobody tells whose)"
     now_bytes, before_bytes = gpu.neighbours_bytes, gpu.neighbours_before_bytes
@@ -219,6 +249,13 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
         yield f"(other processes {rounded_mb(now_bytes)} MB)"
     if gpu.metrics:
         yield f"({', '.join(map(_metric, gpu.metrics))})"
+
+
+def nearly_full(gpu: DeviceUsage) -> bool:
+    """Whether this process can hardly allocate any more on a device that it uses."""
+    if gpu.headroom_bytes is None or not gpu.total_bytes or not gpu.after_bytes:
+        return False
+    return gpu.headroom_bytes < gpu.total_bytes * _SCARCE
 
 
 def _metric(metric: Metric) -> str:
