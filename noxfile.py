@@ -1,7 +1,8 @@
-"""How the tests run. `nox` alone runs both lanes; `nox -l` lists the rest.
+"""How the tests run. `nox` alone runs the first three; `nox -l` lists the rest.
 
 plain       torch is not installed; NVML is simulated
 simgpu      the CUDA build of torch, on a simulated GPU (tests/simgpu)
+training    the same with fastai, Lightning, transformers and Keras
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
@@ -16,7 +17,7 @@ import nox
 from nox.command import CommandFailed
 
 nox.needs_version = ">=2024.3"
-nox.options.sessions = ["plain", "simgpu"]
+nox.options.sessions = ["plain", "simgpu", "training"]
 nox.options.reuse_venv = "yes"
 
 # The CUDA wheel without the gigabytes of NVIDIA's packages: tests/simgpu stands in for them.
@@ -24,6 +25,13 @@ nox.options.reuse_venv = "yes"
 TORCH = ["torch===2.13.0"]
 TORCHES = {"2.6": ["torch===2.6.0"], "2.13": TORCH, "newest": ["--upgrade", "torch"]}
 TORCH_NEEDS = ["filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "numpy"]
+
+# Those that would bring the complete torch come alone, and what they need by name.
+TRAINING = ["fastai", "lightning", "torchmetrics", "accelerate"]
+TRAINING_NEEDS = [
+    *("transformers", "keras", "fastdownload", "fasttransform", "lightning-utilities", "cloudpickle"),
+    *("matplotlib", "pillow", "requests", "scikit-learn", "scipy", "tqdm"),
+]
 
 
 @nox.session
@@ -40,26 +48,35 @@ def simgpu(session):
 
 
 @nox.session
+def training(session):
+    """The callbacks in real trainings, on the CPU and on the simulated GPU."""
+    simulate(session, TORCH, "training", TRAINING, TRAINING_NEEDS)
+
+
+@nox.session
 @nox.parametrize("version", list(TORCHES))
 def torch(session, version):
     """The same under torch from the oldest supported to the newest."""
     simulate(session, TORCHES[version])
 
 
-def simulate(session, wheel):
-    """The second lane, with this torch."""
+def simulate(session, wheel, markers="torch or gpu", alone=(), needs=()):
+    """The tests so marked, on the simulated GPU with this torch, and with these distributions besides.
+
+    Those of `alone` are installed without what they require.
+    """
     probe = "import simgpu; print('why not:', simgpu.why_not())"
     said = session.run("python", "-c", probe, env={"PYTHONPATH": "tests"}, silent=True)
     reason = said.rpartition("why not: ")[2].strip()
     if reason != "None":
         did_not_run(session, reason)
     try:
-        session.install("--no-deps", *wheel)  # does nothing when it is there
-        session.install(*TORCH_NEEDS)
+        session.install("--no-deps", *wheel, *alone)  # does nothing when it is there
+        session.install(*TORCH_NEEDS, *needs)
     except CommandFailed:
         did_not_run(session, f"pip cannot install {wheel[-1]}")
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "-m", "torch or gpu", *session.posargs)
+    session.run("python", "-m", "pytest", "-m", markers, *session.posargs)
 
 
 @nox.session

@@ -41,12 +41,15 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
         self._epoch = EpochScope()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Training begins."""
+        """Training begins; in the middle of an epoch, where a checkpoint was written there."""
         self._epoch.within(caller("lightning.pytorch", "fit"))
+        self._number = trainer.current_epoch
+        self._epoch.begin()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """An epoch begins, and the one before ends."""
-        self._end(trainer)
+        if trainer.current_epoch != self._number:
+            self._end(trainer)
         self._number = trainer.current_epoch
         self._epoch.begin()
 

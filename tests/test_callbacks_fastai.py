@@ -1,0 +1,463 @@
+"""fastai's PeakMemMetric, in real fits: each row of the original's contract is quoted by its test."""
+
+import inspect
+import io
+import re
+import subprocess
+import sys
+import textwrap
+from contextlib import redirect_stdout
+
+import pytest
+import torch
+from fastai.basics import (
+    Callback,
+    CancelEpochException,
+    CancelTrainException,
+    CancelValidException,
+    DataLoader,
+    DataLoaders,
+    Learner,
+    Recorder,
+    load_learner,
+    mae,
+)
+from fastai.callback.all import CSVLogger, ProgressCallback, SaveModelCallback
+from memory import MB, Block, blip
+from torch import nn
+
+from ipygpulogger.callbacks.mem import PeakMemMetric
+from ipygpulogger.machine import machine
+from ipygpulogger.scope import Scope
+
+pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
+
+COLUMNS = ["cpu used", "peak", "gpu used", "peak"]
+GRAIN_MB = 2  # resident memory: pages of fastai's own come and go
+
+
+class Numbers(torch.utils.data.Dataset):
+    """A line through the origin."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        return torch.tensor([float(i)]), torch.tensor([2.0 * i])
+
+    def new_empty(self):
+        return self
+
+
+def loaders(device="cpu"):
+    device = torch.device(device)
+    return DataLoaders(*(DataLoader(Numbers(), bs=8, device=device) for _ in range(2)), device=device)
+
+
+def doing(order=0, **events):
+    """A callback of the user's that does something at some events, told the callback itself."""
+    return type("Doing", (Callback,), {"order": order, **events})()
+
+
+def learner(*cbs, device="cpu", **options):
+    """Warm: what the first fit alone takes is behind it."""
+    found = Learner(loaders(device), nn.Linear(1, 1), loss_func=nn.MSELoss(), **options)
+    with found.no_bar(), found.no_logging():
+        found.fit(1)
+    return found.add_cbs(cbs)
+
+
+def quietly(call, *words, **options):
+    said = io.StringIO()
+    with redirect_stdout(said):
+        call(*words, **options)
+    return said.getvalue()
+
+
+def rows(learn):
+    """The four figures of every epoch as the recorder has them."""
+    return [row[-4:] for row in learn.recorder.values]
+
+
+def near(found, truth):
+    *cpu, gpu_used, gpu_peak = found
+    assert (gpu_used, gpu_peak) == truth[2:], (found, truth)
+    assert all(abs(a - b) <= GRAIN_MB for a, b in zip(cpu, truth, strict=False)), (found, truth)
+
+
+def tensor(size_mb, device="cuda"):
+    """Half a megabyte more, so that what the training holds beside it moves no figure."""
+    return torch.empty(size_mb * MB + MB // 2, dtype=torch.uint8, device=device)
+
+
+def original():
+    """Whether torch's function is its own; ours takes its place while a scope is open."""
+    return inspect.isbuiltin(torch._C._cuda_memoryStats)
+
+
+# -- the contract, row by row --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["instance", "class", "added", "fit"])
+def test_used_as(way):
+    """Contract: used as `callback_fns=PeakMemMetric` or `learn.callbacks.append(PeakMemMetric(learn))`; today `cbs`."""
+    if way in {"instance", "class"}:
+        cbs = PeakMemMetric() if way == "instance" else PeakMemMetric
+        learn = Learner(loaders(), nn.Linear(1, 1), loss_func=nn.MSELoss(), cbs=cbs)
+    else:
+        learn = Learner(loaders(), nn.Linear(1, 1), loss_func=nn.MSELoss())
+    if way == "added":
+        learn.add_cb(PeakMemMetric(learn))
+    said = quietly(learn.fit, 1, cbs=PeakMemMetric() if way == "fit" else None)
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *COLUMNS, "time"]
+    assert re.search(r"epoch +train_loss +valid_loss +cpu used +peak +gpu used +peak +time", said)
+    assert len(rows(learn)) == 1
+
+
+def test_the_names_are_exact():
+    """Contract: `add_metric_names(['cpu used', 'peak', 'gpu used', 'peak'])`, exact strings, 'peak' twice, after the metrics."""
+    learn = learner(PeakMemMetric(), metrics=[mae])
+    quietly(learn.fit, 1)
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "mae", *COLUMNS, "time"]
+
+
+def test_four_ints_in_mb():
+    """Contract: on_epoch_end adds [cpu_used, cpu_peak, gpu_used, gpu_peak], 4 ints MB, to the row that is shown."""
+    kept = []
+    learn = learner(PeakMemMetric(), doing(before_train=lambda _: kept.append(Block(64)) or blip(200)))
+    said = quietly(learn.fit, 2)
+    for figures in rows(learn):
+        assert [type(figure) for figure in figures] == [int] * 4
+        near(figures, (64, 200, 0, 0))
+    shown = re.findall(r"\d\d:\d\d", said.splitlines()[-1])
+    assert shown
+    table = [line for line in said.replace("\r", "\n").splitlines() if re.match(r"[01] +\d+\.", line)]
+    assert [[int(word) for word in line.split()[3:7]] for line in table] == [list(row) for row in rows(learn)]
+    for block in kept:
+        block.free()
+
+
+def test_the_cpu_peak_is_what_was_needed_on_top():
+    """Decision C10: the document says both peaks are overhead on top of used, the code's was absolute: overhead."""
+    kept = []
+    learn = learner(PeakMemMetric(), doing(before_train=lambda _: blip(200) or kept.append(Block(64))))
+    quietly(learn.fit, 1)
+    near(rows(learn)[0], (64, 136, 0, 0))
+    kept[0].free()
+
+
+def test_cpu_is_resident_memory():
+    """Decision C14: the CPU figures are resident memory with the kernel's high-water mark, which misses no moment."""
+    learn = learner(PeakMemMetric(), doing(after_batch=lambda _: blip(100)))  # tracemalloc sees no mmap
+    quietly(learn.fit, 1)
+    near(rows(learn)[0], (0, 100, 0, 0))
+
+
+def test_without_cuda():
+    """Contract: the constructor asserts CUDA; decision: without it the GPU columns are 0, as its CPU sibling needed none."""
+    learn = learner(PeakMemMetric())
+    quietly(learn.fit, 2)
+    assert [tuple(row[2:]) for row in rows(learn)] == [(0, 0), (0, 0)]
+
+
+def test_on_a_machine_without_a_driver(driverless_env):
+    """Where there is no GPU at all, PeakMemMetric trains and fills its columns."""
+    program = """
+        import torch
+        from fastai.basics import *
+        from ipygpulogger.callbacks.mem import PeakMemMetric
+        assert not torch.cuda.is_available()
+        numbers = [(torch.tensor([float(i)]), torch.tensor([2.0 * i])) for i in range(16)]
+        dls = DataLoaders(*(DataLoader(numbers, bs=8) for _ in range(2)))
+        learn = Learner(dls, nn.Linear(1, 1), loss_func=nn.MSELoss(), cbs=PeakMemMetric())
+        learn.fit(1)
+        print("row:", learn.recorder.values[0][-2:])
+    """
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
+        env=driverless_env, capture_output=True, text=True, check=True, timeout=200,
+    ).stdout  # fmt: skip
+    assert "row: [0, 0]" in said
+
+
+def test_gpu_figures(cuda):
+    """Contract: gpu_used is used after minus before, gpu_peak what was needed on top, never negative, also given back."""
+    kept = []
+
+    def work(self):
+        if self.epoch == 0:
+            kept.append(tensor(64))
+            tensor(300)
+        elif self.epoch == 1:
+            tensor(32)
+        else:
+            kept.clear()
+
+    learn = learner(PeakMemMetric(), doing(before_train=work), device="cuda")
+    quietly(learn.fit, 3)
+    assert [tuple(row[2:]) for row in rows(learn)] == [(64, 300), (0, 32), (-64, 0)]
+
+
+def test_what_the_cache_holds_is_no_peak(cuda):
+    """Where the original counted leftover cache as peak, what was freed before the epoch is in none of its figures."""
+    learn = learner(device="cuda")
+    tensor(500)  # 500 MB stay cached
+    quietly(learn.fit, 1, cbs=PeakMemMetric())
+    assert tuple(rows(learn)[0][2:]) == (0, 0)
+
+
+def test_the_learners_own_device(cuda):
+    """GPU is the device that the learner trains on, not the current one."""
+    torch.empty(1, device="cuda:0")
+    work = doing(before_train=lambda _: tensor(96, "cuda:1") is None)
+    learn = learner(PeakMemMetric(), work, device="cuda:1")
+    assert torch.cuda.current_device() == 0
+    quietly(learn.fit, 1)
+    assert tuple(rows(learn)[0][2:]) == (0, 96)
+
+
+# -- where memory is counted -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [-200, 0, 48])
+@pytest.mark.parametrize(
+    "event",
+    [
+        "before_epoch",
+        "before_train",
+        "before_batch",
+        "after_train",
+        "before_validate",
+        "after_validate",
+        "after_epoch",
+    ],
+)
+def test_whatever_an_epoch_does_is_in_its_row(event, order):
+    """Training, validation and what callbacks do at either end of an epoch, in any order up to the row's writing."""
+    happened = []
+
+    def work(self):
+        if self.epoch == 1 and not happened:
+            happened.append(blip(120))
+
+    learn = learner(PeakMemMetric(), doing(order, **{event: work}))
+    quietly(learn.fit, 3)
+    assert happened
+    for figures, peak in zip(rows(learn), (0, 120, 0), strict=True):
+        near(figures, (0, peak, 0, 0))
+
+
+def test_two_learners_nested():
+    """A fit within a fit has its own rows, and the outer's row holds what the inner took."""
+    inner = learner(PeakMemMetric(), doing(before_train=lambda _: blip(60)))
+    outer = learner(PeakMemMetric(), doing(before_train=lambda _: quietly(inner.fit, 2)))
+    quietly(outer.fit, 2)
+    for learn in (inner, outer):
+        assert len(rows(learn)) == 2
+        for figures in rows(learn):
+            near(figures, (0, 60, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        ("before_batch", CancelTrainException),
+        ("before_validate", CancelValidException),
+        ("after_train", CancelEpochException),
+    ],
+)
+@pytest.mark.parametrize("metrics", [[], [mae]])
+def test_a_cancelled_epoch_keeps_its_columns(event, error, metrics):
+    """Where fastai's row is short, for what it skipped has no value, the figures stand under their own names."""
+
+    def cancel(self):
+        if self.training or event != "before_batch":
+            blip(50)
+            raise error
+
+    learn = learner(PeakMemMetric(), doing(**{event: cancel}), metrics=metrics)
+    quietly(learn.fit, 2)
+    for row in learn.recorder.values:
+        assert len(row) == len(learn.recorder.metric_names) - 2
+        near(row[-4:], (0, 50, 0, 0))
+
+
+# -- fastai goes on as it did ----------------------------------------------------------------------------
+
+
+def test_validate_returns_what_it_did():
+    """`learn.validate()` is no epoch: it returns loss and metrics alone, and has no row."""
+    learn = learner(PeakMemMetric(), metrics=[mae])
+    assert len(learn.validate()) == 2
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "mae", "time"]
+    quietly(learn.fit, 1)
+    assert len(learn.validate()) == 2
+    assert learn.peak_mem_metric.history[0].label == "epoch 0"
+    assert len(learn.peak_mem_metric.history) == 1
+    predictions, _ = learn.get_preds()
+    assert len(predictions) == 16
+
+
+def test_a_validation_within_an_epoch_ends_nothing():
+    """`validate` and `get_preds` called by a callback neither end the epoch nor begin another."""
+
+    def work(self):
+        self.learn.get_preds(inner=True)
+        blip(70)
+
+    peaks = PeakMemMetric()
+    learn = learner(peaks, doing(after_train=work))
+    quietly(learn.fit, 2)
+    assert len(peaks.history) == 2
+    for figures in rows(learn):
+        near(figures, (0, 70, 0, 0))
+
+
+def test_fits_of_every_kind():
+    """`fit` again, `fit_one_cycle`, `lr_find`: each has its own rows and names, and none is left open."""
+    peaks = PeakMemMetric()
+    learn = learner(peaks)
+    for fit, epochs in [(learn.fit, 2), (learn.fit, 1), (learn.fit_one_cycle, 2), (learn.fine_tune, 1)]:
+        quietly(fit, epochs)
+        assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *COLUMNS, "time"]
+        assert [len(row) for row in learn.recorder.values] == [6] * epochs
+    before = learn.model.weight.item()
+    quietly(learn.lr_find, show_plot=False, num_it=20, stop_div=False)
+    assert learn.model.weight.item() == before
+    assert not machine()._scopes
+
+
+def test_the_callbacks_that_read_the_recorder(tmp_path):
+    """CSVLogger writes the columns, SaveModelCallback finds its metric, a graph and the recorder's options stay whole."""
+    learn = learner(PeakMemMetric(), metrics=[mae], path=tmp_path)
+    quietly(
+        learn.fit, 2, cbs=[CSVLogger(tmp_path / "log.csv"), SaveModelCallback(monitor="mae"), doing(order=-5)]
+    )
+    names, *lines = (tmp_path / "log.csv").read_text().splitlines()
+    assert names.split(",") == ["epoch", "train_loss", "valid_loss", "mae", *COLUMNS, "time"]
+    assert [[int(word) for word in line.split(",")[4:8]] for line in lines] == [
+        list(row) for row in rows(learn)
+    ]
+
+
+@pytest.mark.parametrize("options", [{"add_time": False}, {"train_metrics": True}, {"valid_metrics": False}])
+def test_the_recorders_own_options(options):
+    """However the recorder is set, names and figures stand in the same places."""
+    peaks = PeakMemMetric()
+    learn = learner(metrics=[mae])
+    learn.remove_cb(Recorder).add_cbs([Recorder(**options), peaks, doing(before_train=lambda _: blip(40))])
+    quietly(learn.fit, 2)
+    names = [name for name in learn.recorder.metric_names if name not in ("epoch", "time")]
+    for row in learn.recorder.values:
+        assert len(row) == len(names)
+        near(row[names.index("cpu used") :][:4], (0, 40, 0, 0))
+
+
+def test_without_a_recorder_or_a_progress_bar():
+    """Where fastai's own callbacks are gone, the epochs are in the callback's history."""
+    peaks = PeakMemMetric()
+    learn = Learner(loaders(), nn.Linear(1, 1), loss_func=nn.MSELoss(), cbs=peaks)
+    learn.remove_cbs([ProgressCallback, Recorder])
+    learn.fit(2)
+    assert [record.label for record in peaks.history] == ["epoch 0", "epoch 1"]
+
+
+def test_names_that_loggers_keep_apart():
+    """Who logs by name gives four different names."""
+    learn = learner(PeakMemMetric(names=("ram", "ram peak", "vram", "vram peak")))
+    quietly(learn.fit, 1)
+    assert learn.recorder.metric_names[-5:-1] == ["ram", "ram peak", "vram", "vram peak"]
+
+
+def test_a_learner_is_exported_and_copied(tmp_path):
+    """`learn.export()` takes the callback along, in the middle of an epoch too, and what is loaded trains on."""
+
+    def export(self):
+        assert peaks._epoch.is_open()
+        self.learn.export(tmp_path / "learner.pkl")
+
+    peaks = PeakMemMetric()
+    learn = learner(peaks)
+    quietly(learn.fit, 2, cbs=Exports(export))
+    found = load_learner(tmp_path / "learner.pkl").remove_cb(Exports)
+    found.dls = loaders()
+    quietly(found.fit, 1)
+    assert [record.label for record in found.peak_mem_metric.history] == ["epoch 0", "epoch 0"]
+    assert [record.label for record in peaks.history] == ["epoch 0", "epoch 1"]
+
+
+class Exports(Callback):
+    """Does something at an epoch's end, and is left behind when the learner is pickled."""
+
+    def __init__(self, do):
+        self.do = do
+
+    def after_epoch(self):
+        self.do(self)
+
+    def __getstate__(self):
+        return {}
+
+
+# -- interrupted -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("event", ["before_epoch", "before_batch", "before_validate", "after_epoch"])
+def test_an_interrupted_fit_leaves_nothing(event, error):
+    """A fit that dies is over at the next scope; its epoch is told nowhere, and the next fit is whole."""
+    dies = [True]
+
+    def die(self):
+        if dies and self.epoch == 1:
+            raise error("on purpose")
+
+    peaks = PeakMemMetric()
+    learn = learner(peaks, doing(60, **{event: die}))
+    learn.remove_cb(ProgressCallback)  # fastai's own keeps the logger of a fit that died
+    with pytest.raises(error):
+        learn.fit(3)
+    Scope().open().close()
+    assert not machine()._scopes
+    assert len(peaks.history) == (2 if event == "after_epoch" else 1)
+    dies.clear()
+    said = quietly(learn.fit, 1)
+    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *COLUMNS, "time"]
+    assert len(learn.recorder.values) == 1
+    assert len(said.splitlines()) == 1
+
+
+def test_an_interrupted_fit_leaves_torch_alone(cuda):
+    """On a GPU the sampler's next look ends it: no scope, no thread, no function of torch's that is ours."""
+
+    def die(self):
+        assert not original()
+        raise KeyboardInterrupt
+
+    learn = learner(PeakMemMetric(), doing(before_batch=die), device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    assert original()
+    with pytest.raises(KeyboardInterrupt):
+        quietly(learn.fit, 2)
+    machine()._sample()
+    assert not machine()._scopes
+    assert machine().sampler._thread is None
+    torch.cuda.reset_peak_memory_stats()
+    assert original()
+
+
+def test_the_next_fit_closes_what_the_last_left():
+    """The same callback in a new fit: one scope, whatever the last fit left behind."""
+    seen = []
+
+    def work(self):
+        seen.append(len(machine()._scopes))
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    learn = learner(PeakMemMetric(), doing(before_train=work))
+    for outcome in (pytest.raises(KeyboardInterrupt), redirect_stdout(io.StringIO())):
+        with outcome:
+            quietly(learn.fit, 1)
+    assert seen == [1, 1]
+    assert not machine()._scopes

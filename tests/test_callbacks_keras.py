@@ -1,0 +1,217 @@
+"""Keras's PeakMemCallback, in real fits with torch behind Keras, on the CPU and on the simulated GPU."""
+
+import copy
+import csv
+import inspect
+import os
+import pickle
+
+import pytest
+import torch
+from memory import MB, Block, blip
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+import keras
+import numpy as np
+
+from ipygpulogger.callbacks.keras import PeakMemCallback
+from ipygpulogger.machine import machine
+from ipygpulogger.scope import Scope
+
+pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
+
+NAMES = ["mem_cpu_used_mb", "mem_cpu_peak_mb", "mem_gpu_used_mb", "mem_gpu_peak_mb"]
+GRAIN_MB = 2  # resident memory: pages of Keras's own come and go
+X = np.arange(16, dtype="float32")[:, None]
+
+
+class Does(keras.callbacks.Callback):
+    """Something at one event of one epoch, or of every one."""
+
+    def __init__(self, event, do, epoch=None):
+        super().__init__()
+        self.epoch, self.wanted = None, epoch
+        hook = getattr(self, event)
+
+        def act(*words, **options):
+            hook(*words, **options)
+            if self.wanted in (None, self.epoch):
+                do()
+
+        setattr(self, event, act)
+
+    def on_epoch_begin(self, epoch, _=None):
+        self.epoch = epoch
+
+
+class Still(keras.Model):
+    """Trains without computing, for the simulated GPU computes nothing, and does what a test says."""
+
+    def __init__(self, does):
+        super().__init__()
+        self.dense, self.does = keras.layers.Dense(1), does
+
+    def build(self, shape):
+        self.dense.build(shape)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, _):
+        self.does("train")
+        return {"loss": 0.0}
+
+    def test_step(self, _):
+        self.does("test")
+        return {"loss": 0.0}
+
+
+def fit(*callbacks, model=None, epochs=3, **options):
+    """The history of a fit on the CPU, and its peaks."""
+    peaks = PeakMemCallback()
+    with keras.device("cpu"):
+        if model is None:
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        found = model.fit(
+            X, 2 * X, batch_size=8, epochs=epochs, validation_data=(X, X), callbacks=[*callbacks, peaks],
+            **{"verbose": 0} | options,
+        )  # fmt: skip
+    return found, peaks
+
+
+def near(found, truth):
+    *cpu, gpu_used, gpu_peak = found
+    assert (gpu_used, gpu_peak) == truth[2:], (found, truth)
+    assert all(abs(a - b) <= GRAIN_MB for a, b in zip(cpu, truth, strict=False)), (found, truth)
+
+
+def tensor(size_mb):
+    """Half a megabyte more, so that what the training holds beside it moves no figure."""
+    return torch.empty(size_mb * MB + MB // 2, dtype=torch.uint8, device="cuda")
+
+
+def test_the_figures_are_in_the_logs(tmp_path, capsys):
+    """In what `fit` returns, in a CSVLogger after us and in the progress bar, once per epoch."""
+    kept = []
+    peaks, path = PeakMemCallback(), tmp_path / "log.csv"
+    work = Does("on_train_batch_end", lambda: kept.append(Block(32)) or blip(100))
+    found, last = fit(work, peaks, keras.callbacks.CSVLogger(path), verbose=2)
+    truth = [tuple(record.memory()) for record in peaks.history]
+    for figures in truth[1:]:
+        near(figures, (64, 100, 0, 0))  # two batches
+    assert [found.history[name] for name in NAMES] == [
+        list(column) for column in zip(*map(tuple, (r.memory() for r in last.history)), strict=True)
+    ]
+    with path.open(newline="") as lines:
+        logged = list(csv.DictReader(lines))
+    assert [tuple(int(row[name]) for name in NAMES) for row in logged] == truth
+    assert {"loss", "val_loss"} < set(logged[0])
+    assert capsys.readouterr().out.count("mem_gpu_peak_mb: ") == 3
+    for block in kept:
+        block.free()
+
+
+@pytest.mark.parametrize(
+    "event", ["on_epoch_begin", "on_train_batch_begin", "on_test_begin", "on_test_batch_end", "on_epoch_end"]
+)
+def test_whatever_an_epoch_does_is_in_its_figures(event):
+    """Training, validation and other callbacks between an epoch's ends belong to it and to no other."""
+    peaks = PeakMemCallback()
+    work = Does(event, lambda: blip(120), epoch=1)
+    fit(*([work, peaks] if event == "on_epoch_end" else [peaks, work]))
+    near(peaks.history[1].memory(), (0, 120, 0, 0))
+    near(peaks.history[2].memory(), (0, 0, 0, 0))
+
+
+def test_a_fit_within_a_fit():
+    """An inner fit has its own figures, and the outer epoch holds what it took."""
+    inner = []
+    work = Does("on_train_batch_end", lambda: blip(60))
+    again = Does("on_test_end", lambda: inner.append(fit(work, epochs=2)[1]), epoch=1)
+    outer = PeakMemCallback()
+    fit(outer, again)
+    near(inner[0].history[1].memory(), (0, 60, 0, 0))
+    assert abs(outer.history[1].memory().cpu_peak - 60) <= GRAIN_MB
+    assert (len(outer.history), len(inner[0].history)) == (3, 2)
+
+
+def test_the_models_own_device(cuda):
+    """On a GPU the figures are those of the device that the model is on; validation is in its epoch."""
+    kept = []
+    peaks = PeakMemCallback()
+    with keras.device("cuda:0"):
+        model = Still(lambda step: kept.append(tensor(16)) if step == "train" else tensor(80) is None)
+        model.build((None, 1))
+        model.compile("sgd", "mse")
+        model.fit(X, X, batch_size=8, epochs=2, validation_data=(X, X), callbacks=[peaks], verbose=0)
+    assert peaks.history[1].memory()[2:] == (33, 80)  # two steps of 16.5 MB
+    kept.clear()
+
+
+def test_a_training_on_the_cpu_has_no_gpu_figures(cuda):
+    """Where a GPU is there and the model is not on it, its figures are 0."""
+    _, peaks = fit(Does("on_train_batch_end", lambda: tensor(16) is None))
+    assert {record.memory()[2:] for record in peaks.history} == {(0, 0)}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+@pytest.mark.parametrize("event", ["on_train_batch_end", "on_test_begin"])
+def test_an_interrupted_fit_leaves_nothing(event, error):
+    """A fit that dies is over at the next scope; its epoch is told nowhere, and the same callback measures the next."""
+
+    def die():
+        raise error
+
+    peaks = PeakMemCallback()
+    with pytest.raises(error):
+        fit(peaks, Does(event, die, epoch=1))
+    Scope().open().close()
+    assert not machine()._scopes
+    assert [record.label for record in peaks.history] == ["epoch 0"]
+    found, _ = fit(peaks, epochs=1)
+    assert [record.label for record in peaks.history] == ["epoch 0", "epoch 0"]
+    assert all(len(found.history[name]) == 1 for name in NAMES)
+
+
+def test_an_interrupted_fit_leaves_torch_alone(cuda):
+    """On a GPU the sampler's next look ends it: no scope, no thread, no function of torch's that is ours."""
+
+    def die():
+        assert not inspect.isbuiltin(torch._C._cuda_memoryStats)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(PeakMemCallback(), Does("on_train_batch_end", die))
+    machine()._sample()
+    assert not machine()._scopes
+    assert machine().sampler._thread is None
+    torch.cuda.reset_peak_memory_stats()
+    assert inspect.isbuiltin(torch._C._cuda_memoryStats)
+
+
+def test_evaluating_alone_is_no_epoch():
+    """`model.evaluate` and `model.predict` have no figures and leave nothing."""
+    found, _ = fit(epochs=1)
+    peaks = PeakMemCallback()
+    with keras.device("cpu"):
+        assert set(found.model.evaluate(X, X, callbacks=[peaks], verbose=0, return_dict=True)) == {"loss"}
+        found.model.predict(X, callbacks=[peaks], verbose=0)
+    assert peaks.history == []
+    assert not machine()._scopes
+
+
+def test_a_copy_in_the_middle_of_an_epoch():
+    """An open epoch does not stand in the way of copying or pickling the callback; the copy measures nothing."""
+    peaks, copies = PeakMemCallback(), []
+
+    def duplicate():
+        model, peaks._model = peaks._model, None
+        copies.extend([copy.deepcopy(peaks), pickle.loads(pickle.dumps(peaks))])
+        peaks._model = model
+
+    fit(peaks, Does("on_train_batch_end", duplicate), epochs=1)
+    assert len(copies) == 4
+    assert not any(one._epoch.is_open() for one in copies)
+    assert len(peaks.history) == 1
