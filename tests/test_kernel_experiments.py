@@ -1,0 +1,207 @@
+"""Experiments in a real Jupyter kernel: the same cell again, interrupts, Out, the kernel's end."""
+
+import re
+
+import pytest
+from kernels import Kernel
+
+MB = 2**20
+STARTED = "*** Experiment started with the CPU-only backend"
+FINISHED = "*** Experiment finished in "
+REPORT = re.compile(
+    r"^･ RAM:  △Consumed    △Peaked    Used Total \| Exec time \d:\d\d:\d\d\.\d{3}\n"
+    r"･ CPU: ([ \d,-]{10}) ([ \d,]{10}) [ \d,]{10} MB \|(.*)\n",
+    re.MULTILINE,
+)
+GPU = re.compile(r"^･ GPU: ([ \d,-]{10}) ([ \d,]{10}) [ \d,]{10} MB \|$", re.MULTILINE)
+BLOCK = "b'x' * ({} << 20)"
+
+
+def deleted(ran):
+    """The variables that the cell's reports say were deleted."""
+    return re.findall(r"^Deleted: (.*)$", ran.stdout, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def the_kernel(driverless_env, tmp_path_factory):
+    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
+        asked = (
+            "import threading, os, gc\n"
+            "from ipygpulogger import machine, shell\n"
+            "from ipygpulogger.experiments import IPyExperimentsCPU\n"
+            "from ipygpulogger import experiments"
+        )
+        assert kernel.run(asked, silent=True).status == "ok"
+        yield kernel
+
+
+@pytest.fixture
+def kernel(the_kernel):
+    """A kernel without a GPU, in which nothing of ours runs before and after."""
+    yield the_kernel
+    the_kernel.run("for one in list(experiments._unfinished): one._abandon()", silent=True)
+    the_kernel.run("for name in ('exp', 'other', 'one'): globals().pop(name, None)", silent=True)
+    left = (
+        "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
+        " [len(machine.machine()._scopes), machine.machine()._holders, len(experiments._unfinished)],"
+        " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
+        " len(shell.CellEvents.of(get_ipython())._running)]"
+    )
+    assert the_kernel.value(left) == [[], [0, 0, 0], [], 0]
+
+
+def test_a_session(kernel):
+    """Banner and reports belong to their cells; the end deletes, tells, and is the last that is heard."""
+    ran = kernel.run("exp = IPyExperimentsCPU()")
+    assert STARTED in ran.stdout
+    assert len(REPORT.findall(ran.stdout)) == 1
+    ran = kernel.run("a = " + BLOCK.format(300) + "\nprint('mine')\n6 * 7")
+    assert ran.result == "42"
+    assert ran.stdout.startswith("mine\n･ RAM:")
+    (report,) = REPORT.findall(ran.stdout)
+    assert (int(report[0]), report[2]) == (300, "")
+    assert abs(kernel.value("exp.data.cpu.consumed") - 300 * MB) < 4 * MB
+    assert kernel.value("exp.get_var_names()") == ["a"]
+    (report,) = REPORT.findall(kernel.run("1 / 0").stdout)
+    assert report[2] == "  failed: ZeroDivisionError"
+    ran = kernel.run("exp.keep_var_names('data')\ndata = exp.finish()")
+    assert deleted(ran) == ["a"]
+    assert not REPORT.findall(ran.stdout)
+    consumed, reclaimed = kernel.value("data.cpu[:2]")
+    assert abs(consumed - 300 * MB) < 4 * MB
+    assert abs(reclaimed - 300 * MB) < 4 * MB
+    assert kernel.run("pass").kinds == []
+    kernel.run("del data", silent=True)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        "exp = IPyExperimentsCPU()",
+        "exp = IPyExperimentsCPU(cl_compact=False)  # edited",
+        "import asyncio\nawait asyncio.sleep(0)\nexp = IPyExperimentsCPU()",
+        "%time exp = IPyExperimentsCPU()",
+    ],
+)
+def test_the_constructors_cell_again(kernel, again):
+    """The old experiment ends before the new one begins; each deletes its own, and has its own figures."""
+    kernel.run("exp = IPyExperimentsCPU()")
+    kernel.run("a = " + BLOCK.format(300))
+    ran = kernel.run(again)
+    assert ran.stdout.index(FINISHED) < ran.stdout.index(STARTED)
+    assert ran.stdout.count(FINISHED) == ran.stdout.count(STARTED) == 1
+    assert "a" in deleted(ran)[0].split(", ")
+    assert len(REPORT.findall(ran.stdout)) == 1
+    assert ran.stderr == ""
+    kernel.run("b = " + BLOCK.format(100))
+    assert abs(kernel.value("exp.data.cpu.consumed") - 100 * MB) < 4 * MB
+    assert kernel.value("['a' in dir(), 'b' in dir()]") == [False, True]
+    ran = kernel.run("del exp")
+    assert deleted(ran) == ["b"]
+    assert ran.stdout.count(FINISHED) == 1
+
+
+def test_an_old_one_that_ends_late_disturbs_no_new_one(kernel):
+    """Made by a function, the new one begins first: variables and figures stay apart all the same."""
+    kernel.run("def make(): return IPyExperimentsCPU(cl_enable=False)", silent=True)
+    kernel.run("exp = make()")
+    kernel.run("a = " + BLOCK.format(300))
+    ran = kernel.run("exp = make()\nb = " + BLOCK.format(100))
+    assert ran.stdout.index(STARTED) < ran.stdout.index(FINISHED)
+    assert deleted(ran) == ["a"]
+    assert abs(kernel.value("exp.data.cpu.consumed") - 100 * MB) < 4 * MB
+    assert deleted(kernel.run("exp.finish();")) == ["b"]
+
+
+def test_an_experiment_that_out_holds_goes_on(kernel):
+    """Shown as a result, it is held by Out: giving its name away does not end it."""
+    kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
+    number = kernel.run("exp").reply["execution_count"]
+    ran = kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
+    assert FINISHED not in ran.stdout
+    assert kernel.value(f"[Out[{number}]._running, exp._running, Out[{number}] is exp]") == [
+        True,
+        True,
+        False,
+    ]
+    kernel.run(f"Out[{number}].finish(); exp.finish(); del exp, Out[{number}], _{number}, _")
+
+
+def test_outputs_are_let_go(kernel):
+    """What Out and _ hold of a deleted variable is memory that comes back."""
+    kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
+    kernel.run("class Big(bytes):\n    def __repr__(self): return 'big'\na = Big(300 << 20)")
+    kernel.run("a = Big(b'x' * (300 << 20))")
+    number = kernel.run("a").reply["execution_count"]
+    kernel.run("a")
+    kernel.run("exp.finish();")
+    assert kernel.value("exp.data.cpu.reclaimed >> 20") in (299, 300, 301)
+    assert kernel.value(f"[{number} in Out, '_{number}' in globals()]") == [False, False]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "import time\n    while True: time.sleep(0.01)",
+        "import asyncio\n    while True: await asyncio.sleep(0.01)",
+    ],
+    ids=["sync", "await"],
+)
+def test_an_interrupt_ends_the_block(kernel, block):
+    """Interrupted within `with`: the experiment has finished, and the interrupt is the user's."""
+    code = "with IPyExperimentsCPU() as one:\n    a = 1\n    print('under way')\n    " + block
+    asked = kernel.send(code)
+    kernel.wait_for_print(asked, "under way")
+    kernel.manager.interrupt_kernel()
+    ran = kernel.wait(asked)
+    assert ran.status == "error"
+    assert "a" in deleted(ran)[0].split(", ")
+    assert kernel.value("'a' in globals()") is False
+    assert kernel.run("pass").kinds == []
+
+
+def test_reset_wipes_everything_without_a_word(driverless_env, tmp_path):
+    """%reset finds every name where it was; cells after it have no report."""
+    with Kernel(driverless_env, tmp_path) as kernel:
+        kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()")
+        kernel.run("\n".join(f"n{i} = {i}" for i in range(50)))
+        ran = kernel.run("%reset -f")
+        assert (ran.status, ran.kinds) == ("ok", [])
+        assert kernel.run("pass").kinds == []
+        assert kernel.value("'exp' in globals()") is False
+
+
+def test_the_kernels_end_is_silent(driverless_env, tmp_path, capfd):
+    """An unfinished experiment ends with its kernel: no report, no error."""
+    with Kernel(driverless_env, tmp_path) as kernel:
+        kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()\na = 1")
+        capfd.readouterr()
+        kernel.manager.shutdown_kernel(now=False)
+        out, err = capfd.readouterr()
+        assert "xperiment" not in out + err
+        assert "Traceback" not in out + err
+
+
+@pytest.mark.torch
+def test_the_gpu_in_a_kernel(gpu, kernel_env, tmp_path):
+    """The context is nobody's, each cell has its own row, and the same cell again has all memory back."""
+    with Kernel(kernel_env, tmp_path) as kernel:
+        kernel.run("import os, torch; environment = dict(os.environ)")
+        ran = kernel.run(
+            "from ipygpulogger.experiments import IPyExperimentsPytorch\nexp = IPyExperimentsPytorch()"
+        )
+        assert "\nDevice: ID 0, " in ran.stdout
+        assert [list(map(int, row)) for row in GPU.findall(ran.stdout)] == [[0, 0]]
+        kernel.run("t = lambda mb: torch.empty(mb << 20, dtype=torch.uint8, device='cuda')")
+        ran = kernel.run("x = t(300); y = t(700); del y")
+        assert [list(map(int, row)) for row in GPU.findall(ran.stdout)] == [[300, 700]]
+        assert kernel.value("exp.data.gpu[:2]") == [300 * MB, 0]
+        ran = kernel.run("exp = IPyExperimentsPytorch(cl_compact=True)")
+        assert re.search(r"^GPU: +300 +300 MB \(100.00%\)$", ran.stdout, re.MULTILINE)
+        assert deleted(ran) == ["t, x"]
+        assert kernel.value("exp.data.gpu[:2]") == [0, 0]
+        ran = kernel.run("z = torch.empty(40 << 20, dtype=torch.uint8, device='cuda')")
+        assert " | GPU: 40/0/" in ran.stdout
+        kernel.run("data = exp.finish()")
+        assert kernel.value("data.gpu[:2]") == [40 * MB, 40 * MB]
+        assert kernel.value("environment == dict(os.environ)")
