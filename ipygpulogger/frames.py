@@ -33,11 +33,13 @@ traceback_of: Callable[[Any], Any] = vars(BaseException)["__traceback__"].__get_
 def chain(error: BaseException | None) -> list[BaseException]:
     """An exception, its causes, its contexts and its group's, each once, the exception itself first."""
     found: list[BaseException] = []
+    known: set[int] = set()
     waiting = [error]
     while waiting:
         error = waiting.pop(0)
-        if error is None or any(error is known for known in found):
+        if error is None or id(error) in known:
             continue
+        known.add(id(error))
         found.append(error)
         waiting += [_cause(error), _context(error)]
         group = getattr(builtins, "BaseExceptionGroup", None)

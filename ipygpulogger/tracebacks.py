@@ -3,6 +3,7 @@
 A traceback keeps the local variables of every call that failed, and the shell keeps the traceback. These
 functions drop the variables as the exception passes by. It stays the very same object, with its attributes,
 arguments, cause, notes and the lines of its traceback; `%debug` still shows where it failed, but no values.
+What those attributes hold (`AttributeError.obj`, say) it keeps.
 """
 
 from __future__ import annotations

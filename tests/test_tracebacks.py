@@ -198,7 +198,7 @@ def test_the_devices_errors(shell, error, of_the_device):
     assert lets_go(gpu_mem_restore, error) is of_the_device
 
 
-@pytest.mark.parametrize("how", ["cause", "context", "suppressed", "group"])
+@pytest.mark.parametrize("how", ["cause", "context", "suppressed", "group", "behind a broken one"])
 def test_the_devices_error_anywhere_in_the_chain(shell, how):
     """The error that led to the one that arrives is a reason too."""
     if how == "group" and not GROUPS:
@@ -209,6 +209,8 @@ def test_the_devices_error_anywhere_in_the_chain(shell, how):
     elif how == "group":
         error = ExceptionGroup("all", [ValueError(), reason])  # noqa: F821
     else:
+        error = Broken() if how == "behind a broken one" else error
+        reason = Wordy() if how == "behind a broken one" else reason
         error.__context__, error.__suppress_context__ = reason, how == "suppressed"
     assert lets_go(gpu_mem_restore, error)
 
@@ -273,7 +275,15 @@ def test_a_failed_assert_is_warned_of(shell):
         except RuntimeError as reason:
             raise RuntimeError(str(reason), 1) from reason
 
-    for function in (inner, outer, wrapped, inner):
+    @gpu_mem_restore
+    def unwrapped(error):
+        try:
+            raise error
+        except RuntimeError as reason:
+            raise RuntimeError(str(reason), 1) from reason
+
+    twice = gpu_mem_restore(unwrapped)
+    for function in (inner, outer, wrapped, inner, twice, inner):
         assert warned_of(function, RuntimeError(ASSERTED)) == [(RESTART, UserWarning)]
     for error in (ValueError("x"), RuntimeError(NO_MEMORY)):
         assert warned_of(outer, error) == []
@@ -448,9 +458,9 @@ def marked(held):
 def nested(held):
     mine = marked(held)
 
-    def inner(x=mine):
+    def inner(x=mine, *, y=marked(held)):  # noqa: B008 - a default is what is tried
         yours = marked(held)
-        return x / yours
+        return x / y / yours
 
     inner()
 
