@@ -67,7 +67,7 @@ _CACHED = re.compile(r"_\d+|_{1,3}")  # of a cell's value, as IPython's display 
 
 
 class CellLoggerMemory(NamedTuple):
-    """Memory of one cell, in bytes; 0 without a device."""
+    """Memory of one cell, in bytes; 0 without a device, or where nobody tells."""
 
     used_delta: int
     peaked_delta: int
@@ -89,7 +89,7 @@ class CellLoggerData(NamedTuple):
 
 
 class IPyExperimentMemory(NamedTuple):
-    """Memory of an experiment, in bytes; 0 without a device.
+    """Memory of an experiment, in bytes; 0 without a device, or where nobody tells.
 
     What torch keeps in its cache is available.
     """
@@ -268,6 +268,9 @@ class IPyExperimentsCPU:
                 says = f"{type(error).__name__}: {error}"
                 print(f"ipygpulogger could not finish an experiment: {says}", file=sys.stderr)
 
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError("an experiment ends once, so it cannot be copied or pickled; its data can")
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'running' if self._running else 'finished'}>"
 
@@ -332,17 +335,15 @@ class IPyExperimentsCPU:
         self._settle()
         consumed, reclaimed = self._consumed(self._now()), _Consumed(0, 0)
         if self._enabled:
+            newer = [(other, other._consumed(other._now())) for other in self._newer()]
             print(render.finished(time.monotonic() - self._began_s))
             deleted, failed, kept = self._delete()
             _say(render.variables(deleted, failed, kept))
             _say(render.garbage(gc.collect(), len(gc.garbage)))
             self._settle()
-            left = self._consumed(self._now())
-            reclaimed = consumed.less(left)
-            for other in self._newer():
-                other._elsewhere = other._elsewhere.more(
-                    reclaimed if other._device == self._device else reclaimed._replace(gpu=0)
-                )
+            reclaimed = consumed.less(self._consumed(self._now()))
+            for other, stood in newer:
+                other._elsewhere = other._elsewhere.more(stood.less(other._consumed(other._now())))
             rows = {"CPU": (consumed.cpu, reclaimed.cpu)}
             if self._device is not None:
                 rows["GPU"] = consumed.gpu, reclaimed.gpu

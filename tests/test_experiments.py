@@ -1,8 +1,10 @@
 """Experiments in a shell of this process: what they print, what they delete, and that they end."""
 
 import atexit
+import copy
 import gc
 import os
+import pickle
 import random
 import re
 import subprocess
@@ -874,9 +876,11 @@ def test_exit_when_the_package_came_before_the_shell(driverless_env):
 
 
 def test_outside_ipython(driverless_env):
-    """One clear sentence that says what to do instead."""
+    """One clear sentence that says what to do instead; nothing is imported to find out."""
     program = (
         "from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch\n"
+        "import sys\n"
+        "assert not {'IPython', 'torch', 'numpy'} & set(sys.modules)\n"
         "for kind in (IPyExperimentsCPU, IPyExperimentsPytorch):\n"
         "    try: kind()\n"
         "    except RuntimeError as error: print(error)\n"
@@ -905,6 +909,17 @@ def standing(shell):
         set(experiments._unfinished),
         dict(os.environ),
     )
+
+
+def test_an_experiment_cannot_be_doubled(shell, exp):
+    """A copy would end as well, and delete the variables of the one that still runs."""
+    for double in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            double(exp)
+    assert repr(exp) == "<IPyExperimentsCPU: running>"
+    data = exp.finish()
+    assert pickle.loads(pickle.dumps(data)) == copy.copy(data) == data
+    assert repr(exp) == "<IPyExperimentsCPU: finished>"
 
 
 @pytest.mark.parametrize("end", ["exp.finish()", "del exp", "exp = 1", "%reset -f"])

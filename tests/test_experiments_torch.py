@@ -192,9 +192,10 @@ def test_the_constructors_cell_again(shell, capsys):
     assert shell.user_ns["exp"].data.gpu.consumed == 0
 
 
-def test_an_old_one_that_ends_late(shell, capsys):
-    """What it gives back is not taken from the new one's figures: to the byte, here too."""
-    run(shell, "def make():\n    return X(cl_enable=False)\nexp = make()")
+@pytest.mark.parametrize("old", ["X", "CPU"])
+def test_an_old_one_that_ends_late(shell, capsys, old):
+    """What it gives back is not taken from the new one's figures: to the byte, whatever the old one watched."""
+    run(shell, f"def make():\n    return X(cl_enable=False)\nexp = {old}(cl_enable=False)")
     run(shell, "a = tensor(300)")
     run(shell, "exp = make()\nb = tensor(40)")
     assert shell.user_ns["exp"].data.gpu.consumed == 40 * MB
