@@ -204,7 +204,7 @@ def test_what_is_said():
     assert named == "In [1]: x = 1  (1.000 s, failed: ValueError; was 1.000 s)"
     assert ram.split()[:5] == ["RAM", "100", "1124", "+1024", "GREW"]
     assert "(+1000 MB of it before the cell began)" in ram
-    assert verdict == "1 of 1 cell grew by more than 0.05 of its peak and 1 MB"
+    assert verdict == "1 of 1 cell grew by more than 5 % and 1 MB"
 
 
 @pytest.mark.parametrize("side", [0, 1])

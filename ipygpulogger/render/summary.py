@@ -143,7 +143,7 @@ def comparison(found: Comparison) -> str:
     grew, count = len(found.regressed), len(found.pairs)
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
-        f" {found.tolerance:.4g} of its peak and {rounded_mb(found.floor_bytes)} MB"
+        f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
     )
     return "\n".join(lines)
 
