@@ -5,18 +5,32 @@ from __future__ import annotations
 import gc
 import shlex
 import weakref
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
+from IPython.core.error import TryNext, UsageError
 from IPython.core.magic import Magics, line_magic, magics_class
 
 from .logger import IPyGPULogger
 from .machine import machine
 from .records import Measurement, came_back
-from .render import text
+from .render import plot, summary, text
 from .scope import Scope
 
-_SUBCOMMANDS = ("start", "stop", "status", "free", "doctor")
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TAKES = {  # the subcommands, and what stands after each
+    "start": "options as name=value",
+    "stop": "",
+    "status": "",
+    "summary": "--by peak, --by consumed or --by time",
+    "plot": "",
+    "save": "one path",
+    "free": "",
+    "doctor": "",
+}
+_BY = ("peak", "consumed", "time")
 
 
 @magics_class
@@ -28,27 +42,30 @@ class GpulogMagics(Magics):
         self.logger = logger
 
     @line_magic  # type: ignore[untyped-decorator, unused-ignore]
-    def gpulog(self, line: str) -> None:
-        """Control the report that follows every cell.
+    def gpulog(self, line: str) -> Any:
+        """Control the report that follows every cell, and look at the cells so far.
 
         %gpulog start [OPTION=VALUE ...]   report from now on; the options are those of IPyGPULogger,
                                            such as compact=True or report=text
         %gpulog stop                       report no longer
         %gpulog status                     whether it runs, with which options, what is exact here, and
                                            where each device's memory is
+        %gpulog summary [--by peak]        the cells, ranked by peak, consumed or time, and those that
+                                           may leak
+        %gpulog plot                       memory over the time of the notebook: a matplotlib figure
+        %gpulog save PATH                  the cells' records to a file: .jsonl, .csv or .parquet
         %gpulog free                       give back what the last traceback and Out still hold
         %gpulog doctor                     the sources found, and what to do about each lack
         """
         try:
-            words = shlex.split(line)
+            command, *words = _words(line) or ["status"]
         except ValueError as error:
             raise UsageError(f"%gpulog: {error}: {line}") from error
-        command, options = (words[0], words[1:]) if words else ("status", [])
-        if command not in _SUBCOMMANDS:
-            raise UsageError(f"%gpulog has no {command!r}; it has {', '.join(_SUBCOMMANDS)}")
-        if options and command != "start":
+        if command not in _TAKES:
+            raise UsageError(f"%gpulog has no {command!r}; it has {', '.join(_TAKES)}")
+        if words and not _TAKES[command]:
             raise UsageError(f"%gpulog {command} takes no options")
-        getattr(self, f"_{command}")(*options)
+        return getattr(self, f"_{command}")(*words)
 
     def _start(self, *options: str) -> None:
         try:
@@ -76,6 +93,29 @@ class GpulogMagics(Magics):
         if gpus := self._now().gpus:
             print(text.devices(gpus))
 
+    def _summary(self, *words: str) -> None:
+        by = _by(words)
+        history = self.logger.history
+        print(summary.summary(history.rank(by=by), by, history.suspects()))
+
+    def _plot(self) -> Any:
+        try:
+            return plot.figure(self.logger.history)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"%gpulog plot: {error}") from error
+
+    def _save(self, *words: str) -> None:
+        if len(words) != 1:
+            raise UsageError(f"%gpulog save takes {_TAKES['save']}, not {' '.join(words) or 'nothing'}")
+        path, history = Path(words[0]).expanduser(), self.logger.history
+        try:
+            history.save(path)
+        except OSError as error:
+            raise UsageError(f"%gpulog save: cannot write {path}: {error.strerror or error}") from error
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"%gpulog save: {error}") from error
+        print(f"{len(history)} {'cell' if len(history) == 1 else 'cells'} written to {path}")
+
     def _free(self) -> None:
         from .owners import let_go, owners_in
 
@@ -94,6 +134,36 @@ class GpulogMagics(Magics):
 
     def _doctor(self) -> None:
         print(text.diagnoses(machine().diagnose()))
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line: quotes hold words together, and a backslash is one, as in a path of Windows."""
+    words = shlex.shlex(line, posix=True)
+    words.whitespace_split, words.escape, words.commenters = True, "", ""
+    return list(words)
+
+
+def _by(words: Sequence[str]) -> str:
+    given = [part for word in words for part in word.split("=", 1)]
+    if not given:
+        return _BY[0]
+    if len(given) != 2 or given[0] != "--by" or given[1] not in _BY:
+        raise UsageError(f"%gpulog summary takes {_TAKES['summary']}, not {' '.join(words)!r}")
+    return given[1]
+
+
+def _complete(_shell: Any, event: Any) -> list[str]:
+    """What may stand at the cursor."""
+    before = event.text_until_cursor.split()
+    at = len(before) - (not event.text_until_cursor[-1:].isspace())
+    command = before[1] if len(before) > 1 else ""
+    if at == 1:
+        return list(_TAKES)
+    if command == "start":
+        return [f"{name}=" for name in sorted(IPyGPULogger.class_trait_names(config=True))]
+    if command == "summary":
+        return ["--by"] if at == 2 else list(_BY)
+    raise TryNext
 
 
 def _option(word: str) -> tuple[str, Any]:
@@ -122,6 +192,7 @@ def load(shell: Any, report: str | None = None) -> None:
     logger = IPyGPULogger(report=report) if report else IPyGPULogger()
     magics = _loaded[shell] = GpulogMagics(shell, logger)
     shell.register_magics(magics)
+    shell.set_hook("complete_command", _complete, str_key="%gpulog")
     shell.user_ns.setdefault("il", logger)
     logger.start()
 
@@ -137,4 +208,5 @@ def unload(shell: Any) -> None:
     if magics in shell.configurables:
         shell.configurables.remove(magics)
     shell.magics_manager.magics["line"].pop("gpulog", None)
+    shell.strdispatchers["complete_command"].strs.pop("%gpulog", None)
     shell.magics_manager.registry.pop(GpulogMagics.__name__, None)

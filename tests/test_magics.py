@@ -1,0 +1,340 @@
+"""The extension and %gpulog: what it takes, what it tells, what it leaves."""
+
+import base64
+import re
+import sys
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.utils.capture import capture_output
+from kernels import Kernel
+
+import ipygpulogger
+from ipygpulogger import History, IPyGPULogger
+from ipygpulogger.machine import machine
+from ipygpulogger.magics import _words
+from ipygpulogger.render import text
+from ipygpulogger.render.summary import summary
+
+MIME = "application/vnd.ipygpulogger.v1+json"
+INLINE = "module://matplotlib_inline.backend_inline"  # pyplot's in a notebook
+
+
+def run(shell, code):
+    """Run a cell the way a front end does."""
+    return shell.run_cell(code, store_history=True)
+
+
+@pytest.fixture
+def extension(shell, capsys):
+    """The extension loaded; what it prints in between is thrown away."""
+    run(shell, "%load_ext ipygpulogger")
+    capsys.readouterr()
+    yield shell
+    run(shell, "%unload_ext ipygpulogger")
+
+
+def test_loading_starts_a_rich_logger_named_il(shell, capsys):
+    """%load_ext: il runs, its report is rich, and loading again changes nothing."""
+    with capture_output() as caught:
+        run(shell, "%load_ext ipygpulogger")
+    assert [set(output.data) for output in caught.outputs] == [{"text/plain", "text/html", MIME}]
+    il = shell.user_ns["il"]
+    assert il.running
+    assert il.report == "rich"
+    with capture_output() as caught:
+        run(shell, "%load_ext ipygpulogger")
+        ipygpulogger.load_ipython_extension(shell)
+        run(shell, "x = 1")
+    assert len(caught.outputs) == 2
+    assert shell.user_ns["il"] is il
+    run(shell, "%unload_ext ipygpulogger")
+
+
+def test_unloading_leaves_nothing(shell, capsys):
+    """%unload_ext: as if it had never been loaded."""
+
+    def state():
+        return {
+            "callbacks": {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()},
+            "configurables": list(shell.configurables),
+            "magics": {kind: sorted(names) for kind, names in shell.magics_manager.magics.items()},
+            "registry": sorted(shell.magics_manager.registry),
+            "completers": repr(sorted(shell.strdispatchers["complete_command"].strs)),
+            "names": sorted(name for name in shell.user_ns if not name.startswith("_")),
+            "machine": (set(machine()._scopes), machine()._holders),
+        }
+
+    run(shell, "%unload_ext ipygpulogger")  # IPython brings in its own magics at their first use
+    before = state()
+    run(shell, "%load_ext ipygpulogger")
+    run(shell, "pass")
+    assert state() != before
+    capsys.readouterr()
+    run(shell, "%unload_ext ipygpulogger")
+    assert capsys.readouterr() == ("", "")
+    assert state() == before
+    assert shell.find_line_magic("gpulog") is None
+    ipygpulogger.unload_ipython_extension(shell)  # not loaded: nothing happens
+    assert state() == before
+
+
+def test_reloading_leaves_one_logger(extension, capsys):
+    """%reload_ext: a new il, one report a cell."""
+    old = extension.user_ns["il"]
+    run(extension, "%reload_ext ipygpulogger")
+    new = extension.user_ns["il"]
+    assert new is not old
+    assert (old.running, new.running) == (False, True)
+    with capture_output() as caught:
+        run(extension, "x = 1")
+    assert len(caught.outputs) == 1
+
+
+def test_a_name_of_the_users_stays_the_users(shell, capsys):
+    """il is taken only if it is free, and given back only if it is still ours."""
+    run(shell, "il = 'mine'")
+    run(shell, "%load_ext ipygpulogger")
+    assert shell.user_ns["il"] == "mine"
+    run(shell, "%unload_ext ipygpulogger")
+    assert shell.user_ns["il"] == "mine"
+    run(shell, "del il")
+    run(shell, "%load_ext ipygpulogger")
+    run(shell, "il = 'mine again'")
+    run(shell, "%unload_ext ipygpulogger")
+    assert shell.user_ns["il"] == "mine again"
+
+
+def test_the_users_configuration_decides_for_the_extension_too(shell, capsys):
+    """c.IPyGPULogger.report is what %load_ext reports with."""
+    shell.config.IPyGPULogger.report = "none"
+    run(shell, "%load_ext ipygpulogger")
+    run(shell, "x = 1")
+    assert capsys.readouterr() == ("", "")
+    assert len(shell.user_ns["il"].history) == 2
+    run(shell, "%unload_ext ipygpulogger")
+
+
+def test_the_magic_starts_and_stops(extension, capsys):
+    """%gpulog stop says nothing, %gpulog start takes options; the logger stays the same."""
+    il = extension.user_ns["il"]
+    run(extension, "%gpulog stop")
+    assert capsys.readouterr() == ("", "")
+    assert not il.running
+    run(extension, "%gpulog stop")
+    run(extension, "%gpulog start compact=True report=text")
+    assert il.running
+    capsys.readouterr()
+    run(extension, "x = 1")
+    assert capsys.readouterr().out == text.report(il.record, compact=True) + "\n"
+    run(extension, "%gpulog start compact=False")
+    run(extension, "x = 1")
+    assert capsys.readouterr().out.endswith(text.report(il.record) + "\n")
+
+
+def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, capsys):
+    """%gpulog status, or %gpulog alone: running or stopped, every option, every source."""
+    for line in ("%gpulog", "%gpulog status"):
+        run(extension, line)
+        out = capsys.readouterr().out
+        first, *others = out.splitlines()
+        assert re.match(r"running, \d+ cells reported; ", first)
+        for option in IPyGPULogger.class_trait_names(config=True):
+            assert f"{option}=" in first
+        assert any(re.match(r"general RAM: (exact|bounded|sampled): ", line) for line in others)
+        assert any(line.startswith("NVML: ") for line in others)
+        assert any(line.startswith("torch: ") for line in others)
+    run(extension, "%gpulog stop")
+    run(extension, "%gpulog status")
+    assert capsys.readouterr().out.startswith("stopped, ")
+
+
+def test_the_doctor_names_every_source(extension, capsys):
+    """%gpulog doctor: one line a source, with its state."""
+    run(extension, "%gpulog doctor")
+    out = capsys.readouterr().out
+    for diagnosis in machine().diagnose():
+        assert re.search(
+            rf"^{diagnosis.source} +{diagnosis.state} +{re.escape(diagnosis.says)}$", out, re.MULTILINE
+        )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%gpulog fly", "has no 'fly'; it has start, stop, status, summary, plot, save, free, doctor"),
+        ("%gpulog START", "has no 'START'"),
+        ("%gpulog stop now", "stop takes no options"),
+        ("%gpulog status --all", "status takes no options"),
+        ("%gpulog doctor x=1", "doctor takes no options"),
+        ("%gpulog start fast", "write options as name=value, not 'fast'"),
+        ("%gpulog start colour=True", "no option 'colour'"),
+        ("%gpulog start compact=yes", "compact takes True or False, not 'yes'"),
+        ("%gpulog start report=loud", "report takes 'text' or 'rich' or 'none', not 'loud'"),
+        ("%gpulog start compact=True report=loud", "report takes"),
+        ("%gpulog start =", "no option ''"),
+        ("%gpulog plot now", "plot takes no options"),
+        ("%gpulog summary peak", "takes --by peak, --by consumed or --by time, not 'peak'"),
+        ("%gpulog summary --by", "takes --by peak, --by consumed or --by time, not '--by'"),
+        ("%gpulog summary --by size", "not '--by size'"),
+        ("%gpulog summary --by=peak --by=time", "not '--by=peak --by=time'"),
+        ("%gpulog save", "save takes one path, not nothing"),
+        ("%gpulog save a.jsonl b.jsonl", "save takes one path, not a.jsonl b.jsonl"),
+        (
+            "%gpulog save no/such/folder/a.jsonl",
+            "cannot write no/such/folder/a.jsonl: no such file or directory",
+        ),
+        ("%gpulog save a.parrot", "a.parrot"),
+        ("%gpulog start 'compact=True", "quot"),
+    ],
+)
+def test_bad_words_are_a_usage_error_of_one_sentence(extension, capsys, line, says):
+    """What %gpulog does not take: UsageError that says what it takes, and nothing has changed."""
+    il = extension.user_ns["il"]
+    before = il.running, il.trait_values(config=True)
+    result = run(extension, line)
+    assert isinstance(result.error_in_exec, UsageError)
+    sentence = str(result.error_in_exec)
+    assert says.lower() in sentence.lower()
+    assert sentence.startswith("%gpulog")
+    assert "\n" not in sentence
+    assert capsys.readouterr().err == f"UsageError: {sentence}\n"
+    assert (il.running, il.trait_values(config=True)) == before
+
+
+# -- looking and keeping --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["", "--by peak", "--by=consumed", "--by time"])
+def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
+    """%gpulog summary prints the ranking that the history gives, by peak where nothing else is asked."""
+    for size_mb in (1, 30, 2):
+        run(extension, f"x = bytearray({size_mb} << 20)")
+    history = extension.user_ns["il"].history
+    by = how.replace("=", " ").split()[-1] if how else "peak"
+    expected = summary(history.rank(by=by), by, history.suspects())
+    capsys.readouterr()
+    run(extension, f"%gpulog summary {how}")
+    assert capsys.readouterr().out.startswith(expected + "\n")
+
+
+def test_before_the_first_cell_nothing_is_made_up(extension, capsys):
+    """No cell yet: the summary says so, the plot is refused in one sentence."""
+    history = extension.user_ns["il"].history
+    history._records.clear()
+    run(extension, "%gpulog summary")
+    assert capsys.readouterr().out.startswith("no cell has been reported yet\n")
+    history._records.clear()
+    result = run(extension, "%gpulog plot")
+    assert str(result.error_in_exec) == (
+        "%gpulog plot: there is nothing to plot: no cell has been reported yet"
+    )
+
+
+def test_the_plot_is_handed_back(extension, capsys):
+    """%gpulog plot is the cell's result; given a name, it is shown only when asked for."""
+    from matplotlib.figure import Figure
+
+    assert isinstance(run(extension, "%gpulog plot").result, Figure)
+    assert run(extension, "fig = %gpulog plot").result is None
+    assert isinstance(extension.user_ns["fig"], Figure)
+
+
+def test_without_matplotlib_the_command_that_fixes_it_is_told(extension, capsys, monkeypatch):
+    """What was asked for and is not there: one sentence, with pip's command."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = run(extension, "%gpulog plot")
+    assert isinstance(result.error_in_exec, UsageError)
+    assert str(result.error_in_exec) == (
+        "%gpulog plot: plots need matplotlib: pip install 'ipygpulogger[plot]'"
+    )
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "two words.csv"])
+def test_what_is_saved_is_the_history(extension, capsys, tmp_path, name):
+    """%gpulog save: every cell so far is in the file, and how many is told."""
+    run(extension, "x = 1")
+    before = list(extension.user_ns["il"].history)
+    capsys.readouterr()
+    run(extension, f"%gpulog save '{tmp_path / name}'")
+    assert capsys.readouterr().out.startswith(f"2 cells written to {tmp_path / name}\n")
+    assert list(History.load(tmp_path / name)) == before
+
+
+def test_home_is_where_the_shell_says(extension, capsys, tmp_path, monkeypatch):
+    """A path that begins with ~ lies at home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    run(extension, "%gpulog save ~/run.jsonl")
+    assert (tmp_path / "run.jsonl").is_file()
+
+
+def test_the_words_of_a_line():
+    """Quotes hold a word together; a backslash and a hash are parts of a path."""
+    assert _words(r"save C:\runs\#4.csv") == ["save", r"C:\runs\#4.csv"]
+    assert _words("save 'my run.csv'") == ["save", "my run.csv"]
+    assert _words("  ") == []
+
+
+def test_the_words_are_completed(extension):
+    """The tabulator offers subcommands, then what each takes, in the shell's own way."""
+
+    def offered(line):
+        word = re.split(r"[ =]", line)[-1]
+        return extension.complete(word, line, len(line))[1]
+
+    assert offered("%gpulog su") == ["summary"]
+    assert set(offered("%gpulog ")) >= {
+        "start",
+        "stop",
+        "status",
+        "summary",
+        "plot",
+        "save",
+        "free",
+        "doctor",
+    }
+    assert offered("%gpulog summary --b") == ["--by"]
+    assert set(offered("%gpulog summary --by ")) >= {"peak", "consumed", "time"}
+    assert offered("%gpulog start comp") == ["compact="]
+
+
+@pytest.fixture(scope="module")
+def kernel(driverless_env, tmp_path_factory):
+    with Kernel({**driverless_env, "MPLBACKEND": INLINE}, tmp_path_factory.mktemp("kernel")) as kernel:
+        kernel.run("%load_ext ipygpulogger")
+        yield kernel
+
+
+def pictures(ran):
+    """The kinds of data in which each output of a cell is a picture."""
+    data = [m["content"]["data"] for m in ran.messages if m["msg_type"] in ("display_data", "execute_result")]
+    return [
+        sorted(kind for kind in each if kind.startswith("image/")) for each in data if "image/png" in each
+    ]
+
+
+def test_a_notebook_shows_the_picture(kernel):
+    """In a real kernel the result of %gpulog plot is one PNG; pyplot is not even imported."""
+    ran = kernel.run("%gpulog plot")
+    assert ran.status == "ok"
+    assert pictures(ran) == [["image/png"]]
+    (encoded,) = (
+        m["content"]["data"]["image/png"] for m in ran.messages if m["msg_type"] == "execute_result"
+    )
+    assert base64.b64decode(encoded).startswith(b"\x89PNG\r\n")
+    assert kernel.value("'matplotlib.pyplot' in __import__('sys').modules") is False
+
+
+def test_a_figure_with_a_name_is_shown_when_it_is_asked_for(kernel):
+    """fig = %gpulog plot shows nothing; fig alone shows the picture."""
+    assert pictures(kernel.run("fig = %gpulog plot")) == []
+    assert kernel.value("type(fig).__mro__[0].__module__") == "matplotlib.figure"
+    assert pictures(kernel.run("fig")) == [["image/png"]]
+
+
+def test_beside_the_users_own_plots_there_is_still_one_picture(kernel):
+    """With pyplot in use ours is shown once, theirs once, and neither knows the other."""
+    assert pictures(kernel.run("import matplotlib.pyplot as plt; plt.plot([1, 2])")) == [["image/png"]]
+    assert pictures(kernel.run("%gpulog plot")) == [["image/png"]]
+    assert kernel.value("plt.get_fignums()") == []
