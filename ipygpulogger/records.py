@@ -6,7 +6,7 @@ Consumed and peaked are computed here, in `Usage`, and nowhere else.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .units import truncated_mb
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 DRIVER = "nvml"  # the backend of a device that no framework of this process uses
-MIME = "application/vnd.ipygpulogger.v1+json"  # of a record as a notebook keeps it: `CellRecord.to_dict`
+MIME = "application/vnd.ipygpulogger.v1+json"  # of a record as a notebook keeps it: `schema.compact`
 
 Quality = Literal["exact", "bounded", "sampled"]
 Status = Literal["ok", "error", "interrupted"]
@@ -320,7 +320,16 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON: bytes, seconds, ISO 8601 time."""
-        return asdict(self) | {"started_at": self.started_at.isoformat()}
+        values: dict[str, Any] = _plain(self)
+        return values | {"started_at": self.started_at.isoformat()}
+
+
+def _plain(value: Any) -> Any:
+    """`dataclasses.asdict`, which copies what cannot change as well."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value)) if value else value
+    names = getattr(value, "__dataclass_fields__", None)
+    return value if names is None else {name: _plain(getattr(value, name)) for name in names}
 
 
 def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, ...]]:
