@@ -1,6 +1,7 @@
 """The notebooks that we show are run, and what they claim is checked."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,34 @@ def test_tracing(tmp_path, lane, request):
     if gpu:
         free_mb = int(said["smaller"][0].split()[0])
         assert abs(free_mb - 2000) <= 4
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("lane", ["cpu", "gpu"])
+def test_training(tmp_path, lane, request):
+    """The training notebook shows PeakMemMetric's table, and a plain loop's leak in the epoch that leaks."""
+    run(
+        "training.ipynb",
+        tmp_path,
+        request.getfixturevalue("kernel_env" if lane == "gpu" else "driverless_env"),
+    )
+    said = {cell: "\n".join(lines) for cell, lines in printed(tmp_path / "training.ipynb").items()}
+    columns = ["epoch", "train_loss", "valid_loss", "mae", "cpu used", "peak", "gpu used", "peak", "time"]
+    table = re.findall("<t[hd]>(.*?)</t[hd]>", said["fit"])
+    names, *rows = [table[i : i + len(columns)] for i in range(0, len(table), len(columns))]
+    assert names == columns
+    fits, loops = (
+        [tuple(map(int, re.findall(r"=(-?\d+)", figures))) for figures in said[cell].split("EpochMemory")[1:]]
+        for cell in ("history", "figures")
+    )
+    assert [tuple(map(int, row[4:8])) for row in rows] == fits
+    assert len(fits) == len(loops) == 3
+    if lane == "gpu":
+        assert fits[0][2] in range(48, 64)  # thrice the model's 16 MB, and what cuBLAS takes
+        assert [figures[2:] for figures in fits[1:]] == [(0, 32), (0, 32)]
+        assert [figures[2:] for figures in loops] == [(0, 0), (256, 0), (0, 0)]
+    else:
+        assert {figures[2:] for figures in (*fits, *loops)} == {(0, 0)}
+        assert abs(loops[1][0] - 256) <= 2
+        assert abs(loops[0][0]) <= 2 >= abs(loops[2][0])
+    assert [line.split()[0] for line in said["loop"].splitlines()] == ["epoch", "0", "1", "2"]

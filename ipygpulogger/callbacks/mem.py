@@ -42,7 +42,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     def __init__(self, learn: Any = None, names: tuple[str, str, str, str] = NAMES) -> None:  # noqa: ARG002
         self.history: list[EpochRecord] = []
-        self._names, self._epoch = names, EpochScope()
+        self._names, self._column, self._epoch = names, 0, EpochScope()
 
     @property
     def order(self) -> int:
@@ -64,8 +64,8 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
             names = recorder.metric_names
-            at = len(names) - bool(recorder.add_time)
-            recorder.metric_names = names[:at] + list(self._names) + names[at:]
+            self._column = len(names) - bool(recorder.add_time)
+            recorder.metric_names = names[: self._column] + list(self._names) + names[self._column :]
 
     def before_epoch(self) -> None:
         """Begin."""
@@ -81,8 +81,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
             self.history.append(record)
         recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
-            metrics = len(recorder.metric_names) - len(self._names) - bool(recorder.add_time)
-            missing = metrics - len(recorder.log)  # in an epoch that was cancelled
+            missing = self._column - len(recorder.log)  # what a cancelled epoch has no value for
             figures = record.memory() if record else [None] * len(self._names)
             recorder.log += [None] * missing + [*figures]
 
