@@ -25,6 +25,7 @@ devicewatch     one device in one scope, and the arithmetic of it
 scope           open, close, usage: every measurement is a scope
 frames          exceptions, their tracebacks and frames, read without running anybody's code
 owners          who holds the memory: variables, Out, the last traceback; and letting go of it
+files           what is written, whole or not at all
 history         the records kept, ranked, saved, loaded
 log             a line of JSON for each cell, written as the cells end
 compare         two runs of a notebook
@@ -42,7 +43,6 @@ callbacks/      fastai, Lightning, transformers, Keras: adapters over one epoch
 experiments     IPyExperiments: a part of a notebook that cleans up after itself
 utils/          the doors for migrants: old names, re-exported
 magics          %gpulog
-files           what a command writes, whole or not at all
 parameters      a notebook's parameters, as papermill has them
 run             one execution of a notebook, in a kernel with the logger on
 cli             run, report, compare, doctor

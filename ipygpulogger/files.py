@@ -40,16 +40,22 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
 
 
-def write(path: Path, content: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all; what is no ordinary file (/dev/stdout, a pipe) is written into."""
     path = path.resolve()
+    written = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
-        path.write_text(content, encoding="utf-8")
+        path.write_bytes(written)
         return
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(content)
-    umask = os.umask(0)
-    os.umask(umask)
-    Path(temporary).chmod(0o666 & ~umask)
-    Path(temporary).replace(path)
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=".ipygpulogger.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(written)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except BaseException:  # an interrupt too leaves nothing behind
+        temporary.unlink(missing_ok=True)
+        raise
