@@ -150,7 +150,7 @@ def comparison(found: Comparison) -> str:
 
 def named(record: CellRecord) -> str:
     """A cell as people know it: its number and its first line."""
-    return f"{record.label}: {record.source}"
+    return f"{_printable(record.label)}: {_printable(record.source)}"
 
 
 def _compared(pair: Pair) -> list[str]:
