@@ -21,7 +21,8 @@ def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any
     arguments are not kept alive by the frame that is ours in the traceback.
 
     Args:
-        function: Also a `classmethod` or `staticmethod`, as a decorator finds it in a class.
+        function: Also a `classmethod` or `staticmethod`, as a decorator finds it in a class, and any other
+            object that can be called.
         context: Makes the context of one call.
         who: Speaks where the function is of another kind.
 
@@ -30,15 +31,18 @@ def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any
     """
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(around_calls(function.__func__, context, who))
-    if not inspect.isroutine(function) or not callable(function) or inspect.isasyncgenfunction(function):
+    # What runs when it is called: of a `functools.partial` and a bound method, inspect finds it itself.
+    plain = inspect.isroutine(function) or isinstance(function, functools.partial)
+    code = function if plain else type(function).__call__
+    if not callable(function) or isinstance(function, type) or inspect.isasyncgenfunction(code):
         raise TypeError(f"{who} takes a function, coroutine or generator, not {function!r}")
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(code):
         wrapper = _coroutine(function, context)
-    elif inspect.isgeneratorfunction(function):
+    elif inspect.isgeneratorfunction(code):
         wrapper = _generator(function, context)
     else:
         wrapper = _function(function, context)
-    return functools.update_wrapper(wrapper, function)
+    return functools.update_wrapper(wrapper, function, updated=["__dict__"] if plain else [])
 
 
 def _function(function: Any, context: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
