@@ -1,3 +1,70 @@
-"""The running log: a line of JSON for each cell, written as the cells end."""
+"""A file to which every cell's record is added as the cell ends, one line of JSON each."""
 
 from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .history import json_line
+
+if TYPE_CHECKING:
+    from .records import CellRecord
+
+_ADD = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+
+
+class Log:
+    """A log that grows by one line a cell; an older one is continued, for it may tell why its kernel died.
+
+    Each record is one write to the end of the file, which is opened for it alone: a killed kernel loses at
+    most the running cell, several writers do not mix their lines, and a file that was moved or removed
+    begins again. What a full disk or a power cut left of a line is set apart by an empty line, and
+    `History.load` leaves it out.
+
+    Args:
+        path: The file; "~" is the user's home.
+
+    Raises:
+        ValueError: Nothing can be written there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).expanduser().absolute()  # wherever cells change the working directory to
+        self.lost = 0
+        if self.path.is_dir():
+            raise ValueError(f"{path} is a folder; name a file")
+        if not self.path.parent.is_dir():
+            raise ValueError(f"there is no folder {self.path.parent} to write {self.path.name} into")
+        if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
+            raise ValueError(f"{path} may not be written")
+
+    def append(self, record: CellRecord) -> int:
+        """Add a record.
+
+        Returns:
+            How many records before this one were lost since the last that was written.
+
+        Raises:
+            OSError: It cannot be written, and is lost; the next one is tried again.
+        """
+        self.lost += 1  # until it is there
+        self._add(json_line(record).encode())
+        lost, self.lost = self.lost - 1, 0
+        return lost
+
+    def close(self) -> None:
+        """No more will come. Nothing is held open that could be left behind."""
+
+    def _add(self, line: bytes) -> None:
+        fd = os.open(self.path, _ADD, 0o666)
+        try:
+            if os.fstat(fd).st_size:
+                os.lseek(fd, -1, os.SEEK_END)
+                if os.read(fd, 1) != b"\n":
+                    line = b"\n\n" + line
+            if os.write(fd, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        finally:
+            os.close(fd)

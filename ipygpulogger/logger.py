@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traitlets import Bool, Enum, TraitError, Tuple, Unicode, validate
+from traitlets import Bool, Enum, Instance, TraitError, Tuple, Unicode, Union, validate
 from traitlets.config import Configurable
 
 from .budget import excesses, parse
 from .history import History
 from .live import Live, place_for
+from .log import Log
 from .machine import machine
 from .records import MIME, CellRecord, Data
 from .render import html, text
@@ -63,9 +65,17 @@ class IPyGPULogger(Configurable):
         allow_none=True,
         help="What a cell may need, such as 10GB: on each GPU, or of RAM while the process uses no GPU.",
     ).tag(config=True)
+    log = Union(
+        (Unicode(), Instance(Path)),
+        default_value=None,
+        allow_none=True,
+        help="A .jsonl file to which each cell's record is added as the cell ends.",
+    ).tag(config=True)
     reset_peaks = Bool(
         True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."
     ).tag(config=True)
+
+    _log: Log | None = None
 
     def __init__(self, compact: bool | None = None, gc_collect: bool | None = None, **options: Any) -> None:
         given = {"compact": compact, "gc_collect": gc_collect}
@@ -96,8 +106,13 @@ class IPyGPULogger(Configurable):
                 raise TypeError(f"IPyGPULogger has no option {name!r}; it has {', '.join(sorted(traits))}")
             trait = traits[name]
             if name == "budget":
-                if value is not None:
-                    parse(value if isinstance(value, str) else repr(value))
+                if isinstance(value, str):
+                    parse(value)
+                elif value is not None:
+                    raise ValueError(f"budget takes a size such as '10GB', or None, not {value!r}")
+                continue
+            if name == "log":
+                _log_at(value)
                 continue
             if name == "metrics":
                 if not isinstance(value, (tuple, list)) or any(name not in list(METRICS) for name in value):
@@ -115,6 +130,14 @@ class IPyGPULogger(Configurable):
         except ValueError as error:
             raise TraitError(str(error)) from error
         return value
+
+    @validate("log")
+    def _check_log(self, proposal: Any) -> Any:
+        try:
+            self._log = _log_at(proposal["value"])
+        except ValueError as error:
+            raise TraitError(str(error)) from error
+        return proposal["value"]
 
     # -- what users call -----------------------------------------------------------------------
 
@@ -252,8 +275,24 @@ class IPyGPULogger(Configurable):
             record = replace(record, out_of_memory=verdict, notes=(*record.notes, *late))
         record = replace(record, notes=(*record.notes, *self._over_budget(record)))
         self._history.append(record)
+        self._keep(record)
         self._show(record, cell)
         self._live.drop(cell)
+
+    def _keep(self, record: CellRecord) -> None:
+        """Add the record to the log, if there is one; a log that cannot be written hurts no cell."""
+        log = self._log
+        if log is None:
+            return
+        try:
+            lost = log.append(record)
+        except Exception as error:  # the report is worth more than the log
+            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            self._say_once(f"ipygpulogger cannot write {log.path} and goes on trying: {reason}")
+        else:
+            if lost:
+                cells = "1 cell is" if lost == 1 else f"{lost} cells are"
+                self._say_once(f"ipygpulogger writes {log.path} again; {cells} missing in it.")
 
     def _drop(self, cell: Cell) -> None:
         """The cell's end will not be told: stop measuring it."""
@@ -315,6 +354,17 @@ class IPyGPULogger(Configurable):
         if sentence not in self._said:
             self._said.add(sentence)
             print(sentence, file=sys.stderr)
+
+
+def _log_at(path: Any) -> Log | None:
+    """The log of this name, if any; `ValueError` where there can be none that `History.load` reads."""
+    if path is None:
+        return None
+    if not isinstance(path, (str, Path)):
+        raise ValueError(f"log takes the path of a .jsonl file, or None, not {path!r}")  # noqa: TRY004
+    if Path(path).suffix.lower() != ".jsonl":
+        raise ValueError(f"log takes the path of a .jsonl file, not {str(path)!r}")
+    return Log(path)
 
 
 def _shell() -> Any:
