@@ -62,8 +62,8 @@ def _quiet(row: Row) -> bool:
 
 
 def _line(title: str, found: list[Row]) -> str:
-    used = ", ".join(f"{name} {used}" for name, (_, _, used), _ in found)
-    return f"<p>{_fitted(title, _TITLE)}, nothing consumed; MB used: {escape(used)}</p>"
+    used = ", ".join(f"{name} {used} MB" for name, (_, _, used), _ in found)
+    return f"<p>{_fitted(title, _TITLE)}, nothing consumed; used: {_fitted(used, _CARD)}</p>"
 
 
 def _told(title: str, found: list[Row], notes: Iterable[str], card: OutOfMemory | None) -> str:

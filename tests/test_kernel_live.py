@@ -1,0 +1,290 @@
+"""Long cells in a real Jupyter kernel: one display under the cell, rewritten while it runs, then the report."""
+
+import json
+
+import ipykernel
+import nbformat
+import pytest
+from kernels import Kernel, Ran
+from nbclient import NotebookClient
+
+MIME = "application/vnd.ipygpulogger.v1+json"
+SHOWN = ("display_data", "update_display_data")
+SUBSHELLS = pytest.mark.skipif(ipykernel.version_info[0] < 7, reason="ipykernel has subshells since 7.0")
+SETUP = """
+import asyncio, os, sys, threading, time
+from ipygpulogger import IPyGPULogger, live
+live.AFTER_S, live.EVERY_S = 0.1, 0.02
+def wait_for(path):
+    while not os.path.exists(path): time.sleep(0.01)
+"""
+OURS = "[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name]"
+HOOKS = "len(getattr(get_ipython().display_pub, '_hooks', []))"
+
+
+@pytest.fixture(scope="module")
+def the_kernel(driverless_env, tmp_path_factory):
+    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
+        assert kernel.run(SETUP, silent=True).status == "ok"
+        yield kernel
+
+
+@pytest.fixture
+def kernel(the_kernel, tmp_path):
+    """A kernel with a rich logger; a cell that waits for the file `go` is long."""
+    the_kernel.go = tmp_path / "go"
+    the_kernel.run(f"go = {str(the_kernel.go)!r}\nil = IPyGPULogger(report='rich').start()", silent=True)
+    yield the_kernel
+    the_kernel.run("il.stop()", silent=True)
+    assert the_kernel.value(OURS) == []
+    assert the_kernel.value(HOOKS) == 0
+
+
+def shown(ran):
+    """The displays of a cell and their updates: kind, id, data; all the kernel sent belongs to some cell."""
+    contents = [(m["msg_type"], m["content"]) for m in ran.messages if m["msg_type"] in SHOWN]
+    return [(kind, content["transient"].get("display_id"), content["data"]) for kind, content in contents]
+
+
+def so_far(kernel, asked):
+    """What the cell has shown until now."""
+    return shown(Ran({}, kernel._published[asked]))
+
+
+def until(kernel, asked, happened):
+    """Until what the cell has shown is so."""
+    while not happened(so_far(kernel, asked)):
+        kernel._publish()
+
+
+def times(number):
+    return lambda shown: len(shown) >= number
+
+
+def is_settled(ran):
+    """One display, updates under its id, the last of which is the report."""
+    found = shown(ran)
+    kinds, names, bundles = zip(*found, strict=True)
+    assert kinds == ("display_data", *["update_display_data"] * (len(found) - 1))
+    assert len(found) >= 2
+    assert len(set(names)) == 1
+    assert None not in names
+    assert all(set(data) == {"text/plain", "text/html"} for data in bundles[:-1])
+    assert all(" s so far | Gen: " in data["text/plain"] for data in bundles[:-1])
+    assert set(bundles[-1]) == {"text/plain", "text/html", MIME}
+    assert bundles[-1]["text/plain"].startswith("RAM: Consumed Peaked  Used Total in ")
+    label = bundles[0]["text/plain"].partition(":")[0]
+    assert f"({label})" in bundles[-1]["text/plain"]
+    return bundles
+
+
+def test_a_cell_of_five_seconds_as_users_have_it(driverless_env, tmp_path):
+    """The real threshold and pace: one display and at least two updates under one id, then all is quiet."""
+    with Kernel(driverless_env, tmp_path) as kernel:
+        kernel.run("import threading, time\n%load_ext ipygpulogger", silent=True)
+        bundles = is_settled(kernel.run("time.sleep(5)"))
+        assert 3 <= len(bundles) <= 7
+        assert bundles[0]["text/plain"].startswith("In [1]: 2 s so far | Gen: 0/0/")
+        assert len(kernel.run("1").displays) == 1
+        kernel.run("%unload_ext ipygpulogger", silent=True)
+        assert kernel.value(OURS) == []
+
+
+def test_a_short_cell_is_one_display_as_ever(kernel):
+    """No id, no update."""
+    kernel.run("live.AFTER_S = 3600; il.stop(); il = IPyGPULogger(report='rich').start()", silent=True)
+    ((kind, name, data),) = shown(kernel.run("x = 1"))
+    assert (kind, name) == ("display_data", None)
+    assert MIME in data
+    kernel.run("live.AFTER_S = 0.1", silent=True)
+
+
+def test_figures_so_far_are_the_cells(kernel):
+    """What it holds and what it gave back, while it runs; the report says the same of the whole."""
+    asked = kernel.send(
+        "block = b'x' * (200 << 20); wait_for(go); del block; block = b'x' * (50 << 20); wait_for(go + '2')"
+    )
+    until(kernel, asked, lambda found: found and "Gen: 200/0/" in found[-1][2]["text/plain"])
+    kernel.go.touch()
+    until(kernel, asked, lambda found: "Gen: 50/150/" in found[-1][2]["text/plain"])
+    html = so_far(kernel, asked)[-1][2]["text/html"]
+    assert "<td>50</td><td>150</td>" in html
+    kernel.go.with_name("go2").touch()
+    bundles = is_settled(kernel.wait(asked))
+    assert "<td>50</td><td>150</td>" in bundles[-1]["text/html"]
+    kernel.run("del block", silent=True)
+
+
+def test_it_stands_under_its_cell_while_threads_print(kernel):
+    """Threads that print all the while: every display message is the cell's, and no print is lost."""
+    code = """
+def chatter(name):
+    for i in range(200): print(f'{name}{i}', flush=True); time.sleep(0.001)
+threads = [threading.Thread(target=chatter, args=(name,)) for name in 'ab']
+for thread in threads: thread.start()
+wait_for(go)
+for thread in threads: thread.join()
+"""
+    asked = kernel.send(code)
+    until(kernel, asked, times(4))
+    kernel.go.touch()
+    ran = kernel.wait(asked)
+    is_settled(ran)
+    assert sorted(ran.stdout.split()) == sorted(f"{name}{i}" for name in "ab" for i in range(200))
+    assert ran.stderr == ""
+
+
+def test_a_capture_neither_holds_nor_loses_it(kernel):
+    """%%capture: the outer cell is live outside; inside there is the nested cell's own report alone."""
+    asked = kernel.send("%%capture inner\nwait_for(go)\nprint('captured')")
+    until(kernel, asked, times(3))
+    kernel.go.touch()
+    is_settled(kernel.wait(asked))
+    assert kernel.value("[sorted(o.data) for o in inner.outputs]") == [
+        ["application/vnd.ipygpulogger.v1+json", "text/html", "text/plain"]
+    ]
+    assert kernel.value("inner.stdout") == "captured\n"
+
+
+def test_after_clear_output_the_report_is_a_display_of_its_own(kernel):
+    """The live display went with the output: nothing updates it, and the report is displayed at the end."""
+    code = "from IPython.display import clear_output\nwait_for(go); clear_output(); print('after'); wait_for(go + '2')"
+    asked = kernel.send(code)
+    until(kernel, asked, times(2))
+    kernel.go.touch()
+    kernel.wait_for_print(asked, "after")
+    before = len(so_far(kernel, asked))
+    kernel.go.with_name("go2").touch()
+    ran = kernel.wait(asked)
+    kinds = [m["msg_type"] for m in ran.messages]
+    cleared = kinds.index("clear_output")
+    assert [kind for kind in kinds[cleared:] if kind in SHOWN] == ["display_data"]
+    kind, name, data = shown(ran)[-1]
+    assert (kind, name) == ("display_data", None)
+    assert MIME in data
+    assert len(shown(ran)) == before + 1
+
+
+@pytest.mark.parametrize(
+    "code", ["wait_for(go)", "while True: await asyncio.sleep(0.01)"], ids=["sync", "await"]
+)
+def test_an_interrupted_cell_settles(kernel, code):
+    """The interrupt ends the cell, not us: its display becomes the report that says interrupted."""
+    asked = kernel.send(code)
+    until(kernel, asked, times(2))
+    kernel.manager.interrupt_kernel()
+    bundles = is_settled(kernel.wait(asked))
+    assert bundles[-1]["text/plain"].splitlines()[1].endswith("  interrupted")
+    assert kernel.run("1").result == "1"
+
+
+def test_a_failed_cell_settles(kernel):
+    """After the traceback the same display says how the cell failed."""
+    asked = kernel.send("wait_for(go); raise type('<script>', (Exception,), {})")
+    until(kernel, asked, times(2))
+    kernel.go.touch()
+    bundles = is_settled(kernel.wait(asked))
+    assert "failed: &lt;script&gt;" in bundles[-1]["text/html"]
+
+
+def test_an_awaiting_cell_is_live(kernel):
+    """The loop runs, we look on."""
+    asked = kernel.send("while not os.path.exists(go): await asyncio.sleep(0.01)")
+    until(kernel, asked, times(3))
+    kernel.go.touch()
+    is_settled(kernel.wait(asked))
+
+
+@SUBSHELLS
+def test_two_cells_at_once_have_a_display_each(kernel):
+    """Each message is its own cell's, whichever the kernel took in last."""
+    subshell = kernel.subshell()
+    main = kernel.send("wait_for(go)")
+    until(kernel, main, times(1))
+    side = kernel.send("wait_for(go)", subshell=subshell)
+    until(kernel, side, times(3))
+    known = len(so_far(kernel, main))
+    until(kernel, main, times(known + 3))
+    kernel.go.touch()
+    ids = {shown(ran)[0][1] for ran in map(kernel.wait, (main, side)) if is_settled(ran)}
+    assert len(ids) == 2
+
+
+def test_a_stop_in_a_long_cell_wipes_it_out(kernel):
+    """stop() within the cell: what stood there is emptied, and nothing comes after."""
+    asked = kernel.send(f"wait_for(go); il.stop(); names = {OURS}")
+    until(kernel, asked, times(2))
+    kernel.go.touch()
+    found = shown(kernel.wait(asked))
+    assert found[-1][2] == {"text/plain": ""}
+    assert found[-1][1] == found[0][1]
+    assert kernel.value("names") == []
+
+
+@pytest.mark.parametrize("report", ["text", "none"])
+def test_what_cannot_be_rewritten_is_not_live(kernel, report):
+    """Printed output stays printed: a text report comes at the end alone, and no thread is made for it."""
+    kernel.run(f"il.stop(); il = IPyGPULogger(report={report!r}).start()", silent=True)
+    ran = kernel.run(f"time.sleep(0.3); names = {OURS}")
+    assert shown(ran) == []
+    assert ran.stdout.count("RAM:") == (report == "text")
+    assert kernel.value("names") == []
+
+
+def test_a_child_of_a_fork_ends_the_cell_for_itself(kernel):
+    """A cell that forks while it is shown, the child running to the cell's end: one report, the parent's."""
+    asked = kernel.send("time.sleep(0.3)\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0);")
+    is_settled(kernel.wait(asked))
+
+
+def test_a_budget_is_said_while_the_cell_runs(kernel):
+    """As soon as it is seen: over budget, in the live display, and in the report and record."""
+    kernel.run("used = il.data.gen_mem_used", silent=True)
+    kernel.run("il.budget = f'{used + 200}MB'", silent=True)
+    asked = kernel.send(
+        "block = b'x' * (100 << 20); wait_for(go); block += b'x' * (150 << 20); wait_for(go + '2')"
+    )
+    until(kernel, asked, lambda found: found and "Gen: 100/" in found[-1][2]["text/plain"])
+    assert "budget" not in so_far(kernel, asked)[-1][2]["text/plain"]
+    kernel.go.touch()
+    until(kernel, asked, lambda found: "Over budget on RAM: peak " in found[-1][2]["text/plain"])
+    assert "Over budget on RAM" in so_far(kernel, asked)[-1][2]["text/html"]
+    kernel.go.with_name("go2").touch()
+    bundles = is_settled(kernel.wait(asked))
+    assert "Over budget on RAM: peak " in bundles[-1]["text/plain"]
+    assert any("Over budget" in note for note in bundles[-1][MIME]["notes"])
+    kernel.run("del block", silent=True)
+
+
+def test_a_notebook_that_was_executed_holds_the_report_once(driverless_env, tmp_path):
+    """nbclient: the cell's outputs end with one display, the report, whatever stood there meanwhile."""
+    cells = [
+        "%load_ext ipygpulogger",
+        SETUP,
+        "%reload_ext ipygpulogger",
+        "print('a')\ntime.sleep(0.5)\nprint('b')",
+        "x = 1",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    client = NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute(env={**driverless_env, "IPYTHONDIR": str(tmp_path)})
+    for number, expected in ((3, ["stream", "display_data", "stream"]), (4, ["display_data"])):
+        outputs = notebook.cells[number].outputs
+        assert [output.output_type for output in outputs] == expected
+        (report,) = [output for output in outputs if output.output_type == "display_data"]
+        assert set(report.data) == {"text/plain", "text/html", MIME}
+        assert report.data["text/plain"].startswith("RAM: Consumed Peaked")
+    assert json.loads(json.dumps(notebook.cells[3].outputs[1].data[MIME]))["time_s"] > 0.5
+
+
+def test_a_shutdown_in_a_long_cell_ends_the_kernel(driverless_env, tmp_path):
+    """Our thread keeps no kernel alive."""
+    with Kernel(driverless_env, tmp_path) as kernel:
+        started = kernel.run(SETUP + "\nil = IPyGPULogger(report='rich').start()", silent=True)
+        assert started.status == "ok", started.reply
+        asked = kernel.send("wait_for('/nowhere/at/all')")
+        until(kernel, asked, times(2))
+        kernel.manager.interrupt_kernel()
+        kernel.manager.shutdown_kernel(now=False)
+        assert not kernel.manager.is_alive()

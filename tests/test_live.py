@@ -1,0 +1,520 @@
+"""A long cell while it runs: what is asked of its scope, when it is shown, and where."""
+
+import io
+import os
+import pty
+import re
+import sys
+import threading
+from contextlib import suppress
+from datetime import datetime, timezone
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory import MB, Block, blip
+from traitlets import TraitError
+
+from ipygpulogger import IPyGPULogger, live
+from ipygpulogger.live import Display, Line, Live, place_for
+from ipygpulogger.machine import machine
+from ipygpulogger.records import MIME, Measurement, Peak, RamUsage
+from ipygpulogger.render import html, text
+from ipygpulogger.scope import Scope
+
+TIMEOUT_S = 60  # of what hangs; nothing waits so long
+
+
+def standing(time_s=3.0, used_mb=170, **more):
+    """A cell that runs."""
+    gen = RamUsage(100 * MB, used_mb * MB, Peak(used_mb * MB, used_mb * MB, "exact"))
+    return Measurement(label="In [4]", started_at=datetime.now(timezone.utc), time_s=time_s, gen=gen, **more)
+
+
+# -- what a scope tells while it is open -----------------------------------------------------------
+
+
+def test_so_far_is_what_would_be_told_now():
+    """Consumed and peaked so far, after each step; the final figures know nothing of the questions."""
+    scope = Scope().open()
+    told = [scope.so_far("x").gen]
+    kept = Block(64)
+    told.append(scope.so_far("x").gen)
+    blip(200)
+    told.append(scope.so_far("x").gen)
+    kept.free()
+    told.append(scope.so_far("x").gen)
+    scope.close()
+    final = scope.result(Measurement, "x").gen
+    consumed = [round(gen.consumed_bytes / MB) for gen in (*told, final)]
+    peaked = [round(gen.peaked_bytes / MB) for gen in (*told, final)]
+    for found, truth in ((consumed, [0, 64, 64, 0, 0]), (peaked, [0, 0, 200, 264, 264])):
+        assert [abs(a - b) <= 2 for a, b in zip(found, truth, strict=True)] == [True] * 5, (found, truth)
+    assert final.peak.quality == "exact"
+
+
+def test_asking_takes_no_note_and_sets_no_clock():
+    """What is missing is said in the record, whoever asked before; the time is the scope's own."""
+    on = machine()
+    scope = Scope().open()
+    on._note("a driver went away")
+    assert scope.so_far("x").notes == ()
+    assert scope.time_s == 0.0
+    scope.close()
+    time_s = scope.time_s
+    scope.so_far("x")  # a thread that comes late
+    assert scope.time_s == time_s
+    assert scope.result(Measurement, "x").notes == ("a driver went away",)
+    on._said.discard("a driver went away")
+
+
+def test_asking_lists_no_processes(monkeypatch):
+    """Neither the children nor the driver's processes: no question that takes milliseconds."""
+    scope = Scope().open()
+    on = machine()
+    monkeypatch.setattr(on.process, "children_bytes", lambda: pytest.fail("asked for children"))
+    monkeypatch.setattr(on.nvml, "processes", lambda _: pytest.fail("asked for processes"))
+    scope.so_far("x")
+    monkeypatch.undo()
+    scope.close()
+
+
+def test_a_scope_that_is_not_open_yet_tells_nothing():
+    """No time since nowhere, no figures of before."""
+    with pytest.raises(AssertionError):
+        Scope().so_far("x")
+
+
+# -- when ------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A place that keeps what it is told."""
+
+    def __init__(self):
+        self.told, self.shown = [], threading.Semaphore(0)
+
+    def show(self, measurement):
+        self.told.append(measurement)
+        self.shown.release()
+
+    def end(self):
+        self.told.append("end")
+
+    def settle(self, bundle):
+        self.told.append(bundle)
+        return True
+
+    def clear(self):
+        self.told.append("clear")
+
+
+class a_cell:
+    def __init__(self, execution_count=4):
+        self.execution_count = execution_count
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Every cell is long."""
+    monkeypatch.setattr(live, "AFTER_S", 0.0)
+    monkeypatch.setattr(live, "EVERY_S", 0.001)
+
+
+@pytest.fixture
+def running(at_once):
+    """One cell that runs and is shown."""
+    shown = Live(lambda _: ("Over budget",))
+    cell, scope, place = a_cell(), Scope().open(), Recorder()
+    shown.begin(cell, scope, place)
+    yield SimpleNamespace(live=shown, cell=cell, scope=scope, place=place)
+    scope.close()
+    shown.drop(cell)
+    shown.close()
+    assert not threads()
+
+
+def threads():
+    return [thread.name for thread in threading.enumerate() if thread.name == "ipygpulogger live"]
+
+
+def test_a_cell_that_lasts_is_shown_again_and_again_until_it_ends(running):
+    """Label, figures so far and remarks; after its end nothing but the report."""
+    for _ in range(3):
+        assert running.place.shown.acquire(timeout=TIMEOUT_S)
+    running.live.end(running.cell)
+    told = len(running.place.told)
+    assert {m.label for m in running.place.told[:3]} == {"In [4]"}
+    assert {m.notes for m in running.place.told[:3]} == {("Over budget",)}
+    assert running.live.settle(running.cell, {"a": 1})
+    running.live.drop(running.cell)
+    assert [what for what in running.place.told[told - 1 :] if not isinstance(what, Measurement)] == [
+        "end",
+        {"a": 1},
+        "clear",
+    ]
+
+
+def test_a_short_cell_is_never_shown(monkeypatch):
+    """Whoever ends before the threshold was not looked at, and pays for one thread in a session."""
+    monkeypatch.setattr(live, "AFTER_S", 3600.0)
+    shown = Live(lambda _: ())
+    seen = set()
+    for _ in range(20):
+        cell, place = a_cell(), Recorder()
+        shown.begin(cell, None, place)
+        seen |= {thread.ident for thread in threading.enumerate() if thread.name == "ipygpulogger live"}
+        shown.end(cell)
+        shown.drop(cell)
+        assert place.told == ["end", "clear"]
+    shown.close()
+    assert len(seen) == 1
+    assert not threads()
+
+
+def test_each_of_two_cells_has_its_own(running):
+    """Two cells at once, as on a subshell: each place is told of its own scope."""
+    other, scope, place = a_cell(5), Scope().open(), Recorder()
+    running.live.begin(other, scope, place)
+    assert place.shown.acquire(timeout=TIMEOUT_S)
+    running.live.end(running.cell)
+    assert place.shown.acquire(timeout=TIMEOUT_S)
+    running.live.end(other)
+    scope.close()
+    assert {m.label for m in place.told if m != "end"} == {"In [5]"}
+    assert {m.label for m in running.place.told if m != "end"} <= {"In [4]"}
+    running.live.drop(other)
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), ValueError("closed file")])
+def test_a_place_that_fails_hurts_nobody(at_once, error):
+    """The thread goes on asking, and the cell's end is as ever."""
+
+    class Broken(Recorder):
+        def show(self, measurement):
+            super().show(measurement)
+            raise error
+
+    shown, place, cell, scope = Live(lambda _: ()), Broken(), a_cell(), Scope().open()
+    shown.begin(cell, scope, place)
+    for _ in range(2):
+        assert place.shown.acquire(timeout=TIMEOUT_S)
+    shown.end(cell)
+    scope.close()
+    assert shown.settle(cell, {"a": 1})
+    shown.drop(cell)
+    shown.close()
+
+
+def test_without_a_thread_the_cell_runs_unseen(monkeypatch):
+    """A system that gives no thread: nothing is shown, and nothing raised."""
+
+    def none(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+    shown, place, cell = Live(lambda _: ()), Recorder(), a_cell()
+    shown.begin(cell, None, place)
+    shown.end(cell)
+    assert not shown.settle(cell, {})
+    assert place.told == ["end"]
+
+
+def test_a_forks_child_waits_for_nobody(running):
+    """The child has no thread of ours, and locks that nobody lets go: its cell ends all the same."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        with suppress(BaseException):
+            running.live._ticker._lock = taken = threading.Lock()
+            taken.acquire()  # as by our thread at the moment of the fork
+            running.live.end(running.cell)
+            settled = running.live.settle(running.cell, {})
+            running.live.drop(running.cell)
+            running.live.close()
+            code = 2 if settled else 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_forks_child_has_a_thread_of_its_own(running):
+    """A kernel that is forked on purpose shows its own long cells."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        with suppress(BaseException):
+            cell, scope, place = a_cell(7), Scope().open(), Recorder()
+            running.live.begin(cell, scope, place)
+            code = 0 if place.shown.acquire(timeout=TIMEOUT_S) else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# -- in a notebook ---------------------------------------------------------------------------------
+
+
+class Publisher:
+    """As ipykernel's."""
+
+    def __init__(self):
+        self.sent, self._hooks = [], []
+
+    def publish(self, data, metadata=None, *, transient=None, update=False):
+        assert metadata == {}
+        message = {"msg_type": "update_display_data" if update else "display_data"}
+        for hook in tuple(self._hooks):
+            message = hook(message)
+        self.sent.append((message["msg_type"], (transient or {}).get("display_id"), data))
+
+    def clear_output(self):
+        for hook in tuple(self._hooks):
+            hook({"msg_type": "clear_output"})
+
+
+def test_one_display_is_rewritten_and_settles():
+    """A display, updates of it, and the report as the last update; all under one id."""
+    publisher = Publisher()
+    display = Display(publisher)
+    for time_s in (2.0, 3.0, 4.0):
+        display.show(standing(time_s))
+    display.end()
+    display.show(standing(5.0))
+    assert display.settle({"text/plain": "the report"})
+    display.clear()
+    assert [kind for kind, _, _ in publisher.sent] == ["display_data", *["update_display_data"] * 3]
+    assert len({name for _, name, _ in publisher.sent}) == 1
+    assert publisher.sent[1][2] == {
+        "text/plain": text.so_far(standing(3.0)),
+        "text/html": html.so_far(standing(3.0)),
+    }
+    assert publisher.sent[-1][2] == {"text/plain": "the report"}
+    assert publisher._hooks == []
+
+
+def test_what_was_never_shown_does_not_settle():
+    """A short cell's report is a display of its own."""
+    publisher = Publisher()
+    display = Display(publisher)
+    display.end()
+    assert not display.settle({"text/plain": "the report"})
+    display.clear()
+    assert publisher.sent == []
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_cell_that_clears_its_output_is_shown_no_longer(before):
+    """Our display went with the output: no update of it, and the report is displayed anew."""
+    publisher = Publisher()
+    display = Display(publisher)
+    for _ in range(before):
+        display.show(standing())
+    publisher.clear_output()
+    display.show(standing())
+    display.end()
+    assert not display.settle({"text/plain": "the report"})
+    display.clear()
+    assert len(publisher.sent) == before
+
+
+def test_a_report_that_never_comes_leaves_an_empty_display():
+    """A stop within the cell: what stood there is wiped out."""
+    publisher = Publisher()
+    display = Display(publisher)
+    display.show(standing())
+    display.end()
+    display.clear()
+    assert publisher.sent[-1][::2] == ("update_display_data", {"text/plain": ""})
+
+
+def test_a_publisher_that_failed_once_begins_anew():
+    """What was not sent has no id to update."""
+    publisher = Publisher()
+    display = Display(publisher)
+    publish, display._publish = display._publish, None
+    with pytest.raises(TypeError):
+        display.show(standing())
+    display._publish = publish
+    display.show(standing())
+    assert publisher.sent[0][0] == "display_data"
+
+
+# -- in a terminal ---------------------------------------------------------------------------------
+
+
+class Screen(io.StringIO):
+    """A terminal of 80 columns that keeps what stands in each row."""
+
+    COLUMNS = 80
+    SEQUENCE = re.compile(r"\x1b(?:([78])|\[(\d*)([GK]))|([\s\S])")
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.row, self.column, self.saved = [[]], 0, 0, None
+
+    def write(self, words):
+        for keep, number, command, character in self.SEQUENCE.findall(words):
+            row = self.rows[self.row]
+            if keep == "7":
+                self.saved = self.row, self.column
+            elif keep == "8":
+                self.row, self.column = self.saved
+            elif command == "G":
+                self.column = int(number) - 1
+            elif command == "K":
+                del row[self.column :]
+            elif character == "\n":
+                self.row, self.column = self.row + 1, 0
+                self.rows += [[]] if self.row == len(self.rows) else []
+            elif character == "\r":
+                self.column = 0
+            else:
+                assert self.column < self.COLUMNS, "it would wrap"
+                row.extend(" " * (self.column + 1 - len(row)))
+                row[self.column] = character
+                self.column += 1
+
+    @property
+    def lines(self):
+        return ["".join(row).rstrip() for row in self.rows]
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(Screen.COLUMNS))
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_one_line_is_rewritten_and_wiped_out():
+    """Each showing stands over the last one, and the end leaves the screen and the cursor as they were."""
+    screen = Screen()
+    line = Line(screen)
+    for used_mb in (170, 99999, 7):
+        line.show(standing(used_mb=used_mb))
+        assert screen.lines == [text.so_far(standing(used_mb=used_mb)).rjust(79)]
+        assert screen.column == 0
+    line.end()
+    line.show(standing())
+    assert screen.lines == [""]
+
+
+@given(st.lists(st.sampled_from(["a", "word ", "\n", "\r", "show"]), max_size=40))
+def test_what_the_cell_prints_stands_where_it_would(steps):
+    """Whatever is printed meanwhile, in the line or on lines of its own, loses no character and no place."""
+    screen, alone = Screen(), Screen()
+    line = Line(screen)
+    width = len(text.so_far(standing()))
+    for step in steps:
+        if step == "show":
+            if screen.column < 80 - width:
+                line.show(standing())
+        elif screen.column + len(step) < 80 - width or step in "\n\r":
+            screen.write(step)
+            alone.write(step)
+        assert (screen.row, screen.column) == (alone.row, alone.column)
+    line.end()
+    for mixed, own in zip(screen.lines, alone.lines, strict=True):
+        assert mixed[: 79 - width].rstrip() == own
+
+
+def test_a_narrow_terminal_gets_what_fits(monkeypatch):
+    """The line never wraps, however narrow the window."""
+    screen = Screen()
+    screen.COLUMNS = 20
+    for columns in (20, 7, 1):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        Line(screen).show(standing())
+
+
+# -- where -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("report", ["text", "rich", "none"])
+@pytest.mark.parametrize("where", ["kernel", "terminal", "dumb", "pipe", "nowhere", "closed"])
+def test_the_place_fits_shell_and_report(monkeypatch, report, where):
+    """A rich report in a notebook, any report in a terminal; else nothing is live."""
+    shell = SimpleNamespace(display_pub=Publisher(), kernel=object() if where == "kernel" else None)
+    stream = {"nowhere": None, "terminal": Screen(), "dumb": Screen()}.get(where, io.StringIO())
+    if where in ("terminal", "dumb"):
+        stream.isatty = lambda: True
+    if where == "dumb":
+        monkeypatch.setenv("TERM", "dumb")
+    if where == "closed":
+        stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    place = place_for(shell, report)
+    expected = {("kernel", "rich"): Display, ("terminal", "text"): Line, ("terminal", "rich"): Line}
+    assert type(place) is expected.get((where, report), type(None))
+
+
+def test_in_a_terminal_the_report_follows_the_line_wiped_out(shell, monkeypatch, at_once):
+    """A real cell of a real shell on a real pseudo-terminal: live, then the table as ever."""
+    parent, child = pty.openpty()
+    screen = os.fdopen(child, "w")
+    shown = threading.Event()
+    show = Line.show
+
+    def told(line, measurement):
+        show(line, measurement)
+        shown.set()
+
+    monkeypatch.setattr(Line, "show", told)
+    monkeypatch.setattr(sys, "stdout", screen)
+    shell.user_ns["shown"] = shown
+    il = IPyGPULogger().start()
+    shell.run_cell(f"assert shown.wait({TIMEOUT_S})", store_history=True)
+    il.stop()
+    screen.close()
+    words = b""
+    with suppress(OSError):  # how a pseudo-terminal says that it ends
+        while more := os.read(parent, 65536):
+            words += more
+    os.close(parent)
+    live_part, wiped, report = words.decode().rpartition("\x1b[K\x1b8")
+    assert wiped
+    assert "s so far | Gen: 0/0/" in live_part
+    assert report.startswith("RAM: Consumed Peaked")
+    assert "\x1b" not in report
+
+
+# -- budgets ---------------------------------------------------------------------------------------
+
+
+def test_a_cell_over_its_budget_is_marked(shell, capsys):
+    """The cell whose peak went over says by how much, in text and record; one that did not says nothing."""
+    il = IPyGPULogger().start()
+    shell.run_cell("1", store_history=True)
+    allowed_mb = il.data.gen_mem_used + 150
+    il.budget = f"{allowed_mb}MB"
+    shell.user_ns["blip"] = blip
+    for size_mb in (300, 50):
+        capsys.readouterr()
+        shell.run_cell(f"blip({size_mb})", store_history=True)
+        (*_, last) = capsys.readouterr().out.splitlines()
+        if size_mb == 300:
+            peak_mb = round(il.record.gen.peak.lo_bytes / MB)
+            assert last == f"Over budget on RAM: peak {peak_mb} of {allowed_mb} MB"
+            assert il.record.notes == (last,)
+        else:
+            assert last.startswith("Gen:")
+            assert il.record.notes == ()
+    il.stop()
+
+
+def test_a_budget_that_is_no_size_is_refused(shell):
+    """By the keyword, by the check and by %config, in one sentence; nothing is a budget of none."""
+    for bad in ("ten parsecs", 10, "", "-1GB"):
+        with pytest.raises(ValueError, match=r"no size of memory|takes a size such as"):
+            IPyGPULogger(budget=bad)
+    il = IPyGPULogger(budget=None)
+    with pytest.raises(TraitError, match="no size of memory"):
+        il.budget = "ten parsecs"
+    il.budget = "1.5 GB"
+    assert il.budget == "1.5 GB"
+
+
+def test_the_bundle_of_a_running_cell_is_no_record(shell):
+    """Only the report carries the record: a saved notebook never holds half a one."""
+    publisher = Publisher()
+    Display(publisher).show(standing())
+    assert MIME not in publisher.sent[0][2]
