@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from dataclasses import dataclass, field
 from datetime import timezone
 from functools import partial
@@ -166,7 +167,9 @@ def device_key(gpu: DeviceUsage) -> Key:
 def _png(drawn: Figure) -> bytes:
     """The picture, for IPython: a figure that pyplot does not know has no other."""
     stream = io.BytesIO()
-    drawn.savefig(stream, format="png", dpi=_DPI, facecolor=_PAPER, transparent=False)
+    with warnings.catch_warnings():  # a letter that the font lacks is drawn as a box, in a label of ours
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        drawn.savefig(stream, format="png", dpi=_DPI, facecolor=_PAPER, transparent=False)
     return stream.getvalue()
 
 
@@ -302,8 +305,9 @@ class _Panel:
         """Of all that is drawn, but for the limits."""
         courses = (self.own, self.whole)
         points = [size for course in courses for line in (course.sampled, course.joined) for _, size in line]
+        marks = [*self.marks, *([self.highest] if self.highest else [])]
         return max(
-            [size for size in points if not math.isnan(size)] + [mark.most_mb for mark in self.marks] + [1.0]
+            [1.0, *(size for size in points if not math.isnan(size)), *(mark.most_mb for mark in marks)]
         )
 
 
@@ -348,7 +352,7 @@ def _add_own(
         points += [(left + at_s, size / MB) for at_s, size in timeline]
         points.append((right, usage.after_bytes / MB))
         mark = _mark(cell.label, usage, timeline, left, right)
-        if usage.peaked_bytes >= MB and mark.top_mb not in marked:  # by the cell around this one
+        if mark.most_mb - mark.floor_mb >= 1 and mark.top_mb not in marked:  # by the cell around this one
             marked.add(mark.top_mb)
             panel.marks.append(mark)
         if panel.highest is None or mark.top_mb > panel.highest.top_mb:
@@ -364,9 +368,9 @@ def _mark(label: str, usage: Usage, timeline: Timeline, left: float, right: floa
     if timeline:
         at_s, size = max(timeline, key=lambda point: point[1])
         if peak.lo_bytes - size <= max(MB, peak.lo_bytes // 100):
-            x, kind = left + at_s, _SEEN if kind == _UNSEEN else kind
+            x, kind = min(left + at_s, right), _SEEN if kind == _UNSEEN else kind
     floor_bytes = max(usage.before_bytes, usage.after_bytes)
-    most_bytes = peak.lo_bytes if peak.hi_bytes is None else peak.hi_bytes
+    most_bytes = max(peak.lo_bytes, peak.hi_bytes or 0)
     return _Mark(label, kind, left, right, x, floor_bytes / MB, peak.lo_bytes / MB, most_bytes / MB)
 
 
@@ -508,15 +512,21 @@ def _ticks(axis: _Axis) -> list[tuple[float, str]]:
     apart = axis.width / _TICKS
     step_s = next((step for step in _STEPS_S if step >= apart), apart)
     clock = axis.stretches[-1].end_s >= _CLOCK_S
+    decimals = max(0, -math.floor(math.log10(step_s)))
     found: list[tuple[float, str]] = []
+    round_one = False  # the last of them; the start of a cell is worth more
     for stretch in axis.stretches:
         first = math.ceil(stretch.start_s / step_s)
         rounds = (n * step_s for n in range(first, math.floor(stretch.end_s / step_s) + 1))
         for at_s in (stretch.start_s, *rounds):
             x = stretch.x + at_s - stretch.start_s
-            if not found or x - found[-1][0] >= apart:
-                decimals = max(0, -math.floor(math.log10(step_s)))
+            near = bool(found) and x - found[-1][0] < apart
+            if near and round_one and at_s == stretch.start_s:
+                found.pop()
+                near = bool(found) and x - found[-1][0] < apart
+            if not near:
                 found.append((x, _clock(at_s) if clock else f"{at_s:.{decimals}f} s"))
+                round_one = at_s != stretch.start_s
     return found
 
 
