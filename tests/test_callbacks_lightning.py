@@ -181,6 +181,12 @@ def test_the_trainers_own_device(cuda, tmp_path):
     del module
 
 
+def test_a_training_on_the_cpu_has_no_gpu_figures(cuda, tmp_path):
+    """Where a GPU is there and the trainer does not use it, its figures are 0."""
+    _, peaks = fit(tmp_path, Line(training_step=lambda _: tensor(16) is None))
+    assert {record.memory()[2:] for record in peaks.history} == {(0, 0)}
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize(
     "hook", ["on_train_epoch_start", "training_step", "validation_step", "on_train_epoch_end"]
