@@ -200,3 +200,18 @@ def test_a_live_cell(page, lab, pictures):
     assert figures_of(settled, "Gen")[0] == 64
     assert abs(figures_of(settled, "Gen")[1] - 236) <= 1
     page.screenshot(path=pictures("settled"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_static_page(browser, tmp_path, theme):
+    """The demo exported to HTML by nbconvert shows the same reports, without a server or a kernel."""
+    words = ["-m", "nbconvert", "--execute", "--to", "html", f"--theme={theme}", f"--output-dir={tmp_path}"]
+    env = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")}
+    subprocess.run([sys.executable, *words, str(NOTEBOOKS / "demo.ipynb")], check=True, env=env, timeout=300)
+    page = browser.new_page(viewport={"width": 1000, "height": 1400})
+    page.goto((tmp_path / "demo.html").as_uri())
+    cell = page.locator(".jp-CodeCell", has_text="kept = bytearray").first
+    assert figures_of(cell.locator(".jp-OutputArea-output table").first.inner_text(), "Gen")[:2] == [128, 0]
+    folder = Path(os.environ.get("BROWSER_PICTURES", tmp_path))
+    page.screenshot(path=str(folder / f"static-{theme}.png"))
+    page.close()
