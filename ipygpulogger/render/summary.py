@@ -49,7 +49,7 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
         told = (f"{_printable(record.label)}, {figure}" for record, figure in found)
         lines.append(f"* {words}: {'; '.join(told)}")
     if suspects:
-        lines.append("May leak, for it consumed more every time it ran:")
+        lines.append("May leak: every run consumed more, and left more in use than the one before:")
         lines += [f"  {_suspect(runs, names)}" for runs in suspects[:_GROUPS]]
     if len(suspects) > _GROUPS:
         lines.append(f"  and {len(suspects) - _GROUPS} more")
@@ -68,40 +68,40 @@ def _worst(
 ) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
     """In what a cell can be the worst, and which cells are: with RAM, and with any device."""
     memories = [(record, *memory) for record in records for memory in _memories(record, names)]
-    figures: dict[str, Callable[[Usage], int]] = {
-        "highest peak": lambda usage: usage.peak.lo_bytes,
-        "consumed most": lambda usage: usage.consumed_bytes,
+    figures: dict[str, tuple[Callable[[Usage], int], Callable[[Usage], str]]] = {
+        "highest peak": (lambda usage: usage.peak.lo_bytes, _peak),
+        "consumed most": (
+            lambda usage: usage.consumed_bytes,
+            lambda usage: str(rounded_mb(usage.consumed_bytes)),
+        ),
     }
     worst = []
-    for words, figure in figures.items():
+    for words, (figure, said) in figures.items():
         found = []
         for ram in (True, False):
-            known = [
-                (figure(use), cell, name) for cell, name, use in memories if use and (name == "RAM") == ram
-            ]
-            size, cell, name = max(known, key=lambda one: one[0], default=(0, records[0], ""))
-            if size >= MB:
-                found.append((cell, f"{rounded_mb(size)} {_where(name)}"))
+            known = [(cell, name, use) for cell, name, use in memories if use and (name == "RAM") == ram]
+            if known:
+                cell, name, use = max(known, key=lambda one: figure(one[2]))
+                found += [(cell, f"{said(use)} {_where(name)}")] if figure(use) >= MB else []
         worst += [(words, found)] if found else []
     longest = max(records, key=lambda record: record.time_s)
     return [*worst, ("longest", [(longest, f"{longest.time_s:.3f}s")])]
 
 
 def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[str]:
-    """A row for RAM, and one for each device; of several devices those on which something happened."""
-    ended = outcome(record)
+    """A row for RAM, and one for each device; of several those where something happened, or most is used."""
+    ended = _printable(outcome(record))
+    fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
     tail = f"{record.time_s:10.3f}s  {_printable(record.source)}{f'  ({ended})' if ended else ''}"
     head = f"{mark:2}{_printable(record.label)}"
     for name, usage in _memories(record, names):
         figures = "n/a", "n/a", "n/a"
         if usage is not None:
             idle = max(abs(usage.consumed_bytes), usage.peaked_bytes) < MB
-            if idle and name != "RAM" and len(record.gpus) > 1:
+            if idle and name != "RAM" and usage.peak.lo_bytes < fullest:
                 continue
-            hi_bytes = usage.peak.hi_bytes
-            exact = hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(usage.peak.lo_bytes)
-            peak = f"{'' if exact else '≥'}{rounded_mb(usage.peak.lo_bytes)}"
-            figures = str(rounded_mb(usage.consumed_bytes)), str(rounded_mb(usage.peaked_bytes)), peak
+            consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
+            figures = str(consumed), str(peaked), _peak(usage)
         yield f"{head:12} {name:5}{figures[0]:>9}{figures[1]:>8}{figures[2]:>8}{tail}"
         head = tail = ""
 
@@ -121,6 +121,11 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Any, str]) -> str:
         for name, sizes in told.items()
     )
     return f"{earlier}{labels} `{_printable(runs[-1].source)}`: {growth}"
+
+
+def _peak(usage: Usage) -> str:
+    lo_mb, hi_bytes = rounded_mb(usage.peak.lo_bytes), usage.peak.hi_bytes
+    return f"{'' if hi_bytes is not None and rounded_mb(hi_bytes) == lo_mb else '≥'}{lo_mb}"
 
 
 def _where(name: str) -> str:

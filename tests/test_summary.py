@@ -1,0 +1,211 @@
+"""The cells of a notebook, ranked: every figure is a record's, and the worst are named."""
+
+import re
+from datetime import datetime, timedelta, timezone
+
+import made
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from memory import MB
+
+from ipygpulogger import History
+from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.render.summary import summary
+
+BEGIN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
+
+
+def peak(top, quality="exact", hi=None):
+    hi = {"exact": top, "bounded": hi, "sampled": None}[quality]
+    return Peak(top * MB, None if hi is None else hi * MB, quality)
+
+
+def gpu(before, after, top, *how, index=0, **more):
+    return DeviceUsage(
+        before * MB, after * MB, peak(top, *how), index=index, name="Sim", uuid=f"GPU-{index}", **more
+    )
+
+
+def cell(count, before, after, top, *how, gpus=(), time_s=1.0, **more):
+    fields = {
+        "label": f"In [{count}]",
+        "cell_id": f"c{count}",
+        "source": f"f({count})",
+        "status": "ok",
+    } | more
+    return CellRecord(
+        execution_count=count,
+        started_at=BEGIN + timedelta(seconds=count),
+        time_s=time_s,
+        gen=RamUsage(before * MB, after * MB, peak(top, *how)),
+        gpus=tuple(gpus),
+        **fields,
+    )
+
+
+def told(records, by="peak", suspects=()):
+    return summary(records, by, suspects).splitlines()
+
+
+def test_the_whole_of_it():
+    """A golden one: the heading, a row for each memory, marks and words."""
+    cells = [
+        cell(3, 480, 900, 2100, gpus=[gpu(0, 2467, 3900)], time_s=8.25, source="model.fit(x)"),
+        cell(1, 110, 480, 500, time_s=2.1, source="import torch"),
+        cell(2, 480, 430, 480, time_s=12.0, source="load()", status="error", error="OSError"),
+    ]
+    assert told(cells) == [
+        "3 cells, the highest peak first; MB",
+        "                   Consumed  Peaked    Peak       Time  Cell",
+        "* In [3]     RAM        420    1200    2100     8.250s  model.fit(x)",
+        "             GPU       2467    1433    3900",
+        "  In [1]     RAM        370      20     500     2.100s  import torch",
+        "* In [2]     RAM        -50       0     480    12.000s  load()  (failed: OSError)",
+        "* highest peak: In [3], 2100 MB of RAM; In [3], 3900 MB on GPU",
+        "* consumed most: In [3], 420 MB of RAM; In [3], 2467 MB on GPU",
+        "* longest: In [2], 12.000s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("by", "says"),
+    [
+        ("peak", "the highest peak first"),
+        ("consumed", "who consumed most first"),
+        ("time", "the longest first"),
+    ],
+)
+def test_it_says_what_it_is_ranked_by(by, says):
+    """The order is that of the records given, and has a name."""
+    cells = [cell(count, 0, 5, 5) for count in (2, 3, 1)]
+    lines = told(cells, by)
+    assert lines[0] == f"3 cells, {says}; MB"
+    assert re.findall(r"In \[(\d)\] +RAM", "\n".join(lines)) == ["2", "3", "1"]
+
+
+def test_what_is_not_exact_is_at_least():
+    """A bounded or a sampled peak is shown as what it is: a lower bound; also among the worst."""
+    cells = [
+        cell(1, 0, 0, 90, "sampled", gpus=[gpu(0, 0, 80, "bounded", 85)]),
+        cell(2, 0, 0, 70, "bounded", 70),
+    ]
+    lines = told(cells)
+    assert re.search(r"RAM +0 +90 +≥90 ", lines[2])
+    assert re.search(r"GPU +0 +80 +≥80$", lines[3])
+    assert re.search(r"RAM +0 +70 +70 ", lines[4])
+    assert "* highest peak: In [1], ≥90 MB of RAM; In [1], ≥80 MB on GPU" in lines
+
+
+def test_what_nobody_tells_is_not_zero():
+    """A device of which nobody tells whose memory it is: n/a, and it is the worst of nothing."""
+    lines = told([cell(1, 0, 5, 5, gpus=[gpu(0, 0, 0, attributed=False)])])
+    assert re.search(r"GPU +n/a +n/a +n/a$", lines[3])
+    assert not any("on GPU" in line for line in lines)
+
+
+def test_a_device_keeps_its_name():
+    """The name of a device does not depend on which others a cell touched."""
+    cells = [cell(1, 0, 5, 5, gpus=[gpu(0, 7, 7, index=1)]), cell(2, 0, 5, 5, gpus=[gpu(0, 3, 3)])]
+    lines = told(cells)
+    assert re.search(r"GPU1 +7 +0 +7$", lines[3])
+    assert re.search(r"GPU0 +3 +0 +3$", lines[5])
+
+
+def test_of_many_devices_those_where_something_happened():
+    """Rows for the devices that moved, and for the fullest, which the ranking may be due to."""
+    gpus = [gpu(900, 900, 900), gpu(10, 10, 10, index=1), gpu(0, 7, 7, index=2), gpu(0, 0, 8, index=3)]
+    lines = told([cell(1, 0, 5, 5, gpus=gpus)])
+    assert re.findall(r"GPU\d(?= +\d+ +\d+ +\d+$)", "\n".join(lines), re.MULTILINE) == [
+        "GPU0",
+        "GPU2",
+        "GPU3",
+    ]
+
+
+def test_long_histories_are_short():
+    """Twenty cells, and how many more; the worst are named wherever they stand."""
+    cells = [cell(count, 0, 0, 100, time_s=float(count)) for count in range(1, 1235)]
+    lines = told(cells)
+    assert lines[0] == "1,234 cells, the highest peak first; MB"
+    assert sum(bool(re.search(r"In \[\d+\] +RAM", line)) for line in lines) == 20
+    assert "  and 1,214 more" in lines
+    assert "* longest: In [1234], 1234.000s" in lines
+
+
+def test_a_quiet_notebook_has_no_worst_memory():
+    """Under a megabyte nobody is the worst; somebody took longest all the same."""
+    lines = told([cell(1, 0, 0, 0), cell(2, 0, 0, 0, time_s=2.0)])
+    assert [line for line in lines if line.startswith("* ") and "RAM" not in line] == [
+        "* longest: In [2], 2.000s"
+    ]
+
+
+def test_no_cells():
+    """Before the first cell that is what is said."""
+    assert summary([], "peak", []) == "no cell has been reported yet"
+
+
+def leaks(*growths, device=True, **more):
+    found, use = [], 0
+    for count, growth in enumerate(growths, 4):
+        gpus = [gpu(use, use + growth, use + growth)] if device else []
+        ram = (100, 100) if device else (use, use + growth)
+        found.append(cell(count, *ram, max(ram), gpus=gpus, **more))
+        use += growth
+    return found
+
+
+def test_a_leak_is_named_with_what_it_grew_by():
+    """Each run, the first line, and each growth, where it grew."""
+    runs = leaks(120, 118, 121, cell_id="c", source="x.append(torch.zeros(30, 2**20))")
+    history = History()
+    for record in runs:
+        history.append(record)
+    assert history.suspects() == [tuple(runs)]
+    lines = told(history.rank(), "peak", history.suspects())
+    assert lines[-2:] == [
+        "May leak: every run consumed more, and left more in use than the one before:",
+        "  In [4], In [5], In [6] `x.append(torch.zeros(30, 2**20))`: +120, +118, +121 MB on GPU",
+    ]
+
+
+def test_a_leak_of_ram_is_one_too():
+    """RAM has its own words."""
+    runs = leaks(5, 6, 7, device=False, source="f()")
+    assert told(runs, "peak", [runs])[-1] == "  In [4], In [5], In [6] `f()`: +5, +6, +7 MB of RAM"
+
+
+def test_many_runs_and_many_leaks_are_short():
+    """The last runs of each, the first few of all, and how many more there are."""
+    runs = leaks(*range(10, 30), source="f()")
+    lines = told(runs, "peak", [runs] * 8)
+    assert lines[-1] == "  and 3 more"
+    assert lines[-2] == (
+        "  14 runs before, In [18], In [19], In [20], In [21], In [22], In [23] `f()`:"
+        " +24, +25, +26, +27, +28, +29 MB on GPU"
+    )
+
+
+def test_foreign_words_are_words():
+    """A source or a name that a terminal would obey, or that would break the table, does neither."""
+    hostile = "\x1b[2J\x00\n\ud800" + "x" * 500
+    runs = [cell(1, 0, 5, 5, source=hostile, label=hostile, status="error", error=hostile)] * 3
+    lines = told(runs, "peak", [tuple(runs)])
+    assert all(line.isprintable() for line in lines)
+    assert max(map(len, lines)) < 300
+
+
+def test_it_fits_a_narrow_page():
+    """Rows of usual figures stay within 100 characters, however long the source."""
+    cells = [cell(count, 0, 99999, 123456, gpus=[gpu(0, 70000, 143771)], source="x" * 80) for count in (1, 2)]
+    assert max(map(len, told(cells))) <= 100
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(st.lists(made.records(), min_size=1, max_size=5), st.sampled_from(["peak", "consumed", "time"]))
+def test_whatever_was_recorded_can_be_ranked(records, by):
+    """No record of any machine or user makes it fail, and no line of it is more than a line."""
+    lines = summary(records, by, [tuple(records)]).split("\n")
+    assert len(lines) >= 2 + len(records)
+    assert all(line.isprintable() for line in lines)
