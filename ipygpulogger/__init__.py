@@ -45,6 +45,7 @@ utils/          the doors for migrants: old names, re-exported
 magics          %gpulog
 parameters      a notebook's parameters, as papermill has them
 run             one execution of a notebook, in a kernel with the logger on
+arguments       the words of the command line
 cli             run, report, compare, doctor
 ==============  =======================================================================
 """

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .files import BadRequest
+from .history import own_report
 from .records import MIME
 from .schema import record_from
 
@@ -105,6 +106,7 @@ class Run:
         audience: Audience,
     ) -> None:
         self.started = False
+        self.untold = 0  # cells without a report of ours
         self._timeout_s, self._audience = timeout_s, audience
         self._interrupted = self._late = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -189,16 +191,14 @@ class Run:
         """Tell of the cell that has just ended; nbclient calls this."""
         self._disarm()
         self._progress.pause()
-        count = cell.get("execution_count")
-        # A cell may also show the records of cells nested in it, or captured earlier: those are not its own.
-        for output in reversed(cell.outputs):
-            values = output.get("data", {}).get(MIME)
-            if isinstance(values, dict) and values.get("execution_count", "") == count:
-                # nbclient does not tell the kernel which cell this is; a front end would.
-                values["cell_id"] = values.get("cell_id") or cell.get("id")
-                with contextlib.suppress(ValueError):
-                    self._audience.ended(record_from(values), cell.source, output["data"]["text/plain"])
-                break
+        report = own_report(cell)
+        self.untold += report is None
+        if report is not None:
+            values = report[MIME]
+            if "id" in cell:  # nbclient does not tell the kernel which cell this is; a front end would
+                values.setdefault("cell_id", cell.id)
+            with contextlib.suppress(ValueError):  # a cell may make such an output itself
+                self._audience.ended(record_from(values), cell.source, report.get("text/plain", ""))
         if self._late:
             raise _TooLong
 
@@ -215,8 +215,8 @@ class Run:
                 f"the kernel {client.kernel_name!r} cannot load ipygpulogger"
                 f" ({one_line(content.get('evalue'))}): install it there with pip install ipygpulogger"
             )
-        self.started = True
         self._audience.started()
+        self.started = True
         with contextlib.suppress(NotImplementedError):  # Windows
             # In place of nbclient's own handler, which ends the kernel and does not say why.
             asyncio.get_running_loop().add_signal_handler(

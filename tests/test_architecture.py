@@ -72,6 +72,7 @@ ORDER = [
     "magics",
     "parameters",
     "run",
+    "arguments",
     "cli",
     "",
 ]

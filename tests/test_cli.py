@@ -1,17 +1,25 @@
 """The command line as a user meets it: a process of its own, a real kernel, real files."""
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
+import nbclient
 import nbformat
 import pytest
 
-from ipygpulogger.cli import main
+from ipygpulogger import History
+from ipygpulogger import run as runs
+from ipygpulogger.arguments import parse
+from ipygpulogger.cli import _over_budget, main
+from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
 
 MB = 2**20
 
@@ -242,6 +250,442 @@ def test_without_the_run_extra(notebook, monkeypatch, capsys):
     assert "pip install 'ipygpulogger[run]'" in capsys.readouterr().err
 
 
+# -- what run also writes, and when it fails ----------------------------------------------------------
+
+
+def test_the_page(notebook, tmp_path):
+    """--html: one page with every cell's report and whole source, escaped; it says why the run ended early."""
+    path = notebook("a = '<b>'\nb = 2", "raise ValueError('<i>')", name="my <nb>.ipynb")
+    page = tmp_path / "page.html"
+    done = command("run", path, "--html", page)
+    assert done.returncode == 1, done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert "<h1>my &lt;nb&gt;</h1>" in text
+    assert "a = &#x27;&lt;b&gt;&#x27;\nb = 2" in text
+    assert "stopped at the cell that failed: ValueError: &lt;i&gt;" in text
+    assert text.count("<section>") == 2
+    assert "<b>" not in text
+    assert "<script" not in text
+
+
+def test_the_ids_are_the_notebooks(notebook, tmp_path):
+    """The log and the executed notebook name each cell as the notebook does, so that runs can be compared."""
+    path, log = notebook("1", "2"), tmp_path / "log.jsonl"
+    assert command("run", path, "--log", log).returncode == 0
+    ids = [cell.id for cell in nbformat.read(path, as_version=4).cells]
+    assert [record["cell_id"] for record in records(log)] == ids
+    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    assert [
+        cell.outputs[-1].data["application/vnd.ipygpulogger.v1+json"]["cell_id"] for cell in executed.cells
+    ] == ids
+
+
+def test_a_budget_of_ram(notebook, tmp_path):
+    """--max-ram: the whole notebook runs, each cell over it is named with its excess, all is kept: exit 1."""
+    path, log = notebook("1", "len(b'x' * (900 << 20))", "2"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--max-ram", "512MB")
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if "peaked" in line]
+    peak = records(log)[1]["gen"]["peak"]["lo_bytes"]
+    assert said == (
+        f"ipygpulogger: In [2]: len(b'x' * (900 << 20)): peaked at {round(peak / MB)} MB in RAM,"
+        f" {round(peak / MB - 512)} MB over --max-ram 512 MB"
+    )
+    assert len(records(log)) == 3
+    assert path.with_name("nb.executed.ipynb").exists()
+    assert command("run", path, "--max-ram", "100GB", "--max-gpu", "1GB").returncode == 0
+
+
+@pytest.mark.torch
+def test_a_budget_of_gpu_memory(notebook, kernel_env):
+    """--max-gpu: the process's own peak on each device, to the byte."""
+    path = notebook(
+        "import torch",
+        "torch.empty(600 << 20, dtype=torch.uint8, device='cuda'); _ = None",
+        "torch.empty(512 << 20, dtype=torch.uint8, device='cuda:1'); _ = None",
+    )
+    done = command("run", path, "--max-gpu", "512MB", env=kernel_env)
+    assert done.returncode == 1, done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "peaked" in line]
+    assert said.endswith("peaked at 600 MB in cuda:0, 88 MB over --max-gpu 512 MB")
+    assert command("run", path, "--max-gpu", "600MB", env=kernel_env).returncode == 0
+
+
+def test_a_budget_nobody_can_judge():
+    """A device that the process uses, nobody knows how much of: no silent pass."""
+    device = DeviceUsage(0, 0, Peak(0, None, "sampled"), index=0, name="x", backend="nvml", attributed=False)
+    cell = made(gpus=(device,))
+    (said,) = _over_budget([cell], None, 1)
+    assert "--max-gpu cannot be judged on nvml:0" in said
+    assert list(_over_budget([cell], None, None)) == []
+
+
+def test_cells_without_a_record(notebook):
+    """A notebook that stops the logger: a budget says of how many cells it knows nothing."""
+    done = command("run", notebook("%gpulog stop", "1", "2"), "--max-ram", "100GB")
+    assert done.returncode == 0, done.stderr
+    assert "3 cells left no record" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full disk to offer")
+def test_a_full_disk(notebook, tmp_path):
+    """A log or a page that cannot be written is said once, costs nothing else, and is no success."""
+    path = notebook("1", "2")
+    for option in ("--log", "--html"):
+        done = command("run", path, option, "/dev/full")
+        assert done.returncode == 1
+        assert done.stderr.count("/dev/full could not be written: No space left on device") == 1
+        assert done.stdout.count("In [") >= 2
+        assert "Traceback" not in done.stderr
+    done = command("run", path, "--output", "/dev/full", "--log", tmp_path / "log.jsonl")
+    assert (done.returncode, len(records(tmp_path / "log.jsonl"))) == (1, 2)
+
+
+def test_a_cell_that_takes_too_long(notebook, tmp_path):
+    """--timeout: it is interrupted, its figures are kept, the rest is not run: exit 1."""
+    path, log = notebook("1", "import time; time.sleep(600)", "3"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--timeout", "1")
+    assert done.returncode == 1
+    assert "stopped at cell 2 of 3, which ran longer than 1 s" in done.stderr
+    assert [record["status"] for record in records(log)] == ["ok", "interrupted"]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)",
+        "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass",
+    ],
+    ids=["deaf", "caught"],
+)
+def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
+    """One that is deaf loses its kernel after a while; one that catches the interrupt is the last all the same."""
+    monkeypatch.setattr(runs, "_GRACE_S", 1)
+    path = notebook(source, "open('ran', 'w')")
+    assert main(["run", str(path), "--timeout", "1"]) == 1
+    assert "stopped at cell 1 of 2, which ran longer than 1 s" in capsys.readouterr().err
+    assert not path.with_name("ran").exists()
+    assert path.with_name("nb.executed.ipynb").exists()
+
+
+def test_another_kernel(notebook, bare_kernel, tmp_path):
+    """--kernel wins over the notebook's own; one that is not here, or not Python's, is refused."""
+    foreign = {"kernelspec": {"name": "nope", "language": "python", "display_name": "?"}}
+    path = notebook("1", **foreign)
+    assert command("run", path, "--kernel", "python3").returncode == 0
+    _, env = bare_kernel
+    done = command("run", path, "--kernel", "bare", env=env)
+    assert (done.returncode, "'bare' cannot load" in done.stderr) == (2, True)
+    done = command("run", path, "--kernel", "gone")
+    assert (done.returncode, done.stderr) == (2, "ipygpulogger: the kernel 'gone' is not installed here\n")
+    spec = tmp_path / "share" / "kernels" / "ir"
+    spec.mkdir()
+    (spec / "kernel.json").write_text(json.dumps({"argv": ["R"], "display_name": "R", "language": "R"}))
+    done = command("run", path, "--kernel", "ir", env=env)
+    assert (done.returncode, "speaks R" in done.stderr) == (2, True)
+
+
+def test_parameters(notebook, tmp_path):
+    """-p and -f: a cell after the tagged one, typed as papermill does, dashes and all; -p wins; numbering as it is."""
+    path = notebook(
+        "lr = 1.0; name = 'a'; n = 0", "assert (lr, name, n) == (-1e-3, '--fast', 7), (lr, name, n)"
+    )
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(nb, path)
+    values = tmp_path / "values.yaml"
+    values.write_text("lr: 5\nn: 7\n")
+    done = command("run", path, "-p", "lr", "-1e-3", "--parameters", "name", "--fast", "-f", values)
+    assert done.returncode == 0, done.stderr
+    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    assert executed.cells[1].metadata["tags"] == ["injected-parameters"]
+    assert executed.cells[1].source == "# Parameters\nlr = -0.001\nn = 7\nname = '--fast'"
+    assert len(nbformat.read(path, as_version=4).cells) == 2
+
+
+def test_parameters_nobody_expects(notebook):
+    """Without a tagged cell they stand on top, and that is said."""
+    path = notebook("x + 1")
+    done = command("run", path, "-p", "x", "1")
+    assert done.returncode == 0, done.stderr
+    assert "no cell is tagged 'parameters'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-p", "x"], "-p takes two words"),
+        (["-p"], "-p takes two words"),
+        (["-p", "a b", "1"], "no variable can be called 'a b'"),
+        (["-f", "missing.yaml"], "missing.yaml cannot be read"),
+        (["--max-gpu", "lots"], "'lots' is no size of memory"),
+        (["--max-ram", "-1GB"], "--max-ram"),
+        (["--timeout", "soon"], "'soon' is no number of seconds"),
+        (["--timeout", "0"], "'0' is no number of seconds"),
+        (["--timeout", "nan"], "'nan' is no number of seconds"),
+        (["--html", "."], ". is a folder"),
+        (["--html", "nb.ipynb"], "is the notebook itself"),
+        (["--html", "x", "--log", "x"], "x cannot be both the log and the page"),
+        (["--fast"], "unrecognized arguments: --fast"),
+    ],
+)
+def test_options_that_make_no_sense(notebook, monkeypatch, capsys, words, says):
+    """One sentence, exit 2, nothing run and nothing written."""
+    path = notebook("open('ran', 'w')")
+    monkeypatch.chdir(path.parent)
+    assert refused(["run", str(path), *words], capsys, says)
+    assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
+
+
+def refused(arguments, capsys, says):
+    """Whether the command line refused with one sentence that says this."""
+    try:
+        status = main([str(word) for word in arguments])
+    except SystemExit as stop:  # argparse's own
+        status = stop.code
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, ""), err
+    assert len(err.splitlines()) == 1
+    assert says in err
+    return err.startswith("ipygpulogger")
+
+
+def test_a_terminal_sees_which_cell_runs(notebook):
+    """On a terminal: which cell, of how many, its first line; nothing of it in the standard output."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ipygpulogger.cli",
+            "run",
+            str(notebook("1", "[bold]=1\nimport time; time.sleep(1)")),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"},
+    )
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    os.close(ours)
+    stdout = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 1  # bold is no variable, and no colour
+    assert b"cell 2 of 2" in seen
+    assert b"[bold]=1" in seen
+    assert "\x1b" not in stdout
+    assert "cell 2 of 2" not in stdout
+
+
+# -- report and compare --------------------------------------------------------------------------------
+
+
+def made(peak_mb=100, source="x = 1", **fields):
+    """A record as a run would have made it."""
+    size = peak_mb * MB
+    return CellRecord(
+        label="In [1]",
+        started_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+        time_s=1.0,
+        gen=RamUsage(0, 0, Peak(size, size, "exact")),
+        execution_count=1,
+        cell_id=None,
+        source=source,
+        status="ok",
+        **fields,
+    )
+
+
+def saved(path, *cells):
+    history = History()
+    for cell in cells:
+        history.append(cell)
+    history.save(path)
+    return path
+
+
+def test_report_of_a_log_and_of_the_notebook(notebook, tmp_path):
+    """The log and the executed notebook of one run tell the same; the page of the notebook has whole sources."""
+    path, log = notebook("x = 1\ny = 2", "len(b'x' * (300 << 20))"), tmp_path / "log.jsonl"
+    assert command("run", path, "--log", log).returncode == 0
+    executed = path.with_name("nb.executed.ipynb")
+    reports = [
+        command("report", source, "--html", tmp_path / f"{source.name}.html") for source in (log, executed)
+    ]
+    assert [done.returncode for done in reports] == [0, 0], reports
+    assert reports[0].stdout == reports[1].stdout
+    first, second = (reports[0].stdout.index(word) for word in ("len(b'x'", "x = 1"))
+    assert first < second  # the higher peak first
+    assert "x = 1\ny = 2" in (tmp_path / "nb.executed.ipynb.html").read_text()
+    page = (tmp_path / "log.jsonl.html").read_text()
+    assert "x = 1" in page
+    assert page.count("<section>") == 2
+
+
+@pytest.mark.parametrize("executor", ["nbclient", "nbconvert"])
+def test_notebooks_that_others_execute(notebook, tmp_path, executor, capsys):
+    """With the extension loaded in it, any executor will do: report shows each cell after that."""
+    path = notebook("%load_ext ipygpulogger", "a = 1", "b = 2")
+    nb = nbformat.read(path, as_version=4)
+    if executor == "nbclient":
+        nbclient.NotebookClient(nb, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    else:
+        preprocessors = pytest.importorskip("nbconvert.preprocessors")
+        preprocessors.ExecutePreprocessor().preprocess(nb, {"metadata": {"path": str(tmp_path)}})
+    nbformat.write(nb, path)
+    assert main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr().out
+    assert "a = 1" in said
+    assert "b = 2" in said
+    assert (tmp_path / "page.html").read_text().count(
+        "<section>"
+    ) == 3  # the cell that loads it, from there on
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "compare it"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("missing.jsonl", None),
+        ("missing.ipynb", None),
+        ("folder.jsonl", ...),
+        ("folder.ipynb", ...),
+        ("empty.jsonl", b""),
+        ("empty.csv", b""),
+        ("empty.parquet", b""),
+        ("empty.ipynb", b""),
+        ("garbage.jsonl", bytes(range(256))),
+        ("garbage.csv", bytes(range(256))),
+        ("garbage.parquet", bytes(range(256))),
+        ("garbage.ipynb", bytes(range(256))),
+        ("lists.jsonl", b"[1]\n[2]\n"),
+        ("others.jsonl", b'{"a": 1}\n{"b": 2}\n'),
+        ("deep.jsonl", b"[" * 100_000 + b"\n"),
+        ("columns.csv", b"a,b\n1,2\n"),
+        ("list.ipynb", b"[]"),
+        ("number.ipynb", b"3"),
+        ("cells.ipynb", b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": 3}'),
+        ("plain.ipynb", b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}'),
+        ("words.txt", b"hello"),
+        ("words", b"hello"),
+    ],
+)
+def test_what_is_no_log(tmp_path, command, name, content, capsys):
+    """Missing, a folder, empty, binary, another's, of another kind: one sentence, exit 2, nothing written."""
+    good, bad, page = saved(tmp_path / "good.jsonl", made()), tmp_path / name, tmp_path / "page.html"
+    page.write_text("precious")
+    if content is ...:
+        bad.mkdir()
+    elif content is not None:
+        bad.write_bytes(content)
+    arguments = {
+        "report": ["report", bad, "--html", page],
+        "compare": ["compare", good, bad],
+        "compare it": ["compare", bad, good],
+    }
+    assert refused(arguments[command], capsys, name)
+    assert page.read_text() == "precious"
+
+
+def test_a_line_cut_short(tmp_path, capsys):
+    """The half line of a kernel that was killed is left out, and that is said; the rest counts."""
+    log = saved(tmp_path / "log.jsonl", made(source="whole"), made(source="torn"))
+    log.write_bytes(log.read_bytes()[:-20])
+    assert main(["report", str(log)]) == 0
+    out, err = capsys.readouterr()
+    assert "whole" in out
+    assert "torn" not in out
+    assert err.startswith("ipygpulogger: ")
+    assert "cut short" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_page_is_not_the_log(tmp_path, capsys):
+    """A page over its own log is refused, and the log is what it was."""
+    log = saved(tmp_path / "log.jsonl", made())
+    before = log.read_bytes()
+    assert refused(["report", log, "--html", log], capsys, "is the log itself")
+    assert log.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("before_mb", "after_mb", "words", "status"),
+    [
+        (100, 100, [], 0),
+        (100, 50, [], 0),
+        (100, 105, [], 0),
+        (100, 106, [], 1),
+        (100, 106, ["--tolerance", "10%"], 0),
+        (100, 103, ["--tolerance", "0%"], 1),
+        (3, 4, [], 0),
+        (100, 140, ["--floor", "50MB"], 0),
+    ],
+)
+def test_compare(tmp_path, capsys, before_mb, after_mb, words, status):
+    """1 when a peak grew beyond the tolerance and the floor, 0 when it shrank, stayed or grew within them."""
+    base = saved(tmp_path / "base.jsonl", made(before_mb))
+    new = saved(tmp_path / "new.jsonl", made(after_mb))
+    assert main(["compare", str(base), str(new), *words]) == status
+    out = capsys.readouterr().out
+    assert ("GREW" in out) == bool(status)
+    assert f"{before_mb:8}{after_mb:8}" in out
+
+
+@pytest.mark.parametrize(
+    "words", [["--tolerance", "5"], ["--tolerance=-5%"], ["--tolerance", "nan%"], ["--tolerance", "5%%"]]
+)
+def test_tolerances_that_make_no_sense(tmp_path, capsys, words):
+    """A percentage and nothing else: 5 could be 5 % or 500 %."""
+    log = saved(tmp_path / "log.jsonl", made())
+    assert refused(["compare", log, log, *words], capsys, "is no percentage: write it like 5%")
+
+
+def test_nothing_in_common(tmp_path, capsys):
+    """Two runs without a cell in common prove nothing: exit 2."""
+    one, two = (saved(tmp_path / f"{word}.jsonl", made(source=word)) for word in ("one", "two"))
+    assert refused(["compare", one, two], capsys, "have no cell in common")
+
+
+def test_two_real_runs(notebook, tmp_path):
+    """A notebook whose cell grows by 300 MB: compare finds it one way round, and is content the other way."""
+    path = notebook("mb = 1", "len(b'x' * (mb << 20))", "open('done', 'w').close()")
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(nb, path)
+    logs = []
+    for mb in ("100", "400"):
+        logs.append(tmp_path / f"{mb}.jsonl")
+        assert command("run", path, "-p", "mb", mb, "--log", logs[-1]).returncode == 0
+    grew = command("compare", *logs)
+    assert grew.returncode == 1, grew.stderr
+    (line,) = [line for line in grew.stdout.splitlines() if "GREW" in line]
+    assert abs(int(line.split()[3]) - 300) <= 8
+    assert command("compare", *reversed(logs)).returncode == 0
+
+
+def test_a_reader_that_has_seen_enough(tmp_path):
+    """`report | head`: no traceback."""
+    log = saved(tmp_path / "log.jsonl", *(made(source=f"x = {i}") for i in range(3000)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ipygpulogger.cli", "compare", log, log],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    process.wait(timeout=60)
+
+
+# -- doctor ----------------------------------------------------------------------------------------------
+
+
 def test_doctor():
     """Each source has its line; what is missing has a remedy; exit 0."""
     done = command("doctor")
@@ -254,6 +698,15 @@ def test_doctor_on_the_simulated_machine(kernel_env):
     """With a driver: its version and its devices."""
     done = command("doctor", env=kernel_env)
     assert "driver 580.65.06, 2 device(s): NVIDIA SimGPU 16GB, NVIDIA SimGPU 16GB" in done.stdout
+
+
+def test_doctor_as_json():
+    """The same diagnoses, for programs."""
+    done = command("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {"source", "state", "says", "remedy"} == set(found[0])
+    assert {"general RAM", "NVML", "torch"} <= {diagnosis["source"] for diagnosis in found}
 
 
 @pytest.mark.torch
@@ -310,3 +763,37 @@ def test_the_users_configuration_does_not_silence_run(notebook, tmp_path):
     done = command("run", notebook("1"), env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")})
     assert done.returncode == 0, done.stderr
     assert "RAM: Consumed Peaked" in done.stdout
+
+
+# -- what the README says --------------------------------------------------------------------------------
+
+
+def test_the_ci_example(notebook, tmp_path):
+    """The README's workflow is YAML, and its commands do what it says: here they run."""
+    yaml = pytest.importorskip("yaml")
+    readme = Path(__file__).parent.parent.joinpath("README.md").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(readme.partition("<!-- ci -->\n```yaml\n")[2].partition("```")[0])
+    steps = workflow["jobs"]["train"]["steps"]
+    commands = [shlex.split(step["run"]) for step in steps if step.get("run", "").startswith("ipygpulogger")]
+    assert [words[1] for words in commands] == ["run", "compare"]
+    path = notebook("epochs = 10", "x = bytearray(epochs << 20)", name="train.ipynb")
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(nb, path)
+    (tmp_path / "memory").mkdir()
+    assert command("run", path, "--log", tmp_path / "memory" / "base.jsonl").returncode == 0
+    for words in commands:
+        done = command(*words[1:], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr + done.stdout
+    kept = next(step["with"]["path"].split() for step in steps if "upload-artifact" in step.get("uses", ""))
+    assert all((tmp_path / name).exists() for name in kept)
+
+
+def test_the_readmes_commands_are_real():
+    """Every `ipygpulogger ...` line of the README is one that the command line takes."""
+    readme = Path(__file__).parent.parent.joinpath("README.md").read_text(encoding="utf-8")
+    lines = [line for line in readme.splitlines() if line.startswith("ipygpulogger ")]
+    assert len(lines) >= 5
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        assert parse(words).command == words[0]

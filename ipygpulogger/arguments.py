@@ -1,0 +1,121 @@
+"""The words of the command line: what each command takes, and what it makes of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from . import budget
+from .compare import FLOOR_BYTES, TOLERANCE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; {self.prog} --help tells more\n")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """What is asked for; `command` says which. Ends the program where it makes no sense."""
+    return _parser().parse_args(_joined(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="ipygpulogger", description="What each cell of a notebook costs in RAM, GPU RAM and time."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="execute a notebook and report every cell")
+    run.add_argument("notebook", type=Path, help="the notebook; it is not changed")
+    run.add_argument(
+        "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
+    )
+    run.add_argument("--log", type=Path, help="also write one JSON record a cell to this file")
+    run.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
+    run.add_argument("--max-gpu", type=_size, metavar="SIZE", help="exit 1 if a cell peaks higher on a GPU")
+    run.add_argument("--max-ram", type=_size, metavar="SIZE", help="exit 1 if a cell peaks higher in RAM")
+    run.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="stop at a cell that runs longer")
+    run.add_argument("--kernel", metavar="NAME", help="use this kernel, not the notebook's own")
+    run.add_argument(
+        "-p",
+        "--parameters",
+        action="append",
+        default=[],
+        type=json.loads,
+        metavar="NAME VALUE",
+        help="set a parameter, as papermill does; may be repeated",
+    )
+    run.add_argument(
+        "-f", "--parameters-file", type=Path, metavar="FILE", help="parameters from a JSON or YAML file"
+    )
+
+    report = commands.add_parser("report", help="show what a log or a saved notebook tells")
+    report.add_argument("path", type=Path, help="a log (.jsonl, .csv, .parquet) or a saved notebook (.ipynb)")
+    report.add_argument("--by", choices=("peak", "consumed", "time"), default="peak", help="rank by this")
+    report.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
+
+    compared = commands.add_parser("compare", help="exit 1 if a cell peaks higher than it did")
+    compared.add_argument("base", type=Path, help="the run before: a log or a saved notebook")
+    compared.add_argument("new", type=Path, help="the run now")
+    compared.add_argument(
+        "--tolerance",
+        type=_percentage,
+        default=TOLERANCE,
+        metavar="PERCENT",
+        help="how much of itself a peak may grow by (default: 5%%)",
+    )
+    compared.add_argument(
+        "--floor", type=_size, default=FLOOR_BYTES, metavar="SIZE", help="what it may always grow by (1MB)"
+    )
+
+    doctor = commands.add_parser(
+        "doctor", help="say what can be measured here, and what to do about each lack"
+    )
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """With each ``-p NAME VALUE`` as one word, for a value may begin with a dash."""
+    joined, rest = [], iter(arguments)
+    for word in rest:
+        if word in ("-p", "--parameters"):
+            joined.append(f"--parameters={json.dumps([value for _, value in zip('NV', rest, strict=False)])}")
+        else:
+            joined.append(word)
+    return joined
+
+
+def _size(word: str) -> int:
+    try:
+        return budget.parse(word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(word: str) -> float:
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 2**31:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of seconds")
+    return seconds
+
+
+def _percentage(word: str) -> float:
+    number, percent, after = word.partition("%")
+    try:
+        part = float(number) / 100 if percent and not after else -1.0
+    except ValueError:
+        part = -1.0
+    if not 0 <= part < float("inf"):
+        raise argparse.ArgumentTypeError(f"{word!r} is no percentage: write it like 5%")
+    return part
