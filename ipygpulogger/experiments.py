@@ -131,14 +131,21 @@ class CellLogger(IPyGPULogger):
     def data(self) -> CellLoggerData:  # type: ignore[override]
         """The last finished cell, in bytes and seconds; before the first, only the memory in use now."""
         record = self.record
-        cell: Measurement = record or _begun().result(Measurement, "now")
-        gpu = _device_of(cell, self._device)
+        if record is None:
+            now = _begun().result(Measurement, "now")
+            gpu = _device_of(now, self._device)
+            return CellLoggerData(
+                CellLoggerMemory(0, 0, now.gen.after_bytes),
+                CellLoggerMemory(0, 0, (gpu.used_bytes if gpu else None) or 0),
+                CellLoggerTime(0.0),
+            )
+        gpu = _device_of(record, self._device)
         return CellLoggerData(
-            CellLoggerMemory(cell.gen.consumed_bytes, cell.gen.peaked_bytes, cell.gen.after_bytes),
+            CellLoggerMemory(record.gen.consumed_bytes, record.gen.peaked_bytes, record.gen.after_bytes),
             CellLoggerMemory(gpu.consumed_bytes, gpu.peaked_bytes, gpu.used_bytes or 0)
             if gpu
             else CellLoggerMemory(0, 0, 0),
-            CellLoggerTime(record.time_s if record else 0.0),
+            CellLoggerTime(record.time_s),
         )
 
     def stop(self) -> None:
@@ -240,6 +247,7 @@ class IPyExperimentsCPU:
             self._print_device()
             self.print_state()
             print("\n")  # some air, as the original had it
+        gc.collect(1)  # opening the driver's library leaves cycles, which are not the user's
         if self.cl is not None:
             try:
                 self.cl.start()
@@ -331,7 +339,16 @@ class IPyExperimentsCPU:
         """
         if not self._running:
             return self.data
-        self._abandon()
+        machine().hold()  # so that the driver's library stays open: opening it again leaves cycles
+        try:
+            self._abandon()
+            self._final = self._finish()
+        finally:
+            machine().release()
+            machine().close()
+        return self._final
+
+    def _finish(self) -> IPyExperimentData:
         self._settle()
         consumed, reclaimed = self._consumed(self._now()), _Consumed(0, 0)
         if self._enabled:
@@ -350,9 +367,7 @@ class IPyExperimentsCPU:
             print(render.memory(rows))
             self.print_state()
             print("\n")
-        self._final = self._data(self._now(), consumed, reclaimed)
-        machine().close()
-        return self._final
+        return self._data(self._now(), consumed, reclaimed)
 
     # -- the backend ---------------------------------------------------------------------------
 
@@ -528,8 +543,7 @@ def _forget(shell: Any, values: list[Any], names_before: frozenset[str]) -> None
     outputs = names.get("_oh")
     outputs = outputs if isinstance(outputs, dict) else {}
     ours = {name for name in hidden if _CACHED.fullmatch(str(name))}  # IPython's own, not the user's `_`
-    held = [value for name, value in hidden.items() if name not in ours]
-    held += [value for name, value in names.items() if name not in ours or hidden[name] is not value]
+    held = [value for name, value in names.items() if name not in ours or hidden[name] is not value]
     held += [value for number, value in outputs.items() if f"_{number}" in names_before]
     gone = {id(value) for value in values} - {id(value) for value in held}
     for number in [number for number, value in outputs.items() if id(value) in gone]:
@@ -551,7 +565,8 @@ def _finish_namesake(shell: Any, frame: FrameType | None) -> None:
     """Let go of the experiment whose name the running statement will give to a new one.
 
     Python would do so a moment later, when the new one has begun. If that was the last reference, the old one
-    finishes here; if not, it keeps its name until then, and goes on.
+    finishes here; if not, it keeps its name until then, and goes on. One that has finished is let go of
+    as well: its logger is full of cycles, which would count as the new one's garbage.
     """
     while frame is not None and frame.f_code.co_name == "__init__":  # of a subclass
         frame = frame.f_back
@@ -559,7 +574,7 @@ def _finish_namesake(shell: Any, frame: FrameType | None) -> None:
         return
     names, name = shell.user_ns, _assigned(frame, shell.user_ns)
     old = names.get(name)
-    if not issubclass(type(old), IPyExperimentsCPU) or not old._running:
+    if not issubclass(type(old), IPyExperimentsCPU):
         return
     old = weakref.ref(old)
     del names[name]

@@ -34,6 +34,7 @@ from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Peak, RamUsage
 from ipygpulogger.render import experiments as render
 from ipygpulogger.scope import Scope
+from ipygpulogger.shell import CellEvents
 
 STATE = (
     r"\n\*\*\* Current state:\n"
@@ -521,17 +522,17 @@ def test_what_is_deleted_is_free(shell, exp, capsys):
 
 
 def test_what_was_there_before_stays(shell, capsys):
-    """An alias of an old object takes neither the object's own name nor its old output with it."""
-    run(shell, "old = [1]; old")
+    """An alias of an old object takes neither the object's own name nor an old output with it."""
+    run(shell, "old = [1]; [2]")
     number = shell.execution_count - 1
     run(shell, "exp = X(cl_enable=False)")
-    old = shell.user_ns["old"]
+    old, output = shell.user_ns["old"], shell.user_ns["Out"][number]
     run(shell, "alias = old\nalias")
     run(shell, f"other = Out[{number}]")
     shell.user_ns["exp"].finish()
     assert FINISHED.search(capsys.readouterr().out)["deleted"] == "alias, other"
     assert shell.user_ns["old"] is old
-    assert shell.user_ns["Out"][number] is old
+    assert shell.user_ns["Out"][number] is shell.user_ns[f"_{number}"] is output
 
 
 def test_what_else_holds_a_value_keeps_it_in_out(shell, exp):
@@ -647,6 +648,16 @@ def test_cycles_are_counted(shell, exp, capsys, cycles):
     assert match["garbage"] is None
 
 
+def test_garbage_from_before_is_not_the_experiments(shell, capsys):
+    """Cycles that were garbage already when it began are none of its count."""
+    for _ in range(7):
+        cycle = []
+        cycle.append(cycle)
+    del cycle
+    IPyExperimentsCPU(cl_enable=False).finish()
+    assert FINISHED.search(capsys.readouterr().out)["cleared"] is None
+
+
 def test_what_cannot_be_collected_is_said(shell, exp, capsys, monkeypatch):
     """gc.garbage is told of."""
     gc.garbage.append(Value())
@@ -688,7 +699,7 @@ REMADE = [
     "import asyncio\nawait asyncio.sleep(0)\nexp = X()",
     "class Y(X):\n    def __init__(self):\n        super().__init__()\nexp = Y()",
     "exp = X(**{'cl_gc_collect': True})",
-    "\n".join(f"n{i} = {i}" for i in range(300)) + "\nexp = X()",
+    "if True:\n" + "".join(f"    n{i} = {i}\n" for i in range(300)) + "    exp = X()",
 ]
 
 
@@ -755,7 +766,7 @@ def test_one_that_is_held_elsewhere_goes_on(shell, capsys, code):
 
 
 def test_a_constructor_that_refuses_ends_nobody(shell, capsys):
-    """The old experiment goes on under its name where the new one does not come to be."""
+    """The old experiment goes on under its name where the options of a new one are wrong."""
     run(shell, "exp = X()")
     exp = shell.user_ns["exp"]
     capsys.readouterr()
@@ -764,6 +775,21 @@ def test_a_constructor_that_refuses_ends_nobody(shell, capsys):
         assert shell.user_ns["exp"] is exp
         assert exp._running
     assert not FINISHED.search(capsys.readouterr().out)
+
+
+def test_a_constructor_that_fails_late_takes_no_name(shell, capsys, monkeypatch):
+    """A name that would have gone to the new one stays with an old one that is held elsewhere."""
+    run(shell, "exp = X(cl_enable=False)\nheld = [exp]")
+    exp = shell.user_ns["exp"]
+
+    def fails(_self):
+        raise ValueError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IPyExperimentsCPU, "print_state", fails)
+        assert not run(shell, "exp = X()").success
+    assert shell.user_ns["exp"] is exp
+    assert exp._running
 
 
 def test_reset_wipes_everything_without_a_word(shell, capsys):
@@ -970,6 +996,22 @@ def test_a_constructor_that_fails_leaves_nothing(shell, capsys, monkeypatch, whe
     gc.collect()
     assert standing(shell) == before
     assert not FINISHED.search(capsys.readouterr().out)
+
+
+def test_a_start_that_is_interrupted_at_its_end_leaves_nothing(shell, capsys, monkeypatch):
+    """The cells are subscribed to already, and let go of again."""
+    before = standing(shell)
+    subscribe = CellEvents.subscribe
+
+    def interrupted(self, listener):
+        subscribe(self, listener)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CellEvents, "subscribe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            IPyExperimentsCPU()
+    assert standing(shell) == before
 
 
 def test_an_end_that_fails_is_said_and_hurts_nobody(shell, capsys, monkeypatch):

@@ -192,6 +192,23 @@ def test_the_constructors_cell_again(shell, capsys):
     assert shell.user_ns["exp"].data.gpu.consumed == 0
 
 
+@pytest.mark.parametrize("kind", ["X", "CPU"])
+@pytest.mark.parametrize("options", [{}, {"cl_enable": False}, {"cl_gc_collect": False}])
+def test_our_own_cycles_are_not_the_users(shell, capsys, kind, options):
+    """Opening the driver's library leaves garbage; the report counts what the user left, and no more."""
+    make = {"X": IPyExperimentsPytorch, "CPU": IPyExperimentsCPU}[kind]
+    for cycles in (0, 1, 0):
+        exp = make(**options)
+        if cycles:
+            cycle = []
+            cycle.append(cycle)
+            del cycle
+        exp.finish()
+        del exp
+        said = re.findall(r"^cleared (\d+) objects", capsys.readouterr().out, re.MULTILINE)
+        assert said == ["1"] * cycles
+
+
 @pytest.mark.parametrize("old", ["X", "CPU"])
 def test_an_old_one_that_ends_late(shell, capsys, old):
     """What it gives back is not taken from the new one's figures: to the byte, whatever the old one watched."""
