@@ -222,10 +222,11 @@ def _over_budget(
     """Each peak that went over, and by how much; and what nobody can judge."""
     for record in records:
         for excess in budget.excesses(record, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
+            where = "in RAM" if excess.name == "RAM" else f"on {excess.name}"
             option = "--max-ram" if excess.name == "RAM" else "--max-gpu"
             at_least = "at least " if excess.at_least else ""
             yield (
-                f"{summary.named(record)}: peaked at {at_least}{_told(excess.peak_bytes)} in {excess.name},"
+                f"{summary.named(record)}: peaked at {at_least}{_told(excess.peak_bytes)} {where},"
                 f" {at_least}{_told(excess.over_bytes)} over {option} {_told(excess.budget_bytes)}"
             )
         for gpu in record.gpus if gpu_bytes is not None else ():
