@@ -20,13 +20,14 @@ _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 body { max-width: 60rem; margin: 0 auto; padding: 1rem; }
 pre { overflow-x: auto; padding: .5rem; border-left: 3px solid #888; }
-section { margin: 2rem 0; overflow-x: auto; }
+h2 { font-size: 1.1rem; margin: 0; }
+section { margin: 1.5rem 0; overflow-x: auto; }
 figure { margin: 0; overflow-x: auto; background: #fff; color: #000; }
-svg { max-width: 100%; height: auto; }
+svg { width: 100%; min-width: 40rem; height: auto; }
 table { border-collapse: collapse; }
 caption { text-align: left; font-weight: bold; }
 th, td { padding: .1rem .6rem; text-align: right; }
-th[scope=row] { text-align: left; }
+th[scope=row], td:nth-child(5) { text-align: left; }
 @media print { section { break-inside: avoid; } pre { white-space: pre-wrap; } }
 """
 
