@@ -48,19 +48,19 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """An epoch begins, and the one before ends."""
-        self._end(args, control)
+        self._end(args)
         self._epoch.begin()
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         """The last epoch ends where `Trainer` logs its summary, after which integrations close."""
-        if "train_runtime" in (logs or ()) and self._end(args, control):
+        if "train_runtime" in (logs or ()) and self._end(args):
             state.log_history.insert(-1, state.log_history.pop())  # the summary stays the last
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Training is over."""
         self._epoch.within(None)
 
-    def _end(self, args: Any, control: Any) -> bool:
+    def _end(self, args: Any) -> bool:
         record = self._epoch.end(f"epoch {self._number}", args.device)
         if record is None:
             return False
@@ -70,7 +70,5 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
         call = caller("transformers.trainer", "train")
         if call is None:
             return False
-        asked = control.should_log
         call.f_locals["self"].log(record.memory().named("mem_"))
-        control.should_log = asked  # what logging has answered: the loss is to be logged all the same
         return True
