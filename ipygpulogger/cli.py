@@ -110,15 +110,17 @@ def _load(path: Path) -> History:
 
 def _sources(path: Path, history: Sequence[CellRecord]) -> list[str]:
     """The whole text of each cell where the file is a notebook, else its first line."""
-    if path.suffix != ".ipynb":
-        return [record.source for record in history]
     found: dict[Any, str] = {}
-    for cell in json.loads(path.read_text(encoding="utf-8")).get("cells", ()):
-        source = "".join(cell.get("source", ""))
-        found |= {cell.get("execution_count"): source, cell.get("id"): source}
-    found.pop(None, None)
+    if path.suffix.lower() == ".ipynb":
+        with contextlib.suppress(TypeError, KeyError, AttributeError):  # mangled, as no record is
+            for cell in json.loads(path.read_bytes())["cells"]:
+                source = "".join(cell["source"])
+                found |= {("id", cell.get("id")): source, ("count", cell.get("execution_count")): source}
     return [
-        found.get(record.cell_id) or found.get(record.execution_count) or record.source for record in history
+        (record.cell_id and found.get(("id", record.cell_id)))
+        or (record.execution_count and found.get(("count", record.execution_count)))
+        or record.source
+        for record in history
     ]
 
 

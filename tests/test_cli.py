@@ -1,12 +1,14 @@
 """The command line as a user meets it: a process of its own, a real kernel, real files."""
 
 import contextlib
+import io
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,12 +16,15 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ipygpulogger import History
 from ipygpulogger import run as runs
 from ipygpulogger.arguments import parse
 from ipygpulogger.cli import _over_budget, main
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.render import page as pages
 
 MB = 2**20
 
@@ -589,6 +594,52 @@ def test_what_is_no_log(tmp_path, command, name, content, capsys):
     }
     assert refused(arguments[command], capsys, name)
     assert page.read_text() == "precious"
+
+
+def executed_notebook():
+    bundle = {"text/plain": "x", "application/vnd.ipygpulogger.v1+json": made().to_dict()}
+    output = {"output_type": "display_data", "data": bundle, "metadata": {}}
+    cell = {"cell_type": "code", "id": "a", "source": ["x = 1\n", "y"], "execution_count": 1, "metadata": {}}
+    cells = [
+        {**cell, "outputs": [output]},
+        {"cell_type": "markdown", "id": "b", "source": "z", "metadata": {}},
+    ]
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def paths(value, before=()):
+    """Every place in a value of JSON."""
+    yield before
+    members = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, member in members:
+        yield from paths(member, (*before, key))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(list(paths(executed_notebook()))[1:]),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+    | st.dictionaries(st.sampled_from(["id", "cells", "data"]), st.integers(), max_size=2),
+)  # fmt: skip
+def test_a_notebook_that_somebody_mangled(place, value):
+    """Whatever stands anywhere in a notebook: its report, or one sentence and exit 2; never a traceback."""
+    content = executed_notebook()
+    inner = content
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    told, said = io.StringIO(), io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "_plot", lambda _: "")
+        path, page = Path(folder) / "nb.ipynb", Path(folder) / "page.html"
+        path.write_text(json.dumps(content))
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
+            status = main(["report", str(path), "--html", str(page)])
+        assert (status, page.exists()) in [(0, True), (2, False)]
+    assert len(said.getvalue().splitlines()) == 1  # the page's place, or what is wrong
+    assert bool(told.getvalue()) == (status == 0)
 
 
 def test_a_line_cut_short(tmp_path, capsys):
