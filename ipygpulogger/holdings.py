@@ -137,7 +137,13 @@ class Ledger:
         Raises:
             Unavailable: An allocator does not tell.
         """
-        return self._take(device, _held(owners), counters, ask=False)
+        stand = _held(owners)
+        for _ in range(QUIET_TRIES):
+            holdings = self._take(device, stand, counters, ask=False)
+            was, stand = stand, _held(owners)
+            if was == stand:
+                break
+        return holdings
 
     def close(self) -> None:
         """Forget what was said."""

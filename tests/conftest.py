@@ -53,7 +53,7 @@ def no_leaks():
     """After every test: no thread of ours, no scope open, nobody holding the machine."""
     before = _measuring()
     yield
-    threads = [thread for thread in threading.enumerate() if thread.name == "ipygpulogger sampler"]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("ipygpulogger")]
     for thread in threads:
         thread.join(5)  # it may be on its way out of a driver call
     assert not any(thread.is_alive() for thread in threads)

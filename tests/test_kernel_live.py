@@ -119,7 +119,7 @@ def test_it_stands_under_its_cell_while_threads_print(kernel):
     """Threads that print all the while: every display message is the cell's, and no print is lost."""
     code = """
 def chatter(name):
-    for i in range(200): print(f'{name}{i}', flush=True); time.sleep(0.001)
+    for i in range(200): print(f'{name}{i}\\n', end='', flush=True); time.sleep(0.001)
 threads = [threading.Thread(target=chatter, args=(name,)) for name in 'ab']
 for thread in threads: thread.start()
 wait_for(go)

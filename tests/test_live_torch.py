@@ -1,0 +1,164 @@
+"""A running cell on a device: its figures so far are exact to the byte, and cost no slow question."""
+
+import re
+import threading
+
+import pynvml
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kernels import Kernel
+from memory import MB
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.records import Measurement
+from ipygpulogger.scope import Scope
+
+pytestmark = pytest.mark.torch
+
+
+def tensor(size_mb):
+    return torch.empty(size_mb * MB, dtype=torch.uint8, device="cuda:0")
+
+
+def gpu_of(measurement):
+    return next(gpu for gpu in measurement.gpus if (gpu.backend, gpu.index) == ("cuda", 0))
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.integers(0, 40) | st.just("free"), max_size=12))
+def test_so_far_follows_every_allocation(cuda, steps):
+    """After each step: consumed and peak are the model's; asking changes nothing of the final figures."""
+    torch.cuda.empty_cache()
+    scope, held, peak = Scope().open(), [], 0
+    before = torch.cuda.memory_allocated()
+    for step in steps:
+        if step == "free":
+            held.clear()
+        else:
+            held.append(tensor(step))
+        now = torch.cuda.memory_allocated() - before
+        peak = max(peak, now)
+        gpu = gpu_of(scope.so_far("x"))
+        assert (gpu.consumed_bytes, gpu.peak.lo_bytes - gpu.before_bytes) == (now, peak)
+    scope.close()
+    final = gpu_of(scope.result(Measurement, "x"))
+    assert (final.consumed_bytes, final.peak.lo_bytes - final.before_bytes) == (
+        torch.cuda.memory_allocated() - before,
+        peak,
+    )
+    assert final.peak.quality == "exact"
+    held.clear()
+
+
+def test_asking_from_another_thread_never_costs_a_peak(cuda):
+    """A thread asks without a pause while moments of many sizes pass: no peak is lost, all stay exact."""
+    over = threading.Event()
+    scope = Scope().open()
+    asked = []
+
+    def ask():
+        while not over.is_set():
+            gpu = gpu_of(scope.so_far("x"))
+            asked.append(gpu.peak.lo_bytes - gpu.before_bytes)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for size_mb in range(2, 120, 2):
+            inner = Scope().open()
+            tensor(size_mb)
+            inner.close()
+            found = gpu_of(inner.result(Measurement, "x"))
+            assert (found.peaked_bytes, found.peak.quality) == (size_mb * MB, "exact")
+    finally:
+        over.set()
+        thread.join()
+    scope.close()
+    assert gpu_of(scope.result(Measurement, "x")).peaked_bytes == 118 * MB
+    assert asked == sorted(asked)
+
+
+def test_asking_neither_lists_processes_nor_calls_cuda(cuda):
+    """The driver's list holds a lock of all, a CUDA call could break a capture: neither is asked for."""
+    kept = [tensor(8)]
+    scope = Scope().open()
+    cuda.dev[0].base_used += 64 * MB  # a neighbour came: the list would have to be asked
+    asked = cuda.fault("nvmlDeviceGetComputeRunningProcesses*")
+    called = cuda.fault("cudaMemGetInfo")
+    kept.append(tensor(16))
+    gpu = gpu_of(scope.so_far("x"))
+    assert (asked.hits, called.hits) == (0, 0)
+    assert gpu.consumed_bytes == 16 * MB
+    assert gpu.neighbours_bytes is None
+    cuda.clear()
+    scope.close()
+    kept.clear()
+
+
+def test_a_device_that_does_not_tell_is_left_out_in_silence(cuda):
+    """The driver went away in the middle: what is left is told, and the note is the record's."""
+    kept = [tensor(8)]
+    scope = Scope().open()
+    cuda.fault("nvmlDeviceGetMemoryInfo*", pynvml.NVML_ERROR_GPU_IS_LOST)
+    so_far = scope.so_far("x")
+    assert so_far.notes == ()
+    assert gpu_of(so_far).used_bytes is None
+    assert gpu_of(so_far).peak.lo_bytes >= 8 * MB
+    cuda.clear()
+    scope.close()
+    scope.result(Measurement, "x")
+    kept.clear()
+
+
+def test_a_budget_is_for_each_device(cuda, shell, capsys):
+    """Where the process uses a GPU the budget is for that: its own peak there, exact to the byte."""
+    kept = [tensor(8)]
+    before_bytes = gpu_of(machine_now()).after_bytes
+    il = IPyGPULogger(budget=str(before_bytes + 56 * MB)).start()
+    shell.user_ns["tensor"] = tensor
+    shell.run_cell("tensor(56);", store_history=True)
+    assert il.record.notes == ()
+    shell.run_cell("tensor(58);", store_history=True)
+    peak_mb, budget_mb = round(before_bytes / MB + 58), round(before_bytes / MB + 56)
+    assert il.record.notes == (f"Over budget on cuda:0: peak {peak_mb} of {budget_mb} MB",)
+    capsys.readouterr()
+    il.stop()
+    kept.clear()
+
+
+def machine_now():
+    scope = Scope().open()
+    scope.close()
+    return scope.result(Measurement, "now")
+
+
+def test_a_long_gpu_cell_in_a_real_kernel(kernel_env, gpu, tmp_path):
+    """The GPU's row while it runs, a course in the report, and the list of processes asked for no oftener."""
+    go = tmp_path / "go"
+    with Kernel(kernel_env, tmp_path) as kernel:
+        kernel.run(
+            "import os, time, torch\nfrom ipygpulogger import IPyGPULogger, live\n"
+            "live.AFTER_S, live.EVERY_S = 0.1, 0.02\nil = IPyGPULogger(report='rich').start()",
+            silent=True,
+        )
+        kernel.run("x = torch.empty(1 << 20, dtype=torch.uint8, device='cuda:0')", silent=True)
+        asked = kernel.send(
+            "y = torch.empty(300 << 20, dtype=torch.uint8, device='cuda:0')\n"
+            f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\ndel y\ntime.sleep(0.2)"
+        )
+
+        def shown():
+            return [
+                message["content"]["data"]["text/plain"]
+                for message in kernel._published[asked]
+                if message["msg_type"] in ("display_data", "update_display_data")
+            ]
+
+        while not any(re.search(r"GPU: 300/0/\d+ MB", told) for told in shown()):
+            kernel._publish()
+        go.touch()
+        ran = kernel.wait(asked)
+        final = [m["content"]["data"] for m in ran.messages if m["msg_type"] == "update_display_data"][-1]
+        assert re.search(r"^GPU:        0    300 ", final["text/plain"], re.MULTILINE)
