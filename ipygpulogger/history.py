@@ -317,7 +317,7 @@ def _read_csv(path: Path) -> _Found:
 def _value(cell: str, hint: Any) -> Any:
     """The value that `_cell` wrote."""
     if not cell:
-        return "" if hint is str else None
+        return None
     if _of_text(hint) and not cell.startswith('"'):
         return cell
     return json.loads(cell)

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta, timezone
 
+from hypothesis import Phase
 from hypothesis import strategies as st
 
 from ipygpulogger.records import (
@@ -18,6 +19,7 @@ from ipygpulogger.records import (
     Usage,
 )
 
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink such a record takes minutes
 SIZES = st.integers(0, 1 << 40)  # bytes; no device holds more
 TEXTS = st.text(st.characters(), max_size=400) | st.text(
     st.sampled_from("<>&\"'\\\0\n\r,;=\u2028\ud800\U0001f600a")

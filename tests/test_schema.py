@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made import SIZES, TEXTS, records
+from made import SIZES, TEXTS, UNSHRUNK, records
 
 from ipygpulogger import records as values
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
@@ -18,7 +18,7 @@ from ipygpulogger.schema import LIMIT_BYTES, SCHEMA, compact, record_from
 
 PUBLISHED = json.loads(SCHEMA.read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(PUBLISHED)
-slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=80)
+slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60, phases=UNSHRUNK)
 
 
 def plain(size_bytes=1, **fields):

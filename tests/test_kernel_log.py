@@ -1,0 +1,106 @@
+"""The log and the saved notebook of a real kernel: killed in the middle, executed in a batch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+
+import nbformat
+import pytest
+from kernels import Kernel
+from nbclient import NotebookClient
+
+from ipygpulogger import History
+
+START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger(report={report!r}, log={log!r}).start()"
+
+
+@pytest.fixture
+def kernel(driverless_env, tmp_path):
+    with Kernel(driverless_env, tmp_path / "ipython") as kernel:
+        yield kernel
+
+
+def test_a_killed_kernel_loses_the_running_cell_alone(kernel, tmp_path):
+    """SIGKILL in the middle of cell 30: the 29 before it are there, whole, each with its own figures."""
+    path = tmp_path / "run.jsonl"
+    kernel.run(START.format(report="none", log=str(path)), silent=True)
+    pid = kernel.value("__import__('os').getpid()")
+    for i in range(29):
+        kernel.run(f"x{i} = b'x' * ({i} << 20)" if i % 5 else "1 / 0", cell_id=f"cell {i}")
+    kept = kernel.value("il.history.to_dicts()")
+    asked = kernel.send("print('under way', flush=True); __import__('time').sleep(600)")
+    kernel.wait_for_print(asked, "under way")
+    os.kill(pid, signal.SIGKILL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # not even half a line
+        records = History.load(path)
+    assert json.loads(json.dumps(records.to_dicts())) == kept
+    assert [record.cell_id for record in records] == [f"cell {i}" for i in range(29)]
+    assert [record.status for record in records] == ["ok" if i % 5 else "error" for i in range(29)]
+
+
+def test_a_kernel_killed_while_it_writes(driverless_env, tmp_path):
+    """SIGKILL at any moment of a thousand records: those told as written are there, and the next run goes on."""
+    path = tmp_path / "run.jsonl"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[2]); from test_schema import plain; from ipygpulogger.log import Log\n"
+        "log = Log(sys.argv[1])\n"
+        "for i in range(100_000): log.append(plain(i)); print(i, flush=True)"
+    )
+    written = []
+    for _ in range(5):
+        command = [sys.executable, "-c", program, str(path), os.path.dirname(__file__)]  # noqa: PTH120
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=driverless_env) as process:
+            for _ in range(200):
+                told = int(process.stdout.readline())
+            process.kill()
+            rest = [
+                int(line) for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")
+            ]
+        written.append((rest or [told])[-1])
+    sizes = [record.gen.after_bytes for record in History.load(path)]
+    for last in written:
+        run = list(range(last + 1))
+        assert sizes[: last + 1] == run
+        sizes = sizes[last + 1 :]
+        if sizes and sizes[0] == last + 1:  # written, but no longer told
+            sizes = sizes[1:]
+    assert sizes == []
+
+
+def test_a_notebook_executed_in_a_batch_is_its_own_log(driverless_env, tmp_path, monkeypatch):
+    """As nbconvert and papermill execute it, the extension loaded in it: every cell's own record, in order."""
+    for name, value in driverless_env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    sources = [
+        "%load_ext ipygpulogger",
+        f"il.log = {str(tmp_path / 'run.jsonl')!r}",
+        "%%capture caught\nx = b'x' * (64 << 20)",
+        "caught.show()",
+        "get_ipython().run_cell('nested = 1', store_history=False); y = 1",
+        "",
+        "1 / 0",
+        "y = 2",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    NotebookClient(notebook, allow_errors=True, kernel_name="python3").execute()
+    path = tmp_path / "executed.ipynb"
+    nbformat.write(notebook, path)
+    shown, logged = History.load(path), History.load(tmp_path / "run.jsonl")
+    assert [record.execution_count for record in shown] == [1, 2, 3, 4, 5, 6, 7]
+    assert [record.cell_id for record in shown] == [notebook.cells[i].id for i in (0, 1, 2, 3, 4, 6, 7)]
+    own = [record for record in logged if record.execution_count is not None]
+    assert [record.execution_count for record in own] == [2, 3, 4, 5, 6, 7]  # from where it was asked for
+    for mine, theirs in zip(shown[1:], own, strict=True):
+        assert (mine.label, mine.time_s, mine.status, mine.gen.peak) == (
+            theirs.label,
+            theirs.time_s,
+            theirs.status,
+            theirs.gen.peak,
+        )
+    assert [record.status for record in shown] == ["ok"] * 5 + ["error", "ok"]
+    assert shown[2].gen.consumed_bytes >= 60 << 20
