@@ -191,6 +191,11 @@ class DeviceUsage(Usage):
     timeline: Timeline = ()
 
     @property
+    def held_before_bytes(self) -> int:
+        """What the process held there when the scope began, a context made since left out."""
+        return self.before_bytes - self.context_bytes
+
+    @property
     def ladder(self) -> tuple[Rung, ...]:
         """Where the device's memory is, from the tensors up; adds up to the total. Empty when unknown."""
         if self.total_bytes is None or self.used_bytes is None or self.free_bytes is None:

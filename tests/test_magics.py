@@ -7,7 +7,7 @@ import sys
 import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
-from kernels import Kernel
+from kernels import TIMEOUT_S, Kernel
 
 import ipygpulogger
 from ipygpulogger import History, IPyGPULogger
@@ -276,34 +276,25 @@ def test_the_words_of_a_line():
     assert _words("  ") == []
 
 
-def test_the_words_are_completed(extension):
-    """The tabulator offers subcommands, then what each takes, in the shell's own way."""
-
-    def offered(line):
-        word = re.split(r"[ =]", line)[-1]
-        return extension.complete(word, line, len(line))[1]
-
-    assert offered("%gpulog su") == ["summary"]
-    assert set(offered("%gpulog ")) >= {
-        "start",
-        "stop",
-        "status",
-        "summary",
-        "plot",
-        "save",
-        "free",
-        "doctor",
-    }
-    assert offered("%gpulog summary --b") == ["--by"]
-    assert set(offered("%gpulog summary --by ")) >= {"peak", "consumed", "time"}
-    assert offered("%gpulog start comp") == ["compact="]
-
-
 @pytest.fixture(scope="module")
 def kernel(driverless_env, tmp_path_factory):
     with Kernel({**driverless_env, "MPLBACKEND": INLINE}, tmp_path_factory.mktemp("kernel")) as kernel:
         kernel.run("%load_ext ipygpulogger")
         yield kernel
+
+
+def test_the_words_are_completed(kernel):
+    """The tabulator offers subcommands, then what each takes, as any front end asks for it."""
+
+    def offered(line):
+        reply = kernel.client.complete(line, len(line), reply=True, timeout=TIMEOUT_S)
+        return set(reply["content"]["matches"])
+
+    assert offered("%gpulog su") == {"summary"}
+    assert offered("%gpulog ") >= {"start", "stop", "status", "summary", "plot", "save", "free", "doctor"}
+    assert offered("%gpulog summary --b") >= {"--by"}
+    assert offered("%gpulog summary --by ") >= {"peak", "consumed", "time"}
+    assert offered("%gpulog start comp") == {"compact="}
 
 
 def pictures(ran):

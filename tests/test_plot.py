@@ -336,6 +336,12 @@ def test_every_device_has_its_own_panel():
     assert list(marks(drawn.axes[2], "o")) == [((25.0, 900.0), False)]
 
 
+def test_a_context_made_by_the_cell_was_not_there_before():
+    """The course begins with what the process held, not with what its context would take."""
+    axes = figure([cell(1, 0, 10, 1, 1, gpus=[gpu(500, 800, context_bytes=500 * MB)])]).axes[1]
+    assert pieces(axes, ":") == [[(0, 0), (10, 800)]]
+
+
 def test_the_whole_device_is_a_line_of_its_own():
     """What all processes use is no process's own: a dashed course, or a dash where only the end is known."""
     course = ((0.0, 500 * MB), (5.0, 2000 * MB), (10.0, 600 * MB))
@@ -394,6 +400,23 @@ def test_labels_stand_only_where_there_is_room():
     short = [cell(i, i * 0.01, 0.01, 1, 1) for i in range(1, 40)]
     (axes,) = figure([*short, cell(40, 0.5, 60, 1, 1)]).axes
     assert [text for text in texts(axes) if text.startswith("In [") and "MB" not in text] == ["In [40]"]
+
+
+def test_labels_do_not_reach_over_one_another():
+    """Two narrow cells share the idle time between them: it has room for one of their names."""
+    (axes,) = figure([cell(1, 0, 100, 1, 1), cell(2, 103, 1, 1, 1), cell(3, 107, 1, 1, 1)]).axes
+    assert [text for text in texts(axes) if text.startswith("In [") and "MB" not in text] == [
+        "In [1]",
+        "In [2]",
+    ]
+
+
+def test_short_idle_times_are_to_scale():
+    """Nothing is shortened where little would be won."""
+    (axes,) = figure([cell(i + 1, i * 12, 10, 1, 1) for i in range(5)]).axes
+    assert axes.get_xlim() == (0, 58)
+    assert not any("idle" in text for text in texts(axes))
+    assert "shortened" not in axes.get_xlabel()
 
 
 def test_no_cells_no_figure():
@@ -483,8 +506,8 @@ def test_thousands_of_cells_are_a_handful_of_artists():
     assert all(many <= few + 12 for many, few in zip(drawn(3000), drawn(12), strict=True))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
-@given(st.lists(made.records(), min_size=1, max_size=3))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(st.lists(made.records(), min_size=1, max_size=2))
 def test_whatever_was_recorded_can_be_drawn(records):
     """No record of any machine or user makes the figure fail."""
     drawn = figure(records, title=records[0].source)

@@ -10,7 +10,7 @@ from datetime import timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records import DRIVER
+from ..records import DRIVER, DeviceUsage
 from ..units import MB
 from .text import device_name
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from ..records import CellRecord, DeviceUsage, Timeline, Usage
+    from ..records import CellRecord, Timeline, Usage
 
     Key = tuple[str, int, str | None]
 
@@ -214,7 +214,7 @@ class _Axis:
                 last.cells.append(cell)
                 last.end_s = max(last.end_s, start_s + cell.time_s)
             else:
-                restarted = cell.execution_count is not None and cell.execution_count <= count
+                restarted = bool(count and cell.execution_count and cell.execution_count <= count)
                 self.stretches.append(_Stretch(start_s, start_s + cell.time_s, [cell], restarted))
                 count = cell.execution_count or count
         self.width = self._lay_out() or 0.001
@@ -230,7 +230,8 @@ class _Axis:
 
     def _lay_out(self) -> float:
         busy_s = sum(stretch.end_s - stretch.start_s for stretch in self.stretches)
-        longest_s = busy_s * min(0.03, 0.4 / len(self.stretches))
+        idle_s = self.stretches[-1].end_s - busy_s
+        longest_s = busy_s * min(0.03, 0.4 / len(self.stretches)) if idle_s > busy_s / 2 else math.inf
         x = end_s = 0.0
         for stretch in self.stretches:
             stretch.idle_s = stretch.start_s - end_s
@@ -348,7 +349,8 @@ def _add_own(
     for cell, usage, timeline in usages:
         left = stretch.x + axis.since(cell) - stretch.start_s
         right = left + cell.time_s
-        points.append((left, usage.before_bytes / MB))
+        before_bytes = usage.held_before_bytes if isinstance(usage, DeviceUsage) else usage.before_bytes
+        points.append((left, before_bytes / MB))
         points += [(left + at_s, size / MB) for at_s, size in timeline]
         points.append((right, usage.after_bytes / MB))
         mark = _mark(cell.label, usage, timeline, left, right)
@@ -478,10 +480,12 @@ def _name_bands(axes: Any, axis: _Axis) -> None:
     over = axes.get_xaxis_transform()
     befores = [0.0, *(band.right for band in axis.bands)]
     afters = [*(band.left for band in axis.bands[1:]), axis.width]
+    said = 0.0  # as far as the last label reaches
     for band, before, after in zip(axis.bands, befores, afters, strict=False):
         middle = (band.left + band.right) / 2
         half = len(band.cell.label) * _LETTER_IN / _PANEL_IN * axis.width / 2
-        if before <= middle - half and middle + half <= after:
+        if max(before, said) <= middle - half and middle + half <= after:
+            said = middle + half
             _say(axes, middle, 1.03, band.cell.label, over, ha="center", va="bottom")
 
 

@@ -81,7 +81,9 @@ def _worst(
         for ram in (True, False):
             known = [(cell, name, use) for cell, name, use in memories if use and (name == "RAM") == ram]
             if known:
-                cell, name, use = max(known, key=lambda one: figure(one[2]))
+                top_mb = max(rounded_mb(figure(use)) for _, _, use in known)
+                first = (one for one in known if rounded_mb(figure(one[2])) == top_mb)
+                cell, name, use = min(first, key=lambda one: one[0].started_at)  # the others inherited it
                 found += [(cell, f"{said(use)} {_where(name)}")] if figure(use) >= MB else []
         worst += [(words, found)] if found else []
     longest = max(records, key=lambda record: record.time_s)
