@@ -440,12 +440,13 @@ from ipygpulogger.render.plot import figure, sparkline
 sparkline(((0.0, 0), (1.0, 1 << 30)))
 print(any(name.startswith("matplotlib") for name in sys.modules))
 import matplotlib
+backend_of = lambda settings: dict.__getitem__(settings, 'backend')
 before = dict(matplotlib.rcParams)
 from test_plot import cell
 import matplotlib.pyplot
-backend, numbers = matplotlib.rcParams._get_backend_or_none(), matplotlib.pyplot.get_fignums()
+backend, numbers = backend_of(matplotlib.rcParams), matplotlib.pyplot.get_fignums()
 figure([cell(1, 0, 1, 1, 1)])._repr_png_()
-print(matplotlib.pyplot.get_fignums() == numbers, matplotlib.rcParams._get_backend_or_none() == backend)
+print(matplotlib.pyplot.get_fignums() == numbers, backend_of(matplotlib.rcParams) == backend)
 print(dict(matplotlib.rcParams) == before)
 """
     done = subprocess.run(

@@ -37,6 +37,7 @@ _DPI = 100
 _FEW = 4  # panels that have all the height they like
 _MANY = 60  # marks that are drawn small
 _IN_VIEW = 2.5  # times the highest use: a limit that is drawn
+_CLEAR = 9  # pixels: above a mark
 _THIN = 2  # pixels: too narrow for a hatch
 _COLUMNS = 3  # of the legend
 _CLOCK_S = 120  # from there on a time is told in minutes
@@ -398,7 +399,7 @@ def _draw(axes: Any, panel: _Panel, axis: _Axis) -> None:
     _say(axes, 0, 1.03, panel.title, axes.transAxes, va="bottom")
     if top := panel.highest:
         side = "left" if top.x < 0.1 * axis.width else "right" if top.x > 0.9 * axis.width else "center"
-        above_mb = top.most_mb + 0.03 * axes.get_ylim()[1]
+        above_mb = top.most_mb + _CLEAR / axes.bbox.height * axes.get_ylim()[1]
         _say(axes, top.x, above_mb, str(top), axes.transData, ha=side, va="bottom")
 
 
@@ -450,7 +451,7 @@ def _draw_marks(axes: Any, panel: _Panel, axis: _Axis) -> None:
 def _draw_limits(axes: Any, panel: _Panel) -> None:
     highest_mb, over = panel.highest_mb(), axes.get_yaxis_transform()
     drawn = {name: size for name, size in panel.limits.items() if size <= _IN_VIEW * highest_mb}
-    axes.set_ylim(0, 1.18 * max([highest_mb, *drawn.values()]))
+    axes.set_ylim(0, 1.2 * max([highest_mb, *drawn.values()]))
     for name, size_mb in drawn.items():
         axes.axhline(size_mb, color=_INK, linewidth=1, linestyle="-.", zorder=3)
         _say(axes, 0.005, size_mb, f"{name} {size_mb:,.0f} MB", over, va="center")
