@@ -79,10 +79,6 @@ class EpochScope:
         self.drop()
         self._during = frame and Call(frame)
 
-    def under_way(self) -> bool:
-        """Whether that call still runs."""
-        return self._during is not None and self._during.running()
-
     def is_open(self) -> bool:
         """Whether an epoch has begun and not ended."""
         return self._scope is not None
@@ -138,13 +134,14 @@ class EpochScope:
         return EpochScope, ()
 
 
-def caller(package: str, name: str) -> FrameType | None:
-    """The nearest call, of those in progress on this thread, of a function of that name in a package."""
+def caller(package: str, *names: str) -> FrameType | None:
+    """The nearest call, of those in progress on this thread, of a function so named in a package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if frame.f_code.co_name == name and f"{module}.".startswith(f"{package}."):
-            return frame
+        if frame.f_code.co_name in names:
+            module = frame.f_globals.get("__name__")
+            if f"{module}.".startswith(f"{package}."):
+                return frame
         frame = frame.f_back
     return None
 

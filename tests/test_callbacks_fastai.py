@@ -27,6 +27,7 @@ from memory import MB, Block, blip
 from torch import nn
 
 from ipygpulogger.callbacks.mem import PeakMemMetric
+from ipygpulogger.calls import Call
 from ipygpulogger.machine import machine
 from ipygpulogger.scope import Scope
 
@@ -481,4 +482,25 @@ def test_the_next_fit_closes_what_the_last_left():
         with outcome:
             quietly(learn.fit, 1)
     assert seen == [1, 1]
+    assert not machine()._scopes
+
+
+def test_a_new_fit_is_not_taken_for_the_last(monkeypatch):
+    """Python may give the frame of a new fit the place of one that died: the columns are named all the same."""
+    peaks, dies = PeakMemMetric(), [True]
+
+    def die(_):
+        if dies:
+            raise ValueError("on purpose")
+
+    learn = learner(peaks, doing(before_train=die))
+    learn.remove_cb(ProgressCallback)
+    with pytest.raises(ValueError):
+        learn.fit(1)
+    dies.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(Call, "running", lambda _: True)
+        quietly(learn.fit, 1)
+    assert learn.recorder.metric_names[-5:-1] == COLUMNS
+    assert len(rows(learn)) == len(peaks.history) == 1
     assert not machine()._scopes

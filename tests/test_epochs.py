@@ -311,7 +311,6 @@ def test_beginning_again_drops_the_first():
 
 def training(scope, error):
     scope.within(caller(__name__, "training"))
-    assert scope.under_way()
     scope.begin()
     raise error
 
@@ -323,7 +322,6 @@ def test_no_epoch_outlives_its_call(error, then):
     scope = EpochScope()
     with pytest.raises(error):
         training(scope, error)
-    assert not scope.under_way()
     if then == "scope":
         Scope().open().close()
     elif then == "tick":
@@ -348,7 +346,7 @@ def test_a_copy_measures_nothing(copied):
     scope.within(caller(__name__, "test_a_copy_measures_nothing"))
     scope.begin()
     other = copied(scope)
-    assert (other.is_open(), other.under_way()) == (False, False)
+    assert not other.is_open()
     assert other.end("epoch 0") is None
     assert scope.end("epoch 0").label == "epoch 0"
     scope.within(None)
@@ -365,6 +363,7 @@ def test_the_nearest_call_is_found():
         assert caller("somewhere.else", "fit") is None
         assert caller(__name__[:-1], "fit") is None
         assert caller(__name__, "transform") is None
+        assert caller(__name__, "transform", "test_the_nearest_call_is_found", "fit") is frame
 
     fit(0)
 

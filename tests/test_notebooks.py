@@ -125,8 +125,6 @@ def test_training(tmp_path, lane, request):
         assert fits[0][2] in range(48, 64)  # thrice the model's 16 MB, and what cuBLAS takes
         assert [figures[2:] for figures in fits[1:]] == [(0, 32), (0, 32)]
         assert [figures[2:] for figures in loops] == [(0, 0), (256, 0), (0, 0)]
-    else:
+    else:  # how much resident memory is malloc's habit is nobody's promise
         assert {figures[2:] for figures in (*fits, *loops)} == {(0, 0)}
-        assert abs(loops[1][0] - 256) <= 2
-        assert abs(loops[0][0]) <= 2 >= abs(loops[2][0])
     assert [line.split()[0] for line in said["loop"].splitlines()] == ["epoch", "0", "1", "2"]

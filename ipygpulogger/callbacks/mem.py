@@ -51,7 +51,8 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         The names come after the recorder's own and before anyone shows them; an epoch begins before
         everybody's and ends just before the recorder writes the row.
         """
-        if not self._epoch.under_way():
+        fit = caller("fastai.learner", "fit", "_do_fit")
+        if fit is None or fit.f_code.co_name == "fit":  # it begins or is over
             return _AFTER_THE_NAMES
         return _BEFORE_THE_ROW if self._epoch.is_open() else _FIRST
 
