@@ -146,6 +146,19 @@ def test_cells_are_found_by_id_then_by_source():
     assert "removed: In [3]: gone" in said
 
 
+def test_ids_come_first():
+    """Two cells with the same line that changed places: their ids tell which is which."""
+    base = [cell(cell_id="a", source="x", count=1), cell(cell_id="b", source="x", count=2)]
+    new = [cell(cell_id="b", source="x", count=11), cell(cell_id="a", source="x", count=12)]
+    assert pairs(base, new) == ([(2, 11), (1, 12)], [], [])
+
+
+def test_a_cell_stands_where_it_ran_last():
+    """The order is that of the last runs."""
+    runs = [cell(cell_id="a", count=1), cell(cell_id="b", count=2), cell(cell_id="a", count=3)]
+    assert pairs(runs, runs) == ([(2, 2), (3, 3)], [], [])
+
+
 def test_equal_lines_are_paired_in_their_order():
     """Without ids, the first `x` is the first `x`; a third one is new."""
     base = [cell(source="x", count=i) for i in (1, 2)]

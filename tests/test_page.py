@@ -124,7 +124,6 @@ def test_a_page_can_always_be_written(no_plot):
 
 def test_one_file_without_a_script():
     """The plot stands in the page as SVG; nothing is fetched, and browsers are told to refuse it."""
-    pytest.importorskip("matplotlib")
     text = page("nb", [record(count=1), record(count=2)])
     (svg,) = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
     assert "default-src 'none'" in text
@@ -136,7 +135,6 @@ def test_one_file_without_a_script():
 
 def test_the_same_run_makes_the_same_page():
     """No time of writing, no random id."""
-    pytest.importorskip("matplotlib")
     cells = [record(count=1), record(count=2)]
     assert page("nb", cells) == page("nb", cells)
 
