@@ -54,6 +54,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .epochs import watch_epochs
 from .history import History
 from .logger import IPyGPULogger
 from .records import CellRecord, Data, DeviceUsage, Measurement, Peak, Usage
@@ -71,6 +72,7 @@ __all__ = [
     "load_ipython_extension",
     "measure",
     "unload_ipython_extension",
+    "watch_epochs",
 ]
 
 
