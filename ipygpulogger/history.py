@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from datetime import datetime
 from functools import cache
@@ -145,14 +147,15 @@ class History(Sequence[CellRecord]):
         path = Path(path)
         _check_kind(path)
         records, problems = [], []
-        for where, found in _READERS[path.suffix.lower()](path):
-            try:
-                if isinstance(found, str):
-                    problems.append(f"{path}, {where}: {found}")
-                else:
-                    records.append(record_from(found))
-            except ValueError as error:
-                raise ValueError(f"{path}, {where}: {error}") from None
+        with _no_collection():
+            for where, found in _READERS[path.suffix.lower()](path):
+                try:
+                    if isinstance(found, str):
+                        problems.append(f"{path}, {where}: {found}")
+                    else:
+                        records.append(record_from(found))
+                except ValueError as error:
+                    raise ValueError(f"{path}, {where}: {error}") from None
         for problem in problems:
             warnings.warn(problem, stacklevel=2)
         return cls(records)
@@ -181,6 +184,18 @@ def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if count is None:
         return told[0] if len(told) == 1 else None
     return next((b for b in reversed(told) if b[MIME].get("execution_count") == count), None)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without collecting garbage: all that is made here stays, and to look through it takes long."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 # -- ranked ----------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ Consumed and peaked are computed here, in `Usage`, and nowhere else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .units import truncated_mb
@@ -330,11 +332,26 @@ class Measurement:
 
 
 def _plain(value: Any) -> Any:
-    """`dataclasses.asdict`, which copies what cannot change as well."""
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value)) if value else value
-    names = getattr(value, "__dataclass_fields__", None)
-    return value if names is None else {name: _plain(getattr(value, name)) for name in names}
+    """`dataclasses.asdict`, which copies what cannot change as well: a log has a million values."""
+    kind: Any = type(value)
+    if kind is tuple:
+        return value if not value or type(value[0]) in (str, tuple) else tuple(map(_plain, value))
+    names = getattr(kind, "__dataclass_fields__", None)
+    if names is None:
+        return value
+    found = dict(zip(names, _getter(kind)(value), strict=True))
+    for name, member in found.items():
+        if type(member) not in _SCALARS:
+            found[name] = _plain(member)
+    return found
+
+
+_SCALARS = frozenset((int, str, float, bool, type(None)))
+
+
+@cache
+def _getter(kind: Any) -> attrgetter[tuple[Any, ...]]:
+    return attrgetter(*kind.__dataclass_fields__)
 
 
 def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, ...]]:

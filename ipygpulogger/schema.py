@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .records import CellRecord, DeviceUsage, Peak
+from .records import CellRecord, DeviceUsage, Peak, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -332,7 +332,10 @@ def _decoder(kind: Any) -> _Decoder:
         decode = _decoder(inner)
         return lambda value: None if value is None else decode(value)
     if get_origin(kind) is tuple:
-        return _of_many(_decoder(options[0])) if options[1] is ... else _of_pair(*map(_decoder, options))
+        if options[1] is not ...:
+            return _of_pair(*map(_decoder, options))
+        decode_all = _of_many(_decoder(options[0]))
+        return _of_course(decode_all) if kind == Timeline else decode_all
     return {float: _float, datetime: _datetime}.get(kind) or _of_plain(kind)
 
 
@@ -422,6 +425,20 @@ def _of_many(decode: _Decoder) -> _Decoder:
         return tuple(found)
 
     return decode_all
+
+
+def _of_course(decode_all: _Decoder) -> _Decoder:
+    """The same at once for a course without a fault: it has more members than the rest of a record."""
+
+    def decode(points: Any) -> Any:
+        try:
+            found = [(at, size) for at, size in points if type(at) is float and type(size) is int]
+            whole = len(found) == len(points) and math.isfinite(sum(at for at, _ in found))
+        except (TypeError, ValueError):
+            whole = False
+        return tuple(found) if whole and type(points) in (list, tuple) else decode_all(points)
+
+    return decode
 
 
 def _of_pair(first: _Decoder, second: _Decoder) -> _Decoder:

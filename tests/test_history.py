@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import errno
+import gc
 import json
 import math
 import os
@@ -328,6 +329,23 @@ def test_garbage_in_the_middle_is_refused_with_its_place(tmp_path, broken):
     path.write_bytes(json_line(plain(1)).encode() + broken + json_line(plain(2)).encode())
     with pytest.raises(ValueError, match=r"run\.jsonl, line 2: "):
         History.load(path)
+
+
+def test_loading_leaves_the_garbage_collector_as_it_was(tmp_path):
+    """On or off, whether the file is good or bad."""
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    History([plain()]).save(good)
+    bad.write_text("garbage\n")
+    collects = gc.isenabled()
+    try:
+        for switch in (gc.disable, gc.enable):
+            switch()
+            History.load(good)
+            with pytest.raises(ValueError, match="no JSON"):
+                History.load(bad)
+            assert gc.isenabled() == (switch is gc.enable)
+    finally:
+        (gc.enable if collects else gc.disable)()
 
 
 def test_an_empty_log_is_an_empty_history(tmp_path):
