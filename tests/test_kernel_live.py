@@ -1,6 +1,7 @@
 """Long cells in a real Jupyter kernel: one display under the cell, rewritten while it runs, then the report."""
 
 import json
+import re
 
 import ipykernel
 import nbformat
@@ -83,8 +84,8 @@ def test_a_cell_of_five_seconds_as_users_have_it(driverless_env, tmp_path):
     with Kernel(driverless_env, tmp_path) as kernel:
         kernel.run("import threading, time\n%load_ext ipygpulogger", silent=True)
         bundles = is_settled(kernel.run("time.sleep(5)"))
-        assert 3 <= len(bundles) <= 7
-        assert bundles[0]["text/plain"].startswith("In [1]: 2 s so far | Gen: 0/0/")
+        assert len(bundles) >= 3
+        assert re.match(r"In \[1\]: [2-5] s so far \| Gen: 0/0/", bundles[0]["text/plain"])
         assert len(kernel.run("1").displays) == 1
         kernel.run("%unload_ext ipygpulogger", silent=True)
         assert kernel.value(OURS) == []
@@ -231,8 +232,8 @@ def test_what_cannot_be_rewritten_is_not_live(kernel, report):
     assert kernel.value("names") == []
 
 
-def test_a_child_of_a_fork_ends_the_cell_for_itself(kernel):
-    """A cell that forks while it is shown, the child running to the cell's end: one report, the parent's."""
+def test_a_cell_that_forks_settles_once(kernel):
+    """A cell that forks while it is shown: the child says nothing, the parent's display settles."""
     asked = kernel.send("time.sleep(0.3)\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0);")
     is_settled(kernel.wait(asked))
 
