@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 from .calls import Call
 from .machine import machine
 from .records import Measurement
-from .scope import Scope
+from .scope import Scope, tell
 from .units import MB, truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized
     from types import FrameType
 
-    from .records import Peak
+    from .records import DeviceUsage, Peak
 
 T = TypeVar("T")
 
@@ -47,15 +46,22 @@ class EpochRecord(Measurement):
 
     Attributes:
         on_cpu: The framework said that the training ran on no device.
-        gpu_index: Of the device it ran on; the first there is if None.
+        gpu_index: Of the device it ran on; None where nobody said: then it is the one whose memory moved
+            the most.
     """
 
     on_cpu: bool = False
     gpu_index: int | None = None
 
+    def trained_on(self) -> DeviceUsage | None:
+        """The device it ran on; None without one."""
+        if self.on_cpu:
+            return None
+        return self.busiest_gpu() if self.gpu_index is None else self.gpu(self.gpu_index)
+
     def memory(self) -> EpochMemory:
         """The four figures of the epoch, in whole megabytes."""
-        gpu = None if self.on_cpu else self.gpu(self.gpu_index)
+        gpu = self.trained_on()
         return EpochMemory(
             truncated_mb(self.gen.consumed_bytes),
             truncated_mb(self.gen.peaked_bytes),
@@ -86,18 +92,21 @@ class EpochScope:
     def begin(self) -> None:
         """An epoch begins; one that never ended is dropped."""
         self.drop()
+        scope = self._scope = Scope(during=self._during)
         try:
-            self._scope = Scope(during=self._during).open()
+            scope.open()
         except Exception as reason:  # the training goes on all the same
-            warnings.warn(f"the epoch is not measured: {reason}", RuntimeWarning, stacklevel=2)
+            self._scope = None
+            tell(f"the epoch is not measured: {reason}")
 
-    def end(self, label: str, device: Any = None) -> EpochRecord | None:
+    def end(self, label: str, device: Any = None, *, marked: bool = False) -> EpochRecord | None:
         """The epoch ends; None if none was under way, or it could not be measured.
 
         Args:
             label: What it is called.
-            device: Where the training runs: "cuda:1", a `torch.device`; the framework's current device
-                if None, or without an index.
+            device: Where the training runs: "cuda:1", a `torch.device`; without an index the framework's
+                current device. None where nobody knows.
+            marked: Whoever asks shows himself which figures are not exact; else a warning says so.
         """
         scope, self._scope = self._scope, None
         if scope is None:
@@ -108,15 +117,21 @@ class EpochScope:
             if stale:
                 return None
             kind, _, index = str(device or "").partition(":")
-            return scope.result(
+            current = machine().current_gpu() if kind else None
+            record = scope.result(
                 EpochRecord,
                 label,
                 on_cpu=kind == "cpu",
-                gpu_index=int(index) if index.isdecimal() else machine().current_gpu(),
+                gpu_index=int(index) if index.isdecimal() else current,
             )
         except Exception as reason:
-            warnings.warn(f"{label} is not measured: {reason}", RuntimeWarning, stacklevel=2)
+            tell(f"{label} is not measured: {reason}")
             return None
+        for note in record.notes:
+            tell(note)
+        for doubt in () if marked else _doubts(record):
+            tell(f"the memory of an epoch is not exact: {doubt}")
+        return record
 
     def drop(self) -> None:
         """The epoch did not end: nothing is told of it, and nothing stays behind."""
@@ -154,9 +169,9 @@ class WatchedEpochs(Generic[T]):
         history: The epochs that ended, each an `EpochRecord`.
     """
 
-    def __init__(self, items: Iterable[T], *, report: bool) -> None:
+    def __init__(self, items: Iterable[T], *, report: bool, device: Any = None) -> None:
         self.history: list[EpochRecord] = []
-        self._items, self._report = items, report
+        self._items, self._report, self._device = items, report, device
 
     def __len__(self) -> int:
         items: Sized = self._items  # type: ignore[assignment] # if it has no length, that is what is said
@@ -173,7 +188,7 @@ class WatchedEpochs(Generic[T]):
                     return
                 name = str(item[0]) if isinstance(item[0], int) else str(i)
                 yield item.pop()  # kept alive by nobody here
-                record = scope.end(f"epoch {name}")
+                record = scope.end(f"epoch {name}", self._device, marked=self._report)
                 if record is None:
                     continue
                 self.history.append(record)
@@ -189,16 +204,25 @@ _HEADER = "epoch        time  cpu used      peak  gpu used      peak"
 
 def _row(name: str, record: EpochRecord) -> str:
     figures = "".join(f"{figure:>10}" for figure in record.memory())
-    peaks = [record.gen.peak, *(gpu.peak for gpu in record.gpus)]
-    remark = "" if all(map(_exact, peaks)) else " (peak at least)"
-    return f"{name:>5}{record.time_s:>11.3f}s{figures} MB{remark}"
+    remarks = "".join(f" ({doubt})" for doubt in _doubts(record))
+    return f"{name:>5}{record.time_s:>11.3f}s{figures} MB{remarks}"
+
+
+def _doubts(record: EpochRecord) -> Iterator[str]:
+    """What is not sure of the four figures."""
+    gpu = record.trained_on()
+    peaks = [record.gen.peak, *([gpu.peak] if gpu and gpu.attributed else [])]
+    if not all(map(_exact, peaks)):
+        yield "peak at least"
+    if gpu is not None and not gpu.attributed:
+        yield "nobody tells which process uses the GPU"
 
 
 def _exact(peak: Peak) -> bool:
     return peak.hi_bytes is not None and peak.hi_bytes - peak.lo_bytes < MB
 
 
-def watch_epochs(epochs: Iterable[T], report: bool = True) -> WatchedEpochs[T]:
+def watch_epochs(epochs: Iterable[T], report: bool = True, device: Any = None) -> WatchedEpochs[T]:
     """Measure every turn of a loop: its general RAM and GPU RAM, what it kept and what it needed on top.
 
     A turn begins before its item is fetched and ends when the loop asks for the next. One that is left
@@ -207,6 +231,8 @@ def watch_epochs(epochs: Iterable[T], report: bool = True) -> WatchedEpochs[T]:
     Args:
         epochs: What to loop over; nothing is done with the items.
         report: Print a row of a table after every turn, in MB.
+        device: Where the training runs: "cuda:1", a `torch.device`; by default the device whose memory
+            moved the most. ``history`` has them all.
 
     Returns:
         The same items to loop over; ``history`` holds an `EpochRecord` for every turn that ended.
@@ -214,4 +240,4 @@ def watch_epochs(epochs: Iterable[T], report: bool = True) -> WatchedEpochs[T]:
     Example:
         ``for epoch in watch_epochs(range(3)): train()``
     """
-    return WatchedEpochs(epochs, report=report)
+    return WatchedEpochs(epochs, report=report, device=device)

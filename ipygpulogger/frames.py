@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
+import inspect
 import sys
 import sysconfig
 from collections import Counter
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SHELLS_PACKAGES = {"IPython", "ipykernel", __name__.partition(".")[0]}
 CODE_WITH_FAST_LOCALS = 1  # CO_OPTIMIZED: of a function; a cell's own code has its names in a dict
+_CODE_THAT_WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SNAPSHOTS = sys.version_info < (3, 13)  # reading a frame's locals leaves a copy of them in the frame
 
 # C accessors, which no class of the user's can override.
@@ -166,6 +168,8 @@ def _goes_on(frame: FrameType) -> bool:
         return False
     if sys.version_info >= (3, 11):  # the variables, and the code, become the frame's own as the call ends
         return not any(value is frame.f_code for value in gc.get_referents(frame))
+    if not frame.f_code.co_flags & _CODE_THAT_WAITS:
+        return False  # it is over, or `clear` refuses
     try:
         frame.f_lineno = 0  # type: ignore[misc] # never allowed; why not tells of the frame's state
     except ValueError as refusal:
@@ -181,7 +185,7 @@ def is_shells(frame: FrameType) -> bool:
 
 def _empty_if_unshared(snapshot: Any) -> None:
     """Empty a frame's copy of its locals, unless the user has got hold of it through `locals()`."""
-    if type(snapshot) is dict and _references(snapshot) <= _UNSHARED:
+    if type(snapshot) is dict and _references(snapshot) <= _unshared():
         snapshot.clear()
 
 
@@ -190,7 +194,7 @@ def _references(value: Any) -> int:
 
 
 def _unshared() -> int:
-    """How many references a value has that one object holds, asked as above."""
+    """How many references a value has that one object holds, asked as above, and now: a debugger adds some."""
     holder: list[dict[str, Any]] = [{}]
     found = holder[0]
 
@@ -200,7 +204,6 @@ def _unshared() -> int:
     return ask(found)
 
 
-_UNSHARED = _unshared()
 _AS_VALUE = {"": object()}
 _IN_DICT = sys.getrefcount(_AS_VALUE[""])  # of a value that one dict holds, asked so
 

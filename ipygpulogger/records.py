@@ -320,6 +320,14 @@ class Measurement:
     pinned: Usage | None = None
     notes: tuple[str, ...] = ()
 
+    def busiest_gpu(self) -> DeviceUsage | None:
+        """The device on which this process's memory moved the most; None without one."""
+        return max(
+            self.gpus,
+            key=lambda gpu: gpu.peak.lo_bytes - min(gpu.before_bytes, gpu.after_bytes),
+            default=None,
+        )
+
     def gpu(self, index: int | None) -> DeviceUsage | None:
         """The device that the frameworks count as this one, the first where it is None; None without it."""
         ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus

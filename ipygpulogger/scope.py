@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import warnings
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -111,6 +112,11 @@ class Scope:
         now_s = time.perf_counter()
         if self._end.acquire(blocking=False):
             self._end_peaks(now_s)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of it could not be measured so far, and why: news that nobody else is told of."""
+        return tuple(self._notes)
 
     def orphaned(self) -> bool:
         """Whether the call that it must not outlive is over."""
@@ -367,6 +373,14 @@ class Scope:
             hi_bytes = max(lo_bytes, sum(peak for _, peak in after.values()))
             peak = Peak(lo_bytes, hi_bytes, "exact" if lo_bytes == hi_bytes else "bounded")
         return ChildrenUsage(before_bytes, after_bytes, peak, count=len(after))
+
+
+def tell(sentence: str) -> None:
+    """Warn of what is not measured, or not for sure; where warnings are errors, nothing is said."""
+    try:
+        warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        pass
 
 
 def _raw_key(device: Device) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
@@ -10,7 +10,7 @@ from .calls import around_calls
 from .machine import machine
 from .records import DeviceUsage, Measurement, RamUsage
 from .render import text
-from .scope import Scope
+from .scope import Scope, tell
 from .units import truncated_mb
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-# The `with` blocks that are open here, outermost first: tasks and threads each have their own.
-_open_blocks: ContextVar[tuple[_Block, ...]] = ContextVar("open blocks", default=())
+# The `with` blocks that were entered here, outermost first: tasks and threads each have their own.
+_entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -32,21 +32,31 @@ class _Block:
         self._scope: Scope | None = None
 
     def __enter__(self) -> None:
+        scope = self._scope = Scope()  # ours before it is open, so that an interrupt leaves none behind
         try:
-            self._scope = Scope().open()
+            scope.open()
         except Exception as reason:
-            _warn(self._label, reason)
+            self._scope = None
+            tell(f"{self._label} is not measured: {reason}")
 
     def __exit__(self, *error: object) -> None:
-        if self._scope is None:
+        scope = self._scope
+        if scope is None:
             return
         try:
-            self._scope.close()
-            measurement = self._scope.result(Measurement, self._label)
+            scope.close()
+            measurement = scope.result(Measurement, self._label)
         except Exception as reason:
-            _warn(self._label, reason)
+            tell(f"{self._label} is not measured: {reason}")
         else:
             self.measure.finished(measurement)
+
+    def __del__(self) -> None:
+        try:
+            if self._scope is not None:
+                self._scope.close()
+        except Exception:  # at the interpreter's end the engine may be gone
+            pass
 
 
 @final
@@ -56,19 +66,22 @@ class Measure:
     def __init__(self, label: str | None, *, report: bool) -> None:
         self._label, self._report = label, report
         self._last: Measurement | None = None
+        self._open: list[_Block] = []
 
     def __enter__(self) -> Measure:
         block = _Block(self, self._label or "block")
         block.__enter__()
-        _open_blocks.set((*_open_blocks.get(), block))
+        self._open.append(block)
+        _entered_here.set((*_entered_here.get(), weakref.ref(block)))
         return self
 
     def __exit__(self, *error: object) -> None:
-        blocks = list(_open_blocks.get())
-        ours = max(i for i, block in enumerate(blocks) if block.measure is self)
-        block = blocks.pop(ours)
-        _open_blocks.set(tuple(blocks))
-        block.__exit__(*error)
+        # The block of this task, or, where another task or thread ends what this one began, the latest.
+        here = [block for known in _entered_here.get() if (block := known()) in self._open]
+        for block in (here or self._open)[-1:]:
+            self._open.remove(block)
+            _entered_here.set(tuple(known for known in _entered_here.get() if known() not in (block, None)))
+            block.__exit__(*error)
 
     def __call__(self, function: F) -> F:
         """Measure every call of a function, coroutine function or generator function.
@@ -144,8 +157,9 @@ class GPUMemTrace:
     """fastai's tracer: what the current GPU's memory did since it was made, until it is stopped.
 
     The figures are this process's own, and exact where its allocator counts (the original's were the
-    whole card's, and its thread missed what was short). Tracers nest and overlap, also across threads.
-    Without a GPU they read 0. A tracer that is deleted ends.
+    whole card's, and its thread missed what was short). Where a peak is not exact, or nobody tells whose the
+    memory is, that stands behind the printed figures, as in the reports of cells. Tracers nest and overlap,
+    also across threads. Without a GPU they read 0. A tracer that is deleted ends.
 
     Args:
         silent: Print nothing. Also ``tracer.silent = True``, ``tracer.silent(True)``.
@@ -159,7 +173,7 @@ class GPUMemTrace:
     def __init__(self, silent: bool = False, ctx: str | None = None, on_exit_report: bool = True) -> None:
         self._silent, self.ctx, self.on_exit_report = silent, ctx, on_exit_report
         self._scope: Scope | None = None
-        self._figures = 0, 0
+        self._figures, self._doubt = (0, 0), ""
         self.start()
 
     @property
@@ -179,12 +193,14 @@ class GPUMemTrace:
     def start(self) -> None:
         """Trace from here, also one that was stopped."""
         self._close()
-        self._figures = 0, 0
+        self._figures, self._doubt = (0, 0), ""
+        # Resident memory is nobody's question here: the kernel's peak stays as it is.
+        scope = self._scope = Scope(reset_peaks=False)  # ours before it is open, for an interrupt's sake
         try:
-            # Resident memory is nobody's question here: the kernel's peak stays as it is.
-            self._scope = Scope(reset_peaks=False).open()
+            scope.open()
         except Exception as reason:
-            _warn(self.ctx or "GPU memory", reason)
+            self._scope = None
+            tell(f"{self.ctx or 'GPU memory'} is not measured: {reason}")
 
     def reset(self) -> None:
         """Count from here, if it runs."""
@@ -203,11 +219,14 @@ class GPUMemTrace:
                 measurement = self._scope.result(Measurement, "")
                 gpu = measurement.gpu(machine().current_gpu())
             except Exception as reason:
-                _warn(self.ctx or "GPU memory", reason)
+                tell(f"{self.ctx or 'GPU memory'} is not measured: {reason}")
             else:
-                self._figures = (
-                    (truncated_mb(gpu.consumed_bytes), truncated_mb(gpu.peaked_bytes)) if gpu else (0, 0)
-                )
+                for note in measurement.notes:
+                    tell(note)
+                self._figures, self._doubt = (0, 0), ""
+                if gpu is not None:
+                    self._figures = truncated_mb(gpu.consumed_bytes), truncated_mb(gpu.peaked_bytes)
+                    self._doubt = text.doubt(gpu)
         return self._figures
 
     def report(self, subctx: str | None = None) -> None:
@@ -217,8 +236,7 @@ class GPUMemTrace:
             subctx: Where in the context this is.
         """
         if not self._silent:
-            where = ": ".join(filter(None, (self.ctx, subctx)))
-            print(f"{self!r} ({where})" if where else repr(self))
+            print(self._line(": ".join(filter(None, (self.ctx, subctx)))))
 
     def report_n_reset(self, subctx: str | None = None) -> None:
         """Print the figures, then count from here."""
@@ -226,8 +244,12 @@ class GPUMemTrace:
         self.reset()
 
     def __repr__(self) -> str:
+        return self._line("")
+
+    def _line(self, where: str) -> str:
         consumed, peaked = self.data()
-        return f"△Used Peaked MB: {consumed:6,.0f} {peaked:6,.0f}"
+        line = f"△Used Peaked MB: {consumed:6,.0f} {peaked:6,.0f}"
+        return line + (f" ({where})" if where else "") + (f"  {self._doubt}" if self._doubt else "")
 
     def __enter__(self) -> Self:
         self.start()
@@ -248,6 +270,8 @@ class GPUMemTrace:
         scope, self._scope = self._scope, None
         if scope is not None:
             scope.close()
+            for note in scope.notes:
+                tell(note)
 
 
 class _Silent(int):
@@ -277,7 +301,3 @@ def gpu_mem_trace(function: F) -> F:
     """
     ctx = getattr(function, "__qualname__", None)
     return around_calls(function, lambda: GPUMemTrace(ctx=ctx), "gpu_mem_trace")  # type: ignore[no-any-return]
-
-
-def _warn(what: str, reason: Exception) -> None:
-    warnings.warn(f"{what} is not measured: {reason}", RuntimeWarning, stacklevel=4)

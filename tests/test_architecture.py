@@ -163,9 +163,14 @@ def test_renderers_know_records_and_units_alone():
     """What is shown depends on nothing but what was measured."""
     for path in (ROOT / "render").glob("*.py"):
         for module, ours in imports(path):
-            assert not ours or module in {"records", "units", "render.text", "render.plot", "render.html", "render.summary"}, (
-                f"{name_of(path)} imports {module}"
-            )
+            assert not ours or module in {
+                "records",
+                "units",
+                "render.text",
+                "render.plot",
+                "render.html",
+                "render.summary",
+            }, f"{name_of(path)} imports {module}"
 
 
 def test_the_engine_does_not_know_ipython():

@@ -87,7 +87,8 @@ def test_the_device_with_the_most_free_memory(gpu):
 
 @pytest.mark.parametrize("order", [None, "PCI_BUS_ID"])
 @pytest.mark.parametrize(
-    ("visible", "indices"), [("1", [1]), ("1,0", [1, 0]), ("", []), ("GPU-{uuid}", [1]), ("7", []), ("-1", [])]
+    ("visible", "indices"),
+    [("1", [1]), ("1,0", [1, 0]), ("", []), ("GPU-{uuid}", [1]), ("7", []), ("-1", [])],
 )
 def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
     """Indices are torch's: CUDA_VISIBLE_DEVICES says which device they mean, by index or by UUID."""
@@ -102,7 +103,10 @@ def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
     free = [15872 - used[i] for i in indices]
     best = max(free, default=0)
     assert device.gpu_with_max_free_mem() == ((free.index(best), best) if free else (None, 0))
-    assert [memory.used for memory in device.gpu_mem_get_all()] == [1024, 2048]  # of the machine, hidden or not
+    assert [memory.used for memory in device.gpu_mem_get_all()] == [
+        1024,
+        2048,
+    ]  # of the machine, hidden or not
 
 
 @pytest.mark.parametrize("index", [2, 99, -1, "0", 0.5, (0,)])
@@ -114,7 +118,9 @@ def test_a_bad_id(gpu, index):
         device.get_nvml_gpu_id(index)
 
 
-@pytest.mark.parametrize(("function", "code"), [("nvmlInit*", 9), ("nvmlInit*", 18), ("nvmlDeviceGetCount*", 999)])
+@pytest.mark.parametrize(
+    ("function", "code"), [("nvmlInit*", 9), ("nvmlInit*", 18), ("nvmlDeviceGetCount*", 999)]
+)
 def test_without_a_gpu(gpu, function, code):
     """1.6 C12: zeros, `[]`, `(None, 0)`, and nothing raises."""
     gpu.fault(function, code)

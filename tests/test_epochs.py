@@ -423,6 +423,39 @@ def test_the_device_that_the_training_runs_on(cuda, device, truth):
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(("device", "truth"), [(None, (100, 0)), ("cuda:1", (100, 0)), ("cuda:0", (2, 0))])
+def test_a_loop_on_a_device_that_is_not_current(cuda, device, truth):
+    """Most loops never set the current device: where none is named, it is the one whose memory moved most."""
+    hold(2, "cuda:1")  # the context
+    watched, kept = watch_epochs(range(1), report=False, device=device), []
+    for _ in watched:
+        kept += [hold(100, "cuda:1"), hold(2, "cuda:0")]
+    assert memories(watched)[0][2:] == truth
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("report", [True, False])
+def test_a_gpu_of_which_nobody_tells(cuda, monkeypatch, capsys, report):
+    """A pluggable allocator in a container: the row says that its zeros are none, or a warning does."""
+    import torch
+
+    def refuse(_device):
+        raise RuntimeError("no statistics")
+
+    monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
+    monkeypatch.setattr("ipygpulogger.machine._machine", None)
+    cuda.proc_mem_na = 1
+    with pytest.warns(RuntimeWarning) as warned:
+        for _ in watch_epochs(range(1), report=report):
+            hold(10)
+    said = [str(warning.message) for warning in warned]
+    assert any("no statistics" in sentence for sentence in said)
+    doubt = "nobody tells which process uses the GPU"
+    assert (f"({doubt})" in capsys.readouterr().out) == report
+    assert any(doubt in sentence for sentence in said) != report
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
 def test_an_interrupted_loop_leaves_torch_alone(cuda, error):
     """After an interrupt no function of torch's is ours, no thread runs, and the user's peaks are theirs."""

@@ -611,6 +611,44 @@ def test_measure_in_overlapping_tasks():
     assert not machine()._scopes
 
 
+def test_measure_ended_by_another_task_or_thread():
+    """An async generator, an exit stack, a thread: who ends a block need not have begun it; the exception stays."""
+    import asyncio
+
+    async def several(m):
+        with m:
+            yield 1
+            raise KeyError("the user's own")
+
+    async def drive(m):
+        steps = several(m)
+        while True:
+            await asyncio.create_task(steps.__anext__())
+
+    m = measure("x")
+    with pytest.raises(KeyError, match="the user's own"):
+        asyncio.run(drive(m))
+    assert m.time_s > 0
+
+    m = measure("y")
+    thread = threading.Thread(target=m.__enter__)
+    thread.start()
+    thread.join()
+    m.__exit__(None, None, None)
+    assert m.time_s > 0
+    m.__exit__(None, None, None)  # once too often
+    assert not machine()._scopes
+
+
+def test_a_block_that_is_never_left_ends_with_its_measure():
+    """Whoever enters and forgets leaves nothing behind either."""
+    m = measure("forgotten")
+    m.__enter__()
+    del m
+    gc.collect()
+    assert not machine()._scopes
+
+
 def test_measure_refuses_what_it_cannot_measure():
     """A class, an async generator, a number: one sentence instead of a surprise."""
 

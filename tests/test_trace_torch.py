@@ -328,3 +328,47 @@ def test_a_driver_that_fails(cuda):
     assert mtrace.data() == (10, 0)
     mtrace.stop()
     del kept
+
+
+# -- what is not sure --------------------------------------------------------------------------------
+
+
+def unstatistical(monkeypatch):
+    """torch as it is with a pluggable allocator."""
+
+    def refuse(_device):
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+    monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
+    monkeypatch.setattr("ipygpulogger.machine._machine", None)  # nobody knows of it yet
+
+
+def test_nobody_tells_whose_it_is(cuda, monkeypatch, capsys):
+    """Neither allocator nor driver tells: the line says so behind its zeros, and a warning what is missing."""
+    unstatistical(monkeypatch)
+    cuda.proc_mem_na = 1
+    with pytest.warns(RuntimeWarning, match="does not yet support getDeviceStats"), GPUMemTrace(ctx="train"):
+        block(30)
+    assert capsys.readouterr().out == (
+        "△Used Peaked MB:      0      0 (train: exit)  (nobody tells which process uses it)\n"
+    )
+
+
+def test_a_peak_that_is_not_exact_says_so(cuda, monkeypatch, capsys):
+    """A blip between the engine's reading and its reset is a bound: the line shows it, context included."""
+    mtrace = GPUMemTrace(ctx="here")
+    counter = machine()._owners["torch", ("cuda", 0)].counter
+    reset = counter.reset
+
+    def blip():
+        block(60)
+        reset()
+
+    monkeypatch.setattr(counter, "reset", blip)
+    other = GPUMemTrace()  # whose beginning resets the counter
+    monkeypatch.undo()
+    mtrace.report()
+    assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (here)  (peak 500-560)\n"
+    assert repr(other) == "△Used Peaked MB:      0      0"
+    mtrace.stop()
+    other.stop()

@@ -228,6 +228,29 @@ def test_contexts_are_unconditional(context, error, setting, monkeypatch):
     assert lets_go(within(context), error)
 
 
+@pytest.mark.parametrize("hook", ["settrace", "setprofile"])
+def test_under_a_debugger_or_a_profiler(hook):
+    """Their hooks change what Python tells of a frame; a call that is over is let go all the same."""
+
+    def watch(frame, event, argument):
+        return watch
+
+    was = getattr(sys, hook.replace("set", "get"))()
+
+    def guarded(function):
+        def call(*args):
+            getattr(sys, hook)(watch)
+            try:
+                with gpu_mem_restore_ctx():
+                    function(*args)
+            finally:
+                getattr(sys, hook)(was)
+
+        return call
+
+    assert lets_go(guarded)
+
+
 def test_any_exception(shell, monkeypatch):
     """`ipython_tb_clear_frames(func)`: "any exception, IPython only"; "0" says never to it as well."""
     for error in (ValueError("x"), KeyboardInterrupt()):

@@ -157,6 +157,11 @@ def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
     return f"{'NVML' if hidden else 'GPU'}{gpu.index}{part}"
 
 
+def doubt(gpu: DeviceUsage) -> str:
+    """What is not sure of a device's figures; empty where they are exact."""
+    return _peak_remark(gpu.peak) if gpu.attributed else "(nobody tells which process uses it)"
+
+
 def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
     """Where a device's memory is, and what is said beside: names and bytes; empty where unknown."""
     rungs: list[tuple[str, int]] = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
@@ -234,10 +239,7 @@ def _device_figures(gpu: DeviceUsage) -> tuple[str, str, str]:
 
 
 def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
-    if gpu.attributed:
-        yield _peak_remark(gpu.peak)
-    else:
-        yield "(nobody tells which process uses it)"
+    yield doubt(gpu)
     if gpu.context_bytes >= MB:
         yield f"+ context {rounded_mb(gpu.context_bytes)} MB"
     if nearly_full(gpu):
