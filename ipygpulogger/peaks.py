@@ -38,7 +38,7 @@ class _Series:
         self.record_bytes = None if fresh else reading.peak_bytes
         self.sampled = reading.peak_bytes is None
 
-    def fold(self, reading: Reading) -> None:
+    def fold(self, reading: Reading, precision_bytes: int) -> None:
         at_least = max(reading.current_bytes, reading.seen_bytes)
         self.lo_bytes = max(self.lo_bytes, at_least)
         self.hi_bytes = max(self.hi_bytes, at_least)
@@ -46,8 +46,10 @@ class _Series:
         if peak_bytes is None:
             self.sampled = True
         else:
-            if self.record_bytes is not None and peak_bytes < self.record_bytes:
-                self.sampled = True  # the user reset a counter that we only read
+            if self.record_bytes is not None and peak_bytes + precision_bytes < self.record_bytes:
+                # The user reset a counter that we only read. Within its grain even a record may sink:
+                # Linux tells the present use, exact, where that is above the record, which is not.
+                self.sampled = True
             self.hi_bytes = max(self.hi_bytes, peak_bytes)
             if self.record_bytes is None or peak_bytes > self.record_bytes:
                 self.lo_bytes = max(self.lo_bytes, peak_bytes)
@@ -92,7 +94,7 @@ class Interval:
         self.moved |= look.stamp != self._stamp
         for series, reading in zip(self._series, look.readings, strict=True):
             self.moved |= reading.current_bytes != series.before_bytes
-            series.fold(reading)
+            series.fold(reading, self._precision_bytes)
 
     def _doubt(self, look: Look, growth_bytes: tuple[int | None, ...]) -> None:
         for series, reading, growth in zip(self._series, look.readings, growth_bytes, strict=True):

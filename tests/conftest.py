@@ -1,6 +1,8 @@
 """The simulated machine under every test, and the fixtures that hand it out."""
 
 import atexit
+import contextlib
+import ctypes
 import gc
 import importlib.util
 import os
@@ -11,6 +13,11 @@ import pytest
 import simgpu
 
 from ipygpulogger import machine as machines
+
+# A block of a known size shall come from the kernel and go back there, whatever tests ran before: each large
+# block that is freed makes glibc keep larger ones for itself, up to 32 MB (mallopt(3), M_MMAP_THRESHOLD).
+with contextlib.suppress(AttributeError, OSError, TypeError):
+    ctypes.CDLL(None).mallopt(-3, 128 << 10)
 
 # Before anything imports torch or pynvml, which load the driver's libraries once per process.
 WHY_NOT = simgpu.why_not()
