@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LEAK_RUNS = 3  # that many in a row, each of them more than this: no warm-up, and no accident
 _LEAK_BYTES = MB
 _BEGINS = b'{"label": '  # a line of ours
+_CUT_SHORT = "this line was cut short and is left out"
 
 
 class History(Sequence[CellRecord]):
@@ -80,14 +81,16 @@ class History(Sequence[CellRecord]):
         one device, and left more than 1 MB more in use than the run before had. So a cell whose memory is
         given back between its runs is none, nor one whose first run alone fills a cache, nor one that was
         mended since. RAM that malloc merely keeps is not counted. The same cell means the same name by the
-        front end and the same first line, in the same kernel.
+        front end and the same first line, in the same kernel; where the front end gives no names, as in a
+        terminal, a cell that begins with a magic such as ``%%time`` is never known again.
 
         Returns:
             For each its last runs, oldest first, as many as grew.
         """
         runs: dict[Hashable, list[CellRecord]] = {}
         for kernel, record in _kernels(self):
-            runs.setdefault((kernel, record.cell_id, record.source), []).append(record)
+            if record.cell_id is not None or not record.source.startswith("%"):
+                runs.setdefault((kernel, record.cell_id, record.source), []).append(record)
         grown = (max((_growing(cell, row) for row in _rows(cell[-1])), key=len) for cell in runs.values())
         return [cell for cell in grown if len(cell) >= _LEAK_RUNS]
 
@@ -264,9 +267,11 @@ _Found = Iterator[tuple[str, Any]]  # where it stands, and plain values; or a te
 def _read_jsonl(path: Path) -> _Found:
     lines = path.read_bytes().split(b"\n")
     for number, text in enumerate(lines, 1):
-        if not text.strip():
-            continue
         where = f"line {number}"
+        if not text.strip(b" \t\r\0"):
+            if b"\0" in text:  # what a power cut leaves of a file that had just grown
+                yield where, _CUT_SHORT
+            continue
         try:
             yield where, json.loads(text)
         except (ValueError, RecursionError):
@@ -274,7 +279,7 @@ def _read_jsonl(path: Path) -> _Found:
             ends = number == len(lines) or (number < len(lines) - 1 and not lines[number])
             if not ends or text[: len(_BEGINS)] != _BEGINS[: len(text)]:
                 raise ValueError(f"{path}, {where}: this is no JSON") from None
-            yield where, "this line was cut short and is left out"
+            yield where, _CUT_SHORT
 
 
 def _read_ipynb(path: Path) -> _Found:
@@ -285,9 +290,8 @@ def _read_ipynb(path: Path) -> _Found:
         raise ValueError(f"{path} is no notebook, or an old or a broken one") from None
     for number, (report, name) in enumerate(reports, 1):
         if report is not None:
-            values = report[
-                MIME
-            ]  # what executes a notebook in a batch does not tell the kernel the cell's name
+            values = report[MIME]
+            # What executes a notebook in a batch does not tell the kernel the cell's name.
             yield f"code cell {number}", {**values, "cell_id": values.get("cell_id") or name}
 
 

@@ -122,11 +122,11 @@ class IPyGPULogger(Configurable):
             if value not in valid or (isinstance(trait, Bool) and not isinstance(value, bool)):
                 raise ValueError(f"{name} takes {' or '.join(map(repr, valid))}, not {value!r}")
 
-    @validate("budget")
-    def _check_budget(self, proposal: Any) -> str | None:
-        value: str | None = proposal["value"]
+    @validate("budget", "metrics")
+    def _check_value(self, proposal: Any) -> Any:
+        value = proposal["value"]
         try:
-            self.check({"budget": value})
+            self.check({proposal["trait"].name: value})
         except ValueError as error:
             raise TraitError(str(error)) from error
         return value

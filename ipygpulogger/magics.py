@@ -172,7 +172,7 @@ def _option(word: str) -> tuple[str, Any]:
         raise ValueError(f"write options as name=value, not {word!r}")
     if name == "metrics":
         return name, tuple(filter(None, value.split(",")))
-    return name, {"True": True, "False": False}.get(value, value)
+    return name, {"True": True, "False": False, "None": None}.get(value, value)
 
 
 _loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = weakref.WeakKeyDictionary()

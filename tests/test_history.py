@@ -748,3 +748,24 @@ def test_a_line_is_one_line(size_bytes):
     text = json_line(plain(size_bytes, source="a\r\n\u2028\x85é"))
     assert text.isascii()
     assert text.splitlines() == [text[:-1]]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_a_power_cut_leaves(tmp_path, goes_on):
+    """A tail of zeros, as a file system leaves it, costs a warning and no record; nor does a log that went on."""
+    path = tmp_path / "cut.jsonl"
+    good = cells(ram(1, 2), ram(2, 3))
+    History(good).save(path)
+    path.write_bytes(path.read_bytes() + bytes(4096))
+    if goes_on:
+        Log(path).append(good[0])
+        good.append(good[0])
+    with pytest.warns(UserWarning, match="line 3: this line was cut short and is left out"):
+        assert list(History.load(path)) == good
+
+
+def test_cells_without_a_name_that_begin_with_a_magic_are_no_suspects():
+    """Three different cells under ``%%time`` in a terminal are not one cell that grows."""
+    runs = [ram(100 * n, 100 * n + 100) for n in range(4)]
+    assert History(cells(*runs)).suspects()
+    assert History(cells(*runs, source="%%time", cell_id=None)).suspects() == []

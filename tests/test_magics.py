@@ -8,6 +8,7 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
 from kernels import TIMEOUT_S, Kernel
+from traitlets import TraitError
 
 import ipygpulogger
 from ipygpulogger import History, IPyGPULogger
@@ -329,3 +330,23 @@ def test_beside_the_users_own_plots_there_is_still_one_picture(kernel):
     assert pictures(kernel.run("import matplotlib.pyplot as plt; plt.plot([1, 2])")) == [["image/png"]]
     assert pictures(kernel.run("%gpulog plot")) == [["image/png"]]
     assert kernel.value("plt.get_fignums()") == []
+
+
+def test_what_was_switched_on_is_switched_off(extension, tmp_path):
+    """`budget=None` and `log=None` take back what `budget=10GB` and `log=x.jsonl` set."""
+    il = extension.user_ns["il"]
+    run(extension, f"%gpulog start budget=10GB log={tmp_path / 'x.jsonl'}")
+    assert il.budget == "10GB"
+    assert il.log is not None
+    run(extension, "%gpulog start budget=None log=None")
+    assert (il.budget, il.log) == (None, None)
+
+
+def test_a_metric_that_is_none_is_refused_wherever_it_is_set(extension):
+    """A typing mistake in an attribute is no silent lack in every report."""
+    il = extension.user_ns["il"]
+    with pytest.raises(TraitError, match="'utilization', not"):
+        il.metrics = ("utilisation",)
+    assert il.metrics == ()
+    il.metrics = ("energy",)
+    assert il.metrics == ("energy",)
