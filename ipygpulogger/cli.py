@@ -144,9 +144,14 @@ def _run(options: argparse.Namespace) -> int:
             if run.started:
                 for sentence in _over_budget(kept.history, options.max_ram, options.max_gpu):
                     kept.say(sentence)
-                if run.untold and (options.max_ram or options.max_gpu):
-                    said.append(f"{run.untold} cells left no record, and no budget could be judged there")
-                    print(f"ipygpulogger: {said[-1]}", file=sys.stderr)
+                if run.untold:
+                    cells = "1 cell" if run.untold == 1 else f"{run.untold} cells"
+                    sentence = f"{cells} left no record, for the notebook stopped the logger"
+                    if options.max_ram is None and options.max_gpu is None:
+                        said.append(sentence)
+                        print(f"ipygpulogger: {sentence}", file=sys.stderr)
+                    else:
+                        kept.say(f"{sentence}, and no budget can be judged there")
                 with kept.failure(output):
                     files.write(output, written(notebook))
                     print(f"executed notebook: {output}", file=sys.stderr)
@@ -179,11 +184,13 @@ class _Kept:
     def ended(self, record: CellRecord, source: str, report: str) -> None:
         self.history.append(record)
         self.sources.append(source)
-        first, *more = source.strip().splitlines()
-        print(f"{record.label}: {first}{' ...' if more else ''}\n{report}\n", flush=True)
-        if self._log is not None:
+        if self._log is not None:  # first of all: who reads what is printed may have seen enough
             with self.failure(self._log_path):
                 self._log.append(record)
+        first, *more = source.strip().splitlines()
+        print(
+            f"{record.label}: {first}{' ...' if more else ''}\n{report or text.report(record)}\n", flush=True
+        )
 
     def say(self, problem: str | None) -> None:
         """Something that makes the run a failure; the same is not said twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import json
@@ -10,23 +11,30 @@ import re
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .files import BadRequest
 from .history import own_report
 from .records import MIME
-from .schema import record_from
+from .schema import compact, record_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from .records import CellRecord
 
 # The records travel in the rich report, whatever report the user's own configuration wishes.
 _START = "import ipygpulogger.magics as _magics; _magics.load(get_ipython(), report='rich'); del _magics"
+# The last record of that logger, whatever the notebook made of its report and of our names.
+_LAST = (
+    "__import__('json').dumps(__import__('ipygpulogger.magics').magics"
+    "._loaded[__import__('IPython').get_ipython()].logger.history[-1].to_dict())"
+)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_GRACE_S = 10  # for a cell that ran too long and was interrupted, before its kernel is ended
+_GRACE_S = 10  # for a cell that ran too long and was interrupted, before its kernel is ended; for an answer
 
 
 class _TooLong(Exception):  # noqa: N818 - ends the run
@@ -79,7 +87,7 @@ class Audience(Protocol):
         """The kernel and the logger in it run; the first cell comes next."""
 
     def ended(self, record: CellRecord, source: str, report: str) -> None:
-        """A cell has ended: its record, its text, its report as plain text."""
+        """A cell has ended: its record, its text, its report as plain text, empty if it displayed none."""
 
 
 class Run:
@@ -106,7 +114,9 @@ class Run:
         audience: Audience,
     ) -> None:
         self.started = False
-        self.untold = 0  # cells without a report of ours
+        self.untold = 0  # cells without a record
+        self._told: set[datetime] = set()  # when each began
+        self._notebook = notebook
         self._timeout_s, self._audience = timeout_s, audience
         self._interrupted = self._late = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -114,8 +124,8 @@ class Run:
         self._progress = _Progress(len(self._codes))
         kernelspec = notebook.metadata.get("kernelspec", {})
         if kernel is None:
-            language = kernelspec.get("language", "python")
-            if language != "python":
+            language = str(kernelspec.get("language") or "")
+            if language.lower() not in ("python", ""):
                 raise BadRequest(f"{path} is written in {language}; only Python notebooks can be measured")
         name = kernel or kernelspec.get("name", "python3")
         self._client: Any = _installed("nbclient").NotebookClient(
@@ -146,6 +156,9 @@ class Run:
             BadRequest: The kernel did not start, or cannot load this package.
             KeyboardInterrupt: The user interrupted it.
         """
+        for cell in self._notebook.cells:  # what is not executed now shall not be taken for it
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
         with tempfile.TemporaryDirectory(prefix="ipygpulogger-") as sockets:
             if os.name == "posix":  # over TCP, ipykernel 7 warns at each start
                 self._manager.transport, self._manager.ip = "ipc", str(Path(sockets) / "kernel")
@@ -178,6 +191,7 @@ class Run:
 
     async def _on_cell_start(self, cell: Any, cell_index: int) -> None:
         """Say which cell runs; nbclient calls this."""
+        self._disarm()  # the cell before may have been skipped
         if self._interrupted:  # and the cell before took no notice
             raise KeyboardInterrupt
         if not self.started:
@@ -191,25 +205,48 @@ class Run:
         """Tell of the cell that has just ended; nbclient calls this."""
         self._disarm()
         self._progress.pause()
-        report = own_report(cell)
-        self.untold += report is None
-        if report is not None:
-            values = report[MIME]
-            if "id" in cell:  # nbclient does not tell the kernel which cell this is; a front end would
-                values.setdefault("cell_id", cell.id)
-            with contextlib.suppress(ValueError):  # a cell may make such an output itself
-                self._audience.ended(record_from(values), cell.source, report.get("text/plain", ""))
+        record, plain = displayed(cell)
+        if record is None:
+            record = await self._asked(cell)
+        if record is None:
+            self.untold += 1
+        else:
+            self._told.add(record.started_at)
+            self._audience.ended(record, cell.source, plain)
         if self._late:
             raise _TooLong
+
+    async def _asked(self, cell: Any) -> CellRecord | None:
+        """The record of the cell that has just ended without a report; None if the logger has none."""
+        try:
+            content = await asyncio.wait_for(self._request("", user_expressions={"last": _LAST}), _GRACE_S)
+            said = content["user_expressions"]["last"]["data"]["text/plain"]
+            record = record_from(json.loads(ast.literal_eval(said)))
+        except (asyncio.TimeoutError, KeyError, TypeError, ValueError, SyntaxError):
+            return None
+        first = cell.source.strip().splitlines()[0]
+        if record.started_at in self._told or not first.startswith(record.source):
+            return None  # of an earlier cell, or of one nested in this one
+        return replace(record, cell_id=cell.id) if record.cell_id is None and "id" in cell else record
+
+    async def _request(self, code: str, **more: Any) -> dict[str, Any]:
+        """What the kernel answers to code that it runs outside the numbering."""
+        for _ in range(3):
+            identity = self._client.kc.execute(code, silent=True, store_history=False, **more)
+            if asyncio.iscoroutine(identity):
+                identity = await identity
+            reply = await self._client.async_wait_for_reply(identity)
+            content: dict[str, Any] = (
+                reply["content"] if reply else {"status": "error", "evalue": "no answer"}
+            )
+            if content["status"] != "aborted":  # as all is that follows a failed cell at once
+                break
+        return content
 
     async def _start(self) -> None:
         """Start the logger in the kernel, before the first cell and outside its numbering."""
         client = self._client
-        identity = client.kc.execute(_START, silent=True, store_history=False)
-        if asyncio.iscoroutine(identity):
-            identity = await identity
-        reply = await client.async_wait_for_reply(identity)
-        content = reply["content"] if reply else {"status": "error", "evalue": "no answer"}
+        content = await self._request(_START)
         if content["status"] != "ok":
             raise BadRequest(
                 f"the kernel {client.kernel_name!r} cannot load ipygpulogger"
@@ -246,6 +283,21 @@ class Run:
     def _disarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+
+
+def displayed(cell: Any) -> tuple[CellRecord | None, str]:
+    """The record in the cell's own report, and that as plain text; it names the cell now."""
+    report: Any = own_report(cell)
+    if report is None:
+        return None, ""
+    try:
+        record = record_from(report[MIME])
+        if record.cell_id is None and "id" in cell:  # nbclient does not tell the kernel; a front end would
+            record = replace(record, cell_id=cell.id)
+            report[MIME] = compact(record, report[MIME].get("left_out", ()))
+    except (TypeError, ValueError):  # a cell may make such an output itself
+        return None, ""
+    return record, report.get("text/plain", "")
 
 
 class _Progress:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 from .records import CellRecord, DeviceUsage, Peak, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 LIMIT_BYTES = 2048
 SCHEMA = Path(__file__).with_name("record.schema.json")
@@ -41,7 +41,7 @@ _ID_BYTES = 64  # of a cell's name, where all else is cut already: nbformat allo
 # -- the compact form ------------------------------------------------------------------------------
 
 
-def compact(record: CellRecord) -> dict[str, Any]:
+def compact(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]:
     """The form that a notebook keeps: without what is None or a default, and never above two kilobytes.
 
     Where that is not enough the least important is left out, and ``left_out`` names what it was taken
@@ -50,19 +50,23 @@ def compact(record: CellRecord) -> dict[str, Any]:
     remains of any record: its label, count, cell, status and time, and of RAM and each device what was
     in use before and after, the peak, and the whole device's use.
 
+    Args:
+        record: Whose form it is.
+        left_out: What is missing in it already.
+
     Returns:
         Plain values for JSON, at most `LIMIT_BYTES` with the separators "," and ":", whether a
         character beyond ASCII is written as it is or escaped.
     """
     values: dict[str, Any] = _small(record)
     values["started_at"] = record.started_at.isoformat()
-    left_out = dict.fromkeys(_texts(values, _sound))
+    gone = dict.fromkeys((*left_out, *_texts(values, _sound)))
     for step in _STEPS:
-        if left_out:
-            values["left_out"] = list(left_out)
+        if gone:
+            values["left_out"] = list(gone)
         if _bytes(values) <= LIMIT_BYTES:
             break
-        left_out |= dict.fromkeys(step(values))
+        gone |= dict.fromkeys(step(values))
     return values
 
 

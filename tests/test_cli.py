@@ -24,8 +24,10 @@ from ipygpulogger import History
 from ipygpulogger import run as runs
 from ipygpulogger.arguments import parse
 from ipygpulogger.cli import _over_budget, main
-from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.records import MIME, CellRecord, DeviceUsage, Peak, RamUsage
 from ipygpulogger.render import page as pages
+from ipygpulogger.run import displayed
+from ipygpulogger.schema import LIMIT_BYTES, compact
 
 MB = 2**20
 
@@ -196,6 +198,8 @@ def test_not_a_notebook(tmp_path, content, says):
     [
         ({"kernelspec": {"name": "nope", "language": "python", "display_name": "?"}}, "not installed here"),
         ({"kernelspec": {"name": "ir", "language": "R", "display_name": "R"}}, "written in R"),
+        ({"kernelspec": {"name": "nope", "language": "Python", "display_name": "?"}}, "not installed here"),
+        ({"kernelspec": {"name": "nope", "language": "", "display_name": "?"}}, "not installed here"),
     ],
 )
 def test_no_such_kernel(notebook, metadata, says, tmp_path):
@@ -327,10 +331,72 @@ def test_a_budget_nobody_can_judge():
 
 
 def test_cells_without_a_record(notebook):
-    """A notebook that stops the logger: a budget says of how many cells it knows nothing."""
-    done = command("run", notebook("%gpulog stop", "1", "2"), "--max-ram", "100GB")
+    """A notebook that stops the logger is told; a budget that cannot be judged is not kept: exit 1."""
+    path = notebook("%gpulog stop", "1", "2")
+    done = command("run", path, "--max-ram", "100GB")
+    assert done.returncode == 1, done.stderr
+    assert "3 cells left no record" in done.stderr
+    assert "no budget can be judged there" in done.stderr
+    done = command("run", path)
     assert done.returncode == 0, done.stderr
     assert "3 cells left no record" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "il.report = 'text'",
+        "il.report = 'none'; get_ipython = json = None",
+        "get_ipython().run_cell('1', store_history=True); il = None",
+    ],
+)
+def test_records_whatever_the_notebook_does(notebook, tmp_path, before):
+    """A silenced report, shifted counts, shadowed names: every cell's record, and the budget sees its peak."""
+    path = notebook(before, "len(b'x' * (900 << 20))", "1 / 0", "2")
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[2].metadata["tags"] = ["raises-exception"]
+    nbformat.write(nb, path)
+    log = tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--max-ram", "512MB")
+    assert done.returncode == 1, done.stderr
+    assert "left no record" not in done.stderr
+    assert done.stderr.count("over --max-ram 512 MB") == 1
+    assert [r["cell_id"] for r in records(log)] == [cell.id for cell in nb.cells]
+    assert [r["status"] for r in records(log)] == ["ok", "ok", "error", "ok"]
+    assert done.stdout.count("RAM: Consumed Peaked") == 4
+
+
+def test_old_outputs_are_not_new(notebook, tmp_path):
+    """A run that ends early leaves no outputs, counts or records of an earlier one."""
+    path = notebook("1 / 0", "2")
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[0].metadata["tags"] = ["raises-exception"]
+    nbformat.write(nb, path)
+    old = tmp_path / "old.ipynb"
+    assert command("run", path, "--output", old).returncode == 0
+    nb = nbformat.read(old, as_version=4)
+    assert len(History.load(old)) == 2
+    nb.cells[0].metadata["tags"] = []
+    nbformat.write(nb, old)
+    assert command("run", old).returncode == 1
+    executed = nbformat.read(old.with_name("old.executed.ipynb"), as_version=4)
+    assert (executed.cells[1].execution_count, executed.cells[1].outputs) == (None, [])
+    assert [record.status for record in History.load(old.with_name("old.executed.ipynb"))] == ["error"]
+
+
+@given(st.integers(1, 2000))
+def test_the_records_limit_holds_with_the_id(size):
+    """The cell's name that run adds lifts no record above two kilobytes, and what was left out stays named."""
+    cut = made(notes=("a note",) * 20, error="é" * size)
+    values = compact(cut)
+    cell = nbformat.v4.new_code_cell(execution_count=1)
+    cell.id = "i" * 64
+    cell.outputs = [nbformat.v4.new_output("display_data", {"text/plain": "it", MIME: values})]
+    record, plain = displayed(cell)
+    kept = cell.outputs[0].data[MIME]
+    assert len(json.dumps(kept, separators=(",", ":"))) <= LIMIT_BYTES
+    assert (kept["cell_id"], record.cell_id, plain) == (cell.id, cell.id, "it")
+    assert set(values.get("left_out", ())) <= set(kept.get("left_out", ()))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full disk to offer")
