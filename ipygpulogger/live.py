@@ -8,6 +8,9 @@ What kernels and terminals really do (each has a test):
   that was there when the cell began;
 - ``clear_output`` takes our display away too, and an update of what is no longer there is never seen:
   a cell that clears its output is not shown while it runs, and its report is a display of its own;
+- any thread may clear, a task of an earlier cell clears that one's output, and an output widget its own:
+  only what the kernel sends tells, so that is what is watched;
+- ``clear_output(wait=True)`` clears when the next output comes; an update is none, a display is one;
 - printed output of a notebook cannot be taken back, so only a rich report is live there;
 - in a terminal the cell prints into the same line: ours stands at the right, and leaves the cursor.
 """
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
+_OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets off a clear that waits
 
 
 class Place(Protocol):
@@ -54,41 +58,93 @@ class Place(Protocol):
         """There will be no final report: take away what was shown."""
 
 
+class _Tap:
+    """Stands in for a method of one object and tells the ears of its calls, whichever thread calls.
+
+    Ears hear before the call is made. With the last of them the method is as it was.
+    """
+
+    _lock = threading.RLock()  # of all taps
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+        self._was = vars(owner).get(name)  # None: the method of its class
+        self.call = getattr(owner, name)
+        self._ears: list[Callable[..., object]] = []
+
+    @classmethod
+    def open(cls, owner: Any, name: str, ear: Callable[..., object]) -> _Tap:
+        """Let one more ear hear."""
+        with cls._lock:
+            tap = vars(owner).get(name)
+            if not isinstance(tap, cls):
+                tap = cls(owner, name)
+                setattr(owner, name, tap)
+            tap._ears.append(ear)
+            return tap
+
+    def close(self, ear: Callable[..., object]) -> None:
+        """One ear less."""
+        with self._lock:
+            if ear in self._ears:
+                self._ears.remove(ear)
+            if not self._ears and vars(self._owner).get(self._name) is self:
+                if self._was is None:
+                    delattr(self._owner, self._name)
+                else:
+                    setattr(self._owner, self._name, self._was)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for ear in tuple(self._ears):
+            with suppress(Exception):  # the call is the user's
+                ear(*args, **kwargs)
+        return self.call(*args, **kwargs)
+
+
 class Display:
-    """One display under the cell in a notebook, rewritten."""
+    """One display under the cell in a notebook, rewritten.
+
+    All that the kernel sends passes by here while the cell runs: what a hook took never does, and what
+    does tells which cell it is for.
+    """
 
     def __init__(self, publisher: Any) -> None:
         self._publish = publisher.publish
         self._context = contextvars.copy_context()  # knows the cell as the parent of what it publishes
-        self._lock = threading.Lock()
+        self._cell = _message_id(publisher.parent_header)
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
         self._id = ""  # of the display, once it is there
         self._ended = self._cleared = False
-        self._hooks: list[Any] | None = getattr(publisher, "_hooks", None)  # this thread's, of ipykernel
-        if self._hooks is not None:
-            self._hooks.append(self._passes)
+        self._clears_next = False  # `clear_output(wait=True)`: the cell's next output clears
+        self._redirects: set[Any] = set()  # the output widgets that take what the cell puts out
+        self._tap = _Tap.open(publisher.session, "send", self._hears)
 
     def show(self, measurement: Measurement) -> None:
         """Display it, or update the display."""
         bundle = {"text/plain": text.so_far(measurement), "text/html": html.so_far(measurement)}
         with self._lock:
-            if not self._ended and not self._cleared:
+            if not (self._ended or self._cleared or self._clears_next or self._redirects):
                 self._put(bundle)
 
     def end(self) -> None:
         """No update comes after this."""
         with self._lock:
             self._ended = True
-        if self._hooks is not None:
-            with suppress(ValueError):
-                self._hooks.remove(self._passes)
 
     def settle(self, bundle: dict[str, Any]) -> bool:
         """Update the display with the final report, if it is still there."""
-        if not self._id or self._cleared:
-            return False
-        self._put(bundle)
-        self._id = ""
-        return True
+        if self._id and self._clears_next:  # printed words that still wait may be the output that clears
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # none, or a closed one
+                    stream.flush()
+        with self._lock:
+            self._tap.close(self._hears)
+            if not self._id or self._cleared or self._redirects:  # a widget does not take updates
+                return False
+            self._put(bundle)
+            self._id = ""
+            return True
 
     def clear(self) -> None:
         """Leave an empty display: no message takes one away."""
@@ -99,11 +155,37 @@ class Display:
         self._context.run(self._publish, bundle, {}, transient={"display_id": name}, update=update)
         self._id = name
 
-    def _passes(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The cell publishes something."""
-        if message.get("msg_type") == "clear_output":
-            self._cleared = True
-        return message
+    def _hears(
+        self, _: Any, message: Any, content: Any = None, parent: Any = None, *__: Any, **___: Any
+    ) -> None:
+        """The kernel sends this; a child that was forked sends nothing, and may find the lock taken."""
+        if os.getpid() != self._pid:
+            return
+        if isinstance(message, str):
+            kind = message
+        else:
+            kind, content, parent = message["msg_type"], message["content"], message["parent_header"]
+        if kind in ("comm_open", "comm_msg"):
+            state = content["data"].get("state", {})
+            if "msg_id" in state:  # the output widget that begins or ends to take a cell's output
+                with self._lock:
+                    change = self._redirects.add if state["msg_id"] == self._cell else self._redirects.discard
+                    change(content["comm_id"])
+        elif kind not in ("clear_output", *_OUTPUTS) or self._redirects or _message_id(parent) != self._cell:
+            return
+        elif kind in _OUTPUTS:  # without the lock: who holds it may wait for just this to be sent
+            self._cleared = self._cleared or self._clears_next
+        else:
+            with self._lock:
+                if content.get("wait"):
+                    self._clears_next = True
+                else:
+                    self._cleared = True
+
+
+def _message_id(parent: Any) -> Any:
+    """The id of the message that asked for a cell, by that message or by its header."""
+    return parent.get("header", parent).get("msg_id") if parent else None
 
 
 class Line:
@@ -187,6 +269,7 @@ class Live:
         if not self._ticker.start():
             del self._running[cell]
             place.end()
+            place.clear()
 
     def end(self, cell: Cell) -> None:
         """The cell has ended: nothing is shown any longer."""
@@ -229,7 +312,9 @@ def place_for(shell: Any, report: str) -> Place | None:
     if report == "none":
         return None
     if getattr(shell, "kernel", None) is not None:
-        return Display(shell.display_pub) if report == "rich" else None
+        publisher = shell.display_pub
+        seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
+        return Display(publisher) if seen and report == "rich" else None
     try:
         can_rewrite = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     except (AttributeError, ValueError):  # no stream, or a closed one

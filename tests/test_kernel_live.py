@@ -20,7 +20,8 @@ def wait_for(path):
     while not os.path.exists(path): time.sleep(0.01)
 """
 OURS = "[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name]"
-HOOKS = "len(getattr(get_ipython().display_pub, '_hooks', []))"
+WATCHED = "'send' in vars(get_ipython().display_pub.session)"
+CLEAR = "from IPython.display import clear_output\n"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def kernel(the_kernel, tmp_path):
     yield the_kernel
     the_kernel.run("il.stop()", silent=True)
     assert the_kernel.value(OURS) == []
-    assert the_kernel.value(HOOKS) == 0
+    assert the_kernel.value(WATCHED) is False
 
 
 def shown(ran):
@@ -147,10 +148,19 @@ def test_a_capture_neither_holds_nor_loses_it(kernel):
     assert kernel.value("inner.stdout") == "captured\n"
 
 
-def test_after_clear_output_the_report_is_a_display_of_its_own(kernel):
-    """The live display went with the output: nothing updates it, and the report is displayed at the end."""
-    code = "from IPython.display import clear_output\nwait_for(go); clear_output(); print('after'); wait_for(go + '2')"
-    asked = kernel.send(code)
+@pytest.mark.parametrize(
+    "clear",
+    [
+        "clear_output(); print('after')",
+        "clear_output(wait=True); print('after')",
+        "t = threading.Thread(target=lambda: (clear_output(), print('after'))); t.start(); t.join()",
+        "t = threading.Thread(target=lambda: (clear_output(True), print('after'))); t.start(); t.join()",
+    ],
+    ids=["here", "waiting", "thread", "thread waiting"],
+)
+def test_after_clear_output_the_report_is_a_display_of_its_own(kernel, clear):
+    """Whichever thread clears: nothing updates what is gone, and the report is displayed at the end."""
+    asked = kernel.send(f"{CLEAR}wait_for(go)\n{clear}\nwait_for(go + '2')")
     until(kernel, asked, times(2))
     kernel.go.touch()
     kernel.wait_for_print(asked, "after")
@@ -164,6 +174,80 @@ def test_after_clear_output_the_report_is_a_display_of_its_own(kernel):
     assert (kind, name) == ("display_data", None)
     assert MIME in data
     assert len(shown(ran)) == before + 1
+
+
+def test_words_printed_after_a_clear_that_waits_clear_at_the_end_too(kernel):
+    """They may still wait to be sent when the cell ends: the report comes after them, on its own."""
+    asked = kernel.send(f"{CLEAR}wait_for(go)\nclear_output(wait=True); print('after')")
+    until(kernel, asked, times(2))
+    kernel.go.touch()
+    ran = kernel.wait(asked)
+    assert ran.stdout == "after\n"
+    assert [kind for kind in ran.kinds if kind != "update_display_data"][1:] == [
+        "clear_output",
+        "stream",
+        "display_data",
+    ]
+    assert MIME in shown(ran)[-1][2]
+
+
+def test_a_clear_that_waits_at_the_end_clears_nothing(kernel):
+    """The cell's last output stays: the display that is there becomes the report, and no output comes."""
+    asked = kernel.send(f"{CLEAR}print('keep me'); wait_for(go)\nclear_output(wait=True)")
+    until(kernel, asked, times(2))
+    kernel.go.touch()
+    ran = kernel.wait(asked)
+    is_settled(ran)
+    assert set(ran.kinds[ran.kinds.index("clear_output") + 1 :]) == {"update_display_data"}
+
+
+WIDGET = """
+from comm import create_comm
+class Output:  # as ipywidgets.Output does
+    def __init__(self): self.comm = create_comm(target_name='jupyter.widget', data={'state': {'msg_id': ''}})
+    def takes(self, msg_id): self.comm.send({'method': 'update', 'state': {'msg_id': msg_id}})
+    def __enter__(self): self.takes(get_ipython().kernel.get_parent()['header']['msg_id'])
+    def __exit__(self, *_): self.takes('')
+out = Output()
+"""
+
+
+def test_an_output_widget_clears_its_own(kernel):
+    """`with out: clear_output()`: ours goes on below the cell, and settles."""
+    kernel.run(WIDGET, silent=True)
+    asked = kernel.send(
+        f"{CLEAR}wait_for(go)\nwith out: clear_output(wait=True); print('after')\nwait_for(go + '2')"
+    )
+    until(kernel, asked, times(2))
+    kernel.go.touch()
+    kernel.wait_for_print(asked, "after")
+    until(kernel, asked, times(len(so_far(kernel, asked)) + 2))
+    kernel.go.with_name("go2").touch()
+    ran = kernel.wait(asked)
+    is_settled(ran)
+    began, ended = [i for i, m in enumerate(ran.messages) if m["msg_type"] == "comm_msg"]
+    assert [m["msg_type"] for m in ran.messages[began:ended] if m["msg_type"] in SHOWN] == []
+
+
+def test_a_task_of_an_earlier_cell_clears_whom_the_kernel_says(kernel):
+    """That cell's output on ipykernel 7, this one's on 6: the message tells, and the report is never lost."""
+    code = "while not os.path.exists(go): await asyncio.sleep(0.01)"
+    earlier = (
+        f"async def later():\n    {code}\n    clear_output(); print('after', flush=True); open(go + '1', 'w')"
+    )
+    kernel.run(f"{CLEAR}{earlier}\ntask = asyncio.create_task(later())")
+    asked = kernel.send(f"{code.replace('(go)', '(go + chr(50))')}")
+    until(kernel, asked, times(2))
+    kernel.go.touch()
+    kernel.wait_for(kernel.go.with_name("go1").exists)
+    kernel.go.with_name("go2").touch()
+    ran = kernel.wait(asked)
+    if "clear_output" in ran.kinds:
+        assert ran.kinds[-1] == "display_data"
+        assert MIME in shown(ran)[-1][2]
+    else:
+        assert ipykernel.version_info[0] >= 7
+        is_settled(ran)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +361,25 @@ def test_a_notebook_that_was_executed_holds_the_report_once(driverless_env, tmp_
         assert set(report.data) == {"text/plain", "text/html", MIME}
         assert report.data["text/plain"].startswith("RAM: Consumed Peaked")
     assert json.loads(json.dumps(notebook.cells[3].outputs[1].data[MIME]))["time_s"] > 0.5
+
+
+def test_an_executed_notebook_keeps_every_report(driverless_env, tmp_path):
+    """nbclient: cleared by a thread, or asked to be cleared in the end, each long cell has its report."""
+    cells = [
+        "%load_ext ipygpulogger",
+        SETUP + CLEAR,
+        "%reload_ext ipygpulogger",
+        "t = threading.Timer(0.5, lambda: (clear_output(), print('epoch 1'))); t.start(); t.join()",
+        "print('keep me'); time.sleep(0.5); clear_output(wait=True)",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    client = NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute(env={**driverless_env, "IPYTHONDIR": str(tmp_path)})
+    for number, words in ((3, "epoch 1\n"), (4, "keep me\n")):
+        printed, report = notebook.cells[number].outputs
+        assert printed.text == words
+        assert MIME in report.data
 
 
 def test_a_shutdown_in_a_long_cell_ends_the_kernel(driverless_env, tmp_path):

@@ -218,7 +218,7 @@ def test_without_a_thread_the_cell_runs_unseen(monkeypatch):
     shown.begin(cell, None, place)
     shown.end(cell)
     assert not shown.settle(cell, {})
-    assert place.told == ["end"]
+    assert place.told == ["end", "clear"]
 
 
 def test_a_forks_child_waits_for_nobody(running):
@@ -254,22 +254,54 @@ def test_a_forks_child_has_a_thread_of_its_own(running):
 # -- in a notebook ---------------------------------------------------------------------------------
 
 
-class Publisher:
-    """As ipykernel's."""
+class Session:
+    """As Jupyter's: what it sends, it keeps."""
 
     def __init__(self):
-        self.sent, self._hooks = [], []
+        self.messages = []
+
+    def send(self, _stream, message, *_, **__):
+        self.messages.append(message)
+
+
+class Publisher:
+    """As ipykernel's: the hooks of a thread, which may take a message, then the session."""
+
+    def __init__(self):
+        self.session, self.threads = Session(), threading.local()
+        self.parent_header = {"msg_id": "ours"}
 
     def publish(self, data, metadata=None, *, transient=None, update=False):
         assert metadata == {}
-        message = {"msg_type": "update_display_data" if update else "display_data"}
-        for hook in tuple(self._hooks):
-            message = hook(message)
-        self.sent.append((message["msg_type"], (transient or {}).get("display_id"), data))
+        kind = "update_display_data" if update else "display_data"
+        self.send(kind, {"data": data, "metadata": metadata, "transient": transient or {}})
 
-    def clear_output(self):
-        for hook in tuple(self._hooks):
-            hook({"msg_type": "clear_output"})
+    def clear_output(self, wait=False):
+        self.send("clear_output", {"wait": wait})
+
+    def send(self, kind, content, parent=None):
+        message = {"msg_type": kind, "content": content, "parent_header": parent or self.parent_header}
+        for hook in getattr(self.threads, "hooks", ()):
+            message = hook(message)
+            if message is None:
+                return
+        self.session.send("socket", message, ident=b"topic")
+
+    @property
+    def sent(self):
+        contents = [(m["msg_type"], m["content"]) for m in self.session.messages if isinstance(m, dict)]
+        return [(kind, c["transient"].get("display_id"), c["data"]) for kind, c in contents if "data" in c]
+
+
+def in_a_thread(call, *args, **kwargs):
+    thread = threading.Thread(target=call, args=args, kwargs=kwargs)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def here(call, *args, **kwargs):
+    call(*args, **kwargs)
 
 
 def test_one_display_is_rewritten_and_settles():
@@ -289,7 +321,7 @@ def test_one_display_is_rewritten_and_settles():
         "text/html": html.so_far(standing(3.0)),
     }
     assert publisher.sent[-1][2] == {"text/plain": "the report"}
-    assert publisher._hooks == []
+    assert "send" not in vars(publisher.session)
 
 
 def test_what_was_never_shown_does_not_settle():
@@ -302,19 +334,207 @@ def test_what_was_never_shown_does_not_settle():
     assert publisher.sent == []
 
 
+@pytest.mark.parametrize("where", [here, in_a_thread])
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_a_cell_that_clears_its_output_is_shown_no_longer(before):
-    """Our display went with the output: no update of it, and the report is displayed anew."""
+def test_a_cell_that_clears_its_output_is_shown_no_longer(before, where):
+    """Whichever thread clears: our display is gone, no update of it, and the report is displayed anew."""
     publisher = Publisher()
     display = Display(publisher)
     for _ in range(before):
         display.show(standing())
-    publisher.clear_output()
+    where(publisher.clear_output)
     display.show(standing())
     display.end()
     assert not display.settle({"text/plain": "the report"})
     display.clear()
     assert len(publisher.sent) == before
+
+
+@pytest.mark.parametrize("where", [here, in_a_thread])
+def test_a_clear_between_the_end_and_the_report_counts(where):
+    """A thread that outlives the cell may clear before the report comes."""
+    publisher = Publisher()
+    display = Display(publisher)
+    display.show(standing())
+    display.end()
+    where(publisher.clear_output)
+    assert not display.settle({"text/plain": "the report"})
+
+
+def output_widget(publisher, msg_id, **more):
+    """What an ipywidgets.Output says when it begins or ends to take the output of a cell."""
+    data = {"method": "update", "state": {"msg_id": msg_id, **more}}
+    publisher.session.send("socket", "comm_msg", {"comm_id": "widget", "data": data}, parent={})
+
+
+def hooked(publisher, clear):
+    publisher.threads.hooks = [lambda _: None]
+    clear()
+    publisher.threads.hooks = []
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("by", ["hook", "widget", "an earlier cell"])
+def test_what_others_clear_is_not_ours(by, wait):
+    """An output widget, a hook that takes the message, a task of an earlier cell: ours stands and settles."""
+    publisher = Publisher()
+    display = Display(publisher)
+    display.show(standing())
+    if by == "hook":
+        hooked(publisher, lambda: publisher.clear_output(wait))
+    elif by == "widget":
+        output_widget(publisher, "ours")
+        publisher.clear_output(wait)
+        publisher.send("stream", {"name": "stdout", "text": "into the widget"})
+        output_widget(publisher, "")
+    else:
+        publisher.send("clear_output", {"wait": wait}, parent={"msg_id": "earlier"})
+        publisher.send("stream", {"name": "stdout", "text": "of the earlier"}, parent={"msg_id": "earlier"})
+    display.show(standing(4.0))
+    display.end()
+    assert display.settle({"text/plain": "the report"})
+    assert [kind for kind, _, _ in publisher.sent] == [
+        "display_data",
+        "update_display_data",
+        "update_display_data",
+    ]
+
+
+def test_nothing_is_shown_into_an_output_widget():
+    """While a widget takes the cell's output, ours waits; after the widget it comes under the cell."""
+    publisher = Publisher()
+    display = Display(publisher)
+    output_widget(publisher, "ours")
+    display.show(standing())
+    output_widget(publisher, "ours", outputs=[])
+    display.show(standing())
+    output_widget(publisher, "")
+    assert publisher.sent == []
+    display.show(standing())
+    assert [kind for kind, _, _ in publisher.sent] == ["display_data"]
+
+
+def test_the_report_is_no_update_into_an_output_widget():
+    """A widget that still takes the output would lose the update: the report is a display, in it."""
+    publisher = Publisher()
+    display = Display(publisher)
+    display.show(standing())
+    output_widget(publisher, "ours")
+    display.end()
+    assert not display.settle({"text/plain": "the report"})
+
+
+def test_a_clear_that_waits_is_not_set_off_by_us():
+    """clear_output(wait=True) as the last call: what stands there stays, and our display becomes the report."""
+    publisher = Publisher()
+    display = Display(publisher)
+    display.show(standing())
+    publisher.clear_output(wait=True)
+    display.show(standing())
+    display.end()
+    assert display.settle({"text/plain": "the report"})
+    assert [kind for kind, _, _ in publisher.sent] == ["display_data", "update_display_data"]
+
+
+def test_a_clear_that_waits_is_not_set_off_by_our_first_display():
+    """Before ours was there: it does not come in order to clear."""
+    publisher = Publisher()
+    display = Display(publisher)
+    publisher.clear_output(wait=True)
+    display.show(standing())
+    assert publisher.sent == []
+
+
+@pytest.mark.parametrize("where", [here, in_a_thread])
+@pytest.mark.parametrize("kind", ["stream", "display_data", "execute_result", "error"])
+def test_a_clear_that_waits_comes_with_the_next_output(kind, where):
+    """The cell's next output, by any thread, takes our display away."""
+    publisher = Publisher()
+    display = Display(publisher)
+    display.show(standing())
+    publisher.clear_output(wait=True)
+    where(publisher.send, kind, {})
+    display.show(standing())
+    display.end()
+    assert not display.settle({"text/plain": "the report"})
+    assert len(publisher.sent) == 1
+
+
+def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
+    """Printed after clear_output(wait=True) and still in a buffer: they go first, then the report."""
+    publisher = Publisher()
+    display = Display(publisher)
+    display.show(standing())
+    publisher.clear_output(wait=True)
+    display.end()
+    buffered = SimpleNamespace(flush=lambda: publisher.send("stream", {"name": "stdout", "text": "x"}))
+    monkeypatch.setattr(sys, "stdout", buffered)
+    settled = display.settle({"text/plain": "the report"})
+    monkeypatch.undo()
+    assert not settled
+
+
+@given(st.lists(st.booleans(), max_size=12))
+def test_the_session_is_as_it_was_after_the_last(ends_first):
+    """Displays of cells that overlap, which end in any order: each hears, and none is left behind."""
+    publisher = Publisher()
+    displays = []
+    for first in (*ends_first, True):
+        displays.append(Display(publisher))
+        displays.append(Display(publisher))
+        gone = displays.pop(0 if first else -1)
+        gone.end()
+        gone.clear()
+    for display in displays:
+        display.show(standing())
+    publisher.clear_output()
+    for display in displays:
+        display.end()
+        assert not display.settle({"text/plain": "the report"})
+    assert "send" not in vars(publisher.session)
+
+
+def test_another_who_watches_the_session_stays():
+    """Wrapped by others before or meanwhile: theirs is left in place, and every message is sent once."""
+    publisher = Publisher()
+    seen = []
+
+    def wrapped(send):
+        return lambda *args, **kwargs: (seen.append(1), send(*args, **kwargs))
+
+    publisher.session.send = before = wrapped(publisher.session.send)
+    first = Display(publisher)
+    first.end()
+    first.clear()
+    assert publisher.session.send is before
+    second = Display(publisher)
+    publisher.session.send = after = wrapped(publisher.session.send)
+    second.end()
+    second.clear()
+    assert publisher.session.send is after
+    publisher.clear_output()
+    assert len(seen) == 2
+    assert len(publisher.session.messages) == 1
+
+
+@pytest.mark.parametrize("odd", [None, 7, {}, {"msg_type": "clear_output"}, "comm_msg"])
+def test_odd_messages_are_sent_as_ever(odd):
+    """Whatever somebody sends, it goes out, and nobody is hurt."""
+    publisher = Publisher()
+    display = Display(publisher)
+    publisher.session.send("socket", odd)
+    display.show(standing())
+    display.end()
+    assert display.settle({"text/plain": "the report"})
+    assert publisher.session.messages[0] is odd
+
+
+def test_a_kernel_whose_messages_cannot_be_seen_is_not_live():
+    """A report that might get lost is not risked."""
+    publisher = Publisher()
+    publisher.session = None
+    assert place_for(SimpleNamespace(display_pub=publisher, kernel=object()), "rich") is None
+    assert place_for(SimpleNamespace(display_pub=object(), kernel=object()), "rich") is None
 
 
 def test_a_report_that_never_comes_leaves_an_empty_display():
