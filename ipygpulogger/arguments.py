@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         "--parameters",
         action="append",
         default=[],
-        type=json.loads,
+        type=_parameter,
         metavar="NAME VALUE",
         help="set a parameter, as papermill does; may be repeated",
     )
@@ -91,6 +91,18 @@ def _joined(arguments: Sequence[str]) -> list[str]:
         else:
             joined.append(word)
     return joined
+
+
+def _parameter(word: str) -> tuple[str, str]:
+    """The two words that `_joined` made one."""
+    try:
+        name, value = json.loads(word)
+        whole = isinstance(name, str) and isinstance(value, str) and word.startswith("[")
+    except (TypeError, ValueError, RecursionError):
+        whole = False
+    if not whole:
+        raise argparse.ArgumentTypeError("-p takes two words, the parameter's name and its value")
+    return name, value
 
 
 def _size(word: str) -> int:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .records import CellRecord
 
 
+_DEBUG = "IPYGPULOGGER_DEBUG"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     for stream in sys.stdout, sys.stderr:  # a cell may hold what the terminal cannot show
@@ -51,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:  # 1 would say that a cell grew
+        if os.environ.get(_DEBUG):
+            raise
+        said = f"{type(error).__name__}: {one_line(error)}"
+        print(f"ipygpulogger failed: {said}; {_DEBUG}=1 in the environment shows where", file=sys.stderr)
+        return 2
     return status
 
 
@@ -93,6 +102,10 @@ def _load(path: Path) -> History:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             history = History.load(path)
+        for record in history:
+            _check_sizes(record.to_dict(), path)
+    except BadRequest:
+        raise
     except FileNotFoundError as error:
         raise BadRequest(f"there is no file {path}") from error
     except Exception as error:  # what reads csv, parquet and notebooks raises many kinds
@@ -106,6 +119,15 @@ def _load(path: Path) -> History:
     for warning in warned:
         print(f"ipygpulogger: {warning.message}", file=sys.stderr)
     return history
+
+
+def _check_sizes(values: Any, path: Path) -> None:
+    """Refuse what is no size: it cannot be divided, drawn or compared."""
+    if isinstance(values, int) and abs(values) >= 2**63:
+        raise BadRequest(f"{path} holds a number that no size can be")
+    if isinstance(values, (dict, list, tuple)):
+        for member in values.values() if isinstance(values, dict) else values:
+            _check_sizes(member, path)
 
 
 def _sources(path: Path, history: Sequence[CellRecord]) -> list[str]:
@@ -133,6 +155,9 @@ def _run(options: argparse.Namespace) -> int:
     notebook = read(path)
     targets = {"the executed notebook": output, "the log": options.log, "the page": options.html}
     files.check(targets, path, "the notebook")
+    if options.parameters_file:
+        files.check(targets, options.parameters_file, "the file of parameters")
+    files.check_log(options.log)
     said = list(_parameterize(notebook, options))
     for sentence in said:
         print(f"ipygpulogger: {sentence}", file=sys.stderr)
@@ -215,10 +240,8 @@ def _parameterize(notebook: Any, options: argparse.Namespace) -> Iterator[str]:
     """Set the parameters; what is worth a word about that."""
     try:
         found = parameters.read(options.parameters_file) if options.parameters_file else {}
-        for pair in options.parameters:
-            if len(pair) != 2:
-                raise BadRequest("-p takes two words, the parameter's name and its value")
-            found[pair[0]] = parameters.typed(pair[1])
+        for name, value in options.parameters:
+            found[name] = parameters.typed(value)
         if found and not parameters.inject(notebook, found):
             yield "no cell is tagged 'parameters', so the parameters stand on top"
     except ValueError as error:

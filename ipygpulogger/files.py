@@ -40,10 +40,19 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
             raise BadRequest(f"{one} cannot be both {what} and {other_what}")
 
 
+def check_log(path: Path | None) -> None:
+    """Refuse a log that nobody could read again by its name; a device or a pipe may have any."""
+    if path is not None and path.suffix.lower() != ".jsonl" and (path.is_file() or not path.exists()):
+        raise BadRequest(f"the log {path} must be named .jsonl, for it is one JSON record a line")
+
+
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all; what is no ordinary file (/dev/stdout, a pipe) is written into."""
+    r"""Write a file whole or not at all; what is no ordinary file (/dev/stdout, a pipe) is written into.
+
+    Half a surrogate pair, which no file can hold, is written as ``\ud800``, as JSON does.
+    """
     path = path.resolve()
-    written = content.encode() if isinstance(content, str) else content
+    written = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     if path.exists() and not path.is_file():
         path.write_bytes(written)
         return

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
+_DEPTH = 50  # Python itself reads no more than 200 brackets within each other
 
 
 def typed(text: str) -> Any:
@@ -63,7 +64,7 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
         Whether the notebook has a cell of either tag.
 
     Raises:
-        ValueError: A name that no variable can have.
+        ValueError: A name that no variable can have, or a value that no cell can hold.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
@@ -88,12 +89,15 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     return (injected, defaults) != (None, None)
 
 
-def _code(value: Any) -> str:
+def _code(value: Any, depth: int = 0) -> str:
     """The value as Python writes it; what has no such form, a date of YAML say, as text."""
+    if depth > _DEPTH:
+        raise ValueError("a parameter holds itself, or its lists and dicts lie too deep in each other")
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_code(key)}: {_code(member)}' for key, member in value.items())}}}"
+        members = (f"{_code(key)}: {_code(member, depth + 1)}" for key, member in value.items())
+        return f"{{{', '.join(members)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_code, value))}]"
+        return f"[{', '.join(_code(member, depth + 1) for member in value)}]"
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     return repr(value if isinstance(value, (bool, int, float, str, type(None))) else str(value))

@@ -65,7 +65,20 @@ def read(path: Path) -> Any:
         nbformat.validate(notebook)
     except Exception as error:  # nbformat raises many kinds for a broken notebook
         raise BadRequest(f"{path} is a broken notebook: {one_line(error)}") from error
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "code" and not _is_utf8(cell.source):
+            raise BadRequest(
+                f"{path}: cell {number} holds half a character (a surrogate); no kernel takes it"
+            )
     return notebook
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def written(notebook: Any) -> str:

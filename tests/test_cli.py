@@ -499,6 +499,15 @@ def test_parameters_nobody_expects(notebook):
         (["--html", "."], ". is a folder"),
         (["--html", "nb.ipynb"], "is the notebook itself"),
         (["--html", "x", "--log", "x"], "x cannot be both the log and the page"),
+        (["--log", "log.json"], "the log log.json must be named .jsonl"),
+        (["--log", "log.csv"], "the log log.csv must be named .jsonl"),
+        (["-p5"], "-p takes two words"),
+        (["--parameters=null"], "-p takes two words"),
+        (['--parameters={"a":1,"b":2}'], "-p takes two words"),
+        (['--parameters={"a":"1","b":"2"}'], "-p takes two words"),
+        (['--parameters="ab"'], "-p takes two words"),
+        (['--parameters=["a",1]'], "-p takes two words"),
+        (["--parameters=" + "[" * 10**5], "-p takes two words"),
         (["--fast"], "unrecognized arguments: --fast"),
     ],
 )
@@ -508,6 +517,67 @@ def test_options_that_make_no_sense(notebook, monkeypatch, capsys, words, says):
     monkeypatch.chdir(path.parent)
     assert refused(["run", str(path), *words], capsys, says)
     assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("cycle.yaml", "f: &a [*a]"),
+        ("cycle.yaml", "f: &a {x: *a}"),
+        ("deep.json", f'{{"f": {"[" * 600}{"]" * 600}}}'),
+    ],
+)
+def test_parameters_without_an_end(notebook, tmp_path, capsys, name, content):
+    """A value that holds itself, or lies deeper than Python reads: one sentence, exit 2, nothing written."""
+    path = notebook("1")
+    tmp_path.joinpath(name).write_text(content)
+    assert refused(["run", path, "-f", tmp_path / name], capsys, "too deep")
+    assert {p.name for p in tmp_path.iterdir()} == {"nb.ipynb", name}
+
+
+def test_the_parameters_stay(notebook, tmp_path, capsys):
+    """No target may be the file of parameters."""
+    path, values = notebook("1"), tmp_path / "values.jsonl"
+    values.write_text('{"x": 1}')
+    for option in "--output", "--log", "--html":
+        assert refused(["run", path, "-f", values, option, values], capsys, "the file of parameters itself")
+    assert values.read_text() == '{"x": 1}'
+
+
+def test_half_a_surrogate_pair(notebook, capsys):
+    """What no UTF-8 can hold is refused in code, which no kernel would take; elsewhere it costs nothing."""
+    path = notebook("s = 'SURROGATE'", "1")
+    whole = path.read_text().replace("SURROGATE", "\\ud800")
+    path.write_text(whole)
+    assert refused(["run", path], capsys, "cell 1 holds half a character")
+    assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
+    nb = json.loads(whole)
+    nb["cells"][0] = {"cell_type": "markdown", "id": "x", "metadata": {}, "source": "\ud800"}
+    path.write_text(json.dumps(nb))
+    done = command("run", path)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    executed = json.loads(path.with_name("nb.executed.ipynb").read_text(encoding="utf-8"))
+    assert executed["cells"][0]["source"] in ("\ud800", ["\ud800"])
+
+
+@pytest.mark.parametrize("words", [["report"], ["report", "--html", "page.html"], ["compare"]])
+def test_numbers_beyond_all_sizes(tmp_path, monkeypatch, capsys, words):
+    """A log with a number that nothing can be divided by: one sentence, exit 2, nothing written."""
+    monkeypatch.chdir(tmp_path)
+    huge = saved(tmp_path / "huge.jsonl", made(peak_mb=10**400))
+    logs = [huge, huge] if words == ["compare"] else [huge]
+    assert refused([words[0], *logs, *words[1:]], capsys, "holds a number that no size can be")
+    assert [p.name for p in tmp_path.iterdir()] == ["huge.jsonl"]
+
+
+def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
+    """What we did not foresee exits with 2, for 1 would say that a cell grew; a variable shows where it was."""
+    log = saved(tmp_path / "log.jsonl", made())
+    monkeypatch.setattr(History, "rank", lambda *_, **__: 1 / 0)
+    assert refused(["report", log], capsys, "ipygpulogger failed: ZeroDivisionError")
+    monkeypatch.setenv("IPYGPULOGGER_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["report", str(log)])
 
 
 def refused(arguments, capsys, says):
