@@ -43,11 +43,20 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same cell in two runs."""
+    """The same cell in two runs.
+
+    Attributes:
+        before: In the first.
+        after: In the second.
+        changes: RAM first, then the devices.
+        alike: How many cells of one run have the first line by which alone it was found again, itself
+            included: with more than one it may be another cell. 1 where its id or its line tells.
+    """
 
     before: CellRecord
     after: CellRecord
-    changes: tuple[Change, ...]  # RAM first, then the devices
+    changes: tuple[Change, ...]
+    alike: int
 
     @property
     def regressed(self) -> bool:
@@ -88,8 +97,10 @@ def compare(
 ) -> Comparison:
     """Compare two runs of a notebook, cell by cell.
 
-    A cell is found again by its id, else by its first line; equal lines in their order. Of a cell that
-    ran several times the last run counts, as in a saved notebook.
+    A cell is found again by its id, else by its first line. Of a cell that ran several times the last
+    run counts, as in a saved notebook. So of equal lines without an id, which may be one cell or several,
+    the last is taken for the last, the one before it for the one before it; `Pair.alike` says that
+    there were several.
 
     A peak has grown when it lies higher than before by more than the tolerated part of what it was, by
     more than the floor, and by more than the grain of either counter. A peak that is known within
@@ -101,16 +112,18 @@ def compare(
         tolerance: The part of a peak by which it may grow.
         floor_bytes: What it may always grow by.
     """
-    found = _matched(_last_runs(base), _last_runs(new))
+    was, now = _last_runs(base), _last_runs(new)
+    found = _matched(was, now)
     pairs = tuple(
-        Pair(before, after, tuple(_changes(before, after, tolerance, floor_bytes)))
-        for before, after in found
-        if before is not None and after is not None
+        Pair(found[i][0], after, tuple(_changes(found[i][0], after, tolerance, floor_bytes)), found[i][1])
+        for i, after in enumerate(now)
+        if i in found
     )
+    taken = {id(pair.before) for pair in pairs}
     return Comparison(
         pairs,
-        tuple(after for before, after in found if before is None and after is not None),
-        tuple(before for before, after in found if after is None and before is not None),
+        tuple(after for i, after in enumerate(now) if i not in found),
+        tuple(before for before in was if id(before) not in taken),
         tolerance,
         floor_bytes,
     )
@@ -126,25 +139,23 @@ def _last_runs(records: Iterable[CellRecord]) -> list[CellRecord]:
     return list(kept.values())
 
 
-def _matched(
-    base: list[CellRecord], new: list[CellRecord]
-) -> list[tuple[CellRecord | None, CellRecord | None]]:
-    """The cells in the order of the second run, each with its own in the first; then those left over."""
-    partners: dict[int, CellRecord] = {}  # by the `id` of the new record
+def _matched(base: list[CellRecord], new: list[CellRecord]) -> dict[int, tuple[CellRecord, int]]:
+    """By the place of a cell in the second run: the same in the first, and how many it may have been."""
+    found: dict[int, tuple[CellRecord, int]] = {}
     for key in (_by_id, _by_source):
-        taken = {id(record) for record in partners.values()}
-        waiting = defaultdict(list)
+        taken = {id(record) for record, _ in found.values()}
+        before, after = defaultdict(list), defaultdict(list)
         for record in base:
             if id(record) not in taken:
-                waiting[key(record)].append(record)
-        for record in new:
-            if id(record) not in partners and key(record) is not None and waiting[key(record)]:
-                partners[id(record)] = waiting[key(record)].pop(0)
-    taken = {id(record) for record in partners.values()}
-    return [
-        *((partners.get(id(record)), record) for record in new),
-        *((record, None) for record in base if id(record) not in taken),
-    ]
+                before[key(record)].append(record)
+        for i, record in enumerate(new):
+            if i not in found and key(record) is not None:
+                after[key(record)].append(i)
+        for name, places in after.items():
+            alike = max(len(before[name]), len(places))
+            for i, record in zip(reversed(places), reversed(before[name]), strict=False):
+                found[i] = record, alike
+    return found
 
 
 def _by_id(record: CellRecord) -> Hashable:

@@ -159,12 +159,39 @@ def test_a_cell_stands_where_it_ran_last():
     assert pairs(runs, runs) == ([(2, 2), (3, 3)], [], [])
 
 
-def test_equal_lines_are_paired_in_their_order():
-    """Without ids, the first `x` is the first `x`; a third one is new."""
+def test_equal_lines_are_paired_from_the_end():
+    """Without ids the last `x` is the last `x`, as of a cell that ran several times; the first may be new."""
     base = [cell(source="x", count=i) for i in (1, 2)]
     new = [cell(source="x", count=i) for i in (11, 12, 13)]
-    assert pairs(base, new) == ([(1, 11), (2, 12)], [13], [])
-    assert pairs(new, base) == ([(11, 1), (12, 2)], [], [13])
+    assert pairs(base, new) == ([(1, 12), (2, 13)], [11], [])
+    assert pairs(new, base) == ([(12, 1), (13, 2)], [], [11])
+    told = comparison(compare(base, new))
+    assert told.count("(matched by its first line, which 3 cells share)") == 2
+    assert "new: In [11]: x (or an earlier run of a cell above)" in told
+
+
+@given(st.lists(st.sampled_from("xyz"), max_size=6), st.lists(st.sampled_from("xyz"), max_size=6))
+def test_a_match_that_is_not_sure_is_marked(base, new):
+    """A pair without ids is marked just when its first line stands twice in one run, also where it grew."""
+    found = compare(
+        [cell(10, source=source, count=i) for i, source in enumerate(base)],
+        [cell(99, source=source, count=i) for i, source in enumerate(new)],
+    )
+    for pair in found.pairs:
+        assert pair.before.source == pair.after.source
+        assert pair.alike == max(base.count(pair.after.source), new.count(pair.after.source))
+    unsure = sum(pair.alike > 1 for pair in found.pairs)
+    told = comparison(found)
+    assert told.count("matched by its first line") == unsure
+    assert (f"; {unsure} of them may be another cell" in told) == bool(unsure)
+    assert len(found.pairs) == sum(min(base.count(source), new.count(source)) for source in "xyz")
+
+
+def test_ids_leave_no_doubt():
+    """Cells that begin alike and have ids are told apart, and nothing is marked."""
+    base = [cell(source="%%time", cell_id=name) for name in "ab"]
+    assert [pair.alike for pair in compare(base, base[::-1]).pairs] == [1, 1]
+    assert "matched by" not in comparison(compare(base, base[::-1]))
 
 
 def test_the_last_run_of_a_cell_counts():

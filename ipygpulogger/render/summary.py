@@ -145,12 +145,17 @@ def comparison(found: Comparison) -> str:
     lines = [f"{'MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"]
     for pair in found.pairs:
         lines += _compared(pair)
-    lines += [f"new: {named(record)}" for record in found.new]
-    lines += [f"removed: {named(record)}" for record in found.removed]
+    shared = {pair.after.source for pair in found.pairs if pair.alike > 1}
+    for word, records in ("new", found.new), ("removed", found.removed):
+        for record in records:
+            doubt = " (or an earlier run of a cell above)" if record.source in shared else ""
+            lines.append(f"{word}: {named(record)}{doubt}")
     grew, count = len(found.regressed), len(found.pairs)
+    unsure = sum(pair.alike > 1 for pair in found.regressed)
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
         f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
+        + (f"; {unsure} of them may be another cell than it was" if unsure else "")
     )
     return "\n".join(lines)
 
@@ -165,6 +170,8 @@ def _compared(pair: Pair) -> list[str]:
     ended = f", {outcome(after)}" if outcome(after) else ""
     was = f", {outcome(before)}" if outcome(before) else ""
     lines = [f"{named(after)}  ({after.time_s:.3f} s{ended}; was {before.time_s:.3f} s{was})"]
+    if pair.alike > 1:
+        lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
     return [*lines, *map(_changed, pair.changes)]
 
 
