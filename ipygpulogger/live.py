@@ -12,7 +12,8 @@ What kernels and terminals really do (each has a test):
   only what the kernel sends tells, so that is what is watched;
 - ``clear_output(wait=True)`` clears when the next output comes; an update is none, a display is one;
 - printed output of a notebook cannot be taken back, so only a rich report is live there;
-- in a terminal the cell prints into the same line: ours stands at the right, and leaves the cursor.
+- in a terminal nothing takes back words that have scrolled: ours stand in the cursor's line, at the right,
+  while the cell has written nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .render import html, text
@@ -99,6 +101,12 @@ class _Tap:
             with suppress(Exception):  # the call is the user's
                 ear(*args, **kwargs)
         return self.call(*args, **kwargs)
+
+
+def _untapped(owner: Any, name: str) -> Any:
+    """The method that nobody hears being called."""
+    method = getattr(owner, name)
+    return method.call if isinstance(method, _Tap) else method
 
 
 class Display:
@@ -189,12 +197,20 @@ def _message_id(parent: Any) -> Any:
 
 
 class Line:
-    """The right end of the line in which the cursor of a terminal stands, rewritten."""
+    """The right end of the line in which the cursor of a terminal stands, rewritten.
 
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._lock = stream, threading.Lock()
+    Once the cell writes, asks for input or starts a command with ``!``, it is wiped out for good.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._column = 0  # where ours begins; 0: nowhere
         self._ended = False
+        self._write, self._flush = _untapped(sys.stdout, "write"), _untapped(sys.stdout, "flush")
+        self._taps: list[_Tap] = []
+        for owner, name in (*product((sys.stdout, sys.stderr), ("write", "flush")), (shell, "system")):
+            self._taps += [_Tap.open(owner, name, self._hears)] if hasattr(owner, name) else []
 
     def show(self, measurement: Measurement) -> None:
         """Write it over the last one."""
@@ -203,16 +219,18 @@ class Line:
         with self._lock:
             if not self._ended:
                 column = columns - len(words)
-                self._write(f"\x1b[{min(column, self._column or column)}G\x1b[K\x1b[{column}G{words}")
+                self._put(f"\x1b[{min(column, self._column or column)}G\x1b[K\x1b[{column}G{words}")
                 self._column = column
 
     def end(self) -> None:
         """Wipe it out."""
         with self._lock:
             self._ended = True
+            for tap in self._taps:
+                tap.close(self._hears)
             if self._column:
-                self._write(f"\x1b[{self._column}G\x1b[K")
-                self._column = 0
+                column, self._column = self._column, 0
+                self._put(f"\x1b[{column}G\x1b[K")
 
     def settle(self, _: dict[str, Any]) -> bool:
         """The report is printed as ever."""
@@ -221,9 +239,14 @@ class Line:
     def clear(self) -> None:
         """Wiped out already."""
 
-    def _write(self, words: str) -> None:
-        self._stream.write(f"\x1b7{words}\x1b8")  # the cursor goes back to where the cell left it
-        self._stream.flush()
+    def _put(self, words: str) -> None:
+        self._write(f"\x1b7{words}\x1b8")  # the cursor goes back to where the cell left it
+        self._flush()
+
+    def _hears(self, *_: object, **__: object) -> None:
+        """Something may move the cursor now; in a child that was forked the lock may be taken."""
+        if os.getpid() == self._pid:
+            self.end()
 
 
 class _Running(NamedTuple):
@@ -317,6 +340,6 @@ def place_for(shell: Any, report: str) -> Place | None:
         return Display(publisher) if seen and report == "rich" else None
     try:
         can_rewrite = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    except (AttributeError, ValueError):  # no stream, or a closed one
+        return Line(shell) if can_rewrite else None
+    except (AttributeError, TypeError, ValueError):  # no stream, a closed one, one that cannot be watched
         return None
-    return Line(sys.stdout) if can_rewrite else None

@@ -8,10 +8,11 @@ import sys
 import threading
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB, Block, blip
 from traitlets import TraitError
@@ -605,10 +606,24 @@ def eighty_columns(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_one_line_is_rewritten_and_wiped_out():
+@pytest.fixture
+def a_line(monkeypatch):
+    """What makes a line on a screen, where the cell prints too."""
+
+    def made(columns=Screen.COLUMNS):
+        screen = Screen()
+        screen.COLUMNS = columns
+        screen.shell = SimpleNamespace(system=screen.write)
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setattr(sys, "stderr", screen)
+        return screen, Line(screen.shell)
+
+    return made
+
+
+def test_one_line_is_rewritten_and_wiped_out(a_line):
     """Each showing stands over the last one, and the end leaves the screen and the cursor as they were."""
-    screen = Screen()
-    line = Line(screen)
+    screen, line = a_line()
     for used_mb in (170, 99999, 7):
         line.show(standing(used_mb=used_mb))
         assert screen.lines == [text.so_far(standing(used_mb=used_mb)).rjust(79)]
@@ -618,32 +633,79 @@ def test_one_line_is_rewritten_and_wiped_out():
     assert screen.lines == [""]
 
 
-@given(st.lists(st.sampled_from(["a", "word ", "\n", "\r", "show"]), max_size=40))
-def test_what_the_cell_prints_stands_where_it_would(steps):
-    """Whatever is printed meanwhile, in the line or on lines of its own, loses no character and no place."""
-    screen, alone = Screen(), Screen()
-    line = Line(screen)
-    width = len(text.so_far(standing()))
+@pytest.mark.parametrize("where", [here, in_a_thread])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.sampled_from(["a", "a word ", "\n", "\r", "", "system", "show"]), max_size=30))
+def test_nothing_is_left_of_it_once_the_cell_writes(a_line, where, steps):
+    """Whatever is written, by whichever thread: the screen is at once as without us, and stays so."""
+    alone = Screen()
+    screen, line = a_line()
+    written = False
     for step in steps:
         if step == "show":
-            if screen.column < 80 - width:
-                line.show(standing())
-        elif screen.column + len(step) < 80 - width or step in "\n\r":
-            screen.write(step)
+            line.show(standing())
+            assert written or screen.lines == [text.so_far(standing()).rjust(79)]
+            assert (screen.row, screen.column) == (alone.row, alone.column)
+        elif screen.column + len(step) < 80:
+            where(screen.shell.system if step == "system" else partial(print, end=""), step)
             alone.write(step)
-        assert (screen.row, screen.column) == (alone.row, alone.column)
+            written = True
+        if written:
+            assert (screen.lines, screen.row, screen.column) == (alone.lines, alone.row, alone.column)
     line.end()
-    for mixed, own in zip(screen.lines, alone.lines, strict=True):
-        assert mixed[: 79 - width].rstrip() == own
+    assert screen.lines == alone.lines
+    for owner, name in ((screen, "write"), (screen, "flush"), (screen.shell, "system")):
+        assert not isinstance(getattr(owner, name), live._Tap)
 
 
-def test_a_narrow_terminal_gets_what_fits(monkeypatch):
+def test_what_asks_for_input_finds_the_line_clean(a_line):
+    """input() writes by itself, and flushes before: that is when ours goes."""
+    screen, line = a_line()
+    line.show(standing())
+    sys.stderr.flush()
+    line.show(standing())
+    assert screen.lines == [""]
+
+
+def test_two_loggers_on_one_screen_leave_nothing(a_line):
+    """Each writes its own over the other's, in whichever order they end."""
+    for first in (0, 1):
+        screen, line = a_line()
+        lines = [line, Line(screen.shell)]
+        for showing in lines:
+            showing.show(standing())
+        assert screen.lines == [text.so_far(standing()).rjust(79)]
+        lines[first].end()
+        lines[not first].show(standing())
+        assert screen.lines == [text.so_far(standing()).rjust(79)]
+        lines[not first].end()
+        assert screen.lines == [""]
+        assert not {"write", "flush"} & set(vars(screen))
+
+
+def test_a_forks_child_writes_whoever_holds_the_lock(a_line):
+    """The child prints, though a thread of ours was writing at the moment of the fork."""
+    _, line = a_line()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        with suppress(BaseException):
+            line._lock = threading.Lock()
+            line._lock.acquire()
+            print("child")
+            code = 0 if sys.stdout.lines[0] == "child" else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    line.end()
+
+
+def test_a_narrow_terminal_gets_what_fits(monkeypatch, a_line):
     """The line never wraps, however narrow the window."""
-    screen = Screen()
-    screen.COLUMNS = 20
     for columns in (20, 7, 1):
         monkeypatch.setenv("COLUMNS", str(columns))
-        Line(screen).show(standing())
+        _, line = a_line(columns)
+        line.show(standing())
+        line.end()
 
 
 # -- where -----------------------------------------------------------------------------------------
