@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import tempfile
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,8 +62,10 @@ def read(path: Path) -> Any:
     if not isinstance(raw, dict) or "nbformat" not in raw:
         raise BadRequest(f"{path} is not a notebook: it names no nbformat")
     try:
-        notebook = nbformat.reads(source, as_version=4)
-        nbformat.validate(notebook)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a cell without an id is given one
+            notebook = nbformat.reads(source, as_version=4)
+            nbformat.validate(notebook)
     except Exception as error:  # nbformat raises many kinds for a broken notebook
         raise BadRequest(f"{path} is a broken notebook: {one_line(error)}") from error
     for number, cell in enumerate(notebook.cells, 1):

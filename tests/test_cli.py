@@ -290,6 +290,38 @@ def test_the_ids_are_the_notebooks(notebook, tmp_path):
     ] == ids
 
 
+@pytest.mark.parametrize("minor", [4, 5])
+def test_cells_without_ids(notebook, tmp_path, minor):
+    """An old notebook, or a new one without ids, runs without a warning; two runs have every cell in common."""
+    path = notebook("1", "2", "2")
+    nb = json.loads(path.read_text())
+    nb["nbformat_minor"] = minor
+    for cell in nb["cells"]:
+        del cell["id"]
+    path.write_text(json.dumps(nb))
+    logs = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for log in logs:
+        done = command("run", path, "--log", log)
+        assert (done.returncode, len(done.stderr.splitlines())) == (0, 1), done.stderr
+    compared = command("compare", *logs)
+    assert "of 3 cells" in compared.stdout
+    assert compared.stdout.count("(matched by its first line, which 2 cells share)") == 2
+    assert "new: " not in compared.stdout
+
+
+def test_a_reader_of_run_that_has_seen_enough(notebook, tmp_path):
+    """`run --log | head -1`: each cell that ran is in the log, and no traceback."""
+    log = tmp_path / "log.jsonl"
+    words = [sys.executable, "-m", "ipygpulogger.cli", "run", str(notebook("1", "2")), "--log", str(log)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    stderr = process.stderr.read()
+    process.stderr.close()
+    process.wait(timeout=60)
+    assert "Traceback" not in stderr
+    assert [record["label"] for record in records(log)] == ["In [1]"]
+
+
 def test_a_budget_of_ram(notebook, tmp_path):
     """--max-ram: the whole notebook runs, each cell over it is named with its excess, all is kept: exit 1."""
     path, log = notebook("1", "len(b'x' * (900 << 20))", "2"), tmp_path / "log.jsonl"
