@@ -729,10 +729,20 @@ def test_the_place_fits_shell_and_report(monkeypatch, report, where):
     assert type(place) is expected.get((where, report), type(None))
 
 
-def test_in_a_terminal_the_report_follows_the_line_wiped_out(shell, monkeypatch, at_once):
-    """A real cell of a real shell on a real pseudo-terminal: live, then the table as ever."""
+@pytest.mark.parametrize(
+    ("then", "printed"),
+    [
+        ("1;", []),
+        ("print('a'); print('b')", ["a", "b"]),
+        ("get_ipython().system('echo a; echo b')", ["a", "b"]),
+        ("import sys; sys.stderr.write('a\\n');", ["a"]),
+    ],
+    ids=["silent", "print", "system", "stderr"],
+)
+def test_in_a_terminal_the_report_follows_the_line_wiped_out(shell, monkeypatch, at_once, then, printed):
+    """A real cell of a real shell on a real pseudo-terminal: live, then what it writes, then the table."""
     parent, child = pty.openpty()
-    screen = os.fdopen(child, "w")
+    terminal = os.fdopen(child, "w")
     shown = threading.Event()
     show = Line.show
 
@@ -741,22 +751,28 @@ def test_in_a_terminal_the_report_follows_the_line_wiped_out(shell, monkeypatch,
         shown.set()
 
     monkeypatch.setattr(Line, "show", told)
-    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(shell, "system", lambda words: os.system(f"({words}) >{os.ttyname(child)}"))
     shell.user_ns["shown"] = shown
     il = IPyGPULogger().start()
-    shell.run_cell(f"assert shown.wait({TIMEOUT_S})", store_history=True)
+    shell.run_cell(f"assert shown.wait({TIMEOUT_S})\n{then}", store_history=True)
     il.stop()
-    screen.close()
+    terminal.close()
     words = b""
     with suppress(OSError):  # how a pseudo-terminal says that it ends
         while more := os.read(parent, 65536):
             words += more
     os.close(parent)
-    live_part, wiped, report = words.decode().rpartition("\x1b[K\x1b8")
+    live_part, wiped, rest = words.decode().rpartition("\x1b[K\x1b8")
     assert wiped
     assert "s so far | Gen: 0/0/" in live_part
-    assert report.startswith("RAM: Consumed Peaked")
-    assert "\x1b" not in report
+    assert "\x1b" not in rest
+    screen = Screen()
+    screen.write(live_part + wiped + rest)
+    assert [line for line in screen.lines if line][: len(printed)] == printed
+    assert "".join(screen.lines[-3:]).startswith("RAM: Consumed Peaked")
+    assert "so far" not in "".join(screen.lines)
 
 
 # -- budgets ---------------------------------------------------------------------------------------
