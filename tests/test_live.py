@@ -742,7 +742,7 @@ def test_the_place_fits_shell_and_report(monkeypatch, report, where):
 def test_in_a_terminal_the_report_follows_the_line_wiped_out(shell, monkeypatch, at_once, then, printed):
     """A real cell of a real shell on a real pseudo-terminal: live, then what it writes, then the table."""
     parent, child = pty.openpty()
-    terminal = os.fdopen(child, "w")
+    terminal, errors = os.fdopen(child, "w"), os.fdopen(os.dup(child), "w", buffering=1)
     shown = threading.Event()
     show = Line.show
 
@@ -752,13 +752,14 @@ def test_in_a_terminal_the_report_follows_the_line_wiped_out(shell, monkeypatch,
 
     monkeypatch.setattr(Line, "show", told)
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stderr", errors)
     monkeypatch.setattr(shell, "system", lambda words: os.system(f"({words}) >{os.ttyname(child)}"))
     shell.user_ns["shown"] = shown
     il = IPyGPULogger().start()
     shell.run_cell(f"assert shown.wait({TIMEOUT_S})\n{then}", store_history=True)
     il.stop()
     terminal.close()
+    errors.close()
     words = b""
     with suppress(OSError):  # how a pseudo-terminal says that it ends
         while more := os.read(parent, 65536):
