@@ -194,7 +194,7 @@ def _references(value: Any) -> int:
 
 
 def _unshared() -> int:
-    """How many references a value has that one object holds, asked as above, and now: a debugger adds some."""
+    """How many references a value has that one object holds, asked as above; a debugger adds some."""
     holder: list[dict[str, Any]] = [{}]
     found = holder[0]
 
