@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints, overload
 
 from .records import MIME, CellRecord
-from .schema import record_from
+from .schema import is_utf8, record_from
 from .units import MB
 
 if TYPE_CHECKING:
@@ -354,17 +354,9 @@ def _packed(value: Any) -> Any:
     """A value in a table of values: lists, and texts that are no UTF-8 or look like JSON, as JSON."""
     if isinstance(value, tuple):
         return json.dumps(value)
-    if isinstance(value, str) and (value.startswith('"') or not _is_utf8(value)):
+    if isinstance(value, str) and (value.startswith('"') or not is_utf8(value)):
         return json.dumps(value)
     return value
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _read_parquet(path: Path) -> _Found:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .files import BadRequest
 from .history import own_report
 from .records import MIME
-from .schema import compact, record_from
+from .schema import compact, is_utf8, record_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,19 +69,11 @@ def read(path: Path) -> Any:
     except Exception as error:  # nbformat raises many kinds for a broken notebook
         raise BadRequest(f"{path} is a broken notebook: {one_line(error)}") from error
     for number, cell in enumerate(notebook.cells, 1):
-        if cell.cell_type == "code" and not _is_utf8(cell.source):
+        if cell.cell_type == "code" and not is_utf8(cell.source):
             raise BadRequest(
                 f"{path}: cell {number} holds half a character (a surrogate); no kernel takes it"
             )
     return notebook
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def written(notebook: Any) -> str:

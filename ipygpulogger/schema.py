@@ -101,6 +101,15 @@ def _bytes(values: Any) -> int:
     return len(json.dumps(values, separators=(",", ":")))  # all of it ASCII
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written as UTF-8: half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _sound(text: str) -> str:
     """Without half a surrogate pair: it has no UTF-8, and the kernel's message would not go out."""
     return text if text.isascii() else text.encode(errors="replace").decode()
