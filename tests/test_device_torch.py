@@ -57,6 +57,7 @@ def test_what_is_collected_first(cuda):
 def test_the_current_device_is_torchs(cuda):
     """Without an id the device is the one that torch would use."""
     torch.cuda.synchronize(1)
+    torch.cuda.empty_cache()
     kept = torch.empty(200 << 20, dtype=torch.uint8, device="cuda:1")
     assert device.gpu_mem_get_used() == CONTEXT
     with torch.cuda.device(1):
