@@ -16,15 +16,21 @@ calls           a context around every call of a function; whether a call still 
 watcher         a process that watches resident memory where no kernel counter does
 driver          what the CUDA driver tells of a device without a context being made
 sources/        the outside world, one file per origin of truth: process, nvml, torch, jax, cupy,
-                tensorflow, rmm
+                tensorflow, rmm, host
 peaks           the one owner of resets: many scopes over one counter
 sampler         the one background thread
 holdings        who holds what on a device
 machine         every source of the process, and the owners of their peaks
 devicewatch     one device in one scope, and the arithmetic of it
 scope           open, close, usage: every measurement is a scope
+tracing         what Python tells of the lines that run: sys.monitoring, or settrace
+lines           the same as a scope, per line
 frames          exceptions, their tracebacks and frames, read without running anybody's code
-owners          who holds the memory: variables, Out, the last traceback; and letting go of it
+reach           the walk: the memory that a name reaches
+owners          who holds the memory: variables, Out, the last traceback, autograd graphs
+letgo           dropping what hides behind the shell
+garbage         reference cycles that wait for the garbage collector
+growth          which names account for what a cell consumed
 files           what is written, whole or not at all
 history         the records kept, ranked, saved, loaded
 log             a line of JSON for each cell, written as the cells end

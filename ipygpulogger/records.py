@@ -243,12 +243,21 @@ class ChildrenUsage(Usage):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A name that holds memory: "model", "Out[3]", "last traceback: step.act"."""
+    """A name that holds memory: "model", "Out[3]", "last traceback: step.act".
+
+    Attributes:
+        name: As the user would write it.
+        size_bytes: What it holds; of a cell's record, by how much that grew within the cell.
+        device: "cpu" for general RAM, "cuda:0", ...
+        kind: Where the name stands.
+        shared: Other names that reach some of the same memory, which is counted here alone.
+    """
 
     name: str
     size_bytes: int
     device: str
     kind: Literal["variable", "output", "traceback", "other"]
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +294,21 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class LineUsage:
-    """One source line of a cell or function."""
+    """One source line of a cell or function, with all that it called.
+
+    The usage of a line that ran several times: `consumed_bytes` is the sum over its runs and
+    `peaked_bytes` the most that one of them needed for a moment. ``before_bytes`` is where the first began.
+
+    Attributes:
+        lineno: Counted from the top of the cell as the user sees it, or of the file.
+        source: The line, without what it is indented by.
+        hits: How often it began.
+        time_s: Without our own cost.
+        gen: General RAM.
+        gpus: The devices on which it moved anything: the allocators' memory there.
+        place: Where the line stands: "" in the cell itself, else "In [3]" or a file's name.
+        complete: Whether its memory was read at every hit; False where that would have been too slow.
+    """
 
     lineno: int
     source: str
@@ -293,6 +316,8 @@ class LineUsage:
     time_s: float
     gen: Usage
     gpus: tuple[DeviceUsage, ...] = ()
+    place: str = ""
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,6 +417,10 @@ class CellRecord(Measurement):
         status: "ok", "error" or "interrupted".
         error: Name of the exception type that ended the cell; None when it ran through.
         current_gpu: Index of the framework's current device when the cell ended; None without one.
+        owners: The names that account for what the cell consumed, by how much they grew, the largest first;
+            empty where it consumed next to nothing.
+        owners_complete: Whether there was time to look everywhere.
+        lines: What each line used, in the order of the text; empty where nobody asked.
         out_of_memory: What is known of a cell that died for want of device memory.
     """
 
@@ -402,6 +431,7 @@ class CellRecord(Measurement):
     error: str | None = None
     current_gpu: int | None = None
     owners: tuple[Owner, ...] = ()
+    owners_complete: bool = True
     lines: tuple[LineUsage, ...] = ()
     out_of_memory: OutOfMemory | None = None
 

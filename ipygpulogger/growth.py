@@ -1,0 +1,3 @@
+"""Which names account for what a cell consumed."""
+
+from __future__ import annotations
