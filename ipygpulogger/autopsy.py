@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .frames import chain, frames_of, is_shells, is_users_file, locals_of, message_of
 from .oom import FRAMEWORKS, Said, first_word, out_of_memory_in, read
-from .owners import holding_of, own_attribute, owners_in
+from .owners import owners_in
+from .reach import holding_of, own_attribute
 from .records import OutOfMemory, Owner
 from .sources import Unavailable
 from .units import MB, rounded_mb
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-    from .owners import Holdings
+    from .reach import Holdings
     from .records import DeviceUsage
     from .sources import DeviceCounter, Framework
 

@@ -117,7 +117,8 @@ class GpulogMagics(Magics):
         print(f"{len(history)} {'cell' if len(history) == 1 else 'cells'} written to {path}")
 
     def _free(self) -> None:
-        from .owners import let_go, owners_in
+        from .letgo import let_go
+        from .owners import owners_in
 
         found = owners_in(self.shell, [framework.holding for framework in machine().frameworks])
         hidden = [owner for owner in found.owners if owner.kind in ("traceback", "output")]

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger import owners
-from ipygpulogger.owners import Root, let_go, owners_in, walk
+from ipygpulogger import letgo, owners, reach
+from ipygpulogger.letgo import let_go
+from ipygpulogger.owners import owners_in
+from ipygpulogger.reach import Root, walk
 from ipygpulogger.sources import Holding
 
 
@@ -273,7 +275,7 @@ def test_what_leads_out_is_closed():
 def test_a_huge_list_starves_nobody(size, monkeypatch):
     """Whoever comes after it is found all the same; out of time, it says so and stops at once."""
     clock = itertools.count()  # a millisecond whenever somebody looks
-    monkeypatch.setattr(owners, "time", types.SimpleNamespace(monotonic=lambda: next(clock) / 1000))
+    monkeypatch.setattr(reach, "time", types.SimpleNamespace(monotonic=lambda: next(clock) / 1000))
     roots = [Root("huge", "variable", [(str(i), [i]) for i in range(size)] + [Array(1)])]
     roots += [Root(f"a{i}", "variable", Plain(Array(2))) for i in range(5)]
     found = walk(roots, [holding], budget_s=0.05)
@@ -284,7 +286,7 @@ def test_a_huge_list_starves_nobody(size, monkeypatch):
 
 def test_a_container_that_changes_meanwhile():
     """Another thread adds to a large dict under our hands: no error, the others are counted."""
-    large = dict.fromkeys(range(owners._LARGE + 1))
+    large = dict.fromkeys(range(reach._LARGE + 1))
 
     class Changes:
         """An array whose looking-at stands for the other thread."""
@@ -453,7 +455,7 @@ def test_looking_changes_nothing(notebook, capsys):
     notebook.user_ns["mine"].clear()
     run(notebook, "1")  # the result of the failed cell is gone with the next one
     notebook.InteractiveTB.tb = None
-    for name in owners._LAST:
+    for name in letgo._LAST:
         vars(sys).pop(name, None)
     gc.collect()
     assert inside() is None
@@ -481,7 +483,7 @@ def test_let_go_of_a_traceback(notebook, capsys, monkeypatch, source, debugged):
     gc.collect()
     assert [array.size_bytes for array in alive] == ([100] if source == FAILING else [])
     assert found_in(notebook) == ([("x", 100, "variable")] if source == FAILING else [])
-    assert not any(hasattr(sys, name) for name in owners._LAST)
+    assert not any(hasattr(sys, name) for name in letgo._LAST)
     if debugged:  # and the debugger comes again when it is asked
         lines = iter(["p 'again'", "q"])
         run(notebook, "1 / 0")

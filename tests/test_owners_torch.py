@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from ipygpulogger.owners import Root, walk
+from ipygpulogger.reach import Root, walk
 from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch
