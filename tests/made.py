@@ -49,6 +49,7 @@ OWNERS = st.lists(
         SIZES,
         st.sampled_from(["cpu", "cuda:0"]),
         st.sampled_from(["variable", "output", "traceback", "other"]),
+        st.lists(TEXTS, max_size=2).map(tuple),
     ),
     max_size=10,
 ).map(tuple)
@@ -114,6 +115,7 @@ def records(**fixed):
             "error": maybe(SHORT),
             "current_gpu": maybe(st.integers(0, 15)),
             "owners": OWNERS,
+            "owners_complete": st.booleans(),
             "lines": st.lists(
                 st.builds(
                     LineUsage,
@@ -122,6 +124,9 @@ def records(**fixed):
                     st.integers(1, 99),
                     TIMES_S,
                     st.builds(Usage, SIZES, SIZES, peaks()),
+                    st.just(()) | devices(0, attributed=True).map(lambda gpu: (gpu,)),
+                    st.sampled_from(["", "In [3]"]) | TEXTS,
+                    st.booleans(),
                 ),
                 max_size=3,
             ).map(tuple),
