@@ -6,14 +6,15 @@ Consumed and peaked are computed here, in `Usage`, and nowhere else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .units import truncated_mb
+from .units import MB, truncated_mb
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
 DRIVER = "nvml"  # the backend of a device that no framework of this process uses
@@ -22,6 +23,10 @@ MIME = "application/vnd.ipygpulogger.v1+json"  # of a record as a notebook keeps
 Quality = Literal["exact", "bounded", "sampled"]
 Status = Literal["ok", "error", "interrupted"]
 Timeline = tuple[tuple[float, int], ...]  # (seconds since the beginning, bytes), at most 64 of them
+Sizes = tuple[tuple[str, int], ...]  # (device, bytes), each device once
+CPU = "cpu"  # the device that is general RAM
+
+_NOTABLE = 0.01
 
 
 class Data(NamedTuple):
@@ -107,6 +112,11 @@ class RamUsage(Usage):
         if self.heap_before is None or self.heap_after is None:
             return 0
         return max(0, self.heap_after.in_use_bytes - self.heap_before.in_use_bytes)
+
+    @property
+    def kept_of_consumed_bytes(self) -> int:
+        """The part of what was consumed that is freed memory malloc did not give back."""
+        return max(0, min(self.newly_kept_bytes, self.consumed_bytes - self.newly_in_use_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +330,11 @@ class LineUsage:
     complete: bool = True
 
 
+def notable(moved_bytes: int, used_bytes: int) -> bool:
+    """Whether a change is worth a name: more than 1 MB, and more than 1 % of what is used."""
+    return moved_bytes > MB and moved_bytes > _NOTABLE * used_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What one scope used.
@@ -352,6 +367,22 @@ class Measurement:
             key=lambda gpu: gpu.peak.lo_bytes - min(gpu.before_bytes, gpu.after_bytes),
             default=None,
         )
+
+    def memories(self) -> dict[str, Usage]:
+        """General RAM as "cpu", and each device whose figures are this process's: "cuda:0"."""
+        devices = {f"{gpu.backend}:{gpu.index}": gpu for gpu in self.gpus if gpu.attributed}
+        return {CPU: self.gen, **devices}
+
+    def grown(self) -> dict[str, int]:
+        """Of those that grew notably, by how much; what malloc merely keeps is not counted."""
+        found = {}
+        for device, usage in self.memories().items():
+            grown_bytes = usage.consumed_bytes
+            if isinstance(usage, RamUsage):
+                grown_bytes -= usage.kept_of_consumed_bytes
+            if notable(grown_bytes, usage.after_bytes):
+                found[device] = grown_bytes
+        return found
 
     def gpu(self, index: int | None) -> DeviceUsage | None:
         """The device that the frameworks count as this one, the first where it is None; None without it."""
@@ -420,6 +451,9 @@ class CellRecord(Measurement):
         owners: The names that account for what the cell consumed, by how much they grew, the largest first;
             empty where it consumed next to nothing.
         owners_complete: Whether there was time to look everywhere.
+        unexplained: Of each device that the owners speak of, what was consumed beyond them, where that is
+            notable; negative where they needed less new memory than they hold: they took over what others
+            gave back, or have not touched all of it.
         lines: What each line used, in the order of the text; empty where nobody asked.
         out_of_memory: What is known of a cell that died for want of device memory.
     """
@@ -432,8 +466,27 @@ class CellRecord(Measurement):
     current_gpu: int | None = None
     owners: tuple[Owner, ...] = ()
     owners_complete: bool = True
+    unexplained: Sizes = ()
     lines: tuple[LineUsage, ...] = ()
     out_of_memory: OutOfMemory | None = None
+
+    def explained(
+        self, owners: tuple[Owner, ...], gone_bytes: Mapping[str, int], *, complete: bool
+    ) -> CellRecord:
+        """The same record with its owners, and with what they do not explain.
+
+        Args:
+            owners: All that grew.
+            gone_bytes: By device, how much less those names hold that shrank or are gone.
+            complete: Whether there was time to look everywhere.
+        """
+        unexplained = []
+        for device, grown_bytes in self.grown().items():
+            held_bytes = sum(owner.size_bytes for owner in owners if owner.device == device)
+            rest_bytes = grown_bytes + gone_bytes.get(device, 0) - held_bytes
+            if notable(abs(rest_bytes), self.memories()[device].after_bytes):
+                unexplained.append((device, rest_bytes))
+        return replace(self, owners=owners, owners_complete=complete, unexplained=tuple(unexplained))
 
     def data(self) -> Data:
         """The seven figures of the original, in whole megabytes."""

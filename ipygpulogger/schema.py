@@ -267,7 +267,7 @@ _STEPS: tuple[Callable[[dict[str, Any]], list[str]], ...] = (
     _cut(100),
     _plain_ram,
     _only("name", "uuid", "peak", "total_bytes", "free_bytes", "unattributed_bytes", "context_bytes", *_OWN),
-    _without("pinned", "children", "owners", "notes"),
+    _without("pinned", "children", "owners", "unexplained", "notes"),
     _only("name", "peak", *_OWN),
     _first("owners", 0),
     _cut(60),
