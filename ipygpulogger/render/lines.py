@@ -1,3 +1,208 @@
-"""The lines of a cell or function, as a table."""
+"""The lines of a cell or function: a table of them, as text and as HTML, and a sentence on the heaviest."""
 
 from __future__ import annotations
+
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..units import MB, rounded_mb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..records import LineUsage, Usage
+
+_WIDTH = 72  # characters of a source line
+_UNKNOWN = "n/a"
+_AT_LEAST = "+: at least so much, where a peak is not exact."
+
+_Device = tuple[str, int]  # backend and index; of general RAM:
+_RAM: _Device = "", -1
+
+
+class _Row(NamedTuple):
+    """A line as it is shown: everything but its source is a figure."""
+
+    line: LineUsage
+    heaviest: bool
+    figures: tuple[str, ...]
+    source: str
+
+
+def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
+    """What each line used, without a newline at the end; the heaviest line is marked.
+
+    Args:
+        lines: Those measured, each place's together; at least one hit each.
+        notes: Sentences to stand below.
+    """
+    if not lines:
+        return "\n".join(["No line ran that is measured.", *notes])
+    devices = _devices(lines)
+    groups = list(_groups(lines, devices))
+    columns = "Line", "Hits", "Time s", *(["consumed", "peaked"] * len(devices))
+    shown = [row.figures for _, rows in groups for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
+    pairs = ((name, widths[3 + 2 * i] + 2 + widths[4 + 2 * i]) for i, name in enumerate(_names(devices)))
+    over = " " * (2 + sum(widths[:3]) + 4) + "".join(f"  {f'{name} MB':^{room}}" for name, room in pairs)
+    told = [over.rstrip(), f"  {_aligned(columns, widths)}  Source"]
+    for place, rows in groups:
+        if place:
+            told.append(f"{place}:")
+        told += [
+            f"{'>' if row.heaviest else ' '} {_aligned(row.figures, widths)}  {row.source}".rstrip()
+            for row in rows
+        ]
+    return "\n".join([*told, *_below(shown, notes)])
+
+
+def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
+    """The same as HTML: a plain table that needs no style and no script; every foreign string escaped."""
+    if not lines:
+        return "".join(f"<p>{escape(said)}</p>" for said in ["No line ran that is measured.", *notes])
+    devices = _devices(lines)
+    groups = list(_groups(lines, devices))
+    names = "".join(f'<th scope="colgroup" colspan="2">{escape(name)} MB</th>' for name in _names(devices))
+    columns = "".join(
+        f'<th scope="col">{name}</th>'
+        for name in ("Line", "Hits", "Time s", *(["consumed", "peaked"] * len(devices)), "Source")
+    )
+    body = ""
+    for place, rows in groups:
+        if place:
+            body += f'<tr><th scope="rowgroup" colspan="{4 + 2 * len(devices)}">{escape(place)}</th></tr>'
+        for row in rows:
+            figures = "".join(f"<td>{escape(figure)}</td>" for figure in row.figures)
+            code = f"<code>{escape(row.source).replace('  ', '&nbsp; ')}</code>"
+            source = f"<b>{code}</b>" if row.heaviest else code
+            body += f'<tr>{figures}<td style="text-align:left">{source}</td></tr>'
+    shown = [row.figures for _, rows in groups for row in rows]
+    below = "".join(f"<p>{escape(said)}</p>" for said in _below(shown, notes))
+    return (
+        f'<table><thead><tr><th colspan="3"></th>{names}<th></th></tr><tr>{columns}</tr></thead>'
+        f"<tbody>{body}</tbody></table>{below}"
+    )
+
+
+def heaviest(lines: Sequence[LineUsage]) -> str:
+    """One sentence on the line that needed the most memory; empty where none needed a megabyte."""
+    found = _heaviest(lines)
+    if found is None:
+        return ""
+    line, device = found
+    usage = _usage(line, device)
+    assert usage is not None
+    consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
+    at_least = "at least " if usage.peak.hi_bytes is None else ""
+    figures = [f"{consumed:+} MB"] if consumed else []
+    figures += [f"peaked {at_least}{peaked} MB"] if peaked else []
+    where = f" of {line.place}" if line.place else ""
+    ((name),) = _names([device])
+    return (
+        f"heaviest line {line.lineno}{where}: {_clipped(line.source.strip())}"
+        f"  {', '.join(figures)} {'of' if device == _RAM else 'on'} {name} ({line.time_s:.2f} s)"
+    )
+
+
+def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
+    """The line that needed the most on one device, and that device; GPUs go before RAM.
+
+    A line and the one it calls have the same memory: of those that are equal to a megabyte, it is the one
+    that took the least time, for a call takes longer than what is called.
+    """
+    needs = {
+        device: [(_need_bytes(usage), line) for line in lines if (usage := _usage(line, device))]
+        for device in _devices(lines)
+    }
+    most_bytes = max((size for found in needs.values() for size, _ in found), default=0)
+    if most_bytes < MB:
+        return None
+    for device in [*filter(_RAM.__ne__, needs), _RAM]:
+        alike = [line for size_bytes, line in needs[device] if size_bytes > most_bytes - MB]
+        if alike:
+            return min(alike, key=lambda line: line.time_s), device
+    return None
+
+
+def _need_bytes(usage: Usage) -> int:
+    return max(0, usage.consumed_bytes) + usage.peaked_bytes
+
+
+def _usage(line: LineUsage, device: _Device) -> Usage | None:
+    """What a line used of a device; None where it is not known, or where the device did not change."""
+    if not line.complete:
+        return None
+    if device == _RAM:
+        return line.gen
+    return next((gpu for gpu in line.gpus if (gpu.backend, gpu.index) == device), None)
+
+
+def _devices(lines: Sequence[LineUsage]) -> list[_Device]:
+    """General RAM, and the devices on which any line moved anything."""
+    return [_RAM, *sorted({(gpu.backend, gpu.index) for line in lines for gpu in line.gpus})]
+
+
+def _names(devices: Sequence[_Device]) -> list[str]:
+    indices = [index for _, index in devices]
+    return [
+        "RAM" if backend == "" else f"GPU{index}" if indices.count(index) == 1 else f"{backend}:{index}"
+        for backend, index in devices
+    ]
+
+
+def _groups(lines: Sequence[LineUsage], devices: Sequence[_Device]) -> Iterator[tuple[str, list[_Row]]]:
+    """The rows of each place, indented no further than they need be."""
+    found = _heaviest(lines)
+    for place, members in groupby(lines, key=lambda line: line.place):
+        here = list(members)
+        margin = min((_indent(line.source) for line in here if line.source.strip()), default=0)
+        yield (
+            place,
+            [
+                _Row(
+                    line,
+                    found is not None and line is found[0],
+                    tuple(_figures(line, devices)),
+                    _clipped(line.source.expandtabs(4)[margin:].rstrip()),
+                )
+                for line in here
+            ],
+        )
+
+
+def _figures(line: LineUsage, devices: Sequence[_Device]) -> Iterator[str]:
+    yield from (str(line.lineno), str(line.hits), f"{line.time_s:.3f}")
+    for device in devices:
+        usage = _usage(line, device)
+        if usage is None:
+            yield from ("0", "0") if line.complete else (_UNKNOWN, _UNKNOWN)
+        else:
+            yield str(rounded_mb(usage.consumed_bytes))
+            yield _peaked(usage)
+
+
+def _peaked(usage: Usage) -> str:
+    lo_mb = rounded_mb(usage.peaked_bytes)
+    if usage.peak.hi_bytes is None:
+        return f"{lo_mb}+"
+    hi_mb = rounded_mb(max(0, usage.peak.hi_bytes - max(usage.before_bytes, usage.after_bytes)))
+    return str(lo_mb) if lo_mb == hi_mb else f"{lo_mb}-{hi_mb}"
+
+
+def _below(shown: Sequence[Sequence[str]], notes: Sequence[str]) -> list[str]:
+    inexact = any(figure.endswith("+") for figures in shown for figure in figures)
+    return [*([_AT_LEAST] if inexact else []), *notes]
+
+
+def _aligned(figures: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{figure:>{width}}" for figure, width in zip(figures, widths, strict=True))
+
+
+def _indent(source: str) -> int:
+    source = source.expandtabs(4)
+    return len(source) - len(source.lstrip())
+
+
+def _clipped(source: str) -> str:
+    return source if len(source) <= _WIDTH else source[: _WIDTH - 1] + "…"
