@@ -6,9 +6,9 @@ from test_owners import Array, holding
 
 from ipygpulogger import autopsy
 from ipygpulogger.autopsy import examine
+from ipygpulogger.letgo import let_go
 from ipygpulogger.logger import IPyGPULogger
 from ipygpulogger.oom import out_of_memory_in, read
-from ipygpulogger.letgo import let_go
 from ipygpulogger.records import CellRecord, OutOfMemory, Owner
 from ipygpulogger.render import html, text
 from ipygpulogger.shell import CellEvents
