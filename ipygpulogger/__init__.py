@@ -38,6 +38,8 @@ compare         two runs of a notebook
 render/         text, HTML, plots: records in, strings and figures out
 shell           IPython's events, filtered into "a real cell began, ended"
 live            a long cell while it runs
+request         what a cell asks for itself: %%gpulog
+celllines       the lines of a cell, and of functions that earlier cells defined
 oom             the error that says a device had no memory left
 tracebacks      gpu_mem_restore and its kin: an exception goes on without the memory it held
 autopsy         a cell that ran out of memory: why, and the one next step

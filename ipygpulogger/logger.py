@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from .log import Log
 from .machine import machine
 from .records import MIME, CellRecord, Data
 from .render import html, text
+from .render import lines as lines_table
+from .request import Request, request_of
 from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
@@ -24,6 +27,7 @@ from .units import rounded_mb, truncated_mb
 
 if TYPE_CHECKING:
     from .autopsy import Autopsy
+    from .celllines import CellLines
     from .records import Measurement
     from .shell import Cell
 
@@ -60,6 +64,9 @@ class IPyGPULogger(Configurable):
     metrics = Tuple(help="What else to tell of each GPU, all processes together: energy, utilization.").tag(
         config=True
     )
+    lines = Bool(
+        False, help="Measure each line of the cells, and of functions that earlier cells defined."
+    ).tag(config=True)
     budget = Unicode(
         None,
         allow_none=True,
@@ -93,6 +100,10 @@ class IPyGPULogger(Configurable):
         self._machine = machine()
         self._history = History()
         self._scopes: dict[Cell, tuple[Scope, float]] = {}  # with the cell's `hooks_s` at its opening
+        self._requests: dict[Cell, Request] = {}
+        self._lines: dict[Cell, CellLines] = {}
+        self._places: dict[str, str] = {}  # of earlier cells' lines, by file name
+        self._only: int | None = None  # the thread whose next cell is the only one to be measured
         self._autopsies: dict[Cell, Autopsy] = {}
         self._live = Live(self._over_budget)
         self._said: set[str] = set()
@@ -147,12 +158,25 @@ class IPyGPULogger(Configurable):
             self._say_if_no_gpu()
             self._preload()
             self._settle()
-            self._machine = machine()  # a child that a fork makes lets go of this one, its parent's
-            self._machine.hold()
-            self._running = True
-            self._shell.configurables.append(self)  # so that %config finds it
-            CellEvents.of(self._shell).subscribe(self)
+            self._listen(running=True)
+        self._only = None
         return self
+
+    def expect(self) -> None:
+        """If stopped: measure the one cell that comes next on this thread, if it begins with ``%%gpulog``."""
+        if not self._running:
+            try:
+                self._listen(running=False)
+                self._only = threading.get_ident()
+            except Exception as error:  # the cell runs all the same
+                self._failed(error)
+
+    def _listen(self, *, running: bool) -> None:
+        self._machine = machine()  # a child that a fork makes lets go of this one, its parent's
+        self._machine.hold()
+        self._running = True
+        self._shell.configurables.append(self)  # so that %config finds it
+        CellEvents.of(self._shell).subscribe(self, running=running)
 
     def stop(self) -> None:
         """Report no longer, not even this cell; prints nothing, and calling it again changes nothing.
@@ -220,6 +244,12 @@ class IPyGPULogger(Configurable):
 
     def _begin(self, cell: Cell) -> None:
         """Begin to measure a cell."""
+        request = request_of(cell.raw)
+        if self._only is not None and request is None:
+            if not self._scopes and self._only == threading.get_ident():
+                self.stop()  # another cell came than the one that is to be measured
+            return
+        self._requests[cell] = request = request or Request()
         scope = Scope(
             reset_peaks=self.reset_peaks,
             all_devices=self.devices == "all",
@@ -229,6 +259,12 @@ class IPyGPULogger(Configurable):
         place = None if cell.nested else place_for(self._shell, self.report)
         if place is not None:
             self._live.begin(cell, scope, place)
+        if self.lines or request.lines:
+            from .celllines import CellLines  # few cells are measured by the line
+
+            lines = CellLines(self._shell, cell, self._places, reset_peaks=self.reset_peaks)
+            self._lines[cell] = lines
+            lines.start()
         scope.open()
 
     def _end(self, cell: Cell) -> None:
@@ -237,6 +273,10 @@ class IPyGPULogger(Configurable):
             scope, hooks_s = self._scopes[cell]
             scope.close()
             scope.time_s -= cell.hooks_s - hooks_s
+            if cell in self._lines:
+                lines = self._lines[cell]
+                lines.stop()
+                scope.time_s = max(0.0, scope.time_s - lines.overhead_s)
             self._live.end(cell)
 
     def _died(self, cell: Cell) -> None:
@@ -259,9 +299,10 @@ class IPyGPULogger(Configurable):
         if cell not in self._scopes:
             return
         scope, _ = self._scopes.pop(cell)
+        request = self._requests.pop(cell)
         record = scope.result(
             CellRecord,
-            cell.label,
+            request.label or cell.label,
             execution_count=cell.execution_count,
             cell_id=cell.cell_id,
             source=cell.source,
@@ -273,11 +314,31 @@ class IPyGPULogger(Configurable):
             late = () if autopsy.complete else ("There was no time to find all who hold memory.",)
             verdict = autopsy.verdict(record.gpus)
             record = replace(record, out_of_memory=verdict, notes=(*record.notes, *late))
+        record = self._with_lines(record, cell)
         record = replace(record, notes=(*record.notes, *self._over_budget(record)))
         self._history.append(record)
         self._keep(record)
         self._show(record, cell)
+        if request.lines:
+            self._show_lines(record)
         self._live.drop(cell)
+        self._rest()
+
+    def _with_lines(self, record: CellRecord, cell: Cell) -> CellRecord:
+        """The record with what each line used, where that was measured."""
+        if cell not in self._lines:
+            return record
+        lines = self._lines.pop(cell)
+        try:
+            return replace(record, lines=lines.result(), notes=(*record.notes, *lines.notes))
+        except Exception as error:  # the cell's own numbers are worth more
+            self._say_once(f"ipygpulogger could not measure lines: {type(error).__name__}: {error}")
+            return record
+
+    def _rest(self) -> None:
+        """The one cell to be measured is over."""
+        if self._running and self._only is not None and not self._scopes:
+            self.stop()
 
     def _keep(self, record: CellRecord) -> None:
         """Add the record to the log, if there is one; a log that cannot be written hurts no cell."""
@@ -297,11 +358,15 @@ class IPyGPULogger(Configurable):
     def _drop(self, cell: Cell) -> None:
         """The cell's end will not be told: stop measuring it."""
         self._autopsies.pop(cell, None)
+        self._requests.pop(cell, None)
         try:
+            if cell in self._lines:
+                self._lines.pop(cell).stop()
             if cell in self._scopes:
                 self._scopes.pop(cell)[0].close()
         finally:
             self._live.drop(cell)
+            self._rest()
 
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
         """Say once what kept us from measuring; the user's cell goes on."""
@@ -344,6 +409,19 @@ class IPyGPULogger(Configurable):
             bundle = {"text/plain": plain, "text/html": html.report(record), MIME: compact(record)}
             if not self._live.settle(cell, bundle):
                 display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
+
+    def _show_lines(self, record: CellRecord) -> None:
+        """The whole table; its notes stand in the report."""
+        if self.report == "text":
+            print(lines_table.table(record.lines))
+        elif self.report == "rich":
+            from IPython.display import display
+
+            bundle = {
+                "text/plain": lines_table.table(record.lines),
+                "text/html": lines_table.html(record.lines),
+            }
+            display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
 
     def _say_if_no_gpu(self) -> None:
         if self.report != "none" and not machine().nvml.devices() and machine().current_gpu() is None:

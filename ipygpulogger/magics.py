@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import gc
-import shlex
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import TryNext, UsageError
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from .logger import IPyGPULogger
 from .machine import machine
 from .records import Measurement, came_back
 from .render import plot, summary, text
+from .request import OPTIONS, options_of, request_in
+from .request import words as _words
 from .scope import Scope
 
 if TYPE_CHECKING:
@@ -31,18 +32,27 @@ _TAKES = {  # the subcommands, and what stands after each
     "doctor": "",
 }
 _BY = ("peak", "consumed", "time")
+_KEYS = ("%gpulog", "%%gpulog")  # completers are found by what the line begins with
 
 
 @magics_class
 class GpulogMagics(Magics):
-    """The extension's one line magic."""
+    """The extension's one magic, for a line and for a cell."""
 
     def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
         super().__init__(shell)
         self.logger = logger
+        self.first_line = _FirstLine(logger)
+        self.listen()
 
-    @line_magic  # type: ignore[untyped-decorator, unused-ignore]
-    def gpulog(self, line: str) -> Any:
+    def listen(self) -> None:
+        """See each cell's first line before IPython makes cell magics of them."""
+        transforms = self.shell.input_transformer_manager.line_transforms
+        if self.first_line not in transforms:
+            transforms.insert(0, self.first_line)
+
+    @line_cell_magic  # type: ignore[untyped-decorator, unused-ignore]
+    def gpulog(self, line: str, cell: str | None = None) -> Any:
         """Control the report that follows every cell, and look at the cells so far.
 
         %gpulog start [OPTION=VALUE ...]   report from now on; the options are those of IPyGPULogger,
@@ -56,7 +66,13 @@ class GpulogMagics(Magics):
         %gpulog save PATH                  the cells' records to a file: .jsonl, .csv or .parquet
         %gpulog free                       give back what the last traceback and Out still hold
         %gpulog doctor                     the sources found, and what to do about each lack
+
+        %%gpulog [--lines] [--label TEXT]  measure just this cell, whether the report is on or not;
+                                           --lines: each of its lines, and of functions that earlier
+                                           cells defined; --label: what to call it
         """
+        if cell is not None:
+            return self._cell(line, cell)
         try:
             command, *words = _words(line) or ["status"]
         except ValueError as error:
@@ -66,6 +82,15 @@ class GpulogMagics(Magics):
         if words and not _TAKES[command]:
             raise UsageError(f"%gpulog {command} takes no options")
         return getattr(self, f"_{command}")(*words)
+
+    def _cell(self, line: str, cell: str) -> None:
+        """A cell whose options make no sense comes here, and so does who calls the magic as a function."""
+        try:
+            request_in(line)
+        except ValueError as error:
+            raise UsageError(f"%%gpulog: {error}") from error
+        self.listen()  # somebody may have taken it out
+        self.shell.run_cell(f"%%gpulog {line}\n{cell}")
 
     def _start(self, *options: str) -> None:
         try:
@@ -137,11 +162,25 @@ class GpulogMagics(Magics):
         print(text.diagnoses(machine().diagnose()))
 
 
-def _words(line: str) -> list[str]:
-    """The words of a line: quotes hold words together, and a backslash is one, as in a path of Windows."""
-    words = shlex.shlex(line, posix=True)
-    words.whitespace_split, words.escape, words.commenters = True, "", ""
-    return list(words)
+class _FirstLine:
+    """Takes ``%%gpulog`` off a cell, which is an ordinary one from then on; the logger sees it as written."""
+
+    has_side_effects = True  # IPython does not ask it whether a cell is complete
+
+    def __init__(self, logger: IPyGPULogger) -> None:
+        self._logger = logger
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        options, body = options_of(lines[0]) if lines else None, lines[1:]
+        if options is None or not body:
+            return lines
+        try:
+            request_in(options)
+        except ValueError:  # the magic will say so
+            return lines
+        self._logger.expect()
+        filled = next((i for i, line in enumerate(body) if line.strip()), 0)
+        return body[filled:] if body[filled].startswith("%%") else ["\n", *body]
 
 
 def _by(words: Sequence[str]) -> str:
@@ -156,6 +195,8 @@ def _by(words: Sequence[str]) -> str:
 def _complete(_shell: Any, event: Any) -> list[str]:
     """What may stand at the cursor."""
     before = event.text_until_cursor.split()
+    if before[0].startswith("%%"):
+        return list(OPTIONS)
     at = len(before) - (not event.text_until_cursor[-1:].isspace())
     command = before[1] if len(before) > 1 else ""
     if at == 1:
@@ -193,7 +234,8 @@ def load(shell: Any, report: str | None = None) -> None:
     logger = IPyGPULogger(report=report) if report else IPyGPULogger()
     magics = _loaded[shell] = GpulogMagics(shell, logger)
     shell.register_magics(magics)
-    shell.set_hook("complete_command", _complete, str_key="%gpulog")
+    for key in _KEYS:
+        shell.set_hook("complete_command", _complete, str_key=key)
     shell.user_ns.setdefault("il", logger)
     logger.start()
 
@@ -208,6 +250,11 @@ def unload(shell: Any) -> None:
         del shell.user_ns["il"]
     if magics in shell.configurables:
         shell.configurables.remove(magics)
-    shell.magics_manager.magics["line"].pop("gpulog", None)
-    shell.strdispatchers["complete_command"].strs.pop("%gpulog", None)
+    transforms = shell.input_transformer_manager.line_transforms
+    if magics.first_line in transforms:
+        transforms.remove(magics.first_line)
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("gpulog", None)
+    for key in _KEYS:
+        shell.strdispatchers["complete_command"].strs.pop(key, None)
     shell.magics_manager.registry.pop(GpulogMagics.__name__, None)

@@ -128,8 +128,13 @@ class CellEvents:
         """The one of this shell."""
         return cls._by_shell.setdefault(shell, cls(shell))
 
-    def subscribe(self, listener: Listener) -> None:
-        """From now on; a cell that runs already is taken in, from here to its end."""
+    def subscribe(self, listener: Listener, *, running: bool = True) -> None:
+        """From now on.
+
+        Args:
+            listener: Who is told.
+            running: Take in the cell that runs already, from here to its end.
+        """
         shell: Any = self._shell()
         if not self._listeners:
             shell.events.register("pre_run_cell", self._pre_run_cell)
@@ -141,7 +146,7 @@ class CellEvents:
                 if not getattr(info, "silent", False):  # the end of a silent one is not told
                     stack.append(Cell(info, count, stack[-1] if stack else None))
         for cell in stack:
-            if cell.ours:
+            if cell.ours and running:
                 _guarded(listener, "_begin", cell)
 
     def unsubscribe(self, listener: Listener) -> None:

@@ -62,6 +62,8 @@ ORDER = [
     "render.experiments",
     "shell",
     "live",
+    "request",
+    "celllines",
     "oom",
     "tracebacks",
     "autopsy",
@@ -175,6 +177,7 @@ def test_renderers_know_records_and_units_alone():
             assert not ours or module in {
                 "records",
                 "units",
+                "render.lines",
                 "render.text",
                 "render.plot",
                 "render.html",

@@ -1,0 +1,173 @@
+"""The lines of one running cell, and of functions that earlier cells defined; numbered as the user sees them.
+
+What IPython 7.34 to 9.18 really does (each has a test):
+
+- code of a cell bears a file's name that only IPython's compiler knows: ``<ipython-input-4-...>``, or one of
+  ipykernel's, made from the cell's text, so that the same text has the same name again;
+- leading empty lines are taken off before the code is compiled; a cell magic makes one line of all;
+- ``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>``;
+- `exec`, dataclasses and templates run in the user's namespace too, as ``<string>`` and the like.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import replace
+from inspect import CO_NEWLOCALS
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from .lines import Lines
+from .request import options_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from .records import LineUsage
+    from .shell import Cell
+
+_NUMBERED = re.compile(r"<ipython-input-(\d+)-")
+_TIMED = ("<timed exec>", "<timed eval>")
+_NEWLINE = re.compile("\r\n|\r|\n")  # as Python counts lines; `splitlines` knows more ends
+
+
+class CellLines:
+    """What each line uses, from `start` to `stop`."""
+
+    def __init__(self, shell: Any, cell: Cell, earlier: dict[str, str], *, reset_peaks: bool = True) -> None:
+        """Prepare; nothing is measured before `start`.
+
+        Args:
+            shell: IPython's.
+            cell: Whose lines they are.
+            earlier: The places of earlier cells by file name; this cell's own is added in the end.
+            reset_peaks: Reset the kernel's peak counter.
+        """
+        self._shell, self._cell, self._earlier = shell, cell, earlier
+        self._info, self._written = cell.info, _lines(cell.raw)
+        self._above: dict[str, int | None] = {}  # by file: lines of the cell above it; None: elsewhere
+        self._timed: set[CodeType] = set()
+        self._lines = Lines(self._wants, reset_peaks=reset_peaks)
+
+    def start(self) -> None:
+        """From here on."""
+        self._lines.start()
+
+    def stop(self) -> None:
+        """Up to here; nothing of it remains."""
+        self._lines.stop()
+        self._info = None
+
+    @property
+    def overhead_s(self) -> float:
+        """What measuring cost the cell so far."""
+        return self._lines.overhead_s
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be measured, and why."""
+        return self._lines.notes
+
+    def result(self) -> tuple[LineUsage, ...]:
+        """What each line used; once the cell has ended and knows its number."""
+        self._earlier |= dict.fromkeys(self._above, self._cell.label)
+        straight = all(map(self._straight, self._above))
+        found = self._lines.result(self._place_of)
+        return tuple(
+            replace(line, source=self._written[line.lineno - 1])
+            if straight and not line.place and line.lineno <= len(self._written)
+            else line
+            for line in found
+        )
+
+    # -- which code is a cell's, and where it stands ---------------------------------------------
+
+    def _wants(self, frame: FrameType) -> bool:
+        code, file = frame.f_code, frame.f_code.co_filename
+        if frame.f_globals is not self._shell.user_ns and frame.f_globals is not self._shell.user_global_ns:
+            return False
+        if code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<"):  # a function or a class
+            return code in self._timed or self._is_a_cells(file)
+        infos = list(_infos_behind(frame))
+        if not any(info is self._info for info in infos):  # another thread's cell
+            return False
+        lines = _lines(infos[0].raw_cell)
+        if self._is_a_cells(file):
+            self._above[file] = self._within(lines, _taken_off(lines))
+        elif file in _TIMED and (body := _below_time(lines)):
+            self._above[file] = self._within(lines, body)
+            self._timed.update(_codes(code))
+        return file in self._above
+
+    def _is_a_cells(self, file: str) -> bool:
+        known = getattr(self._shell.compile, "_filename_map", None)
+        if known is None:  # before IPython 8
+            known = getattr(linecache, "_ipython_cache", ())
+        return file in known
+
+    def _within(self, lines: list[str], above: int) -> int | None:
+        """How many of this cell's lines stand above a line of its own text, or of a cell nested in it."""
+        start = len(self._written) - len(lines)
+        return start + above if lines and self._written[-len(lines) :] == lines else None
+
+    def _place_of(self, file: str) -> tuple[str, int]:
+        if file in self._above:
+            above = self._above[file]
+            return ("", above) if above is not None else (f"nested in {self._cell.label}", 0)
+        if file in self._earlier:
+            return self._earlier[file], 0
+        number = getattr(self._shell.compile, "_filename_map", {}).get(file)
+        if number is None:
+            found = _NUMBERED.match(file)
+            number = found and found[1]
+        return f"In [{number}]" if number else "an earlier cell", 0
+
+    def _straight(self, file: str) -> bool:
+        """Whether the code has the same lines as the text: not so where a magic went over several."""
+        compiled, above = _lines("".join(linecache.getlines(file))), self._above[file]
+        return above is None or len(compiled) <= 1 or len(compiled) == len(self._written) - above
+
+
+def _infos_behind(frame: FrameType | None) -> Iterator[Any]:
+    """IPython's descriptions of the cells whose code led here, the innermost first."""
+    while frame is not None:
+        if frame.f_code.co_name == "run_cell_async" and (info := frame.f_locals.get("info")) is not None:
+            yield info
+        frame = frame.f_back
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """All code within this one, itself included."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
+
+
+def _lines(text: str) -> list[str]:
+    return _NEWLINE.split(text.rstrip())
+
+
+def _taken_off(lines: list[str]) -> int:
+    """How many lines stand above the first that is compiled."""
+    first = _filled(lines, 0)
+    if first < len(lines) and options_of(lines[first]) is not None:
+        after = _filled(lines, first + 1)
+        if after < len(lines) and lines[after].startswith("%%"):
+            return after
+    return first
+
+
+def _below_time(lines: list[str]) -> int:
+    """How many lines stand above the body of ``%%time``; 0 without one."""
+    at, magic = _filled(lines, 0), ""
+    while at < len(lines) and lines[at].lstrip().startswith("%%"):
+        magic, at = lines[at], _filled(lines, at + 1)
+    return at if re.match(r"\s*%%time\b", magic) else 0
+
+
+def _filled(lines: list[str], at: int) -> int:
+    """The first line from here on that is not empty."""
+    return next((i for i in range(at, len(lines)) if lines[i].strip()), len(lines))
