@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..records import CellRecord
 from ..units import MB, rounded_mb
-from .text import device_name, ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows
+from .text import device_name, ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,10 +33,11 @@ def report(measurement: Measurement) -> str:
     ended, found = outcome(measurement), list(rows(measurement, course))
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     title = f"{measurement.label}: {measurement.time_s:0.3f} s" + (f", {ended}" if ended else "")
-    if not (ended or card or measurement.notes) and all(map(_quiet, found)):
+    below = sentences(measurement)
+    if not (ended or card or below) and all(map(_quiet, found)):
         told = _line(title, found)
     else:
-        told = _told(title, found, measurement.notes, card)
+        told = _told(title, found, below, card)
     return told + _details(measurement, _REPORT - _size(told))
 
 

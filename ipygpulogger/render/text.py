@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..records import DRIVER, CellRecord
 from ..units import MB, rounded_mb
+from .lines import heaviest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -198,6 +199,12 @@ def outcome(measurement: Measurement) -> str:
     return "interrupted" if measurement.status == "interrupted" else f"failed: {measurement.error}"
 
 
+def sentences(measurement: Measurement) -> tuple[str, ...]:
+    """What is said below the figures: the heaviest line, where lines were measured, and the notes."""
+    line = heaviest(measurement.lines) if isinstance(measurement, CellRecord) else ""
+    return (*([line] if line else []), *measurement.notes)
+
+
 def diagnoses(found: Sequence[Diagnosis]) -> str:
     """What each source says of itself, one line each, and what to do about a lack."""
     lines = []
@@ -214,13 +221,13 @@ def _table(measurement: Measurement, course: Callable[[Timeline], str] | None) -
         lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{_after(remarks)}")
     if ended := outcome(measurement):
         lines[1] += f"  {ended}"
-    return "\n".join([*lines, *measurement.notes])
+    return "\n".join([*lines, *sentences(measurement)])
 
 
 def _compact(measurement: Measurement) -> str:
     parts = [f"{measurement.time_s:0.3f}s", f"{measurement.label} (Consumed/Peaked/Used Total)"]
     parts += filter(None, [outcome(measurement)])
-    return " | ".join([*_row_by_row(measurement), *parts, *measurement.notes])
+    return " | ".join([*_row_by_row(measurement), *parts, *sentences(measurement)])
 
 
 def _row_by_row(measurement: Measurement) -> Iterator[str]:
