@@ -11,7 +11,7 @@ import os
 import threading
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from . import driver
 from .holdings import RESERVED, Allowance, Holdings, Ledger, allowance
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from .records import Diagnosis
-    from .scope import Scope
+    from .devicewatch import DeviceWatch
     from .sources import DeviceMemory
 
 ENTRY_POINTS = "ipygpulogger.sources"
@@ -43,6 +43,31 @@ class _Stand(NamedTuple):
 
     reserved_bytes: int
     stamps: tuple[tuple[int, ...], ...] | None
+
+
+class Measuring(Protocol):
+    """Whoever measures: a `scope.Scope`, or `lines.Lines`."""
+
+    def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
+        """A framework began to use a device."""
+
+    def adopt_pinned(self, owner: PeakOwner) -> None:
+        """A framework began to count pinned memory."""
+
+    def orphaned(self) -> bool:
+        """Whether nobody will close it."""
+
+    def close(self) -> None:
+        """End it."""
+
+    def watches(self) -> list[DeviceWatch]:
+        """The devices that the sampler is to look at for it."""
+
+    def sampled(self, resident_bytes: int) -> None:
+        """The sampler looked at general RAM."""
+
+    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
+        """The sampler looked at a device."""
 
 
 class Machine:
@@ -68,7 +93,7 @@ class Machine:
         self._owners: dict[tuple[str, tuple[str, int]], PeakOwner] = {}  # by framework and device
         self._devices: dict[tuple[str, int], Device] = {}
         self._pinned: dict[str, PeakOwner] = {}
-        self._scopes: set[Scope] = set()
+        self._scopes: set[Measuring] = set()
         self._holders = 0
         self._ran = True  # the user's code, since the last full collection
 
@@ -198,7 +223,7 @@ class Machine:
 
     # -- what scopes ask -----------------------------------------------------------------------
 
-    def enter(self, scope: Scope) -> None:
+    def enter(self, scope: Measuring) -> None:
         """A scope opens."""
         self._end_orphans()
         with self._lock:
@@ -206,7 +231,7 @@ class Machine:
             self.discover()
             self._scopes.add(scope)
 
-    def leave(self, scope: Scope) -> None:
+    def leave(self, scope: Measuring) -> None:
         """A scope is over."""
         with self._lock:
             if scope not in self._scopes:

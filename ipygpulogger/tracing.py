@@ -1,3 +1,490 @@
-"""What Python tells of the lines that run: `sys.monitoring`, or `sys.settrace` before Python 3.12."""
+"""What Python tells of the lines that run: `sys.monitoring`, or `sys.settrace` before Python 3.12.
+
+One dispatcher per process, any number of listeners. A listener says of each code object, once, whether it
+wants to follow it, and gives a `Follower` that is told of every frame that runs it. Other code runs at full
+speed under `sys.monitoring`; under `sys.settrace` each call of it costs one look into a table.
+
+No frame is kept alive, and nothing of ours reaches the user's code but an exception that one of the user's
+own signal handlers raised while we ran.
+"""
 
 from __future__ import annotations
+
+import dis
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
+
+_TOOL_IDS = (
+    3,
+    4,
+    5,
+    2,
+)  # 0 and 1 are the debugger's and coverage's; 2 and 5, by custom, a profiler's, an optimizer's
+_CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
+_CO_SUSPENDS = _CO_GENERATOR | _CO_COROUTINE | _CO_ASYNC_GENERATOR
+_name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which is the user's
+
+_clock = time.perf_counter
+
+
+class Follower(Protocol):
+    """Is told of every frame of one code object. ``now_s`` is a clock that stands still while we work."""
+
+    def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
+        """A line is about to run; whether its next runs need not be told."""
+
+    def resumed(self, frame: FrameType, now_s: float) -> None:
+        """A generator or a coroutine goes on, or is thrown into."""
+
+    def suspended(self, frame: FrameType, now_s: float) -> None:
+        """A generator yields; a coroutine that awaits is not told."""
+
+    def over(self, frame: FrameType, now_s: float) -> None:
+        """The frame returns, or an exception leaves it."""
+
+    def repair(self) -> None:
+        """Something was cut short: an exception of a signal handler passed through us."""
+
+
+class Listener(Protocol):
+    """Whoever wants to know of lines."""
+
+    def follow(self, frame: FrameType) -> Follower | None:
+        """Asked once for each code object, when it first runs."""
+
+    def lost(self, sentence: str) -> None:
+        """From here on nothing, or not all, is told; why, in one sentence."""
+
+
+class Spent:
+    """What tracing cost one thread so far."""
+
+    __slots__ = ("s",)
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+
+class _Here(threading.local):
+    """The calling thread's own."""
+
+    def __init__(self) -> None:
+        self.spent = Spent()
+
+
+_here = _Here()
+
+
+def spent() -> Spent:
+    """What tracing cost the calling thread so far; it goes on counting."""
+    return _here.spent
+
+
+def now_s() -> float:
+    """The clock that stands still while tracing works, on the calling thread."""
+    return _clock() - _here.spent.s
+
+
+class _Followed(NamedTuple):
+    """A code object that somebody follows; kept, so that no other takes its id."""
+
+    code: CodeType
+    followers: tuple[tuple[Listener, Follower], ...]
+
+
+class _Dispatcher:
+    """Every listener of the process; a subclass for each way Python has of telling."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.listeners: tuple[Listener, ...] = ()
+        self._followed: dict[int, _Followed] = {}
+        self._answers: dict[int, dict[Listener, Follower | None]] = {}
+
+    def listen(self, listener: Listener) -> str | None:
+        """Tell a listener from here on.
+
+        Returns:
+            Why that is impossible, in one sentence.
+        """
+        with self._lock:
+            why_not = None if self.listeners else self._begin()
+            if why_not is None:
+                self.listeners = (*self.listeners, listener)
+                self._ask_again()
+                self._take_in_the_stack()
+            return why_not
+
+    def ignore(self, listener: Listener) -> None:
+        """Tell a listener no more; after the last one nothing of ours is left."""
+        with self._lock:
+            if listener not in self.listeners:
+                return
+            self.listeners = tuple(other for other in self.listeners if other is not listener)
+            for key, (code, followers) in tuple(self._followed.items()):
+                left = tuple(pair for pair in followers if pair[0] is not listener)
+                if left:
+                    self._followed[key] = _Followed(code, left)
+                else:
+                    self._unfollow(code)
+                    del self._followed[key]
+            for answers in self._answers.values():
+                answers.pop(listener, None)
+            if not self.listeners:
+                self._end()
+                self._followed.clear()
+                self._answers.clear()
+
+    def _begin(self) -> str | None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+    def _ask_again(self) -> None:
+        """Somebody new listens: what nobody wanted so far may be wanted now."""
+
+    def _follow(self, code: CodeType) -> None:
+        """Have a code object's lines told."""
+
+    def _unfollow(self, code: CodeType) -> None:
+        """Nobody follows it any longer."""
+
+    def _take_in_the_stack(self) -> None:
+        """Follow what runs on this thread already; those lines began before, so they are no hits."""
+        frame: FrameType | None = sys._getframe(1)
+        frames = []
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        newest = self.listeners[-1]
+        for frame in reversed(frames):
+            if self._asked(frame):
+                self._running(frame)
+                for listener, follower in self._followed[id(frame.f_code)].followers:
+                    if listener is newest:
+                        follower.resumed(frame, _clock() - _here.spent.s)
+
+    def _running(self, frame: FrameType) -> None:
+        """This frame of a followed code object runs already."""
+
+    def _asked(self, frame: FrameType) -> bool:
+        """Ask whoever was not asked yet; whether anybody follows this frame's code."""
+        code = frame.f_code
+        with self._lock:
+            followed = self._followed.get(id(code))
+            answers = self._answers.setdefault(id(code), {}) if followed else {}
+            found = list(followed.followers) if followed else []
+            for listener in self.listeners:
+                if listener in answers:
+                    continue
+                try:
+                    follower = listener.follow(frame)
+                except Exception as error:
+                    if _is_a_signal_handlers(error):
+                        raise
+                    self._fail(listener, error)
+                    continue
+                answers[listener] = follower
+                if follower is not None:
+                    found.append((listener, follower))
+            if not found:
+                return False
+            new = followed is None
+            self._followed[id(code)] = _Followed(code, tuple(found))
+            self._answers[id(code)] = answers
+            if new:
+                self._follow(code)
+            return True
+
+    def _tell(self, what: str, frame: FrameType, began_s: float, *more: Any) -> bool:
+        """Tell every follower of a frame; whether none of them needs this told again."""
+        followed, spent = self._followed.get(id(frame.f_code)), _here.spent
+        if followed is None:
+            return True
+        now_s, enough = began_s - spent.s, True
+        try:
+            for listener, follower in followed.followers:
+                try:
+                    enough &= bool(getattr(follower, what)(frame, *more, now_s))
+                except Exception as error:
+                    if _is_a_signal_handlers(error):
+                        follower.repair()
+                        raise
+                    self._fail(listener, error)
+                except BaseException:
+                    follower.repair()
+                    raise
+        finally:
+            spent.s += _clock() - began_s
+        return enough
+
+    def _fail(self, listener: Listener, error: Exception) -> None:
+        """A listener that fails is told no more, and its user is told why."""
+        try:
+            self.ignore(listener)
+            listener.lost(f"lines are measured no further: {type(error).__name__}: {error}")
+        except Exception:
+            pass  # nothing of ours may reach the user's code
+
+    def after_fork_in_child(self) -> None:
+        """Here nobody listens: who did is in the parent; and another thread may have held the lock."""
+        self._lock = threading.RLock()
+        for listener in self.listeners:
+            self.ignore(listener)
+
+
+class _Monitoring(_Dispatcher):
+    """`sys.monitoring`, Python 3.12 and later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._api = sys.monitoring
+        self._tool_id: int | None = None
+        events = self._api.events
+        self._local = events.LINE | events.PY_RETURN | events.PY_YIELD | events.PY_RESUME
+        self._callbacks: dict[int, Callable[..., Any]] = {
+            events.PY_START: self._on_start,
+            events.PY_RESUME: self._on_resume,
+            events.LINE: self._on_line,
+            events.PY_YIELD: self._on_yield,
+            events.PY_RETURN: self._on_return,
+            events.PY_UNWIND: self._on_unwind,
+            events.PY_THROW: self._on_throw,
+        }
+
+    def _begin(self) -> str | None:
+        api, events = self._api, self._api.events
+        for tool_id in _TOOL_IDS:
+            try:
+                api.use_tool_id(tool_id, "ipygpulogger")
+            except ValueError:
+                continue
+            self._tool_id = tool_id
+            break
+        else:
+            return "lines are not measured: other tools hold all of Python's monitoring ids"
+        for event, callback in self._callbacks.items():
+            api.register_callback(tool_id, event, callback)
+        api.set_events(tool_id, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
+        return None
+
+    def _end(self) -> None:
+        api, tool_id, self._tool_id = self._api, self._tool_id, None
+        if tool_id is None:
+            return
+        api.set_events(tool_id, 0)
+        for event in self._callbacks:
+            api.register_callback(tool_id, event, None)
+        api.free_tool_id(tool_id)
+        # What we disabled stays so for the id's next owner, unless all is started again.
+        api.restart_events()
+
+    def _ask_again(self) -> None:
+        self._api.restart_events()
+
+    def _follow(self, code: CodeType) -> None:
+        if self._tool_id is not None:
+            self._api.set_local_events(self._tool_id, code, self._local)
+
+    def _unfollow(self, code: CodeType) -> None:
+        if self._tool_id is not None:
+            self._api.set_local_events(self._tool_id, code, 0)
+
+    def _on_start(self, code: CodeType, _: int) -> Any:  # noqa: ARG002 - as Python calls it
+        began_s, spent = _clock(), _here.spent
+        try:
+            self._asked(sys._getframe(1))
+        finally:
+            spent.s += _clock() - began_s
+        return self._api.DISABLE
+
+    def _on_resume(self, code: CodeType, _: int) -> Any:
+        began_s = _clock()
+        frame = sys._getframe(1)
+        if id(code) not in self._followed and not self._asked(frame):
+            return self._api.DISABLE
+        self._tell("resumed", frame, began_s)
+        return None
+
+    def _on_line(self, _: CodeType, lineno: int) -> Any:
+        began_s = _clock()
+        return self._api.DISABLE if self._tell("line", sys._getframe(1), began_s, lineno) else None
+
+    def _on_yield(self, code: CodeType, _: int, value: object) -> None:
+        began_s, flags = _clock(), code.co_flags
+        if flags & _CO_COROUTINE or (
+            flags & _CO_ASYNC_GENERATOR and _name_of(type(value)) != "async_generator_wrapped_value"
+        ):
+            return  # it awaits: its line stays open
+        self._tell("suspended", sys._getframe(1), began_s)
+
+    def _on_return(self, _: CodeType, __: int, ___: object) -> None:
+        began_s = _clock()
+        self._tell("over", sys._getframe(1), began_s)
+
+    def _on_unwind(self, code: CodeType, _: int, __: BaseException) -> None:
+        began_s = _clock()
+        if id(code) in self._followed:
+            self._tell("over", sys._getframe(1), began_s)
+
+    def _on_throw(self, code: CodeType, _: int, __: BaseException) -> None:
+        began_s = _clock()
+        frame = sys._getframe(1)
+        if id(code) in self._followed or self._asked(frame):
+            self._tell("resumed", frame, began_s)
+
+
+class _SetTrace(_Dispatcher):
+    """`sys.settrace`, up to Python 3.11: one tracer per thread, which may be somebody else's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unwanted: dict[int, weakref.ref[CodeType]] = {}
+        self._yields: dict[int, frozenset[int]] = {}
+        self._raised: set[int] = set()  # frames that an exception is about to leave
+        self._thread = 0
+        self._of_calls, self._of_events = self._on_call, self._on_event  # one object each, to be known again
+
+    def _begin(self) -> str | None:
+        if sys.gettrace() is not None:
+            return (
+                "lines are not measured: another tool traces this thread (a debugger, coverage),"
+                " and before Python 3.12 there is room for one"
+            )
+        self._thread = threading.get_ident()
+        if threading.gettrace() is None:
+            threading.settrace(self._of_calls)
+        sys.settrace(self._of_calls)
+        return None
+
+    def _end(self) -> None:
+        if threading.gettrace() is self._of_calls:
+            threading.settrace(None)  # type: ignore[arg-type]
+        if sys.gettrace() is self._of_calls:
+            sys.settrace(None)
+        for frame in _frames():
+            if frame.f_trace is self._of_events:
+                frame.f_trace = None
+        self._unwanted.clear()
+        self._yields.clear()
+        self._raised.clear()
+
+    def ignore(self, listener: Listener) -> None:
+        if (
+            listener in self.listeners
+            and threading.get_ident() == self._thread
+            and sys.gettrace() is not self._of_calls
+        ):
+            listener.lost(
+                "another tool took over tracing meanwhile: lines that ran after that are not measured"
+            )
+        super().ignore(listener)
+
+    def _ask_again(self) -> None:
+        self._unwanted.clear()
+
+    def _running(self, frame: FrameType) -> None:
+        if frame.f_trace is None:
+            frame.f_trace = self._of_events
+
+    def _on_call(self, frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        if id(code) in self._unwanted:
+            return None
+        began_s, spent = _clock(), _here.spent
+        if not self.listeners:  # this thread went on after the last one stopped listening
+            if sys.gettrace() is self._of_calls:
+                sys.settrace(None)
+            return None
+        try:
+            if not self._asked(frame):
+                key, unwanted = id(code), self._unwanted
+                unwanted[key] = weakref.ref(code, lambda _: unwanted.pop(key, None))
+                return None
+        finally:
+            spent.s += _clock() - began_s
+        if event == "call" and code.co_flags & _CO_SUSPENDS and frame.f_lasti > self._first(code):
+            self._tell("resumed", frame, _clock())
+        return self._of_events
+
+    def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:
+        began_s = _clock()
+        if id(frame.f_code) not in self._followed:
+            frame.f_trace = None
+            return None
+        if event == "line":
+            self._raised.discard(id(frame))
+            if self._tell("line", frame, began_s, frame.f_lineno):
+                frame.f_trace_lines = False
+        elif event == "exception":
+            if not issubclass(arg[0], StopIteration):  # with which any loop or await ends
+                self._raised.add(id(frame))
+        elif event == "return":
+            flags = frame.f_code.co_flags
+            if not (flags & _CO_SUSPENDS and self._suspends(frame, arg)):
+                self._raised.discard(id(frame))
+                self._tell("over", frame, began_s)
+            elif flags & _CO_GENERATOR or (
+                flags & _CO_ASYNC_GENERATOR and _name_of(type(arg)) == "async_generator_wrapped_value"
+            ):
+                self._tell("suspended", frame, began_s)
+        return self._of_events
+
+    def _suspends(self, frame: FrameType, value: object) -> bool:
+        """Whether a frame that is left will go on."""
+        if value is None and id(frame) in self._raised:
+            return False
+        return frame.f_lasti in self._yields_of(frame.f_code)
+
+    def _first(self, code: CodeType) -> int:
+        """Where a frame that was never resumed stands when it is called."""
+        return min(self._yields_of(code), default=sys.maxsize) - 1
+
+    def _yields_of(self, code: CodeType) -> frozenset[int]:
+        """Where a frame of it stands when it is left and will go on."""
+        offsets = self._yields.get(id(code))
+        if offsets is None:
+            offsets = self._yields[id(code)] = frozenset(
+                # Python 3.10 steps back before YIELD_FROM, to come by again.
+                instruction.offset - (2 if instruction.opname == "YIELD_FROM" else 0)
+                for instruction in dis.get_instructions(code)
+                if instruction.opname in {"YIELD_VALUE", "YIELD_FROM"}
+            )
+        return offsets
+
+
+def _frames() -> Iterator[FrameType]:
+    """Every frame that runs in any thread."""
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def _is_a_signal_handlers(error: BaseException) -> bool:
+    """Whether one of the user's signal handlers raised this while we ran: then it belongs to the user."""
+    handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}
+    step = error.__traceback__
+    while step is not None:
+        if id(step.tb_frame.f_code) in handlers:
+            return True
+        step = step.tb_next
+    return False
+
+
+_dispatcher: _Dispatcher = _Monitoring() if sys.version_info >= (3, 12) else _SetTrace()
+listen, ignore = _dispatcher.listen, _dispatcher.ignore
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_dispatcher.after_fork_in_child)

@@ -71,6 +71,14 @@ class Counter(ABC):
             Unavailable: It cannot be read now.
         """
 
+    def stamp(self) -> tuple[int, ...]:
+        """The stamp alone, where that is cheaper than a look.
+
+        Raises:
+            Unavailable: It cannot be read now.
+        """
+        return self.look().stamp
+
     def reset(self) -> None:
         """Let every peak start again from what is in use now; resettable counters only."""
         raise NotImplementedError(f"{type(self).__name__} has no reset")
@@ -155,14 +163,21 @@ class Holding(NamedTuple):
     """The memory behind one array.
 
     Attributes:
-        key: The same for every array that shares this memory; unique among live arrays.
-        size_bytes: The whole block, however small the view of it.
+        key: The same for every array that shares this memory; unique among live arrays. Where the address
+            is known, (device, address): memory within other memory is then found to be the same.
+        size_bytes: The whole block, however small the view of it; 0 for what has no memory of its own.
         device: "cpu", "cuda:0", ...
+        parts: What else it keeps that the garbage collector does not see, such as a gradient.
+        graph: The autograd graph that it keeps.
+        counted: Whether all that it keeps can be told.
     """
 
     key: Hashable
     size_bytes: int
     device: str
+    parts: Iterable[Any] = ()
+    graph: Any = None
+    counted: bool = True
 
 
 class Framework(ABC):
@@ -212,6 +227,10 @@ class Framework(ABC):
 
     def after_fork_in_child(self) -> None:  # noqa: B027
         """Make locks anew: another thread may have held them at the moment of the fork."""
+
+    def may_hold(self, kind: type) -> bool:  # noqa: ARG002
+        """Whether values of a class can be arrays of the framework's; asked once for each class."""
+        return self.name in sys.modules
 
     def holding(self, value: Any) -> Holding | None:  # noqa: ARG002
         """The memory behind one of the framework's arrays; None for any other value."""
