@@ -170,6 +170,7 @@ class IPyGPULogger(Configurable):
                 self._only = threading.get_ident()
             except Exception as error:  # the cell runs all the same
                 self._failed(error)
+                self.stop()
 
     def _listen(self, *, running: bool) -> None:
         self._machine = machine()  # a child that a fork makes lets go of this one, its parent's

@@ -151,7 +151,8 @@ class CellEvents:
 
     def unsubscribe(self, listener: Listener) -> None:
         """No longer; the cell that runs now ends untold."""
-        self._listeners.remove(listener)
+        if listener in self._listeners:
+            self._listeners.remove(listener)
         shell = self._shell()
         if self._listeners or shell is None:
             return

@@ -61,6 +61,7 @@ def test_unloading_leaves_nothing(shell, capsys):
             "configurables": list(shell.configurables),
             "magics": {kind: sorted(names) for kind, names in shell.magics_manager.magics.items()},
             "registry": sorted(shell.magics_manager.registry),
+            "transforms": list(shell.input_transformer_manager.line_transforms),
             "completers": repr(sorted(shell.strdispatchers["complete_command"].strs)),
             "names": sorted(name for name in shell.user_ns if not name.startswith("_")),
             "machine": (set(machine()._scopes), machine()._holders),
@@ -296,6 +297,7 @@ def test_the_words_are_completed(kernel):
     assert offered("%gpulog summary --b") >= {"--by"}
     assert offered("%gpulog summary --by ") >= {"peak", "consumed", "time"}
     assert offered("%gpulog start comp") == {"compact="}
+    assert offered("%%gpulog --l") >= {"--lines", "--label"}
 
 
 def pictures(ran):
@@ -350,3 +352,232 @@ def test_a_metric_that_is_none_is_refused_wherever_it_is_set(extension):
     assert il.metrics == ()
     il.metrics = ("energy",)
     assert il.metrics == ("energy",)
+
+
+# -- just this cell -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(extension, capsys):
+    """The extension loaded, its logger stopped, and its printed form chosen; no record yet."""
+    il = extension.user_ns["il"]
+    run(extension, "%gpulog start report=text")
+    run(extension, "%gpulog stop")
+    il.history._records.clear()
+    capsys.readouterr()
+    return extension, il
+
+
+def test_just_this_cell(stopped, capsys):
+    """%%gpulog with the logger stopped: this cell has a report, and none before and after it."""
+    shell, il = stopped
+    callbacks = {event: list(found) for event, found in shell.events.callbacks.items()}
+    for code in ("x = 1", "%%gpulog\nassert il.running\nx = 2", "x = 3"):
+        run(shell, code)
+    assert not il.running
+    assert [(r.source, r.status) for r in il.history] == [("%%gpulog", "ok")]
+    assert capsys.readouterr().out == text.report(il.record) + "\n"
+    assert {event: list(found) for event, found in shell.events.callbacks.items()} == callbacks
+
+
+def test_a_cell_that_is_measured_anyway_is_measured_once(extension, capsys):
+    """%%gpulog with the logger running: one report, and it runs on."""
+    il = extension.user_ns["il"]
+    before = len(il.history)
+    with capture_output() as caught:
+        run(extension, "%%gpulog\nx = 1")
+    assert (len(il.history), len(caught.outputs), il.running) == (before + 1, 1, True)
+
+
+@pytest.mark.parametrize(
+    "options", ["--label 'two words'", "--label='two words'", "--lines --label 'two words'"]
+)
+def test_a_cell_with_a_name(stopped, capsys, options):
+    """--label: what the report and the record call the cell; its number stays."""
+    shell, il = stopped
+    count = shell.execution_count
+    run(shell, f"%%gpulog {options}\nx = 1")
+    assert (il.record.label, il.record.execution_count) == ("two words", count)
+    assert " (two words)\n" in capsys.readouterr().out
+
+
+CELLS = [
+    "6 * 7",
+    "6 * 7;",
+    "x = 1",
+    "\n\n1 / 0",
+    "def f():\n    return 1 / 0\n\nf()",
+    "1 +",
+    "import asyncio\nawait asyncio.sleep(0)\n'waited'",
+    "import asyncio\nawait asyncio.sleep(0)\n1 / 0",
+    "%time 6 * 7",
+    "!true",
+    "len?",
+    "print('a')\nfor i in range(2):\n    print(i)\ni",
+    "%nosuch",
+    "raise SystemExit(3)",
+    "%%time\nx = 6 * 7\nx",
+    "%%capture out\nprint('x')",
+    "\n\n%%capture out\nprint('x')",
+    "%%nosuch\nx",
+    "# nothing but a comment",
+]
+
+
+def seen(shell, capsys, cell):
+    """What anybody can see of a cell: printed text, result, error, Out; file names, times and ours left out."""
+    shell.execution_count = 50
+    shell.user_ns["Out"].pop(50, None)
+    result = run(shell, cell)
+    error = result.error_before_exec or result.error_in_exec
+    told = re.sub(r"\x1b\[[\d;]*m", "", "".join(capsys.readouterr()))
+    told = re.sub(r"%%gpulog --label x|\bpass\b|[\d.]+ [nµm]?s\b|Wall time: .*|CPU times: .*", "", told)
+    told = re.sub(r"\n +\d+ *(?=\n)", "", told)  # an empty line of the source
+    found = result.success, type(error), str(error), result.result, shell.user_ns["Out"].get(50), told
+    return [re.sub(r"ipython-input-50-\w+", "", re.sub(r" +(?=\n)", "", str(each))) for each in found]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("code", CELLS)
+@pytest.mark.parametrize("running", [True, False])
+def test_otherwise_it_is_an_ordinary_cell(stopped, capsys, code, running):
+    """The same as with `pass` in its first line: output, result, Out, error and the traceback's lines."""
+    shell, il = stopped
+    il.report = "none"
+    magic = code.strip().startswith("%%")
+    plain = seen(shell, capsys, code.strip() if magic else f"pass\n{code}")
+    if running:
+        il.start()
+    ours = seen(shell, capsys, f"%%gpulog --label x\n{code}")
+    assert ours == plain
+    assert il.running == running
+    assert [r.label for r in il.history].count("x") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--line", "there is no option '--line'; it takes --lines and --label TEXT"),
+        ("start", "there is no option 'start'"),
+        ("--lines=yes", "there is no option '--lines=yes'"),
+        ("--label", "--label takes a text"),
+        ("--label --lines", "--label takes a text"),
+        ("--label ''", "--label takes a text"),
+        ("--label 'x", "No closing quotation: --label 'x"),
+    ],
+)
+@pytest.mark.parametrize("running", [True, False])
+def test_options_that_make_no_sense_run_nothing(stopped, capsys, line, says, running):
+    """One UsageError of one sentence; the cell's code does not run, and nothing has changed."""
+    shell, il = stopped
+    if running:
+        il.start()
+    result = run(shell, f"%%gpulog {line}\nran = True")
+    assert isinstance(result.error_in_exec, UsageError)
+    assert str(result.error_in_exec).startswith(f"%%gpulog: {says}")
+    assert "\n" not in str(result.error_in_exec)
+    assert "ran" not in shell.user_ns
+    assert il.running == running
+
+
+def test_without_a_body_it_is_a_usage_error(stopped, capsys):
+    """%%gpulog alone: IPython says what it says of every cell magic, and nothing has changed."""
+    shell, il = stopped
+    result = run(shell, "%%gpulog --lines")
+    assert "cell body is empty" in str(result.error_in_exec)
+    assert (il.running, len(il.history)) == (False, 0)
+
+
+def test_help_is_help(stopped, capsys):
+    """%%gpulog? tells what it takes, and is no cell to be measured."""
+    shell, il = stopped
+    shown = []
+    shell.set_hook("show_in_pager", lambda _shell, data, **_: shown.append(str(data)))
+    run(shell, "%%gpulog?")
+    assert "%%gpulog [--lines] [--label TEXT]" in shown[0]
+    assert (il.running, len(il.history)) == (False, 0)
+
+
+def test_a_cell_that_never_comes_is_not_waited_for(stopped, capsys):
+    """Whoever only transforms the cell: the next one is not measured, and the logger is stopped again."""
+    shell, il = stopped
+    shell.transform_cell("%%gpulog\nx = 1")
+    run(shell, "x = 1")
+    assert (il.running, len(il.history)) == (False, 0)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [("%%gpulog", "incomplete"), ("%%gpulog\nx = 1", "incomplete"), ("%%gpulog\nx = 1\n\n", "complete")],
+)
+def test_a_terminal_waits_for_the_end_of_the_cell(stopped, code, state):
+    """A line is no whole cell, and to ask about one starts nothing."""
+    shell, il = stopped
+    assert shell.check_complete(code)[0] == state
+    assert not il.running
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["\n \n%%gpulog --label x\ny = 1", "  %%gpulog --label x\n  y = 1", ">>> %%gpulog --label x\n>>> y = 1"],
+)
+def test_what_ipython_takes_off_hides_nothing(stopped, code):
+    """Empty lines, an indentation and prompts above or before it: it is %%gpulog all the same."""
+    shell, il = stopped
+    assert run(shell, code).success
+    assert [r.label for r in il.history] == ["x"]
+    assert shell.user_ns["y"] == 1
+
+
+def test_just_the_cell_within_another(stopped, capsys):
+    """%%gpulog under %%capture: the inner cell is measured, its report captured, and the outer has none."""
+    shell, il = stopped
+    run(shell, "%%capture out\n%%gpulog\nprint('mine')")
+    assert capsys.readouterr().out == ""
+    assert shell.user_ns["out"].stdout == "mine\n" + text.report(il.record) + "\n"
+    assert (il.running, len(il.history)) == (False, 1)
+    assert il.record.label.startswith("nested in In [")
+
+
+def test_just_the_cell_around_another(stopped, capsys):
+    """%%gpulog above %%capture: the outer cell is measured, the inner is not."""
+    shell, il = stopped
+    run(shell, "%%gpulog\n%%capture out\nprint('mine')")
+    assert capsys.readouterr().out == text.report(il.record) + "\n"
+    assert shell.user_ns["out"].stdout == "mine\n"
+    assert (il.running, len(il.history), il.record.execution_count is None) == (False, 1, False)
+
+
+@pytest.mark.parametrize("taken_out", [False, True])
+def test_called_as_a_function_it_runs_the_cell(stopped, capsys, taken_out):
+    """run_cell_magic runs the body and measures it, even where somebody took our transformer out."""
+    shell, il = stopped
+    if taken_out:
+        shell.input_transformer_manager.line_transforms[:] = [
+            t for t in shell.input_transformer_manager.line_transforms if "magics" not in type(t).__module__
+        ]
+    run(shell, "get_ipython().run_cell_magic('gpulog', '--label x', 'y = 5')")
+    assert shell.user_ns["y"] == 5
+    assert [r.label for r in il.history] == ["x"]
+    assert not il.running
+
+
+@pytest.mark.parametrize(("call", "running"), [("start", True), ("stop", False)])
+def test_the_cell_may_start_and_stop_the_logger_itself(stopped, capsys, call, running):
+    """il.start() within the cell stays, il.stop() ends it at once."""
+    shell, il = stopped
+    assert run(shell, f"%%gpulog\nil.{call}()").success
+    assert il.running == running
+    assert len(il.history) == running
+    run(shell, "x = 1")
+    assert len(il.history) == 2 * running
+
+
+def test_what_cannot_be_measured_runs_all_the_same(stopped, capsys, monkeypatch):
+    """Our own failure before the cell: said once, and the cell has its result."""
+    shell, il = stopped
+    monkeypatch.setattr("ipygpulogger.logger.CellEvents.subscribe", lambda *_, **__: 1 / 0)
+    assert run(shell, "%%gpulog\n6 * 7").result == 42
+    assert "could not measure a cell: ZeroDivisionError" in capsys.readouterr().err
+    assert not il.running
