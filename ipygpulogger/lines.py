@@ -264,15 +264,15 @@ class _Code:
             group.header.start(now_s)
         return True
 
-    def notes(self, place: str) -> Iterator[str]:
-        """What was only counted, in sentences."""
+    def notes(self, place: str = "", above: int = 0) -> Iterator[str]:
+        """What was only counted, in sentences; with so many lines of the place above the file's."""
         for group in (self.rest, *(self.loops or ())):
             if group.measures:
                 continue
-            lines = sorted(lineno for lineno, (_, other) in self._rows.items() if other is group)
+            lines = sorted(lineno + above for lineno, (_, other) in self._rows.items() if other is group)
             which = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]}-{lines[-1]}"
             where = f"{which} of {place}" if place else which
-            whose = f"line {group.first}" if self._header(group) is not None else "the lines that ran them"
+            whose = f"line {group.first + above}" if self._header(group) is not None else "the lines that ran them"
             yield (
                 f"{where} ran more than {MEASURED:,} times: from there on their memory is added up in {whose}"
             )
@@ -370,7 +370,12 @@ class Lines:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is not measured as it should be, and why, in plain sentences; lines as files count them."""
-        return tuple(self._notes) + tuple(note for code in self._codes for note in code.notes(""))
+        return self.notes_at(lambda _: ("", 0))
+
+    def notes_at(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[str, ...]:
+        """The same with places and line numbers as `result` has them."""
+        counted = (note for code in self._codes for note in code.notes(*place_of(code.filename)))
+        return (*self._notes, *counted)
 
     def result(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[LineUsage, ...]:
         """What each line used that ran since `start`, by place and number, the cell's own lines first.
