@@ -24,8 +24,11 @@ machine         every source of the process, and the owners of their peaks
 devicewatch     one device in one scope, and the arithmetic of it
 scope           open, close, usage: every measurement is a scope
 tracing         what Python tells of the lines that run: sys.monitoring, or settrace
+rows            the memory of lines: one look at each boundary, folded into the lines open then
+visits          which line each frame is at; which lines are too many to be measured
 lines           the same as a scope, per line
 frames          exceptions, their tracebacks and frames, read without running anybody's code
+referents       what an object refers to, asked in C
 reach           the walk: the memory that a name reaches
 owners          who holds the memory: variables, Out, the last traceback, autograd graphs
 letgo           dropping what hides behind the shell
@@ -46,6 +49,7 @@ autopsy         a cell that ran out of memory: why, and the one next step
 logger          IPyGPULogger: the cell
 device          gpu_mem_get and its kin: one GPU from outside
 trace           measure, GPUMemTrace: a block or a function
+linetrace       measure_lines: each line of a function
 epochs          watch_epochs: one epoch of a training
 callbacks/      fastai, Lightning, transformers, Keras: adapters over one epoch
 experiments     IPyExperiments: a part of a notebook that cleans up after itself
@@ -64,6 +68,7 @@ from typing import Any
 
 from .epochs import watch_epochs
 from .history import History
+from .linetrace import measure_lines
 from .logger import IPyGPULogger
 from .records import CellRecord, Data, DeviceUsage, Measurement, Peak, Usage
 from .trace import measure
@@ -79,6 +84,7 @@ __all__ = [
     "Usage",
     "load_ipython_extension",
     "measure",
+    "measure_lines",
     "unload_ipython_extension",
     "watch_epochs",
 ]

@@ -29,8 +29,8 @@ from .sources.torch import Torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from .records import Diagnosis
     from .devicewatch import DeviceWatch
+    from .records import Diagnosis
     from .sources import DeviceMemory
 
 ENTRY_POINTS = "ipygpulogger.sources"

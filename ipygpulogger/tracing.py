@@ -216,17 +216,19 @@ class _Dispatcher:
             for listener, follower in followed.followers:
                 try:
                     enough &= bool(getattr(follower, what)(frame, *more, now_s))
-                except Exception as error:
-                    if _is_a_signal_handlers(error):
-                        follower.repair()
-                        raise
-                    self._fail(listener, error)
-                except BaseException:
-                    follower.repair()
-                    raise
+                except BaseException as error:
+                    self._failed(listener, follower, error)
         finally:
             spent.s += _clock() - began_s
         return enough
+
+    def _failed(self, listener: Listener, follower: Follower, error: BaseException) -> None:
+        """What a signal handler raised while we ran is the user's and goes on; what we raised ends a listener."""
+        if isinstance(error, Exception) and not _is_a_signal_handlers(error):
+            self._fail(listener, error)
+        else:
+            follower.repair()
+            raise error
 
     def _fail(self, listener: Listener, error: Exception) -> None:
         """A listener that fails is told no more, and its user is told why."""
@@ -316,9 +318,19 @@ class _Monitoring(_Dispatcher):
         self._tell("resumed", frame, began_s)
         return None
 
-    def _on_line(self, _: CodeType, lineno: int) -> Any:
-        began_s = _clock()
-        return self._api.DISABLE if self._tell("line", sys._getframe(1), began_s, lineno) else None
+    def _on_line(self, code: CodeType, lineno: int) -> Any:
+        began_s, spent = _clock(), _here.spent
+        followed = self._followed.get(id(code))
+        if followed is None or len(followed[1]) > 1:
+            return self._api.DISABLE if self._tell("line", sys._getframe(1), began_s, lineno) else None
+        (listener, follower), enough = followed[1][0], False
+        try:  # as `_tell`, by the shortest way: this is what runs most
+            enough = follower.line(sys._getframe(1), lineno, began_s - spent.s)
+        except BaseException as error:
+            self._failed(listener, follower, error)
+        finally:
+            spent.s += _clock() - began_s
+        return self._api.DISABLE if enough else None
 
     def _on_yield(self, code: CodeType, _: int, value: object) -> None:
         began_s, flags = _clock(), code.co_flags

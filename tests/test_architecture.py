@@ -40,8 +40,11 @@ ORDER = [
     "devicewatch",
     "scope",
     "tracing",
+    "rows",
+    "visits",
     "lines",
     "frames",
+    "referents",
     "reach",
     "owners",
     "letgo",
@@ -70,6 +73,7 @@ ORDER = [
     "logger",
     "device",
     "trace",
+    "linetrace",
     "epochs",
     "callbacks",
     "callbacks.mem",
@@ -87,7 +91,7 @@ ORDER = [
     "cli",
     "",
 ]
-SPEAKERS = {"logger", "trace", "epochs", "experiments", "magics", "cli"}  # the rooms that print or display
+SPEAKERS = {"logger", "trace", "linetrace", "epochs", "experiments", "magics", "cli"}  # the rooms that print or display
 STANDARD = set(sys.stdlib_module_names)
 OUTSIDE = {  # what else a room may import at its top
     "sources.process": {"psutil"},
