@@ -7,13 +7,13 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints, overload
 
-from .records import MIME, CellRecord
+from .records import MIME, CellRecord, growing_names
 from .schema import is_utf8, record_from
 from .units import MB
 
@@ -89,10 +89,21 @@ class History(Sequence[CellRecord]):
         """
         runs: dict[Hashable, list[CellRecord]] = {}
         for kernel, record in _kernels(self):
-            if record.cell_id is not None or not record.source.startswith("%"):
-                runs.setdefault((kernel, record.cell_id, record.source), []).append(record)
-        grown = (max((_growing(cell, row) for row in _rows(cell[-1])), key=len) for cell in runs.values())
-        return [cell for cell in grown if len(cell) >= _LEAK_RUNS]
+            if (cell := _known_by(record)) is not None:
+                runs.setdefault((kernel, cell), []).append(record)
+        return [found for cell in runs.values() if len(found := _grown(cell)) >= _LEAK_RUNS]
+
+    def marked(self, record: CellRecord) -> CellRecord:
+        """A record about to be appended; if its cell is a suspect from now on, a note says so."""
+        cell = _known_by(record)
+        if cell is None or not record.grown():
+            return record
+        runs = _grown([*(one for one in self if _known_by(one) == cell), record])
+        if len(runs) < _LEAK_RUNS:
+            return record
+        names = ", ".join(growing_names(runs))
+        note = f"grew in each of its last {len(runs)} runs{names and ': '}{names}"
+        return replace(record, notes=(*record.notes, note))
 
     # -- kept elsewhere ----------------------------------------------------------------------------
 
@@ -238,6 +249,17 @@ def _kernels(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
             elif record.started_at > last.started_at:  # else cells that ran at the same time
                 kernel, last = kernel + 1, record
         yield kernel, record
+
+
+def _known_by(record: CellRecord) -> Hashable:
+    """By what a cell is known again when it runs again; None for one that never is."""
+    named = record.cell_id is not None or not record.source.startswith("%")
+    return (record.cell_id, record.source) if named else None
+
+
+def _grown(runs: list[CellRecord]) -> tuple[CellRecord, ...]:
+    """The last of a cell's runs, as many as grew, where most of them did."""
+    return max((_growing(runs, row) for row in _rows(runs[-1])), key=len)
 
 
 def _growing(runs: list[CellRecord], row: Hashable) -> tuple[CellRecord, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from traitlets import Bool, Enum, Instance, TraitError, Tuple, Unicode, Union, v
 from traitlets.config import Configurable
 
 from .budget import excesses, parse
+from .growth import Growth
 from .history import History
 from .live import Live, place_for
 from .log import Log
@@ -26,9 +28,11 @@ from .shell import CellEvents
 from .units import rounded_mb, truncated_mb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from .autopsy import Autopsy
     from .celllines import CellLines
-    from .records import Measurement
+    from .records import LineUsage, Measurement
     from .shell import Cell
 
 
@@ -105,6 +109,7 @@ class IPyGPULogger(Configurable):
         self._places: dict[str, str] = {}  # of earlier cells' lines, by file name
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
         self._autopsies: dict[Cell, Autopsy] = {}
+        self._growth = Growth.of(shell)
         self._live = Live(self._over_budget)
         self._said: set[str] = set()
 
@@ -194,6 +199,7 @@ class IPyGPULogger(Configurable):
             if self in self._shell.configurables:
                 self._shell.configurables.remove(self)
             self._live.close()
+            self._growth.close()
             self._machine.release()
             self._machine.close()
 
@@ -238,6 +244,8 @@ class IPyGPULogger(Configurable):
         """Create the GPU context before the cell could, if so wished."""
         if self.preload:
             machine().preload()
+        with self._explaining():
+            self._growth.refresh()
 
     def _settle(self) -> None:
         """Bring memory to rest, as far as the options say."""
@@ -251,6 +259,8 @@ class IPyGPULogger(Configurable):
                 self.stop()  # another cell came than the one that is to be measured
             return
         self._requests[cell] = request = request or Request()
+        with self._explaining():
+            self._growth.begin(cell)
         scope = Scope(
             reset_peaks=self.reset_peaks,
             all_devices=self.devices == "all",
@@ -315,26 +325,28 @@ class IPyGPULogger(Configurable):
             late = () if autopsy.complete else ("There was no time to find all who hold memory.",)
             verdict = autopsy.verdict(record.gpus)
             record = replace(record, out_of_memory=verdict, notes=(*record.notes, *late))
-        record = self._with_lines(record, cell)
+        lines = self._lines.pop(cell, None)
+        if lines is not None:
+            record = replace(record, lines=lines.result(), notes=(*record.notes, *lines.notes))
+        with self._explaining():
+            record = self._growth.end(cell, record, collected=self.gc_collect)
+            record = self._history.marked(record)
         record = replace(record, notes=(*record.notes, *self._over_budget(record)))
         self._history.append(record)
         self._keep(record)
         self._show(record, cell)
-        if request.lines:
-            self._show_lines(record)
+        if lines is not None and request.lines:
+            self._show_lines(lines.indented(record.lines))
         self._live.drop(cell)
         self._rest()
 
-    def _with_lines(self, record: CellRecord, cell: Cell) -> CellRecord:
-        """The record with what each line used, where that was measured."""
-        if cell not in self._lines:
-            return record
-        lines = self._lines.pop(cell)
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """A search for who holds memory, which may fail in any way and costs no cell its record."""
         try:
-            return replace(record, lines=lines.result(), notes=(*record.notes, *lines.notes))
-        except Exception as error:  # the cell's own numbers are worth more
-            self._say_once(f"ipygpulogger could not measure lines: {type(error).__name__}: {error}")
-            return record
+            yield
+        except Exception as error:
+            self._say_once(f"ipygpulogger could not tell who holds memory: {type(error).__name__}: {error}")
 
     def _rest(self) -> None:
         """The one cell to be measured is over."""
@@ -360,6 +372,7 @@ class IPyGPULogger(Configurable):
         """The cell's end will not be told: stop measuring it."""
         self._autopsies.pop(cell, None)
         self._requests.pop(cell, None)
+        self._growth.drop(cell)
         try:
             if cell in self._lines:
                 self._lines.pop(cell).stop()
@@ -411,17 +424,14 @@ class IPyGPULogger(Configurable):
             if not self._live.settle(cell, bundle):
                 display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
 
-    def _show_lines(self, record: CellRecord) -> None:
+    def _show_lines(self, lines: Sequence[LineUsage]) -> None:
         """The whole table; its notes stand in the report."""
         if self.report == "text":
-            print(lines_table.table(record.lines))
+            print(lines_table.table(lines))
         elif self.report == "rich":
             from IPython.display import display
 
-            bundle = {
-                "text/plain": lines_table.table(record.lines),
-                "text/html": lines_table.html(record.lines),
-            }
+            bundle = {"text/plain": lines_table.table(lines), "text/html": lines_table.html(lines)}
             display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
 
     def _say_if_no_gpu(self) -> None:

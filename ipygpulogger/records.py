@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from .units import MB, truncated_mb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
 DRIVER = "nvml"  # the backend of a device that no framework of this process uses
@@ -500,6 +500,20 @@ class CellRecord(Measurement):
             truncated_mb(gpu.used_bytes or 0) if gpu else 0,
             self.time_s,
         )
+
+
+def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
+    """The names that grew in every run of a cell, who grew most first; values in `Out` have one name."""
+    grown: list[dict[str, int]] = []
+    for record in runs:
+        sizes: dict[str, int] = {}
+        for owner in record.owners:
+            if owner.kind in ("variable", "output"):
+                name = "Out" if owner.kind == "output" else owner.name
+                sizes[name] = sizes.get(name, 0) + owner.size_bytes
+        grown.append(sizes)
+    every = set.intersection(*map(set, grown)) if grown else set()
+    return tuple(sorted(every, key=lambda name: (-sum(sizes[name] for sizes in grown), name)))
 
 
 @dataclass(frozen=True, slots=True)

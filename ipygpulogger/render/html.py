@@ -125,7 +125,7 @@ def _ladders(gpus: Sequence[DeviceUsage], room: int) -> str:
 
 
 def _sentences(measurement: Measurement, *, always: bool) -> Iterator[str]:
-    """How good the peaks are, the children, the owners."""
+    """How good the peaks are, the children."""
     usages: list[tuple[str, Usage]] = [("Gen", measurement.gen)]
     usages += [(device_name(gpu, measurement.gpus), gpu) for gpu in measurement.gpus if gpu.attributed]
     children = measurement.children
@@ -133,12 +133,6 @@ def _sentences(measurement: Measurement, *, always: bool) -> Iterator[str]:
         usages.append(("children", children))
         before, now = rounded_mb(children.before_bytes), rounded_mb(children.after_bytes)
         yield f"Children: {children.count}, before {before} MB, now {now} MB"
-    if isinstance(measurement, CellRecord) and measurement.owners:
-        held = (
-            f"{_clipped(owner.name, _NAME)} {rounded_mb(owner.size_bytes)} MB on {owner.device}"
-            for owner in measurement.owners
-        )
-        yield f"Held by: {', '.join(held)}"
     if always or children or any(usage.peak.quality != "exact" for _, usage in usages):
         yield f"Peaks in MB: {', '.join(f'{name} {_peak(usage.peak)}' for name, usage in usages)}"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..records import growing_names
 from ..units import MB, rounded_mb
 from .plot import device_key, named_devices
-from .text import outcome
+from .text import outcome, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
 _ROWS = 20  # cells
 _GROUPS = 5  # leak suspects
+_NAMES = 5  # that grew in one
 _RUNS = 6  # of one suspect
-_SOURCE = 40  # characters
+_LIKE = 1 + 1 / 16  # so many times the least the most may be, to be told as one figure
 _FIRST = {
     "peak": "the highest peak first",
     "consumed": "who consumed most first",
@@ -46,7 +48,7 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     if len(records) > _ROWS:
         lines.append(f"  and {len(records) - _ROWS:,} more")
     for words, found in worst:
-        told = (f"{_printable(record.label)}, {figure}" for record, figure in found)
+        told = (f"{printable(record.label)}, {figure}" for record, figure in found)
         lines.append(f"* {words}: {'; '.join(told)}")
     if suspects:
         lines.append("May leak: every run consumed more, and left more in use than the one before:")
@@ -92,10 +94,10 @@ def _worst(
 
 def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[str]:
     """A row for RAM, and one for each device; of several those where something happened, or most is used."""
-    ended = _printable(outcome(record))
+    ended = printable(outcome(record))
     fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
-    tail = f"{record.time_s:10.3f}s  {_printable(record.source)}{f'  ({ended})' if ended else ''}"
-    head = f"{mark:2}{_printable(record.label)}"
+    tail = f"{record.time_s:10.3f}s  {printable(record.source)}{f'  ({ended})' if ended else ''}"
+    head = f"{mark:2}{printable(record.label)}"
     for name, usage in _memories(record, names):
         figures = "n/a", "n/a", "n/a"
         if usage is not None:
@@ -116,13 +118,18 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Any, str]) -> str:
             grown.setdefault(name, []).append(usage.consumed_bytes if usage else 0)
     every = {name: sizes for name, sizes in grown.items() if len(sizes) == len(runs) and min(sizes) >= MB}
     told = every or dict([max(grown.items(), key=lambda item: sum(item[1]))])
-    labels = ", ".join(_printable(record.label) for record in runs[-_RUNS:])
-    earlier = f"{len(runs) - _RUNS} runs before, " if len(runs) > _RUNS else ""
-    growth = "; ".join(
-        ", ".join(f"{rounded_mb(size):+}" for size in sizes[-_RUNS:]) + f" {_where(name)}"
-        for name, sizes in told.items()
-    )
-    return f"{earlier}{labels} `{_printable(runs[-1].source)}`: {growth}"
+    growth = "; ".join(_growth(name, sizes) for name, sizes in told.items())
+    who = ", ".join(map(printable, growing_names(runs)[:_NAMES]))
+    return f"{named(runs[-1], ' ')}: {len(runs)} runs, {growth}{who and ': '}{who}"
+
+
+def _growth(name: str, sizes: Sequence[int]) -> str:
+    """By how much a suspect grew: one figure where all runs were alike, else the last few."""
+    where = "MB" if name == "RAM" else f"MB on {name}"
+    if max(sizes) <= min(sizes) * _LIKE:
+        return f"{rounded_mb(sum(sizes) // len(sizes)):+} {where} each"
+    earlier = "..., " if len(sizes) > _RUNS else ""
+    return f"{earlier}{', '.join(f'{rounded_mb(size):+}' for size in sizes[-_RUNS:])} {where}"
 
 
 def _peak(usage: Usage) -> str:
@@ -132,12 +139,6 @@ def _peak(usage: Usage) -> str:
 
 def _where(name: str) -> str:
     return "MB of RAM" if name == "RAM" else f"MB on {name}"
-
-
-def _printable(words: str) -> str:
-    """Foreign words as a terminal can show them, short."""
-    words = "".join(character if character.isprintable() else "?" for character in words)
-    return words if len(words) <= _SOURCE else words[: _SOURCE - 1] + "…"
 
 
 def comparison(found: Comparison) -> str:
@@ -160,9 +161,9 @@ def comparison(found: Comparison) -> str:
     return "\n".join(lines)
 
 
-def named(record: CellRecord) -> str:
+def named(record: CellRecord, between: str = ": ") -> str:
     """A cell as people know it: its number and its first line."""
-    return f"{_printable(record.label)}: {_printable(record.source)}"
+    return f"{printable(record.label)}{between}{printable(record.source)}"
 
 
 def _compared(pair: Pair) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import DRIVER, CellRecord
+from ..records import CPU, DRIVER, CellRecord
 from ..units import MB, rounded_mb
 from .lines import heaviest
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
         OutOfMemory,
         Owner,
         Peak,
-        RamUsage,
         Timeline,
         Usage,
     )
 
 _NAMED = 8  # owners
+_SHARED = 3  # other names of one
+_WORDS = 40  # characters of a foreign text
 _SCARCE = 0.05  # of a device's memory
 _LONG_S = 2.0  # the course of a shorter scope is not drawn
 
@@ -200,9 +201,50 @@ def outcome(measurement: Measurement) -> str:
 
 
 def sentences(measurement: Measurement) -> tuple[str, ...]:
-    """What is said below the figures: the heaviest line, where lines were measured, and the notes."""
+    """What is said below the figures: who grew, the heaviest line where lines were measured, the notes."""
     line = heaviest(measurement.lines) if isinstance(measurement, CellRecord) else ""
-    return (*([line] if line else []), *measurement.notes)
+    return (*filter(None, [grew(measurement), line]), *measurement.notes)
+
+
+def grew(measurement: Measurement) -> str:
+    """The names that account for what a cell consumed, and what they leave unexplained; empty if nothing."""
+    if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
+        return ""
+    owners, unexplained = measurement.owners, dict(measurement.unexplained)
+    named = [_grew(owner) for owner in owners[:_NAMED]]
+    for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
+        more = [owner.size_bytes for owner in owners[_NAMED:] if owner.device == device]
+        named.append(f"{len(more)} more {_sized(sum(more), device)}")
+    rest = [
+        f"{_sized(size_bytes, device)} unexplained"
+        for device, size_bytes in unexplained.items()
+        if size_bytes > 0
+    ]
+    old = [
+        f"{_sized(-size_bytes, device)} of it in no new memory"
+        for device, size_bytes in unexplained.items()
+        if size_bytes < 0
+    ]
+    says = "; ".join([*([", ".join(named)] if named else []), *rest, *old])
+    return f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
+
+
+def _grew(owner: Owner) -> str:
+    shared = [printable(name) for name in owner.shared[:_SHARED]]
+    if len(owner.shared) > _SHARED:
+        shared.append(f"{len(owner.shared) - _SHARED} more")
+    also = f" (also {', '.join(shared)})" if shared else ""
+    return f"{printable(owner.name)} {_sized(owner.size_bytes, owner.device)}{also}"
+
+
+def _sized(size_bytes: int, device: str) -> str:
+    return f"{rounded_mb(size_bytes)} MB" + ("" if device == CPU else f" ({device})")
+
+
+def printable(words: str) -> str:
+    """Foreign words as a terminal can show them, short."""
+    words = "".join(character if character.isprintable() else "?" for character in words)
+    return words if len(words) <= _WORDS else words[: _WORDS - 1] + "…"
 
 
 def diagnoses(found: Sequence[Diagnosis]) -> str:
@@ -283,8 +325,8 @@ def _peak_remark(peak: Peak) -> str:
 
 def _ram_remarks(measurement: Measurement) -> tuple[str, ...]:
     remarks = []
-    if kept := _kept_bytes(measurement.gen):
-        remarks.append(f"({rounded_mb(kept)} MB kept by malloc)")
+    if (kept_bytes := measurement.gen.kept_of_consumed_bytes) >= MB:
+        remarks.append(f"({rounded_mb(kept_bytes)} MB kept by malloc)")
     if measurement.children:
         remarks.append(_children_remark(measurement.children))
     pinned = measurement.pinned
@@ -307,12 +349,6 @@ def _children_remark(children: ChildrenUsage) -> str:
     hi_mb = rounded_mb(children.peak.hi_bytes)
     peak = str(lo_mb) if lo_mb == hi_mb else f"{lo_mb}-{hi_mb}"
     return f"({now}, peak {peak} MB)"
-
-
-def _kept_bytes(gen: RamUsage) -> int:
-    """The part of what a scope consumed that is freed memory malloc did not give back."""
-    kept_bytes = min(gen.newly_kept_bytes, gen.consumed_bytes - gen.newly_in_use_bytes)
-    return kept_bytes if kept_bytes >= MB else 0
 
 
 def _joined(*remarks: str) -> str:

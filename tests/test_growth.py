@@ -1,0 +1,440 @@
+"""What grew in a cell: the names and sizes are those of a model that knows who holds what."""
+
+import weakref
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from memory import MB
+
+from ipygpulogger.growth import Growth
+from ipygpulogger.records import CellRecord, DeviceUsage, Heap, Owner, Peak, RamUsage, notable
+
+BEGIN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
+
+
+class Found(NamedTuple):
+    owners: tuple
+    complete: bool
+    blocks: dict
+    cut_short: frozenset
+
+
+class Block:
+    """A block of memory: an address, which the allocator uses again, and a size."""
+
+    def __init__(self, number, address, size_mb, device):
+        self.number = number
+        self.address, self.size_bytes, self.device = address, int(size_mb * MB), device
+
+
+class World:
+    """A shell's names, what they hold, and an allocator; the truth about all of it.
+
+    Args:
+        reuse: Whether the allocator uses addresses again.
+    """
+
+    def __init__(self, *, reuse=True):
+        self.names, self.live, self.reuse = {}, {}, reuse
+        self.hidden, self.base, self.given = [], 100 * MB, 0
+        self.cut_short = frozenset()
+        self.walks = 0
+        self.growth = Growth(self.find, self.used, self.bound)
+
+    def block(self, size_mb, device="cpu"):
+        """The lowest free address is used, as allocators do."""
+        taken = {block.address for block in self.blocks().values()}
+        address = next(i for i in range(len(taken) + 1) if i not in taken) if self.reuse else self.given
+        self.given += 1
+        block = Block(self.given, address, size_mb, device)
+        self.live[block.number] = weakref.ref(block)
+        return block
+
+    def holders(self):
+        found = {}
+        for name, blocks in self.names.items():
+            for block in blocks:
+                found.setdefault(block.address, (block, []))[1].append(name)
+        return found
+
+    def find(self):
+        self.walks += 1
+        blocks, shared = {}, {}
+        for address, (block, names) in self.holders().items():
+            first, *rest = dict.fromkeys(names)
+            if first in self.cut_short:
+                continue
+            key = first, block.device, "variable"
+            blocks.setdefault(key, {})[address] = block.size_bytes
+            shared.setdefault(key, {}).update(dict.fromkeys(rest))
+        owners = tuple(
+            Owner(name, sum(sizes.values()), device, kind, tuple(shared[name, device, kind]))
+            for (name, device, kind), sizes in blocks.items()
+        )
+        return Found(owners, not self.cut_short, blocks, self.cut_short)
+
+    def blocks(self):
+        alive = [block for ref in self.live.values() if (block := ref()) is not None]
+        return {block.number: block for block in alive}
+
+    def used(self):
+        found = {"cpu": self.base, "cuda:0": 0}
+        for block in self.blocks().values():
+            found[block.device] += block.size_bytes
+        return found
+
+    def bound(self):
+        return {name: id(value) for name, value in self.names.items()}
+
+    def cell(self, *steps, collected=True):
+        """The record of a cell that does this."""
+        self.growth.refresh()
+        before = self.used()
+        self.growth.begin("cell")
+        for step in steps:
+            step()
+        return self.growth.end("cell", record(before, self.used()), collected=collected)
+
+
+def record(before, after, **more):
+    gpus = ()
+    if after.get("cuda:0") or before.get("cuda:0"):
+        used = after["cuda:0"]
+        gpus = (
+            DeviceUsage(
+                before["cuda:0"], used, Peak(used, used, "exact"), index=0, name="Sim", used_bytes=used
+            ),
+        )
+    ram = RamUsage(before["cpu"], after["cpu"], Peak(after["cpu"], after["cpu"], "exact"))
+    fields = {
+        "label": "In [1]",
+        "started_at": BEGIN,
+        "time_s": 1.0,
+        "execution_count": 1,
+        "cell_id": None,
+        "source": "x",
+        "status": "ok",
+    } | more
+    return CellRecord(gen=ram, gpus=gpus, **fields)
+
+
+def grew(found):
+    return {(owner.name, owner.device): owner.size_bytes / MB for owner in found.owners}
+
+
+@pytest.fixture(params=[True, False], ids=["addresses used again", "new addresses"])
+def world(request):
+    return World(reuse=request.param)
+
+
+def bind(world, name, *sizes, device="cpu"):
+    def step():
+        world.names[name] = [world.block(size, device) for size in sizes]
+
+    return step
+
+
+def append(world, name, size, device="cpu"):
+    return lambda: world.names[name].append(world.block(size, device))
+
+
+def rename(world, name, other):
+    def step():
+        world.names[other] = world.names.pop(name)
+
+    return step
+
+
+def alias(world, name, other):
+    def step():
+        world.names[other] = world.names[name]
+
+    return step
+
+
+def delete(world, name):
+    return lambda: world.names.pop(name)
+
+
+def test_names_and_sizes_largest_first(world):
+    """What a cell binds is named with its size and device; what it deletes again never is."""
+    found = world.cell(
+        bind(world, "df", 20),
+        bind(world, "tmp", 300),
+        delete(world, "tmp"),
+        bind(world, "model", 900, device="cuda:0"),
+    )
+    assert found.owners == (
+        Owner("model", 900 * MB, "cuda:0", "variable"),
+        Owner("df", 20 * MB, "cpu", "variable"),
+    )
+    assert found.owners_complete
+    assert found.unexplained == ()
+
+
+def test_a_cell_that_consumes_next_to_nothing_is_not_looked_at(world):
+    """At most 1 MB, or at most 1 % of what is used: no walk, no owners."""
+    world.cell()
+    walks = world.walks
+    assert world.cell(bind(world, "a", 1)).owners == ()
+    assert world.cell().owners == ()
+    assert world.walks == walks
+
+
+def test_each_memory_is_judged_by_itself(world):
+    """Where the device grew and RAM did not, names on the device alone are told."""
+    world.cell(bind(world, "a", 50), bind(world, "b", 50, device="cuda:0"))
+    found = world.cell(append(world, "b", 50, device="cuda:0"), append(world, "a", 1))
+    assert grew(found) == {("b", "cuda:0"): 50}
+
+
+def test_growth_is_what_came_not_what_is_there(world):
+    """Appending 30 MB to 50 MB is 30 MB of growth."""
+    world.cell(bind(world, "losses", 50))
+    assert grew(world.cell(append(world, "losses", 30))) == {("losses", "cpu"): 30}
+
+
+def test_renames_and_aliases_grow_nothing(world):
+    """b = a; del a: b holds what a held, and nobody grew."""
+    world.cell(bind(world, "a", 50), bind(world, "c", 20))
+    found = world.cell(rename(world, "a", "b"), alias(world, "c", "view"), bind(world, "x", 10))
+    assert grew(found) == {("x", "cpu"): 10}
+
+
+def test_who_shrank_or_was_rebound_to_the_same_size_is_no_owner(world):
+    """Rebinding sets off what went against what came."""
+    world.cell(bind(world, "same", 50), bind(world, "less", 50), bind(world, "more", 50))
+    steps = bind(world, "same", 50), bind(world, "less", 40), bind(world, "more", 80)
+    assert grew(world.cell(*steps)) == {("more", "cpu"): 30}
+
+
+def test_the_old_block_that_an_alias_keeps_is_not_set_off():
+    """a is bound anew while b keeps the old block: a accounts for all of what came."""
+    world = World(reuse=False)
+    world.cell(bind(world, "a", 50), alias(world, "a", "b"))
+    found = world.cell(bind(world, "a", 50))
+    assert grew(found) == {("a", "cpu"): 50}
+
+
+def test_what_went_is_set_off_in_every_name_that_held_it():
+    """a and b share a block; a is deleted and b bound to a new one of that size: b is no larger."""
+    world = World(reuse=False)
+    world.cell(bind(world, "a", 50), alias(world, "a", "b"))
+    found = world.cell(delete(world, "a"), bind(world, "b", 50), bind(world, "c", 20))
+    assert grew(found) == {("c", "cpu"): 20}
+    assert found.unexplained == ()
+
+
+def test_a_block_just_like_the_old_one_in_its_place():
+    """At a deleted name's address, of its size: it needed no new memory and counts as the old one."""
+    world = World(reuse=True)
+    world.cell(bind(world, "a", 50))
+    found = world.cell(delete(world, "a"), bind(world, "b", 50), bind(world, "c", 20))
+    assert grew(found) == {("c", "cpu"): 20}
+    assert found.unexplained == ()
+
+
+def test_another_block_at_an_old_address_is_new():
+    """Of another size it is none that was there."""
+    world = World(reuse=True)
+    world.cell(bind(world, "a", 50))
+    found = world.cell(delete(world, "a"), bind(world, "b", 90))
+    assert grew(found) == {("b", "cpu"): 90}
+
+
+def test_what_no_name_holds_is_unexplained(world):
+    """12 MB in a library's own cache: neither named nor forgotten, whatever names gave back meanwhile."""
+    hidden = []
+    found = world.cell(bind(world, "weights", 50), lambda: hidden.append(world.block(12)))
+    assert found.unexplained == (("cpu", 12 * MB),)
+    found = world.cell(
+        delete(world, "weights"), bind(world, "x", 150), lambda: hidden.append(world.block(40))
+    )
+    assert grew(found) == {("x", "cpu"): 150}
+    assert found.unexplained == (("cpu", 40 * MB),)
+
+
+def test_what_needed_no_new_memory_is_said(world):
+    """A name that holds more than the process consumed has not touched it all, or took over what was free."""
+    world.growth.refresh()
+    world.growth.begin(1)
+    before = world.used()
+    bind(world, "x", 300)()
+    found = world.growth.end(1, record(before, {"cpu": before["cpu"] + 100 * MB}), collected=True)
+    assert grew(found) == {("x", "cpu"): 300}
+    assert found.unexplained == (("cpu", -200 * MB),)
+
+
+def test_what_malloc_keeps_needs_no_name():
+    """Freed memory that malloc kept is told apart already; it is not unexplained."""
+    ram = RamUsage(
+        100 * MB, 180 * MB, Peak(180 * MB, 180 * MB, "exact"), Heap(50 * MB, 0), Heap(80 * MB, 50 * MB)
+    )
+    found = CellRecord(
+        label="In [1]",
+        started_at=BEGIN,
+        time_s=1.0,
+        gen=ram,
+        execution_count=1,
+        cell_id=None,
+        source="",
+        status="ok",
+    )
+    assert found.grown() == {"cpu": 30 * MB}
+
+
+def test_a_search_cut_short_says_so(world):
+    """What was found is named, what was not is unexplained, and the record says that there was no time."""
+    world.cell(bind(world, "a", 50), bind(world, "huge", 70))
+    world.cut_short = frozenset(["huge"])
+    found = world.cell(bind(world, "b", 20), append(world, "huge", 30))
+    assert grew(found) == {("b", "cpu"): 20}
+    assert found.unexplained == (("cpu", 30 * MB),)
+    assert not found.owners_complete
+
+
+def test_without_a_whole_baseline_only_names_that_were_seen_or_bound_count(world):
+    """A name that the first walk had no time for may have held its memory before; its growth is unknown."""
+    bind(world, "huge", 70)()
+    bind(world, "seen", 5)()
+    world.cut_short = frozenset(["huge"])
+    world.growth.refresh()
+    world.cut_short = frozenset()
+    found = world.cell(bind(world, "new", 50), append(world, "huge", 30), append(world, "seen", 40))
+    assert grew(found) == {("new", "cpu"): 50, ("seen", "cpu"): 40}
+    assert found.unexplained == (("cpu", 30 * MB),)
+    assert not found.owners_complete
+
+
+def test_without_a_whole_baseline_nothing_is_named_that_exceeds_what_was_consumed(world):
+    """x = huge binds a name to memory that may have been there: it is not told as growth."""
+    bind(world, "huge", 70)()
+    world.cut_short = frozenset(["huge"])
+    world.growth.refresh()
+    world.cut_short = frozenset()
+    found = world.cell(rename(world, "huge", "x"), bind(world, "new", 50))
+    assert found.owners == ()
+    assert found.unexplained == (("cpu", 50 * MB),)
+
+
+def test_what_moves_between_cells_is_nobody_s(world):
+    """A thread appends 90 MB between two cells: the second cell is not told to have done it."""
+    world.cell(bind(world, "log", 10))
+    append(world, "log", 90)()
+    assert grew(world.cell(bind(world, "x", 20))) == {("x", "cpu"): 20}
+
+
+def test_a_cell_that_only_swaps_leaves_no_stale_baseline(world):
+    """100 MB go and 101 MB come in one cell; the next cell is not told to have done it."""
+    world.cell(bind(world, "a", 100), bind(world, "log"))
+    assert world.cell(delete(world, "a"), append(world, "log", 101)).owners == ()
+    assert grew(world.cell(bind(world, "x", 20))) == {("x", "cpu"): 20}
+
+
+def test_nested_and_overlapping_cells(world):
+    """Each cell has the growth since its own beginning."""
+    world.growth.refresh()
+    start = world.used()
+    world.growth.begin("outer")
+    bind(world, "a", 30)()
+    world.growth.refresh()
+    middle = world.used()
+    world.growth.begin("inner")
+    bind(world, "b", 40)()
+    inner = world.growth.end("inner", record(middle, world.used()), collected=True)
+    bind(world, "c", 50)()
+    outer = world.growth.end("outer", record(start, world.used()), collected=True)
+    assert grew(inner) == {("b", "cpu"): 40}
+    assert grew(outer) == {("a", "cpu"): 30, ("b", "cpu"): 40, ("c", "cpu"): 50}
+
+
+def test_many_small_names_are_added_up(world):
+    """A hundred names of half a megabyte account for 50 MB together."""
+    steps = [bind(world, "large", 10)]
+    steps += [bind(world, f"n{i}", 0.5) for i in range(100)]
+    found = world.cell(*steps)
+    assert [(owner.name, owner.size_bytes) for owner in found.owners] == [
+        ("large", 10 * MB),
+        ("100 smaller names", 50 * MB),
+    ]
+    assert found.unexplained == ()
+
+
+def test_nothing_of_the_user_s_is_kept_alive(world):
+    """After a walk a deleted block dies at once; after `close` nothing is kept at all."""
+    world.cell(bind(world, "a", 50))
+    alive = weakref.ref(world.names["a"][0])
+    world.names.clear()
+    assert alive() is None
+    world.growth.close()
+    assert world.growth._last is None
+    assert world.growth._before == {}
+
+
+# -- any program -----------------------------------------------------------------------------------
+
+NAMES = st.sampled_from("abcd")
+SIZES = st.integers(3, 90)
+DEVICES = st.sampled_from(["cpu", "cuda:0"])
+STEPS = st.one_of(
+    st.tuples(st.just("bind"), NAMES, SIZES, DEVICES),
+    st.tuples(st.just("append"), NAMES, SIZES, DEVICES),
+    st.tuples(st.just("pop"), NAMES),
+    st.tuples(st.just("del"), NAMES),
+    st.tuples(st.just("rename"), NAMES, NAMES),
+    st.tuples(st.just("alias"), NAMES, NAMES),
+    st.tuples(st.just("copy"), NAMES, NAMES),
+    st.tuples(st.just("hide"), SIZES, DEVICES),
+)
+PROGRAMS = st.lists(st.lists(STEPS, max_size=5), min_size=1, max_size=4)
+
+
+def play(world, verb, *words):
+    names = world.names
+    if verb == "bind":
+        bind(world, words[0], words[1], device=words[2])()
+    elif verb == "hide":
+        world.hidden.append(world.block(*words))
+    elif words[0] in names:
+        {
+            "append": append,
+            "pop": lambda _, name: lambda: names[name][:1] and names[name].pop(0),
+            "del": delete,
+            "rename": rename,
+            "alias": alias,
+            "copy": lambda _, name, other: lambda: names.update({other: list(names[name])}),
+        }[verb](world, *words)()
+
+
+@given(PROGRAMS, st.booleans())
+@example([[("bind", "a", 50, "cpu")], [("alias", "a", "b"), ("bind", "a", 50, "cpu")]], False)
+@settings(max_examples=300, deadline=None)
+def test_any_program(program, reuse):
+    """The owners are names that hold new blocks; with what no name holds they add up to what was consumed."""
+    world = World(reuse=reuse)
+    for cell in program:
+        was, used, hidden = set(world.blocks()), world.used(), len(world.hidden)
+        held = {name: {block.number for block in blocks} for name, blocks in world.names.items()}
+        found = world.cell(*[lambda step=step: play(world, *step) for step in cell])
+        now, left = world.used(), set(world.blocks())
+        for device in ("cpu", "cuda:0"):
+            owners = {o.name: o.size_bytes for o in found.owners if o.device == device}
+            if not notable(now[device] - used[device], now[device]):
+                assert not owners
+                continue
+            came = {
+                name: {b.number: b.size_bytes for b in blocks if b.number not in was and b.device == device}
+                for name, blocks in world.names.items()
+            }
+            for name, size_bytes in owners.items():
+                assert size_bytes <= sum(came[name].values())
+            hidden_bytes = sum(b.size_bytes for b in world.hidden[hidden:] if b.device == device)
+            told = dict(found.unexplained).get(device, 0)
+            assert told == hidden_bytes or (not told and not notable(hidden_bytes, now[device]))
+            for name, blocks in came.items():
+                alone = not any(blocks.keys() & others.keys() for n, others in came.items() if n != name)
+                if alone and not reuse and held.get(name, set()) <= left:
+                    assert owners.get(name, 0) == sum(blocks.values())
