@@ -18,6 +18,7 @@ from .holdings import ALLOCATED
 from .machine import machine
 from .records import CPU, CellRecord, Owner, notable
 from .sources import Unavailable
+from .sources.host import Host
 from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ Named = tuple[str, str]  # a name and a device
 
 _BUDGET_S = 0.02  # of a walk
 _OWNERS = 16  # in a record
+_host = Host()
 
 
 class Claim(NamedTuple):
@@ -271,7 +273,7 @@ def _is_stale(stand: Stand, used: Mapping[str, int], bound: Mapping[str, int]) -
 
 
 def _holdings() -> Holdings:
-    return [framework.holding for framework in machine().frameworks]
+    return [*(framework.holding for framework in machine().frameworks), _host.holding]
 
 
 def _in_use() -> dict[str, int]:

@@ -221,7 +221,7 @@ def grew(measurement: Measurement) -> str:
         if size_bytes > 0
     ]
     old = [
-        f"{_sized(-size_bytes, device)} of it in no new memory"
+        f"{_sized(-size_bytes, device)} of that took no new memory"
         for device, size_bytes in unexplained.items()
         if size_bytes < 0
     ]
