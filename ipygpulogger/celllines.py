@@ -22,7 +22,7 @@ from .lines import Lines
 from .request import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import FrameType
 
     from .records import LineUsage
@@ -48,6 +48,7 @@ class CellLines:
         self._shell, self._cell, self._earlier = shell, cell, earlier
         self._info, self._written = cell.info, _lines(cell.raw)
         self._above: dict[str, int | None] = {}  # by file: lines of the cell above it; None: elsewhere
+        self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines above that
         self._timed: set[CodeType] = set()
         self._lines = Lines(self._wants, reset_peaks=reset_peaks)
 
@@ -68,19 +69,32 @@ class CellLines:
     @property
     def notes(self) -> tuple[str, ...]:
         """What could not be measured, and why."""
-        return self._lines.notes
+        return self._lines.notes_of(self._place_of)
 
     def result(self) -> tuple[LineUsage, ...]:
         """What each line used; once the cell has ended and knows its number."""
         self._earlier |= dict.fromkeys(self._above, self._cell.label)
-        straight = all(map(self._straight, self._above))
-        found = self._lines.result(self._place_of)
         return tuple(
-            replace(line, source=self._written[line.lineno - 1])
-            if straight and not line.place and line.lineno <= len(self._written)
-            else line
-            for line in found
+            line if (text := self._text(line)) is None else replace(line, source=text.strip())
+            for line in self._lines.result(self._place_of)
         )
+
+    def indented(self, lines: Iterable[LineUsage]) -> list[LineUsage]:
+        """The same lines, each indented as it is where it stands."""
+        found = []
+        for line in lines:
+            text = self._text(line)
+            if text is None:
+                file, above = self._files[line.place]
+                text = linecache.getline(file, line.lineno - above)
+            found.append(replace(line, source=text.rstrip()) if text.strip() == line.source else line)
+        return found
+
+    def _text(self, line: LineUsage) -> str | None:
+        """The cell's own line as the user wrote it; None of others, and where IPython changed the lines."""
+        if line.place or line.lineno > len(self._written) or not all(map(self._straight, self._above)):
+            return None
+        return self._written[line.lineno - 1]
 
     # -- which code is a cell's, and where it stands ---------------------------------------------
 
@@ -102,9 +116,9 @@ class CellLines:
         return file in self._above
 
     def _is_a_cells(self, file: str) -> bool:
-        known = getattr(self._shell.compile, "_filename_map", None)
+        known: Any = getattr(self._shell.compile, "_filename_map", None)
         if known is None:  # before IPython 8
-            known = getattr(linecache, "_ipython_cache", ())
+            known = getattr(linecache, "_ipython_cache", {})
         return file in known
 
     def _within(self, lines: list[str], above: int) -> int | None:
@@ -113,16 +127,20 @@ class CellLines:
         return start + above if lines and self._written[-len(lines) :] == lines else None
 
     def _place_of(self, file: str) -> tuple[str, int]:
+        place, above = self._place(file), self._above.get(file) or 0
+        self._files[place] = file, above
+        return place, above
+
+    def _place(self, file: str) -> str:
         if file in self._above:
-            above = self._above[file]
-            return ("", above) if above is not None else (f"nested in {self._cell.label}", 0)
+            return "" if self._above[file] is not None else f"nested in {self._cell.label}"
         if file in self._earlier:
-            return self._earlier[file], 0
+            return self._earlier[file]
         number = getattr(self._shell.compile, "_filename_map", {}).get(file)
         if number is None:
             found = _NUMBERED.match(file)
             number = found and found[1]
-        return f"In [{number}]" if number else "an earlier cell", 0
+        return f"In [{number}]" if number else "an earlier cell"
 
     def _straight(self, file: str) -> bool:
         """Whether the code has the same lines as the text: not so where a magic went over several."""

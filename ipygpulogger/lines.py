@@ -87,7 +87,7 @@ class Lines:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not measured as it should be, and why, in plain sentences; lines as their files count them."""
+        """What is not measured as it should be, and why; lines are numbered as in their files."""
         return self.notes_of(lambda _: ("", 0))
 
     def notes_of(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[str, ...]:
@@ -116,6 +116,7 @@ class Lines:
                         self._gauges.gpus(row),
                         place,
                         row.complete,
+                        self._gauges.risen(row),
                     )
                 )
         return tuple(sorted(found, key=lambda line: (line.place, line.lineno)))
@@ -142,7 +143,7 @@ class Lines:
         return self._rows.get(key) or self._rows.setdefault(key, Row())
 
     def _repair(self) -> None:
-        """A signal's exception may have cut short what we were at: count again who runs, and who holds what."""
+        """A signal's exception may have cut short what we did: count again who runs and who holds."""
         now_s = tracing.now_s()
         visits = [visit for code in self._codes for visit in tuple(code.visits.values())]
         running = [visit.row for visit in visits if visit.row is not None]

@@ -13,6 +13,7 @@ from traitlets import Bool, Enum, Instance, TraitError, Tuple, Unicode, Union, v
 from traitlets.config import Configurable
 
 from .budget import excesses, parse
+from .celllines import CellLines
 from .growth import Growth
 from .history import History
 from .live import Live, place_for
@@ -25,13 +26,13 @@ from .request import Request, request_of
 from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
+from .tracing import spent
 from .units import rounded_mb, truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .autopsy import Autopsy
-    from .celllines import CellLines
     from .records import LineUsage, Measurement
     from .shell import Cell
 
@@ -103,7 +104,7 @@ class IPyGPULogger(Configurable):
         self._running = False
         self._machine = machine()
         self._history = History()
-        self._scopes: dict[Cell, tuple[Scope, float]] = {}  # with the cell's `hooks_s` at its opening
+        self._scopes: dict[Cell, tuple[Scope, float]] = {}  # with what we cost it before it opened
         self._requests: dict[Cell, Request] = {}
         self._lines: dict[Cell, CellLines] = {}
         self._places: dict[str, str] = {}  # of earlier cells' lines, by file name
@@ -266,13 +267,11 @@ class IPyGPULogger(Configurable):
             all_devices=self.devices == "all",
             metrics=self.metrics,
         )
-        self._scopes[cell] = scope, cell.hooks_s
+        self._scopes[cell] = scope, _ours_s(cell)
         place = None if cell.nested else place_for(self._shell, self.report)
         if place is not None:
             self._live.begin(cell, scope, place)
         if self.lines or request.lines:
-            from .celllines import CellLines  # few cells are measured by the line
-
             lines = CellLines(self._shell, cell, self._places, reset_peaks=self.reset_peaks)
             self._lines[cell] = lines
             lines.start()
@@ -281,13 +280,11 @@ class IPyGPULogger(Configurable):
     def _end(self, cell: Cell) -> None:
         """The cell has ended: stop the clock and fix the peaks."""
         if cell in self._scopes:
-            scope, hooks_s = self._scopes[cell]
+            scope, ours_s = self._scopes[cell]
             scope.close()
-            scope.time_s -= cell.hooks_s - hooks_s
+            scope.time_s = max(0.0, scope.time_s - (_ours_s(cell) - ours_s))
             if cell in self._lines:
-                lines = self._lines[cell]
-                lines.stop()
-                scope.time_s = max(0.0, scope.time_s - lines.overhead_s)
+                self._lines[cell].stop()
             self._live.end(cell)
 
     def _died(self, cell: Cell) -> None:
@@ -443,6 +440,11 @@ class IPyGPULogger(Configurable):
         if sentence not in self._said:
             self._said.add(sentence)
             print(sentence, file=sys.stderr)
+
+
+def _ours_s(cell: Cell) -> float:
+    """What of a cell's time so far is ours: the hooks of cells nested in it, the tracing of lines."""
+    return cell.hooks_s + spent().s
 
 
 def _log_at(path: Any) -> Log | None:

@@ -41,6 +41,7 @@ class GpulogMagics(Magics):
 
     def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
         super().__init__(shell)
+        self.shell: Any  # never None from here on
         self.logger = logger
         self.first_line = _FirstLine(logger)
         self.listen()

@@ -318,6 +318,9 @@ class LineUsage:
         gpus: The devices on which it moved anything: the allocators' memory there.
         place: Where the line stands: "" in the cell itself, else "In [3]" or a file's name.
         complete: Whether its memory was read at every hit; False where that would have been too slow.
+        risen: By device ("cpu" for general RAM), from the lowest beginning of its runs to their highest
+            moment: at no time can all its runs together have held more. What a loop gives back between
+            them counts again and again in `consumed_bytes`, and not here.
     """
 
     lineno: int
@@ -328,6 +331,7 @@ class LineUsage:
     gpus: tuple[DeviceUsage, ...] = ()
     place: str = ""
     complete: bool = True
+    risen: Sizes = ()
 
 
 def notable(moved_bytes: int, used_bytes: int) -> bool:

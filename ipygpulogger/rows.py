@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from .records import DeviceUsage, Peak, Usage
+from .records import CPU, DeviceUsage, Peak, Usage
 from .sources import Unavailable
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .devicewatch import DeviceWatch
     from .machine import Machine
     from .peaks import Interval, PeakOwner
+    from .records import Sizes
     from .sources import Device
 
 
@@ -38,21 +39,34 @@ class _Gauge:
 class _Sum:
     """One counter in one line: over its visits so far, and over the one that is open."""
 
-    __slots__ = ("before_bytes", "consumed_bytes", "first_bytes", "hi", "lo", "peaked_hi", "peaked_lo")
+    __slots__ = (
+        "before_bytes",
+        "consumed_bytes",
+        "first_bytes",
+        "hi",
+        "highest_bytes",
+        "lo",
+        "lowest_bytes",
+        "peaked_hi",
+        "peaked_lo",
+    )
 
     def __init__(self, first_bytes: int) -> None:
         self.first_bytes = first_bytes
         self.consumed_bytes = self.peaked_lo = 0
         self.peaked_hi: float = 0  # infinite where nothing bounds it
+        self.lowest_bytes = self.highest_bytes = first_bytes
         self.begin(first_bytes)
 
     def begin(self, now_bytes: int) -> None:
         self.before_bytes = self.lo = now_bytes
         self.hi: float = now_bytes
+        self.lowest_bytes = min(self.lowest_bytes, now_bytes)
 
     def end(self, now_bytes: int) -> None:
         ends_bytes = max(self.before_bytes, now_bytes)
         self.consumed_bytes += now_bytes - self.before_bytes
+        self.highest_bytes = max(self.highest_bytes, self.lo)
         self.peaked_lo = max(self.peaked_lo, self.lo - ends_bytes)
         self.peaked_hi = max(self.peaked_hi, self.hi - ends_bytes)
 
@@ -154,7 +168,7 @@ class Gauges:
         self._machine.leave(self)
 
     def hold(self, visit: Holder, row: Row | None) -> None:
-        """A boundary: from here on what this visit uses is that line's, a new interval even if it was before."""
+        """A boundary: from here on what this visit uses is that line's, even if it was before."""
         with self._lock:
             self._lap()
             held, visit.held = visit.held, row
@@ -248,6 +262,14 @@ class Gauges:
             _on_device(device, one.usage(precision_bytes, complete=row.complete))
             for _, (device, one, precision_bytes) in sorted(found.items())
         )
+
+    def risen(self, row: Row) -> Sizes:
+        """By device, from the lowest beginning of a line's visits to their highest moment."""
+        found: dict[str, int] = {}
+        for gauge, one in zip(self._gauges, row.sums, strict=False):
+            name = CPU if gauge.device is None else "{}:{}".format(*gauge.device.key)
+            found[name] = found.get(name, 0) + one.highest_bytes - one.lowest_bytes
+        return tuple((name, size_bytes) for name, size_bytes in found.items() if size_bytes)
 
     # -- what the machine asks of whoever measures ------------------------------------------------
 

@@ -130,6 +130,7 @@ def records(**fixed):
                     st.just(()) | devices(0, attributed=True).map(lambda gpu: (gpu,)),
                     st.sampled_from(["", "In [3]"]) | TEXTS,
                     st.booleans(),
+                    st.lists(st.tuples(st.sampled_from(["cpu", "cuda:0"]), SIZES), max_size=2).map(tuple),
                 ),
                 max_size=3,
             ).map(tuple),

@@ -6,6 +6,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..records import CPU
 from ..units import MB, rounded_mb
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 72  # characters of a source line
 _UNKNOWN = "n/a"
-_AT_LEAST = "+: at least so much, where a peak is not exact."
+_AT_LEAST = "+: at least so much."
+_PARTLY = "*: of a part of its hits; n/a where those moved nothing."
 
 _Device = tuple[str, int]  # backend and index; of general RAM:
 _RAM: _Device = "", -1
@@ -95,13 +97,14 @@ def heaviest(lines: Sequence[LineUsage]) -> str:
     assert usage is not None
     consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
     at_least = "at least " if usage.peak.hi_bytes is None else ""
+    ran = f"{line.hits} hits, " if line.hits > 1 else ""
     figures = [f"{consumed:+} MB"] if consumed else []
     figures += [f"peaked {at_least}{peaked} MB"] if peaked else []
     where = f" of {line.place}" if line.place else ""
     ((name),) = _names([device])
     return (
         f"heaviest line {line.lineno}{where}: {_clipped(line.source.strip())}"
-        f"  {', '.join(figures)} {'of' if device == _RAM else 'on'} {name} ({line.time_s:.2f} s)"
+        f"  {', '.join(figures)} {'of' if device == _RAM else 'on'} {name} ({ran}{line.time_s:.2f} s)"
     )
 
 
@@ -111,10 +114,10 @@ def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
     A line and the one it calls have the same memory: of those that are equal to a megabyte, it is the one
     that took the least time, for a call takes longer than what is called.
     """
-    needs = {
-        device: [(_need_bytes(usage), line) for line in lines if (usage := _usage(line, device))]
-        for device in _devices(lines)
-    }
+    needs: dict[_Device, list[tuple[int, LineUsage]]] = {}
+    for device in _devices(lines):
+        used = ((line, _usage(line, device)) for line in lines)
+        needs[device] = [(_need_bytes(line, usage, device), line) for line, usage in used if usage]
     most_bytes = max((size for found in needs.values() for size, _ in found), default=0)
     if most_bytes < MB:
         return None
@@ -125,14 +128,15 @@ def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
     return None
 
 
-def _need_bytes(usage: Usage) -> int:
-    return max(0, usage.consumed_bytes) + usage.peaked_bytes
+def _need_bytes(line: LineUsage, usage: Usage, device: _Device) -> int:
+    """How much it held at once, at most: what is given back between its runs counts once."""
+    name = CPU if device == _RAM else f"{device[0]}:{device[1]}"
+    in_all_bytes = max(0, usage.consumed_bytes) + usage.peaked_bytes
+    return min(in_all_bytes, dict(line.risen).get(name, in_all_bytes))
 
 
 def _usage(line: LineUsage, device: _Device) -> Usage | None:
-    """What a line used of a device; None where it is not known, or where the device did not change."""
-    if not line.complete:
-        return None
+    """What a line used of a device, as far as it is known; None where it did not move the device."""
     if device == _RAM:
         return line.gen
     return next((gpu for gpu in line.gpus if (gpu.backend, gpu.index) == device), None)
@@ -175,11 +179,11 @@ def _figures(line: LineUsage, devices: Sequence[_Device]) -> Iterator[str]:
     yield from (str(line.lineno), str(line.hits), f"{line.time_s:.3f}")
     for device in devices:
         usage = _usage(line, device)
-        if usage is None:
-            yield from ("0", "0") if line.complete else (_UNKNOWN, _UNKNOWN)
+        figures = (str(rounded_mb(usage.consumed_bytes)), _peaked(usage)) if usage else ("0", "0")
+        if line.complete:
+            yield from figures
         else:
-            yield str(rounded_mb(usage.consumed_bytes))
-            yield _peaked(usage)
+            yield from (_UNKNOWN if figure in ("0", "0+") else f"{figure.rstrip('+')}*" for figure in figures)
 
 
 def _peaked(usage: Usage) -> str:
@@ -191,8 +195,9 @@ def _peaked(usage: Usage) -> str:
 
 
 def _below(shown: Sequence[Sequence[str]], notes: Sequence[str]) -> list[str]:
-    inexact = any(figure.endswith("+") for figures in shown for figure in figures)
-    return [*([_AT_LEAST] if inexact else []), *notes]
+    signs = {figure[-1] for figures in shown for figure in figures}
+    legends = {"+": _AT_LEAST, "*": _PARTLY}
+    return [*(said for sign, said in legends.items() if sign in signs), *notes]
 
 
 def _aligned(figures: Sequence[str], widths: Sequence[int]) -> str:
