@@ -1,8 +1,9 @@
-"""How the tests run. `nox` alone runs the first three; `nox -l` lists the rest.
+"""How the tests run. `nox` alone runs the first four; `nox -l` lists the rest.
 
 plain       torch is not installed; NVML is simulated
 simgpu      the CUDA build of torch, on a simulated GPU (tests/simgpu)
 training    the same with fastai, Lightning, transformers and Keras
+monitoring  what measures lines, on the Pythons that have sys.monitoring
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
@@ -11,13 +12,15 @@ gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for
 
 import os
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import nox
 from nox.command import CommandFailed
 
 nox.needs_version = ">=2024.3"
-nox.options.sessions = ["plain", "simgpu", "training"]
+nox.options.sessions = ["plain", "simgpu", "training", "monitoring"]
 nox.options.reuse_venv = "yes"
 
 # The CUDA wheel without the gigabytes of NVIDIA's packages: tests/simgpu stands in for them.
@@ -34,11 +37,37 @@ TRAINING_NEEDS = [
 ]
 
 
+# Whatever the caller's environment says; or each of a thousand processes compiles what it imports.
+COMPILED_ONCE = {"PYTHONDONTWRITEBYTECODE": ""}
+
+# Those with sys.monitoring: on older ones, lines are measured by other means, which the first lane tests.
+MONITORING = ["3.12", "3.13"]
+LINES = ["test_tracing.py", "test_lines*.py", "test_measure_lines.py", "test_kernel_lines.py"]
+
+
 @nox.session
 def plain(session):
     """Everything works where torch is not installed."""
-    session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", "-m", "not torch", *session.posargs)
+    install(session, "-e", ".[test]")
+    session.run("python", "-m", "pytest", "-m", "not torch", *how(session))
+
+
+def how(session):
+    """The arguments asked for; without any, as many processes as there are cores, four at most.
+
+    Each has its own simulated machine, and whole files: the tests of a file share what they set up.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if session.posargs or cores == 1:
+        return session.posargs
+    # In the order of the names, not of the tests in each: the long files come early.
+    return ["-n", str(min(cores, 4)), "--dist", "loadfile", "--no-loadscope-reorder"]
+
+
+def install(session, *what):
+    """Install; what is imported is compiled when it is, once, and the rest never."""
+    session.env |= COMPILED_ONCE
+    session.install("--no-compile", *what)
 
 
 @nox.session
@@ -71,14 +100,50 @@ def simulate(session, wheel, markers="torch or gpu", alone=(), needs=()):
     if reason != "None":
         did_not_run(session, reason)
     try:
-        session.install("--no-deps", *wheel, *alone)  # does nothing when it is there
-        session.install(*TORCH_NEEDS, *needs)
+        install(session, "--no-deps", *wheel, *alone)  # does nothing when it is there
+        install(session, *TORCH_NEEDS, *needs)
     except CommandFailed:
         did_not_run(session, f"pip cannot install {wheel[-1]}")
-    session.install("-e", ".[test]")
+    install(session, "-e", ".[test]")
     # One thread is the fastest for what is this small, wherever others run beside it.
     one = {"OMP_NUM_THREADS": "1"}
-    session.run("python", "-m", "pytest", "-m", markers, *session.posargs, env=one)
+    session.run("python", "-m", "pytest", "-m", markers, *how(session), env=one)
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("version", MONITORING)
+def monitoring(session, version):
+    """What measures lines, on a Python that has sys.monitoring, if one is here."""
+    python = find_python(version)
+    if not python:
+        sys.stderr.write(f"\n=== LINES WERE NOT TESTED ON PYTHON {version}: no such Python here ===\n\n")
+        sys.stderr.flush()
+        session.skip(f"there is no Python {version} here")
+    venv = Path(".nox", f"monitoring-{version}").resolve()
+    mine = str(venv / ("Scripts" if os.name == "nt" else "bin") / "python")
+    if not Path(mine).exists():
+        session.run(sys.executable, "-m", "virtualenv", "-q", "-p", python, str(venv))
+    session.run(mine, "-m", "pip", "install", "-q", "--no-compile", "-e", ".[test]")
+    files = sorted(str(path) for name in LINES for path in Path("tests").glob(name))
+    session.run(mine, "-m", "pytest", "-m", "not torch", *how(session), *files, env=COMPILED_ONCE)
+
+
+def find_python(version):
+    """A Python of this version that runs, or None.
+
+    A name on the PATH may be pyenv's, which runs only where that version is chosen; pyenv may still have one.
+    """
+    pyenv = os.environ.get("PYENV_ROOT") or Path(shutil.which("pyenv") or "~/.pyenv/bin/pyenv").parents[1]
+    theirs = Path(pyenv).expanduser().glob(f"versions/{version}.*/bin/python")
+    for python in (sys.executable, shutil.which(f"python{version}"), *sorted(theirs)):
+        code = "import sys; print('%d.%d' % sys.version_info[:2])"
+        try:
+            said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
+        except (OSError, TypeError, subprocess.CalledProcessError):
+            continue
+        if said.strip() == version:
+            return python
+    return None
 
 
 @nox.session

@@ -324,14 +324,14 @@ def test_a_reader_of_run_that_has_seen_enough(notebook, tmp_path):
 
 def test_a_budget_of_ram(notebook, tmp_path):
     """--max-ram: the whole notebook runs, each cell over it is named with its excess, all is kept: exit 1."""
-    path, log = notebook("1", "len(b'x' * (900 << 20))", "2"), tmp_path / "log.jsonl"
-    done = command("run", path, "--log", log, "--max-ram", "512MB")
+    path, log = notebook("1", "len(b'x' * (300 << 20))", "2"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--max-ram", "256MB")
     assert done.returncode == 1
     (said,) = [line for line in done.stderr.splitlines() if "peaked" in line]
     peak = records(log)[1]["gen"]["peak"]["lo_bytes"]
     assert said == (
-        f"ipygpulogger: In [2]: len(b'x' * (900 << 20)): peaked at {round(peak / MB)} MB in RAM,"
-        f" {round(peak / MB - 512)} MB over --max-ram 512 MB"
+        f"ipygpulogger: In [2]: len(b'x' * (300 << 20)): peaked at {round(peak / MB)} MB in RAM,"
+        f" {round(peak / MB - 256)} MB over --max-ram 256 MB"
     )
     assert len(records(log)) == 3
     assert path.with_name("nb.executed.ipynb").exists()
@@ -384,15 +384,15 @@ def test_cells_without_a_record(notebook):
 )
 def test_records_whatever_the_notebook_does(notebook, tmp_path, before):
     """A silenced report, shifted counts, shadowed names: every cell's record, and the budget sees its peak."""
-    path = notebook(before, "len(b'x' * (900 << 20))", "1 / 0", "2")
+    path = notebook(before, "len(b'x' * (300 << 20))", "1 / 0", "2")
     nb = nbformat.read(path, as_version=4)
     nb.cells[2].metadata["tags"] = ["raises-exception"]
     nbformat.write(nb, path)
     log = tmp_path / "log.jsonl"
-    done = command("run", path, "--log", log, "--max-ram", "512MB")
+    done = command("run", path, "--log", log, "--max-ram", "256MB")
     assert done.returncode == 1, done.stderr
     assert "left no record" not in done.stderr
-    assert done.stderr.count("over --max-ram 512 MB") == 1
+    assert done.stderr.count("over --max-ram 256 MB") == 1
     assert [r["cell_id"] for r in records(log)] == [cell.id for cell in nb.cells]
     assert [r["status"] for r in records(log)] == ["ok", "ok", "error", "ok"]
     assert done.stdout.count("RAM: Consumed Peaked") == 4

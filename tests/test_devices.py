@@ -62,12 +62,15 @@ def raw(gpu, size_bytes, index=0):
 @pytest.fixture
 def outside(cuda):
     """Puts back what a test took outside torch."""
-    before = [cuda.dev[index].mine() and cuda.dev[index].mine().used for index in range(2)]
+
+    def not_torchs(index):
+        return cuda.dev[index].mine().used - torch.cuda.memory_reserved(index)
+
+    before = [cuda.dev[index].mine() and not_torchs(index) for index in range(2)]
     yield
-    torch.cuda.empty_cache()
     for index, used in enumerate(before):
         if used is not None:
-            cuda.dev[index].mine().used = used
+            cuda.dev[index].mine().used -= not_torchs(index) - used
 
 
 def in_a_new_process(cuda, program, **env):

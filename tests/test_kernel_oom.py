@@ -30,9 +30,28 @@ def kernel(gpu, kernel_env, tmp_path):
         yield kernel
 
 
+@pytest.fixture(scope="module")
+def the_kernel(machine_env, tmp_path_factory):
+    with Kernel(machine_env, tmp_path_factory.mktemp("kernel")) as kernel:
+        begin(kernel)
+        kernel.run("_begun = set(globals())", silent=True)
+        yield kernel
+
+
+@pytest.fixture
+def begun(gpu, the_kernel):
+    """A kernel that has begun, without a name or a tensor more; the next test has the same one."""
+    yield the_kernel
+    new = "[name for name in globals() if name[0] != '_' and name not in _begun]"
+    the_kernel.run(f"for _name in {new}:\n    del globals()[_name]")
+    the_kernel.run("%gpulog free")
+    assert allocated_mb(the_kernel) == 0
+
+
 def begin(kernel, options=""):
     for ran in (kernel.run(START.format(options=options)), kernel.run("torch.cuda.synchronize()")):
         assert ran.status == "ok", ran.reply
+    kernel.run("__import__('gc').freeze()", silent=True)  # torch's objects, which each cell would look at
 
 
 def theirs_mb(gpu):
@@ -246,9 +265,9 @@ BATCH = {
 @pytest.mark.parametrize(
     ("fixed", "parts", "batch"), [(2000, (30, 20, 40), 200), (100, (1, 1, 150), 900), (9000, (7, 1, 1), 720)]
 )
-def test_advice_batch(kernel, how, fixed, parts, batch):
+def test_advice_batch(begun, how, fixed, parts, batch):
     """The number it names fits, and two more do not; they fail at the last of three allocations."""
-    begin(kernel)
+    kernel = begun
     kernel.run(f"x = gpu({fixed})")
     a, b, c = parts
     source = BATCH[how].replace("{a}", str(a)).replace("{b}", str(b)).replace("{c}", str(c))

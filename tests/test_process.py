@@ -62,6 +62,7 @@ programs = st.lists(
 
 
 @needs_high_water
+@pytest.mark.usefixtures("frozen")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
 def test_blocks_and_intervals_at_random(program):
@@ -103,7 +104,7 @@ def test_blocks_and_intervals_at_random(program):
 
 
 @needs_high_water
-def test_no_miss_that_is_not_flagged():
+def test_no_miss_that_is_not_flagged(restless):
     """2500 blips of another thread under a hail of resets: within the outer bounds every time."""
     owner, go, done, size_mb = PeakOwner(HighWaterMark()), threading.Semaphore(0), threading.Event(), 4
     trials, lost = 2500, 0

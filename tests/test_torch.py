@@ -242,7 +242,7 @@ def test_the_users_counters_are_the_users(fresh, program):
     assert with_us == without
 
 
-def test_no_miss_between_threads(fresh):
+def test_no_miss_between_threads(fresh, restless):
     """Another thread's blips under a hail of resets: within the outer bounds, every time."""
     trials, go, done = 1500, threading.Semaphore(0), threading.Event()
 

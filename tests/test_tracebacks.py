@@ -1046,7 +1046,7 @@ PLANS = st.recursive(st.just(("raise", [])), calls_of, max_leaves=8)
 
 @contextmanager
 def in_ipython():
-    """As `shell` has it, but for each example anew: nothing is frozen, no garbage is old."""
+    """As `shell` has it, but for each example anew: none of its garbage is old."""
     was = tracebacks.is_in_ipython
     tracebacks.is_in_ipython = lambda: True
     try:
@@ -1055,6 +1055,7 @@ def in_ipython():
         tracebacks.is_in_ipython = was
 
 
+@pytest.mark.usefixtures("frozen")
 @settings(max_examples=100, deadline=None)
 @given(plan=PLANS, name=st.sampled_from(list(GUARDS)), handling=st.booleans())
 def test_any_nest_of_calls(plan, name, handling):
