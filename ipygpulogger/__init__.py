@@ -12,6 +12,7 @@ schema          records as JSON, as a notebook keeps them, and back again
 budget          how much memory a cell may use
 timeline        the course of one number over a scope, kept small
 wrappers        functions of ours in the place of another library's, and theirs back again
+signals         what a signal handler raised, told apart from what failed
 calls           a context around every call of a function; whether a call still runs
 watcher         a process that watches resident memory where no kernel counter does
 driver          what the CUDA driver tells of a device without a context being made
@@ -29,6 +30,7 @@ visits          which line each frame is at; which lines are too many to be meas
 lines           the same as a scope, per line
 frames          exceptions, their tracebacks and frames, read without running anybody's code
 referents       what an object refers to, asked in C
+claims          which block of memory is whose, and who shares it
 reach           the walk: the memory that a name reaches
 owners          who holds the memory: variables, Out, the last traceback, autograd graphs
 letgo           dropping what hides behind the shell

@@ -17,6 +17,7 @@ from . import driver
 from .holdings import RESERVED, Allowance, Holdings, Ledger, allowance
 from .peaks import PeakOwner
 from .sampler import Sampler
+from .signals import is_from_a_handler
 from .sources import Device, DeviceCounter, Framework, Unavailable
 from .sources.cupy import CuPy
 from .sources.jax import Jax
@@ -190,9 +191,9 @@ class Machine:
         for framework in self.frameworks:
             try:
                 answers.append((framework, ask(framework)))
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:
+                if is_from_a_handler(error):
+                    raise
                 self.frameworks = tuple(other for other in self.frameworks if other is not framework)
                 self._note(f"the source {framework.name} fails and is left out: {_said(error)}")
         return answers

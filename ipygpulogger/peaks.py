@@ -17,6 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from .records import Peak
+from .signals import is_from_a_handler
 from .sources import Unavailable
 
 if TYPE_CHECKING:
@@ -174,9 +175,11 @@ class PeakOwner:
             steady = sizes and len(sizes) == (self._series_count or len(sizes))
             if not steady or not all(type(size) is int for size in sizes):
                 raise ValueError(f"no reading: {look}")  # noqa: TRY301 - said as any other failure
-        except (Unavailable, KeyboardInterrupt):
+        except Unavailable:
             raise
         except BaseException as error:  # a stranger's counter may fail in any way
+            if is_from_a_handler(error):
+                raise
             kind = type(self.counter)
             raise Unavailable(
                 f"the counter {kind.__module__}.{kind.__qualname__} fails: {type(error).__name__}: {error}"
@@ -290,8 +293,9 @@ class PeakOwner:
             if reset and counter.peak_class == "resettable" and self._stands_above(look):
                 try:
                     look, fresh = self._reset_at_once(look), True
-                except Exception:  # the readings stand: the old record bounds the laps to come
-                    pass
+                except Exception as error:  # the readings stand: the old record bounds the laps to come
+                    if is_from_a_handler(error):
+                        raise
             laps = [
                 series.lap(reading, fresh=fresh)
                 for series, reading in zip(interval._series, look.readings, strict=True)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import dis
 import os
-import signal
 import sys
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,7 +191,7 @@ class _Dispatcher:
                 try:
                     follower = listener.follow(frame)
                 except Exception as error:
-                    if _is_a_signal_handlers(error):
+                    if is_from_a_handler(error):
                         raise
                     self._fail(listener, error)
                     continue
@@ -223,8 +224,8 @@ class _Dispatcher:
         return enough
 
     def _failed(self, listener: Listener, follower: Follower, error: BaseException) -> None:
-        """What a signal handler raised while we ran is the user's and goes on; what we raised ends a listener."""
-        if isinstance(error, Exception) and not _is_a_signal_handlers(error):
+        """What a signal handler raised in us is the user's and goes on; what we raise ends a listener."""
+        if isinstance(error, Exception) and not is_from_a_handler(error):
             self._fail(listener, error)
         else:
             follower.repair()
@@ -250,7 +251,7 @@ class _Monitoring(_Dispatcher):
 
     def __init__(self) -> None:
         super().__init__()
-        self._api = sys.monitoring
+        self._api: Any = getattr(sys, "monitoring")  # noqa: B009 - unknown to 3.10
         self._tool_id: int | None = None
         events = self._api.events
         self._local = events.LINE | events.PY_RETURN | events.PY_YIELD | events.PY_RESUME
@@ -364,6 +365,7 @@ class _SetTrace(_Dispatcher):
         self._unwanted: dict[int, weakref.ref[CodeType]] = {}
         self._yields: dict[int, frozenset[int]] = {}
         self._raised: set[int] = set()  # frames that an exception is about to leave
+        self._enough: dict[int, set[int]] = {}  # lines that need not be told any more, by code
         self._thread = 0
         self._of_calls, self._of_events = self._on_call, self._on_event  # one object each, to be known again
 
@@ -381,7 +383,7 @@ class _SetTrace(_Dispatcher):
 
     def _end(self) -> None:
         if threading.gettrace() is self._of_calls:
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
         if sys.gettrace() is self._of_calls:
             sys.settrace(None)
         for frame in _frames():
@@ -390,6 +392,7 @@ class _SetTrace(_Dispatcher):
         self._unwanted.clear()
         self._yields.clear()
         self._raised.clear()
+        self._enough.clear()
 
     def ignore(self, listener: Listener) -> None:
         if (
@@ -400,10 +403,14 @@ class _SetTrace(_Dispatcher):
             listener.lost(
                 "another tool took over tracing meanwhile: lines that ran after that are not measured"
             )
+            for _, followers in tuple(self._followed.values()):
+                for follower in (follower for other, follower in followers if other is listener):
+                    follower.repair()  # nobody told of the ends of the lines that are open
         super().ignore(listener)
 
     def _ask_again(self) -> None:
         self._unwanted.clear()
+        self._enough.clear()
 
     def _running(self, frame: FrameType) -> None:
         if frame.f_trace is None:
@@ -435,9 +442,12 @@ class _SetTrace(_Dispatcher):
             frame.f_trace = None
             return None
         if event == "line":
+            code, lineno = frame.f_code, frame.f_lineno
+            if lineno in self._enough.get(id(code), ()):
+                return self._of_events
             self._raised.discard(id(frame))
-            if self._tell("line", frame, began_s, frame.f_lineno):
-                frame.f_trace_lines = False
+            if self._tell("line", frame, began_s, lineno):
+                self._enough.setdefault(id(code), set()).add(lineno)
         elif event == "exception":
             if not issubclass(arg[0], StopIteration):  # with which any loop or await ends
                 self._raised.add(id(frame))
@@ -482,17 +492,6 @@ def _frames() -> Iterator[FrameType]:
         while frame is not None:
             yield frame
             frame = frame.f_back
-
-
-def _is_a_signal_handlers(error: BaseException) -> bool:
-    """Whether one of the user's signal handlers raised this while we ran: then it belongs to the user."""
-    handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}
-    step = error.__traceback__
-    while step is not None:
-        if id(step.tb_frame.f_code) in handlers:
-            return True
-        step = step.tb_next
-    return False
 
 
 _dispatcher: _Dispatcher = _Monitoring() if sys.version_info >= (3, 12) else _SetTrace()

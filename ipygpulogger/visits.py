@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
     from .rows import Gauges, Row
 
-MEASURED = (
-    4_000  # boundaries in one loop, or in one function outside its loops, before its lines are counted only
-)
+MEASURED = 4_000  # boundaries in one loop, or outside any in one function; then its lines are counted only
 RARE = 100  # but a line that began no more often than this is measured all the same
 HELD = 3 * MEASURED  # boundaries before not even the loop's memory as a whole is read
 COUNTED = 2_000_000  # beginnings of lines there before they are not even counted
@@ -78,8 +76,8 @@ class Code:
         self._row_of, self._gauges, self._repair = rows
         self.filename, self._name, self._first = code.co_filename, code.co_name, code.co_firstlineno
         self._rests = bool(code.co_flags & _CO_SUSPENDS)  # what happens while it rests is not its own
-        self._inline = code.co_name in _INLINE
         self._function = bool(code.co_flags & _CO_OPTIMIZED)
+        self._inline = code.co_name in _INLINE or not self._function  # a class's body: by its first line
         self.visits: dict[int, Visit] = {}  # by the frame's id
         self._rest = _Group()
         self._loops: list[_Group] | None = None  # None: not looked for yet
@@ -220,9 +218,8 @@ class Code:
             if not lines:
                 continue
             first, last = min(lines), max(lines)
-            which = (f"lines {first}-{last}" if last > first else f"line {first}") + (
-                place and f" of {place}"
-            )
+            which = f"lines {first}-{last}" if last > first else f"line {first}"
+            which += place and f" of {place}"
             whose = f"line {group.first + offset}" if group.header else "the lines that run them"
             yield f"{which} ran over {MEASURED:,} times: from there on their memory is added up in {whose}"
             if group.given_up:

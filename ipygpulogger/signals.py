@@ -1,0 +1,22 @@
+"""What a signal handler of the user's raised, whoever ran when it struck: it goes on to the user."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+def is_from_a_handler(error: BaseException) -> bool:
+    """Whether a signal handler raised this: Python runs them between any two steps, of ours as well."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}
+    step: TracebackType | None = error.__traceback__
+    while step is not None:
+        if id(step.tb_frame.f_code) in handlers:
+            return True
+        step = step.tb_next
+    return False
