@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .frames import chain, frames_of, is_shells, is_users_file, locals_of, message_of
 from .oom import FRAMEWORKS, Said, first_word, out_of_memory_in, read
 from .owners import owners_in
-from .reach import holding_of, own_attribute
+from .reach import holding_of
 from .records import OutOfMemory, Owner
+from .referents import own_attribute
 from .sources import Unavailable
 from .units import MB, rounded_mb
 

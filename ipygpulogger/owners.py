@@ -5,34 +5,33 @@ A shell is handed in; IPython itself is not known here.
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .claims import Root
 from .frames import (
     chain,
-    function_name,
-    is_shells,
     is_users_module,
     linked,
-    locals_of,
     namespace_of_module,
     traceback_of,
-    unique_frames,
 )
-from .reach import BUDGET_S, Found, Root, modules, walk
+from .reach import BUDGET_S, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
+    from .claims import Found
     from .reach import Holdings
 
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")
 _PARTS += ("InteractiveTB", "SyntaxTB", "last_execution_result", "kernel")
 CACHED = re.compile(r"_\d+|_{1,3}")  # of a cell's value, as the display hook keeps it
+LAST = "last traceback"
 DEBUGGERS = "__pdb_convenience_variables"  # where pdb puts exceptions, from Python 3.12 on
 
 
@@ -50,15 +49,13 @@ def owners_in(
         budget_s: After so long it stops.
     """
     errors = exceptions_of(shell, exception)
-    links = links_of(shell, errors)
     roots = [
         *_variables(shell),
         *_outputs(shell),
-        *_frame_locals(shell, unique_frames(links)),
-        *_carried(errors),
+        *_last_errors(errors, links_of(shell, [])),
         *_modules_globals(),
     ]
-    closed = [shell, *_shells_own(shell), *errors, *links, *unique_frames(links)]
+    closed = [shell, shell.user_ns, *_shells_own(shell), *map(namespace_of_module, _modules())]
     return walk(roots, holdings, closed=closed, budget_s=budget_s)
 
 
@@ -83,25 +80,24 @@ def _outputs(shell: Any) -> Iterator[Root]:
     yield Root("_", "output", getattr(getattr(shell, "last_execution_result", None), "result", None))
 
 
-def _frame_locals(shell: Any, frames: list[FrameType]) -> Iterator[Root]:
-    for frame in frames:
-        if frame.f_locals is not shell.user_ns and not is_shells(frame):
-            for name, value in locals_of(frame):
-                yield Root(f"last traceback: {function_name(frame)}.{name}", "traceback", value)
-
-
-def _carried(errors: list[BaseException]) -> Iterator[Root]:
-    """What exceptions themselves hold: their arguments and attributes."""
-    for error in errors:
-        yield Root(f"last traceback: {type(error).__name__}", "traceback", gc.get_referents(error))
+def _last_errors(errors: list[BaseException], links: list[TracebackType]) -> Iterator[Root]:
+    """What exceptions carry themselves, the innermost first; the walk names their frames' variables."""
+    for error in reversed(errors):
+        yield Root(f"{LAST}: {type(error).__name__}", "traceback", error, LAST)
+    for link in links:
+        yield Root(LAST, "traceback", link)
 
 
 def _modules_globals() -> Iterator[Root]:
-    for module in modules():
+    for module in _modules():
         if is_users_module(module):
             namespace = namespace_of_module(module)
             for name, value in list(namespace.items()):
                 yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
+
+
+def _modules() -> list[ModuleType]:
+    return [module for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)]
 
 
 def _shells_own(shell: Any) -> list[Any]:

@@ -1,31 +1,28 @@
-"""The walk: the memory that a name reaches, without running any code of the user's.
+"""The walk: the memory that each name reaches, counted once, and which names share it.
 
-It asks the garbage collector what an object refers to (`gc.get_referents`, in C), so no property,
-`__getattr__`, `__len__` or `__repr__` of theirs is called. It goes into nothing that leads out of what a
-name holds: other modules' globals, IPython's shell, library classes.
+It goes from each name into all that it holds, one after the other, the deepest first, and notes in order
+what it met: a block of memory, or an object that it had seen before. What lies below an object is then a
+piece of that list, so that a second name that reaches the object need not be walked again.
+
+What an exception in a variable keeps of its frames, and the autograd graph that a loss keeps, get names of
+their own: "err: step.act", "loss (autograd graph)".
+
+Not counted: Python's own small objects one by one (numbers, strings and bytes below 16 KB, arrays and
+containers below 1 KB), and what only C code can see. The walk runs no code of the user's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
-import sys
 import time
-from collections import deque
-from types import (
-    CodeType,
-    FrameType,
-    FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from operator import attrgetter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from .frames import CODE_WITH_FAST_LOCALS, is_users_module, locals_of, namespace_of_module
-from .records import Owner
+from .claims import GRAPH, Blocks, Claims, Found, Kind, Link, Met, Node, Path, Root
+from .frames import CODE_WITH_FAST_LOCALS, function_name, is_shells, locals_of
+from .referents import PLAIN_CONTAINERS, TICK, in_pieces, may_be_asked, referents_of, worth_a_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,242 +31,208 @@ if TYPE_CHECKING:
 
     Holdings = Sequence[Callable[[Any], Holding | None]]
 
-Kind = Literal["variable", "output", "traceback", "other"]
 
 BUDGET_S = 1.0  # once, after a cell that failed, or when asked
 _TURN = 0.4  # of the time left is one name's, until the next has its turn: a huge list starves nobody
-_LOOK_AT_CLOCK = 256  # objects
-_LARGE = 100_000  # items: a larger container is walked item by item instead of listed at once
-
-_CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
-# By id, for a class of the user's may have a metaclass with a `__hash__` or an `__eq__` of its own.
-_PLAIN_CONTAINERS = frozenset(map(id, _CONTAINERS))
-_LEAVES = frozenset(
-    map(id, (int, float, complex, bool, str, bytes, bytearray, memoryview, range, slice, CodeType))
-) | {id(type(None)), id(type(...)), id(type(NotImplemented))}
-_C_ATTRIBUTES = frozenset(map(id, (GetSetDescriptorType, MemberDescriptorType)))
-_OUR_PACKAGE = __name__.partition(".")[0]
-_PYTHONS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of every class that Python code made
-
-# C accessors, which no class of the user's can override.
-_namespace_of_class: Callable[[Any], Any] = vars(type)["__dict__"].__get__
-_bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
-_flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
-_module_of: Callable[[Any], Any] = vars(type)["__module__"].__get__
-
-
-class Root(NamedTuple):
-    """A name, and what it refers to."""
-
-    name: str
-    kind: Kind
-    value: Any
-
-
-class Found(NamedTuple):
-    """What a walk found.
-
-    Attributes:
-        owners: By name and device, the largest first.
-        complete: Everything was seen; otherwise the time was up.
-    """
-
-    owners: tuple[Owner, ...]
-    complete: bool
+_LOOK_AT_CLOCK = 128  # objects
+_LATE_S = 0.1  # for adding up
+_LAST = 1 << 30
+_ASKED_FROM = 128  # items: a smaller container's own table is nothing
 
 
 def walk(
     roots: Iterable[Root], holdings: Holdings, *, closed: Iterable[Any] = (), budget_s: float = BUDGET_S
 ) -> Found:
-    """Add up the arrays that each root reaches; one that several reach is the first root's.
+    """Add up the memory that each root reaches; what several reach is the first root's.
 
     Args:
-        roots: In the order of their claims.
+        roots: In the order of their claims; what a variable keeps of tracebacks and graphs comes after all
+            variables, and so with each kind.
         holdings: What `Framework.holding` says of a value, for each framework.
         closed: Objects not to go into.
         budget_s: After so long it stops.
     """
-    return _Walk(holdings, closed, budget_s).run([_Path(root) for root in roots])
+    return _Walk(holdings, closed, budget_s).run(roots)
 
 
-class _Path:
-    """How far the walk from one root has come: iterators over what is still to be seen, the deepest last."""
+def holding_of(value: Any, holdings: Holdings) -> Holding | None:
+    """What the frameworks say of a value; None for what is no array of theirs."""
+    holding = asked(value, who_knows(type(value), holdings))
+    return holding if holding is not None and holding.size_bytes else None
 
-    def __init__(self, root: Root) -> None:
-        self.root = root
-        self.open: list[Iterator[Any]] = [iter((root.value,))]
+
+def asked(value: Any, holdings: Holdings) -> Holding | None:
+    """What the first that knows a value says of it."""
+    for holding in holdings:
+        try:
+            found = holding(value)
+        except Exception:  # noqa: S112 - a broken array, of which nothing can be said
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def who_knows(kind: type, holdings: Holdings) -> Holdings:
+    """Those who could say something of a value of this class: a framework tells it by the class alone."""
+    asked = []
+    for holding in holdings:
+        may_hold = getattr(getattr(holding, "__self__", None), "may_hold", None)
+        with contextlib.suppress(Exception):  # a framework in pieces
+            if may_be_asked(kind) if may_hold is None else may_hold(kind):
+                asked.append(holding)
+    return asked
+
+
+def _close(stack: list[tuple[Iterator[Any], Node | None, int]], met: list[Met], seen: Any) -> None:
+    """All below an object was seen."""
+    _, node, ident = stack.pop()
+    if node is not None:
+        node.end = len(met)
+        if node.end == node.start:
+            seen[ident] = None
+
+
+def _piece(path: Path, start: int) -> Met | None:
+    """What the path met from there on."""
+    count = len(path.met) - start
+    return Node(path, start, len(path.met)) if count > 1 else path.met[start] if count else None
+
+
+_NEW: Any = object()
 
 
 class _Walk:
     def __init__(self, holdings: Holdings, closed: Iterable[Any], budget_s: float) -> None:
         self._holdings = holdings
         self._deadline_s = time.monotonic() + budget_s
-        self._sizes: dict[tuple[str, str, Kind], int] = {}
-        self._claimed: set[Any] = set()
-        self._askable: dict[int, bool] = {}
-        # By id. Only objects that others keep alive come in here, so no id is used twice.
-        self._seen = {id(value) for value in closed}
-        self._seen.update(id(namespace_of_module(module)) for module in modules())
-        self._complete = True
+        # By id. Only what others keep alive comes in here, or what `_kept` does: no id is used twice.
+        # None: nothing is below it.
+        self._seen: dict[int, Met | None] = {id(value): None for value in closed}
+        self._kinds: dict[int, tuple[type, Holdings, Callable[[Any], Iterable[Any]] | None]] = {}
+        self._kept: list[Any] = []
+        self._blocks = Blocks()
+        self._paths: list[Path] = []
+        self._uncounted: dict[str, None] = {}
 
-    def run(self, paths: list[_Path]) -> Found:
-        while paths and self._complete:
-            paths = [path for path in paths if not self._go(path)]
-        owners = [
-            Owner(name, size_bytes, device, kind) for (name, device, kind), size_bytes in self._sizes.items()
-        ]
-        return Found(tuple(sorted(owners, key=lambda owner: -owner.size_bytes)), self._complete)
+    def run(self, roots: Iterable[Root]) -> Found:
+        groups: dict[Kind, int] = {}
+        for root in roots:
+            rank = groups.setdefault(root.kind, 2 * len(groups))
+            # What an exception carries comes after what its frames hold.
+            path = Path(root, (rank | 1, _LAST) if root.label else (rank, len(self._paths)))
+            path.push(worth_a_look((root.value,)))
+            self._paths.append(path)
+        while (waiting := [path for path in self._paths if path.open]) and self._in_time():
+            for path in sorted(waiting, key=attrgetter("rank")):
+                self._go(path)
+        late_s = self._deadline_s + _LATE_S
+        return Claims(self._blocks, self._seen, lambda: time.monotonic() <= late_s).found(
+            self._paths, self._uncounted
+        )
 
-    def _go(self, path: _Path) -> bool:
-        """One turn; whether the path is at its end."""
+    def _in_time(self) -> bool:
+        return time.monotonic() <= self._deadline_s
+
+    # -- the walk ----------------------------------------------------------------------------------
+
+    def _go(self, path: Path) -> None:  # noqa: C901, PLR0912 - a loop over every object: calls would cost
+        """One turn."""
         now_s = time.monotonic()
-        turn_ends_s = now_s + _TURN * (self._deadline_s - now_s)
-        step = 0
-        while path.open:
-            if step % _LOOK_AT_CLOCK == 0 and (now_s := time.monotonic()) > turn_ends_s:
-                self._complete = now_s <= self._deadline_s
-                return False
-            step += 1
-            try:
-                value = next(path.open[-1])
-            except StopIteration:
-                path.open.pop()
-            except RuntimeError:  # another thread changed the container
-                path.open.pop()
-            else:
-                self._visit(path, value)
-        return True
-
-    def _visit(self, path: _Path, value: Any) -> None:
-        if id(type(value)) in _LEAVES or id(value) in self._seen:
+        if now_s > self._deadline_s:
             return
-        self._seen.add(id(value))
-        if self._may_be_asked(type(value)) and self._claim(path.root, value):
-            gradient = _gradient(value)
-            if gradient is not None:
-                self._claim(path.root, gradient)
-        children = _children(value)
-        if children is not None:
-            path.open.append(children)
+        turn_ends_s = now_s + _TURN * (self._deadline_s - now_s)
+        stack, met, seen, kinds = path.open, path.met, self._seen, self._kinds
+        step = 0
+        while stack:
+            values = stack[-1][0]
+            try:
+                for value in values:
+                    step += 1
+                    if value is TICK or not step % _LOOK_AT_CLOCK:
+                        if time.monotonic() > turn_ends_s:
+                            if value is not TICK:
+                                path.push((value,))
+                            return
+                        if value is TICK:
+                            continue
+                    kind = type(value)
+                    how = kinds.get(id(kind)) or self._learn(kind)
+                    hit = seen.get(id(value), _NEW)
+                    if hit is not _NEW:
+                        if hit is not None:
+                            met.append(hit)
+                        continue
+                    start = len(met)
+                    children: Any = how[2](value) if how[2] is not None else ()
+                    if how[1] and (id(kind) not in PLAIN_CONTAINERS or len(value) >= _ASKED_FROM):
+                        children = self._claim(path, value, how[1], children)
+                    if kind is TracebackType:
+                        self._name_locals(path, value)
+                        children = worth_a_look((value.tb_next,))
+                    if children:
+                        below = seen[id(value)] = Node(path, start, -1)
+                        stack.append((iter(children), below, id(value)))
+                        break
+                    seen[id(value)] = _piece(path, start)
+                else:
+                    _close(stack, met, seen)
+            except RuntimeError:  # another thread changed the container
+                _close(stack, met, seen)
 
-    def _may_be_asked(self, kind: type) -> bool:
-        known = self._askable.get(id(kind))  # the class lives as long as the value that is looked at
-        if known is None:
-            known = self._askable[id(kind)] = id(kind) not in _PLAIN_CONTAINERS and _may_be_asked(kind)
-        return known
+    def _learn(self, kind: type) -> Any:
+        holdings = who_knows(kind, self._holdings)
+        how = self._kinds[id(kind)] = kind, holdings, referents_of(kind)
+        return how
 
-    def _claim(self, root: Root, value: Any) -> bool:
-        """Whether it is an array; if nobody else has it, it is this root's."""
-        holding = _asked(value, self._holdings)
+    def _claim(self, path: Path, value: Any, holdings: Holdings, children: Iterable[Any]) -> Iterable[Any]:
+        """Note the memory behind a value, if it has any; what is to be seen below it."""
+        holding = asked(value, holdings)
         if holding is None:
-            return False
-        if holding.size_bytes and holding.key not in self._claimed:
-            self._claimed.add(holding.key)
-            key = root.name, holding.device, root.kind
-            self._sizes[key] = self._sizes.get(key, 0) + holding.size_bytes
-        return True
+            return children
+        if holding.size_bytes:
+            path.met.append(self._blocks.number(holding))
+        if not holding.counted:
+            self._uncounted[path.root.name] = None
+        parts, graph = holding.parts, holding.graph
+        if not parts and graph is None:
+            return children
+        self._kept.append((holding, value))
+        listed = isinstance(parts, (list, tuple))
+        parts = worth_a_look(parts) if listed else in_pieces(iter(parts))
+        if graph is None:
+            return itertools.chain(parts, children)
+        if path.root.name.endswith(GRAPH):  # within a graph all is the same
+            return itertools.chain(parts, children, (graph,))
+        self._name_graph(path, graph)
+        return [child for some in (parts, children) for child in some if child is not graph]
 
+    def _name_graph(self, path: Path, graph: Any) -> None:
+        """The graph has a name of its own."""
+        if path.graph is None:
+            path.graph = self._branch(path, path.called + GRAPH)
+        path.graph.push((graph,))
+        path.met.append(Link(path.graph, id(graph), path.called))
 
-def holding_of(value: Any, holdings: Holdings) -> Holding | None:
-    """What the frameworks say of a value; None for what is no array of theirs."""
-    return _asked(value, holdings) if _may_be_asked(type(value)) else None
+    def _name_locals(self, path: Path, link: TracebackType) -> None:
+        """Each local variable that a traceback keeps has a name of its own."""
+        frame = link.tb_frame
+        if id(frame) in self._seen:
+            hit = self._seen[id(frame)]
+            if hit is not None:
+                path.met.append(hit)
+            return
+        start = len(path.met)
+        is_function = frame.f_code.co_flags & CODE_WITH_FAST_LOCALS
+        if not is_shells(frame) and (is_function or id(frame.f_locals) not in self._seen):
+            for name, value in locals_of(frame):
+                if worth_a_look((value,)):
+                    local = self._branch(path, f"{path.called}: {function_name(frame)}.{name}")
+                    local.push((value,))
+                    path.met.append(Link(local, id(value), path.called))
+        self._seen[id(frame)] = _piece(path, start)
 
-
-def _asked(value: Any, holdings: Holdings) -> Holding | None:
-    for holding in holdings:
-        with contextlib.suppress(Exception):  # a broken array, of which nothing can be said
-            found = holding(value)
-            if found is not None:
-                return found
-    return None
-
-
-def _gradient(array: Any) -> Any:
-    """An array's `.grad`, where it is one of the framework's own attributes and may be read quietly."""
-    try:
-        if not (own_attribute(array, "is_leaf") or own_attribute(array, "retains_grad")):
-            return None  # torch warns whoever reads it
-        return own_attribute(array, "grad")
-    except Exception:  # a subclass that refuses
-        return None
-
-
-def own_attribute(value: Any, name: str) -> Any:
-    """An attribute that a class keeps in C, read past whatever the user wrote; None for any other."""
-    found, _ = _defined(type(value), name)
-    return found.__get__(value) if id(type(found)) in _C_ATTRIBUTES else None
-
-
-def _defined(kind: type, name: str) -> tuple[Any, type]:
-    """What a class or the nearest of its bases says of a name; (None, object) if none does."""
-    for base in _bases_of(kind):
-        namespace = _namespace_of_class(base)
-        if name in namespace:
-            return namespace[name], base
-    return None, object
-
-
-def _may_be_asked(kind: type) -> bool:
-    """Whether a framework may look at such a value without running code of the user's.
-
-    `isinstance` reads `__class__`, and JAX's reads more. Where a class answers that with Python code
-    of its own, only one that descends from a C type, as torch's tensors do, can be an array at all.
-    """
-    for name in ("__class__", "__getattribute__", "__getattr__"):
-        found, base = _defined(kind, name)
-        if base is not object and id(type(found)) not in _C_ATTRIBUTES | {id(WrapperDescriptorType)}:
-            return any(not _flags_of(base) & _PYTHONS and not _is_builtin(base) for base in _bases_of(kind))
-    return True
-
-
-def _is_builtin(kind: type) -> bool:
-    return _module_name(kind) in ("builtins", "collections")
-
-
-def _children(value: Any) -> Iterator[Any] | None:
-    """What an object refers to, without what leads out of it; None where nothing is to be seen."""
-    kind = type(value)
-    if id(kind) in _PLAIN_CONTAINERS and kind.__len__(value) <= _LARGE:
-        return _seen_into(value) if value else None
-    if issubclass(kind, ModuleType) or _module_name(kind).partition(".")[0] == _OUR_PACKAGE:
-        return None
-    if issubclass(kind, type):
-        return iter(list(_namespace_of_class(value).values())) if _is_users(value) else None
-    if kind is FrameType:  # of a cell's own code the variables are the user's, whoever keeps the frame
-        is_function = value.f_code.co_flags & CODE_WITH_FAST_LOCALS
-        return iter([one for _, one in locals_of(value)]) if is_function else None
-    base = next((base for base in _CONTAINERS if issubclass(kind, base)), None)
-    if base is not None and base.__len__(value) > _LARGE:  # type: ignore[attr-defined]
-        return _items(base, value)
-    outside = (value.__globals__, value.__builtins__) if kind is FunctionType else ()
-    return iter([one for one in _seen_into(value) if not any(one is other for other in outside)])
-
-
-def _seen_into(value: Any) -> Iterator[Any]:
-    return iter([one for one in gc.get_referents(value) if id(type(one)) not in _LEAVES])
-
-
-def _items(base: type, value: Any) -> Iterator[Any]:
-    if base is dict:
-        return itertools.chain(dict.values(value), dict.keys(value))
-    items: Iterator[Any] = base.__iter__(value)  # type: ignore[attr-defined]
-    return items
-
-
-def _is_users(kind: type) -> bool:
-    """Whether a class was written in the notebook or in one of the user's own modules."""
-    name = _module_name(kind)
-    return name == "__main__" or is_users_module(sys.modules.get(name))
-
-
-def _module_name(kind: type) -> str:
-    try:
-        name = _module_of(kind)
-    except AttributeError:
-        return ""
-    return name if type(name) is str else ""
-
-
-def modules() -> list[ModuleType]:
-    """Every module that is imported."""
-    return [module for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)]
+    def _branch(self, path: Path, name: str) -> Path:
+        branch = Path(Root(name, path.root.kind, None), (path.rank[0] | 1, len(self._paths)))
+        self._paths.append(branch)
+        return branch

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger import letgo, owners, reach
+from ipygpulogger import letgo, owners, reach, referents
 from ipygpulogger.letgo import let_go
 from ipygpulogger.owners import owners_in
 from ipygpulogger.reach import Root, walk
@@ -286,7 +286,7 @@ def test_a_huge_list_starves_nobody(size, monkeypatch):
 
 def test_a_container_that_changes_meanwhile():
     """Another thread adds to a large dict under our hands: no error, the others are counted."""
-    large = dict.fromkeys(range(reach._LARGE + 1))
+    large = dict.fromkeys(range(referents._LONG + 1))
 
     class Changes:
         """An array whose looking-at stands for the other thread."""
@@ -415,7 +415,7 @@ def test_exception_groups(notebook, capsys):
         notebook,
         CHAINED.replace("\nthird()", "") + "errors = []\nfor f in (first, third):\n    try:\n        f()\n"
         "    except Exception as error:\n        errors.append(error)\n"
-        "group, errors = ExceptionGroup('both', errors), None\nraise group",
+        "raise ExceptionGroup('both', [errors.pop(0), errors.pop(0)])",
     )
     names = {name.removeprefix("last traceback: "): size for name, size, _ in found_in(notebook)}
     assert names == {"first.one": 3 + 3, "second.two": 4, "third.three": 5, "RuntimeError": 6}

@@ -5,7 +5,8 @@ import warnings
 import pytest
 import torch
 
-from ipygpulogger.reach import Root, walk
+from ipygpulogger.claims import Root
+from ipygpulogger.reach import walk
 from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch

@@ -230,7 +230,7 @@ class Framework(ABC):
 
     def may_hold(self, kind: type) -> bool:  # noqa: ARG002
         """Whether values of a class can be arrays of the framework's; asked once for each class."""
-        return self.name in sys.modules
+        return type(self).holding is not Framework.holding
 
     def holding(self, value: Any) -> Holding | None:  # noqa: ARG002
         """The memory behind one of the framework's arrays; None for any other value."""

@@ -101,6 +101,11 @@ class CuPy(Framework):
             except Unavailable:
                 continue
 
+    def may_hold(self, kind: type) -> bool:
+        """Its arrays' class and those derived from it."""
+        array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
+        return any(base is array_type for base in vars(type)["__mro__"].__get__(kind))
+
     def holding(self, value: Any) -> Holding | None:
         """The pool's block behind an array, which its views share."""
         array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
@@ -109,7 +114,7 @@ class CuPy(Framework):
         try:
             memory = value.data.mem
             where = f"cuda:{int(memory.device_id)}"
-            return Holding(("cupy", where, int(memory.ptr)), int(memory.size), where)
+            return Holding((where, int(memory.ptr)), int(memory.size), where)
         except Exception:
             return None
 

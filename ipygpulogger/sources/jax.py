@@ -98,6 +98,12 @@ class Jax(Framework):
                 return key[1]
         return None
 
+    def may_hold(self, kind: type) -> bool:
+        """JAX's own classes alone; what it asks of others runs their code."""
+        array_type = getattr(sys.modules.get("jax"), "Array", None)
+        bases = vars(type)["__mro__"].__get__(kind)
+        return array_type is not None and any(base is array_type or _is_jaxs(base) for base in bases)
+
     def holding(self, value: Any) -> Holding | None:
         """The buffer behind an array on one device; None for traced, deleted and sharded arrays."""
         array_type = getattr(sys.modules.get("jax"), "Array", None)
@@ -113,7 +119,12 @@ class Jax(Framework):
         except Exception:  # JAX has an error for each kind of array without memory of its own
             return None
         where = f"{key[0]}:{key[1]}" if key else "cpu"
-        return Holding(("jax", where, address), size_bytes, where)
+        return Holding((where, address), size_bytes, where)
+
+
+def _is_jaxs(kind: type) -> bool:
+    module = vars(type)["__dict__"].__get__(kind).get("__module__")
+    return type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
 
 
 # The clients that a fork left here: their threads stayed in the parent, and with them locks that they may

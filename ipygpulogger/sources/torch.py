@@ -277,17 +277,30 @@ class Torch(Framework):
             self._wrappers.take_off()
             self._users = _UserPeaks()
 
-    def holding(self, value: Any) -> Holding | None:
-        """The storage behind a tensor, which views and tied parameters share."""
+    def may_hold(self, kind: type) -> bool:
+        """Tensors, and the nodes of autograd graphs."""
         torch = _torch()
-        if torch is None or not isinstance(value, torch.Tensor):
+        if torch is None:
+            return False
+        bases = _bases_of(kind)
+        return any(base is torch.Tensor for base in bases) or (
+            any("next_functions" in _namespace_of(base) for base in bases)
+            and (not _flags_of(kind) & _PYTHONS or any(base is torch._C._FunctionBase for base in bases))
+        )
+
+    def holding(self, value: Any) -> Holding | None:
+        """The storage behind a tensor, which views and tied parameters share; what a graph's node saved."""
+        torch = _torch()
+        if torch is None:
             return None
-        try:
-            with torch._C.DisableTorchFunctionSubclass():  # a subclass's own code is the user's
-                storage, device = value.untyped_storage(), str(value.device)
-            return Holding(("torch", device, storage.data_ptr()), storage.nbytes(), device)
-        except (*_TORCH_ERRORS, NotImplementedError):  # a sparse, fake or functional tensor
-            return None
+        kind = type(value)
+        if kind is torch.nn.Parameter or kind is torch.Tensor:
+            if not torch._C._len_torch_function_stack():
+                return _tensor(value, torch, getattr)
+        elif not issubclass(kind, torch._C.TensorBase):
+            return _node(value) if self.may_hold(kind) else None
+        with torch._C.DisableTorchFunction():  # a subclass's own code, and a mode's, is the user's
+            return _tensor(value, torch, _own)
 
     def diagnose(self) -> Diagnosis:
         """Whether torch has a device here."""
@@ -451,3 +464,74 @@ def _torch() -> ModuleType | None:
 
 def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
+
+
+# -- what tensors and graphs hold ------------------------------------------------------------------
+
+# C accessors, which no class of the user's can override.
+_bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
+_namespace_of: Callable[[Any], Any] = vars(type)["__dict__"].__get__
+_flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
+_PYTHONS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of every class that Python code made
+_device_names: dict[Any, str] = {}
+
+
+def _own(value: Any, name: str) -> Any:
+    """As torch itself has it, whatever a subclass says."""
+    found = getattr(sys.modules["torch"]._C.TensorBase, name)
+    return found.__get__(value)
+
+
+def _tensor(value: Any, torch: ModuleType, get: Callable[[Any, str], Any]) -> Holding | None:
+    device, node = get(value, "device"), get(value, "grad_fn")
+    name = _device_names.get(device) or _device_names.setdefault(device, str(device))
+    # torch warns whoever reads the gradient of an intermediate result that keeps none.
+    gradient = get(value, "grad") if node is None or get(value, "retains_grad") else None
+    parts = () if gradient is None else (gradient,)
+    try:
+        storage = torch._C.TensorBase.untyped_storage(value)
+        address = storage.data_ptr()
+        if address:
+            return Holding((name, address), storage.nbytes(), name, parts, node)
+    except (*_TORCH_ERRORS, NotImplementedError):  # a sparse, fake or functional tensor
+        parts += tuple(_parts_of_sparse(value, torch._C.TensorBase))
+    return Holding(None, 0, name, parts, node) if parts or node is not None else None
+
+
+def _parts_of_sparse(value: Any, base: Any) -> Iterator[Any]:
+    for name in ("_indices", "_values", "crow_indices", "ccol_indices", "row_indices", "col_indices"):
+        try:
+            yield getattr(base, name)(value)
+        except (*_TORCH_ERRORS, NotImplementedError, AttributeError):
+            continue
+
+
+def _node(value: Any) -> Holding:
+    """A node keeps the nodes it came from, what it saved, and a leaf its parameter.
+
+    Only `_raw_saved_*` is read: `_saved_*` and `saved_tensors` run the user's unpack hooks, and what
+    checkpointing computes again. With hooks the raw one has what they packed.
+    """
+    parts: list[Any] = []
+    counted = True
+    for base in _bases_of(type(value)):
+        for name, found in _namespace_of(base).items():
+            if type(found) is not _GETSET:
+                continue
+            if name == "next_functions":
+                parts += [node for node, _ in found.__get__(value)]
+            elif name == "variable":
+                parts.append(found.__get__(value))
+            elif name.startswith("_raw_saved_"):
+                try:
+                    saved = found.__get__(value)
+                except RuntimeError:  # after the backward pass
+                    continue
+                for one in saved if isinstance(saved, (tuple, list)) else (saved,):
+                    data = _namespace_of(type(one)).get("data")
+                    counted = counted and (data is not None or one is None)
+                    parts += [] if data is None else [data.__get__(one)]
+    return Holding(None, 0, "", [part for part in parts if part is not None], None, counted)
+
+
+_GETSET = type(vars(BaseException)["args"])

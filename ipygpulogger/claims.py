@@ -1,0 +1,277 @@
+"""Who has which block of memory: adding up what the paths of a walk met.
+
+A path is the walk from one name. It notes in order what it met: a block, or an object that was seen before,
+on this path or another. What lies below an object is a piece of its path's list, so whoever meets it later
+reaches all of that without walking it again. A block is the first name's that reaches it.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from .records import Owner
+from .sources.host import DEVICE, of_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+
+    from .sources import Holding
+
+Kind = Literal["variable", "output", "traceback", "other"]
+Claimant = tuple[str, str, Kind]  # a name, a device, and where the name stands
+
+GRAPH = " (autograd graph)"
+_OF_A_FILE = 1 << 20  # bytes: smaller blocks are not asked about
+_NOBODY: Any = object()
+
+
+class Root(NamedTuple):
+    """A name, and what it refers to.
+
+    Attributes:
+        name: As the user would write it.
+        kind: Where it stands.
+        value: What it refers to.
+        label: What the frames of an exception below it are called after; by default the name.
+    """
+
+    name: str
+    kind: Kind
+    value: Any
+    label: str = ""
+
+
+class Found(NamedTuple):
+    """What a walk found.
+
+    Attributes:
+        owners: By name and device, the largest first.
+        complete: Everything was seen; otherwise the time was up.
+        blocks: Of each owner (name, device, kind) the memory that is counted as its: a block's key (the
+            same for whatever shares it, and free to be used again once it is gone) and its bytes.
+        cut_short: The names that were not seen whole.
+        uncounted: The names that hold memory whose size nobody tells.
+    """
+
+    owners: tuple[Owner, ...]
+    complete: bool
+    blocks: Mapping[Claimant, Mapping[Hashable, int]] = {}
+    cut_short: frozenset[str] = frozenset()
+    uncounted: tuple[str, ...] = ()
+
+
+class Path:
+    """The walk from one name.
+
+    Attributes:
+        rank: Its place in the order of claims.
+        called: What the paths that begin below it are called after.
+        open: What is still to be seen, the deepest last: an iterator, and the node that it belongs to.
+        met: In order, blocks (their number), objects seen before (their `Node`) and paths (`Link`).
+    """
+
+    __slots__ = ("called", "graph", "met", "open", "rank", "root")
+
+    def __init__(self, root: Root, rank: tuple[int, int], called: str = "") -> None:
+        self.root, self.rank, self.called = root, rank, called or root.label or root.name
+        self.graph: Path | None = None
+        self.open: list[tuple[Iterator[Any], Node | None, int]] = []
+        self.met: list[Met] = []
+
+    def push(self, values: Iterable[Any]) -> None:
+        """More to be seen."""
+        self.open.append((iter(values), None, 0))
+
+    def own(self) -> list[int]:
+        """The blocks that it met itself."""
+        return [met for met in self.met if type(met) is int]
+
+
+class Node:
+    """An object that was walked: what lies below it is a piece of its path's list, from start to end."""
+
+    __slots__ = ("end", "path", "start")
+
+    def __init__(self, path: Path, start: int, end: int) -> None:
+        self.path, self.start, self.end = path, start, end  # no end while it is open: -1
+
+
+class Link(NamedTuple):
+    """What another path begins with, and what the path that led there is called."""
+
+    path: Path
+    ident: int
+    origin: str
+
+
+Met = int | Node | Link
+
+
+class Claims:
+    """The blocks of each name.
+
+    Args:
+        blocks: All that were met.
+        seen: Of each object, by id, what lies below it.
+        in_time: Whether there is time to go on.
+    """
+
+    def __init__(self, blocks: Blocks, seen: Mapping[int, Met | None], in_time: Callable[[], bool]) -> None:
+        self._blocks, self._seen, self._in_time = blocks, seen, in_time
+        self._same = blocks.same_memory()
+        # What only shows a file is nobody's.
+        self._first: dict[int, Claimant | None] = dict.fromkeys(blocks.of_files())
+        self._sizes: dict[Claimant, dict[Hashable, int]] = {}
+        self._shared: dict[Claimant, dict[str, None]] = {}
+
+    def found(self, paths: Iterable[Path], uncounted: Iterable[str]) -> Found:
+        """Add up what these paths met."""
+        paths = sorted(paths, key=attrgetter("rank"))
+        cut = frozenset(path.root.name for path in paths if path.open)
+        in_time, linked = True, []
+        for path in paths:
+            in_time = in_time and self._in_time()
+            reached, links = self._reached(path) if in_time else (path.own(), [])
+            self._claim(path, reached)
+            linked += [(path, links)] if links else []
+        for path, links in linked:
+            in_time = in_time and self._in_time()
+            if in_time:
+                self._share(path, {self._first.get(number) for number in self._behind(path, links)})
+        owners = [
+            Owner(name, sum(sizes.values()), device, kind, self._names((name, device, kind)))
+            for (name, device, kind), sizes in self._sizes.items()
+        ]
+        owners.sort(key=lambda owner: -owner.size_bytes)
+        return Found(tuple(owners), in_time and not cut, self._sizes, cut, tuple(uncounted))
+
+    def _claim(self, path: Path, reached: list[int]) -> None:
+        """What nobody has is this path's; the rest it shares."""
+        first, keys, sizes = self._first, self._blocks.keys, self._blocks.sizes
+        mine: dict[str, Claimant] = {}
+        others: set[Claimant | None] = set()
+        for number in reached:
+            owner = first.get(number, _NOBODY)
+            if owner is _NOBODY:
+                device = self._blocks.devices[number]
+                owner = mine.get(device)
+                if owner is None:
+                    owner = mine[device] = path.root.name, device, path.root.kind
+                    self._sizes.setdefault(owner, {})
+                first[number] = owner
+                self._sizes[owner][keys[number]] = sizes[number]
+            else:
+                others.add(owner)
+        self._share(path, others)
+
+    def _share(self, path: Path, owners: set[Claimant | None]) -> None:
+        for owner in owners:
+            if owner is not None and owner[0] != path.root.name:
+                self._shared.setdefault(owner, {})[path.root.name] = None
+
+    def _names(self, owner: Claimant) -> tuple[str, ...]:
+        """Who shares; a name's graph is not told beside the name itself."""
+        names = self._shared.get(owner, {})
+        told = {owner[0], *names}
+        return tuple(name for name in names if not (name.endswith(GRAPH) and name[: -len(GRAPH)] in told))
+
+    def _behind(self, path: Path, links: list[Link]) -> list[int]:
+        """The blocks in the graphs and frames that a path reaches, but that bear another's name."""
+        found: list[int] = []
+        seen = set()
+        links = list(links)
+        while links:
+            link = links.pop()
+            if link.ident not in seen and link.origin != path.called:
+                seen.add(link.ident)
+                reached, more = self._reached(link.path, self._seen.get(link.ident))
+                found += reached
+                links += more
+        return found
+
+    def _reached(self, path: Path, begin: Any = _NOBODY) -> tuple[list[int], list[Link]]:
+        """The blocks that a path reaches, in paths that were there first as well, some more than once.
+
+        Args:
+            path: The path.
+            begin: What of it; by default the whole.
+        """
+        found: list[int] = []
+        links: list[Link] = []
+        done: dict[Path, bytearray] = {}  # of each path's list, what was looked at
+        pending: list[Met | None] = [Node(path, 0, len(path.met)) if begin is _NOBODY else begin]
+        while pending:
+            met = pending.pop()
+            if type(met) is int:
+                found.append(met)
+            elif type(met) is Link:
+                links.append(met)
+            elif type(met) is Node:
+                of = met.path.met
+                seen = done.setdefault(met.path, bytearray(len(of)))
+                end = len(of) if met.end < 0 else met.end
+                start = seen.find(0, met.start, end)
+                while start >= 0:
+                    stop = seen.find(1, start, end)
+                    stop = end if stop < 0 else stop
+                    seen[start:stop] = bytes((1,)) * (stop - start)
+                    piece = of[start:stop]
+                    found += [one for one in piece if type(one) is int]
+                    pending += [one for one in piece if type(one) is not int]
+                    start = seen.find(0, stop, end)
+        if self._same:
+            found = [self._same.get(number, number) for number in found]
+        return found, links
+
+
+class Blocks:
+    """The blocks of memory that were met, each with a number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self.keys: list[Hashable] = []
+        self.devices: list[str] = []
+        self.sizes: list[int] = []
+
+    def number(self, holding: Holding) -> int:
+        """Its number, a new one where it was not met before."""
+        key, size_bytes, device, *_ = holding
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.keys)
+            self.keys.append(key)
+            self.devices.append(device)
+            self.sizes.append(size_bytes)
+        return number
+
+    def same_memory(self) -> dict[int, int]:
+        """Which blocks lie within others, as an array of numpy's in a tensor's; those grow to hold them.
+
+        The key of a block that has an address is its device and that.
+        """
+        found: dict[int, int] = {}
+        for device in set(self.devices):
+            placed = [
+                (key[1], number)
+                for number, key in enumerate(self.keys)
+                if type(key) is tuple and key[0] == device and type(key[1]) is int
+            ]
+            placed.sort()
+            last, end = -1, 0
+            for address, number in placed:
+                if address >= end:
+                    last, start, end = number, address, address + self.sizes[number]
+                    continue
+                found[number] = last
+                if address + self.sizes[number] > end:
+                    end = address + self.sizes[number]
+                    self.sizes[last] = end - start
+        return found
+
+    def of_files(self) -> list[int]:
+        """Those that only show a file."""
+        large = [number for number, size_bytes in enumerate(self.sizes) if size_bytes >= _OF_A_FILE]
+        placed = {self.keys[number]: number for number in large if self.devices[number] == DEVICE}
+        found = of_files(key[1] for key in placed if type(key) is tuple and key[0] == DEVICE)
+        return [placed[DEVICE, address] for address in found]
