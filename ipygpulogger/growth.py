@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .garbage import waiting
 from .holdings import ALLOCATED
 from .machine import machine
 from .records import CPU, CellRecord, Owner, notable
@@ -24,7 +23,8 @@ from .units import MB, rounded_mb
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 
-    from .reach import Found, Holdings, Kind
+    from .claims import Found, Kind
+    from .reach import Holdings
 
 Named = tuple[str, str]  # a name and a device
 
@@ -92,6 +92,8 @@ class Growth:
             return owners_in(shell, _holdings(), budget_s=_BUDGET_S)
 
         def garbage(claimed: Container[Hashable]) -> Mapping[str, int]:
+            from .garbage import waiting
+
             return waiting(_holdings(), claimed)
 
         return cls(find, _in_use, lambda: _bindings(shell), garbage)
