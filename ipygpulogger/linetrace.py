@@ -1,0 +1,183 @@
+"""Measure each line of a function, inside IPython or not: `measure_lines`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from pathlib import Path
+from types import CodeType, MethodType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from .calls import around_calls
+from .lines import Lines
+from .render import lines as render
+from .scope import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from .records import LineUsage
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Together:
+    """The calls of one function that overlap, measured as one."""
+
+    def __init__(self, lines: Lines | None) -> None:
+        self.lines, self.over = lines, lines is None
+        self.calls: set[_Call] = set()
+
+
+class _Call:
+    """One call; the user's code goes on whatever keeps us from measuring it."""
+
+    def __init__(self, trace: LineTrace[..., Any]) -> None:
+        self._trace = trace
+        self.together: _Together | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._trace._begin(self)
+        except Exception as reason:
+            tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
+        except BaseException:  # an interrupt leaves nothing behind
+            self.__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._trace._end(self)
+        except Exception as reason:
+            tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
+
+
+class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
+    """What `measure_lines` returns: the function, and what the lines of its last call used.
+
+    Calls that overlap (recursion, generators, tasks, threads) are measured together, until the last of them
+    ends. As a `partial` without arguments it is a coroutine function where the function is one, and
+    adds no frame to a traceback.
+    """
+
+    __name__: str
+    __qualname__: str
+
+    def __new__(cls, function: Callable[P, R], *, report: bool) -> LineTrace[P, R]:
+        self = super().__new__(cls, around_calls(function, lambda: _Call(self), "measure_lines"))
+        functools.update_wrapper(self, self.func).__wrapped__ = function
+        self._codes, self._report = tuple(_nested(_code_of(function))), report
+        self._lock, self._together = threading.RLock(), _Together(None)
+        self._last: tuple[LineUsage, ...] | None = None
+        return self
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    @property
+    def lines(self) -> tuple[LineUsage, ...]:
+        """What each line used in the last call, those of functions within the function too.
+
+        Raises:
+            RuntimeError: No call has ended yet.
+        """
+        if self._last is None:
+            raise RuntimeError(
+                f"no line of {self.__name__} is measured yet: it was not called, or its call has not ended"
+            )
+        return self._last
+
+    def _begin(self, call: _Call) -> None:
+        with self._lock:
+            call.together = self._together
+            call.together.calls.add(call)  # first: the garbage collector may end another one here
+            if call.together.over:
+                call.together = self._together = _Together(Lines(self._wants))
+                call.together.calls.add(call)
+                call.together.lines.start()
+
+    def _end(self, call: _Call) -> None:
+        together, call.together = call.together, None
+        if together is None:
+            return
+        with self._lock:
+            together.calls.discard(call)
+            if together.calls or together.over or together.lines is None:
+                return
+            together.over = True
+            together.lines.stop()
+            lines, notes = together.lines.result(lambda file: (Path(file).name, 0)), together.lines.notes
+            self._last = lines
+        if self._report:
+            print(render.table(lines, notes))  # noqa: T201 - it speaks, as `measure` does
+            return
+        for note in notes:
+            tell(note)
+
+    def _wants(self, frame: FrameType) -> bool:
+        return any(code is frame.f_code for code in self._codes)
+
+    def __reduce__(self) -> str:  # type: ignore[override]
+        return self.__qualname__  # as a function: by its name, never its state
+
+    def __repr__(self) -> str:
+        return f"<measure_lines: {self.__qualname__}>"
+
+
+def _code_of(function: Any) -> CodeType:
+    """The code that the user wrote, whatever other decorators stand between.
+
+    Raises:
+        TypeError: It has none.
+    """
+    found = inspect.unwrap(function)
+    if isinstance(found, functools.partial):
+        found = inspect.unwrap(found.func)
+    if not (inspect.isroutine(found)):
+        found = type(found).__call__
+    code = getattr(found, "__code__", None)
+    if not isinstance(code, CodeType):
+        raise TypeError(f"measure_lines takes a function written in Python, not {function!r}")
+    return code
+
+
+def _nested(code: CodeType) -> list[CodeType]:
+    """A code object and those within it."""
+    return [code, *(part for const in code.co_consts if isinstance(const, CodeType) for part in _nested(const))]
+
+
+@overload
+def measure_lines(function: Callable[P, R], /) -> LineTrace[P, R]: ...
+@overload
+def measure_lines(*, report: bool = True) -> Callable[[Callable[P, R]], LineTrace[P, R]]: ...
+def measure_lines(function: Any = None, /, *, report: bool = True) -> Any:
+    """Measure each line of a function in every call: hits, time, RAM and each GPU.
+
+    The lines of functions within the function are measured too, those of other functions as part of the line
+    that calls them. Nothing is collected or emptied.
+
+    Args:
+        function: A function, coroutine function or generator function, a method, a class method.
+        report: Print the table at the end of each call.
+
+    Returns:
+        The function; after a call its ``lines`` are a tuple of `LineUsage`.
+
+    Raises:
+        TypeError: It is something else.
+
+    Example:
+        ``@measure_lines`` above a function; after a call of ``load``, ``load.lines[0].gen.peaked_bytes``.
+    """
+    if function is None:
+        return functools.partial(measure_lines, report=report)
+    if isinstance(function, (classmethod, staticmethod)):
+        return type(function)(measure_lines(function.__func__, report=report))
+    return LineTrace(function, report=report)

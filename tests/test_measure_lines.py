@@ -1,0 +1,479 @@
+"""`measure_lines`: each line of a function outside notebooks, whatever kind of function it is."""
+
+import asyncio
+import copy
+import functools
+import gc
+import inspect
+import pickle
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+from memory import MB, Block, blip
+
+from ipygpulogger import linetrace, measure_lines
+from ipygpulogger.lines import Lines
+from ipygpulogger.records import LineUsage
+
+HERE = Path(__file__).name
+
+
+def mb(size_bytes):
+    return round(size_bytes / MB)
+
+
+def told(function):
+    """Hits, consumed and peaked in MB by the line's text, less a trailing comment."""
+    return {
+        line.source.partition("  #")[0]: (line.hits, mb(line.gen.consumed_bytes), mb(line.gen.peaked_bytes))
+        for line in function.lines
+    }
+
+
+def near(found, expected):
+    """Within 2 MB, the hits exactly."""
+    assert found.keys() == expected.keys()
+    for source, (hits, consumed_mb, peaked_mb) in expected.items():
+        assert found[source][0] == hits, source
+        assert abs(found[source][1] - consumed_mb) <= 2, (source, found[source])
+        assert abs(found[source][2] - peaked_mb) <= 2, (source, found[source])
+
+
+@pytest.fixture(autouse=True)
+def untraced():
+    """Every test leaves the interpreter's tracing as it found it."""
+
+    def state():
+        monitoring = getattr(sys, "monitoring", None)
+        tools = [monitoring.get_tool(tool) for tool in range(6)] if monitoring else []
+        return sys.gettrace(), threading.gettrace(), sys.getprofile(), tools
+
+    before = state()
+    yield
+    assert state() == before
+
+
+def test_each_line_of_a_function(capsys):
+    """Kept, needed for a moment, given back, needed within a function of the function: all on their lines."""
+
+    @measure_lines
+    def work():
+        def inner():
+            blip(96)
+
+        kept = Block(64)
+        blip(200)
+        inner()
+        kept.free()
+        return 42
+
+    assert work() == 42
+    expected = {
+        "def inner():": (1, 0, 0),
+        "blip(96)": (1, 0, 96),
+        "kept = Block(64)": (1, 64, 0),
+        "blip(200)": (1, 0, 200),
+        "inner()": (1, 0, 96),
+        "kept.free()": (1, -64, 0),
+        "return 42": (1, 0, 0),
+    }
+    near(told(work), expected)
+    first = inspect.getsourcelines(work.__wrapped__)[1]
+    assert [line.lineno - first for line in work.lines] == [2, 3, 5, 6, 7, 8, 9]
+    assert {line.place for line in work.lines} == {HERE}
+    assert all(isinstance(line, LineUsage) and line.complete and line.time_s >= 0 for line in work.lines)
+    printed = capsys.readouterr().out
+    assert all(source in printed for source in expected)
+
+
+def test_only_its_own_lines():
+    """A function beside it has no lines of its own: what it took is the calling line's."""
+
+    def beside():
+        blip(80)
+
+    @measure_lines(report=False)
+    def work():
+        beside()
+
+    work()
+    near(told(work), {"beside()": (1, 0, 80)})
+
+
+def test_every_call_is_printed_unless_asked_otherwise(capsys):
+    """Bare: a table after each call. `report=False`: nothing; the lines are there all the same."""
+
+    @measure_lines
+    def loud():
+        pass
+
+    @measure_lines(report=False)
+    def quiet():
+        pass
+
+    loud()
+    assert capsys.readouterr().out.count("pass") == 1
+    loud()
+    assert capsys.readouterr().out.count("pass") == 1
+    quiet()
+    assert not capsys.readouterr().out
+    assert quiet.lines
+
+
+def test_asked_too_early_says_so():
+    """Before a call has ended there are no lines, and no empty tuple either."""
+    early = []
+
+    @measure_lines(report=False)
+    def work():
+        with pytest.raises(RuntimeError, match="no line of work is measured yet"):
+            work.lines  # noqa: B018
+        early.append(True)
+
+    with pytest.raises(RuntimeError, match="no line of work is measured yet"):
+        work.lines  # noqa: B018
+    work()
+    assert early
+    assert work.lines
+
+
+def test_the_last_call_counts():
+    """Each call is measured by itself."""
+
+    @measure_lines(report=False)
+    def work(times):
+        for _ in range(times):
+            blip(16)
+
+    work(3)
+    assert told(work)["blip(16)"][0] == 3
+    work(2)
+    assert told(work)["blip(16)"][0] == 2
+
+
+def test_methods():
+    """Of instances, classes, and static ones; the lines are asked for where the function is called."""
+
+    class Thing:
+        @measure_lines(report=False)
+        def method(self, x):
+            return self, x
+
+        @measure_lines(report=False)
+        @classmethod
+        def above(cls, x):
+            return cls, x
+
+        @classmethod
+        @measure_lines(report=False)
+        def below(cls, x):
+            return cls, x
+
+        @measure_lines(report=False)
+        @staticmethod
+        def alone(x):
+            return x
+
+    class Kind(Thing):
+        pass
+
+    thing = Kind()
+    assert thing.method(1) == (thing, 1)
+    assert Kind.above(2) == thing.above(2) == (Kind, 2)
+    assert Kind.below(3) == thing.below(3) == (Kind, 3)
+    assert Kind.alone(4) == thing.alone(4) == 4
+    assert told(thing.method) == told(Kind.method) == {"return self, x": (1, 0, 0)}
+    assert told(thing.above) == told(Kind.below) == {"return cls, x": (1, 0, 0)}
+    assert told(thing.alone) == {"return x": (1, 0, 0)}
+
+
+def test_coroutines():
+    """A coroutine's line stays open while it awaits; the function stays a coroutine function."""
+
+    @measure_lines(report=False)
+    async def work():
+        await asyncio.sleep(0)
+        blip(48)
+        return 7
+
+    async def stay():
+        blip(80)
+
+    async def both():
+        return await asyncio.gather(work(), stay())
+
+    assert inspect.iscoroutinefunction(work)
+    assert asyncio.run(both()) == [7, None]
+    near(told(work), {"await asyncio.sleep(0)": (1, 0, 80), "blip(48)": (1, 0, 48), "return 7": (1, 0, 0)})
+
+
+def test_generators():
+    """A generator's line is closed while it waits: what its caller does meanwhile is not its own."""
+
+    @measure_lines(report=False)
+    def work():
+        blip(48)
+        sent = yield 1
+        yield sent
+        return 9
+
+    def whole():
+        return (yield from work())
+
+    assert inspect.isgeneratorfunction(work)
+    steps = whole()
+    assert next(steps) == 1
+    blip(128)
+    assert steps.send("sent") == "sent"
+    blip(128)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value == 9
+    near(
+        told(work),
+        {"blip(48)": (1, 0, 48), "sent = yield 1": (1, 0, 0), "yield sent": (1, 0, 0), "return 9": (1, 0, 0)},
+    )
+
+
+def test_a_generator_that_is_left_ends_with_its_last_reference():
+    """Closed or dropped, its lines are there and nothing goes on."""
+
+    @measure_lines(report=False)
+    def work():
+        try:
+            yield 1
+        finally:
+            blip(16)
+
+    next(work())
+    gc.collect()
+    near(told(work), {"try:": (1, 0, 0), "yield 1": (1, 0, 0), "blip(16)": (1, 0, 16)})
+
+
+def test_recursion_is_one_measurement(capsys):
+    """A function that calls itself: one table; hits of all its calls, memory from the first to the last."""
+
+    @measure_lines
+    def down(depth):
+        if depth:
+            down(depth - 1)
+        blip(16 * (depth + 1))
+
+    down(2)
+    near(
+        told(down),
+        {"if depth:": (3, 0, 0), "down(depth - 1)": (2, 0, 32), "blip(16 * (depth + 1))": (3, 0, 48)},
+    )
+    assert capsys.readouterr().out.count("if depth:") == 1
+
+
+def test_overlapping_calls_on_one_thread_are_one_measurement():
+    """Two generators that take turns end together: hits add up."""
+
+    @measure_lines(report=False)
+    def work():
+        yield 1
+        yield 2
+
+    one, two = work(), work()
+    assert [next(one), next(two), next(one), next(two)] == [1, 1, 2, 2]
+    assert list(one) == []
+    with pytest.raises(RuntimeError, match="not ended"):
+        work.lines  # noqa: B018
+    assert list(two) == []
+    assert {source: hits for source, (hits, _, _) in told(work).items()} == {"yield 1": 2, "yield 2": 2}
+
+
+def test_threads():
+    """Each thread's call ends by itself, the result is right, and the last one's lines are there."""
+
+    @measure_lines(report=False)
+    def work(x):
+        meet.wait(10)
+        return x * 2
+
+    meet, results = threading.Barrier(4), {}
+    threads = [threading.Thread(target=lambda x=x: results.update({x: work(x)})) for x in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {x: x * 2 for x in range(4)}
+    assert {line.source for line in work.lines} == {"meet.wait(10)", "return x * 2"}
+
+
+def test_ended_on_another_thread():
+    """A generator begun here and closed there: nothing of it remains, here or there."""
+
+    @measure_lines(report=False)
+    def work():
+        yield 1
+
+    steps, traces = work(), []
+    next(steps)
+    thread = threading.Thread(target=lambda: traces.append((steps.close(), sys.gettrace())))
+    thread.start()
+    thread.join()
+
+    def any_event():
+        """On Python 3.10 and 3.11 this thread's trace function goes at its next event."""
+
+    any_event()
+    assert traces == [(None, None)]
+    assert told(work) == {"yield 1": (1, 0, 0)}
+
+
+def test_an_exception_is_the_users_and_its_lines_are_there():
+    """The type, the message, the line; the traceback holds none of the arguments longer than bare."""
+
+    class Argument:
+        pass
+
+    @measure_lines(report=False)
+    def work(argument):
+        del argument
+        raise KeyError("mine")
+
+    argument = Argument()
+    alive = weakref.ref(argument)
+    with pytest.raises(KeyError, match="mine") as error:
+        work(argument)
+    del argument
+    assert alive() is None
+    assert error.traceback[-1].lineno + 1 == inspect.getsourcelines(work.__wrapped__)[1] + 3
+    assert told(work) == {"del argument": (1, 0, 0), 'raise KeyError("mine")': (1, 0, 0)}
+
+
+def test_it_stays_the_function_it_was():
+    """Name, signature, doc, attributes; pickled and copied as a function is."""
+    assert (plain.__name__, plain.__doc__, plain.mark) == ("plain", "Doc.", 5)
+    assert str(inspect.signature(plain)) == "(x, *, y=2)"
+    assert pickle.loads(pickle.dumps(plain)) is plain
+    assert copy.deepcopy(plain) is copy.copy(plain) is plain
+    assert plain(1) == plain(1, y=2) == 3
+
+
+def marked(function):
+    function.mark = 5
+    return function
+
+
+@measure_lines(report=False)
+@marked
+def plain(x, *, y=2):
+    """Doc."""
+    return x + y
+
+
+def test_through_other_decorators():
+    """The lines are those of the function that the user wrote, whoever wraps it in between."""
+
+    def doubled(function):
+        @functools.wraps(function)
+        def wrapper(*args):
+            return function(*args) * 2
+
+        return wrapper
+
+    @measure_lines(report=False)
+    @measure_lines(report=False)
+    @doubled
+    def work(x):
+        return x + 1
+
+    assert work(3) == 8
+    assert told(work) == told(work.__wrapped__) == {"return x + 1": (1, 0, 0)}
+
+
+def test_callables_that_are_no_functions():
+    """A partial's function, and what an object runs when it is called."""
+
+    class Model:
+        def __call__(self, x):
+            return -x
+
+    def add(x, y):
+        return x + y
+
+    model = measure_lines(report=False)(Model())
+    assert model(2) == -2
+    assert told(model) == {"return -x": (1, 0, 0)}
+    added = measure_lines(report=False)(functools.partial(add, 1))
+    assert added(2) == 3
+    assert told(added) == {"return x + y": (1, 0, 0)}
+
+
+def test_it_refuses_what_it_cannot_measure():
+    """A class, an async generator, a number, what is not written in Python: one sentence."""
+
+    async def several():
+        yield 1
+
+    for thing in (int, several, 3, classmethod(int), len, [].append):
+        with pytest.raises(TypeError, match="measure_lines takes a function"):
+            measure_lines(thing)
+
+
+@pytest.mark.parametrize("where", ["__init__", "stop", "result"])
+def test_it_never_costs_the_users_result(where, monkeypatch):
+    """Whatever fails on our side, the call's result stands, and a warning says what is missing."""
+
+    def refuse(self, *_args, **_options):
+        if where == "stop":
+            real_stop(self)
+        raise OSError("out of order")
+
+    real_stop = Lines.stop
+    monkeypatch.setattr(Lines, where, refuse)
+
+    @measure_lines
+    def answer():
+        return 42
+
+    with pytest.warns(RuntimeWarning, match="the lines of answer are not measured: out of order"):
+        assert answer() == 42
+    with pytest.raises(RuntimeError, match="not ended"):
+        answer.lines  # noqa: B018
+
+
+def test_a_table_that_cannot_be_printed_costs_no_result(monkeypatch):
+    """A closed standard output is no reason to lose the call's result."""
+
+    @measure_lines
+    def answer():
+        return 42
+
+    def refuse(*_):
+        raise ValueError("I/O operation on closed file")
+
+    monkeypatch.setattr(linetrace.render, "table", refuse)
+    with pytest.warns(RuntimeWarning, match="closed file"):
+        assert answer() == 42
+    assert told(answer) == {"return 42": (1, 0, 0)}
+
+
+def test_a_tracer_of_the_users_stays():
+    """What a debugger or a coverage tool set is there during the call and after it, and sees the function."""
+    seen = []
+
+    @measure_lines(report=False)
+    def work():
+        return 1
+
+    def trace(frame, event, _arg):
+        if frame.f_code is work.__wrapped__.__code__:
+            seen.append(event)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with_notes = work() == 1
+        after = sys.gettrace()
+    finally:
+        sys.settrace(None)
+    assert with_notes
+    assert after is trace
+    assert seen == ["call", "line", "return"]
