@@ -36,13 +36,16 @@ _NEWLINE = re.compile("\r\n|\r|\n")  # as Python counts lines; `splitlines` know
 class CellLines:
     """What each line uses, from `start` to `stop`."""
 
-    def __init__(self, shell: Any, cell: Cell, earlier: dict[str, str], *, reset_peaks: bool = True) -> None:
+    def __init__(
+        self, shell: Any, cell: Cell, earlier: dict[str, tuple[str, int]], *, reset_peaks: bool = True
+    ) -> None:
         """Prepare; nothing is measured before `start`.
 
         Args:
             shell: IPython's.
             cell: Whose lines they are.
-            earlier: The places of earlier cells by file name; this cell's own is added in the end.
+            earlier: By file name, the place of an earlier cell and how many of its lines stand above the
+                file's; this cell's own is added in the end.
             reset_peaks: Reset the kernel's peak counter.
         """
         self._shell, self._cell, self._earlier = shell, cell, earlier
@@ -50,11 +53,14 @@ class CellLines:
         self._above: dict[str, int | None] = {}  # by file: lines of the cell above it; None: elsewhere
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines above that
         self._timed: set[CodeType] = set()
+        self._starting = False
         self._lines = Lines(self._wants, reset_peaks=reset_peaks)
 
     def start(self) -> None:
         """From here on."""
+        self._starting = True
         self._lines.start()
+        self._starting = False
 
     def stop(self) -> None:
         """Up to here; nothing of it remains."""
@@ -73,10 +79,11 @@ class CellLines:
 
     def result(self) -> tuple[LineUsage, ...]:
         """What each line used; once the cell has ended and knows its number."""
-        self._earlier |= dict.fromkeys(self._above, self._cell.label)
+        self._earlier |= {file: (self._cell.label, above or 0) for file, above in self._above.items()}
+        found = sorted(self._lines.result(self._place_of), key=_in_order)
         return tuple(
             line if (text := self._text(line)) is None else replace(line, source=text.strip())
-            for line in self._lines.result(self._place_of)
+            for line in found
         )
 
     def indented(self, lines: Iterable[LineUsage]) -> list[LineUsage]:
@@ -102,11 +109,14 @@ class CellLines:
         code, file = frame.f_code, frame.f_code.co_filename
         if frame.f_globals is not self._shell.user_ns and frame.f_globals is not self._shell.user_global_ns:
             return False
-        if code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<"):  # a function or a class
+        called = code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<")  # a function or a class
+        if called and not self._starting:
             return code in self._timed or self._is_a_cells(file)
         infos = list(_infos_behind(frame))
-        if not any(info is self._info for info in infos):  # another thread's cell
+        if not any(info is self._info for info in infos):  # another thread's cell, or what called this one
             return False
+        if called:
+            return self._is_a_cells(file)
         lines = _lines(infos[0].raw_cell)
         if self._is_a_cells(file):
             self._above[file] = self._within(lines, _taken_off(lines))
@@ -127,25 +137,45 @@ class CellLines:
         return start + above if lines and self._written[-len(lines) :] == lines else None
 
     def _place_of(self, file: str) -> tuple[str, int]:
-        place, above = self._place(file), self._above.get(file) or 0
+        place, above = self._place(file)
         self._files[place] = file, above
         return place, above
 
-    def _place(self, file: str) -> str:
+    def _place(self, file: str) -> tuple[str, int]:
         if file in self._above:
-            return "" if self._above[file] is not None else f"nested in {self._cell.label}"
+            above = self._above[file]
+            return ("", above) if above is not None else (f"nested in {self._cell.label}", 0)
         if file in self._earlier:
             return self._earlier[file]
         number = getattr(self._shell.compile, "_filename_map", {}).get(file)
         if number is None:
             found = _NUMBERED.match(file)
-            number = found and found[1]
-        return f"In [{number}]" if number else "an earlier cell"
+            number = found and int(found[1])
+        if number is None:
+            return "an earlier cell", 0
+        inputs = self._shell.history_manager.input_hist_raw
+        written = _lines(inputs[number]) if number < len(inputs) else []
+        above = _taken_off(written)
+        compiled = _lines("".join(linecache.getlines(file)))
+        return f"In [{number}]", above if written[above + 1 :] == compiled[1:] else 0
 
     def _straight(self, file: str) -> bool:
         """Whether the code has the same lines as the text: not so where a magic went over several."""
-        compiled, above = _lines("".join(linecache.getlines(file))), self._above[file]
-        return above is None or len(compiled) <= 1 or len(compiled) == len(self._written) - above
+        above = self._above[file]
+        if above is None:
+            return True
+        compiled = "".join(linecache.getlines(file)).rstrip().splitlines()  # as IPython divides them
+        return len(compiled) <= 1 or len(compiled) == len("\n".join(self._written[above:]).splitlines())
+
+
+def _in_order(line: LineUsage) -> tuple[bool, list[int], str, int]:
+    """The cell's own lines, then those of other cells by their numbers."""
+    return (
+        bool(line.place),
+        [int(number) for number in re.findall(r"\d+", line.place)],
+        line.place,
+        line.lineno,
+    )
 
 
 def _infos_behind(frame: FrameType | None) -> Iterator[Any]:

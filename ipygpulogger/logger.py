@@ -107,7 +107,7 @@ class IPyGPULogger(Configurable):
         self._scopes: dict[Cell, tuple[Scope, float]] = {}  # with what we cost it before it opened
         self._requests: dict[Cell, Request] = {}
         self._lines: dict[Cell, CellLines] = {}
-        self._places: dict[str, str] = {}  # of earlier cells' lines, by file name
+        self._places: dict[str, tuple[str, int]] = {}  # of earlier cells' lines, by file name
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
         self._autopsies: dict[Cell, Autopsy] = {}
         self._growth = Growth.of(shell)
@@ -324,7 +324,8 @@ class IPyGPULogger(Configurable):
             record = replace(record, out_of_memory=verdict, notes=(*record.notes, *late))
         lines = self._lines.pop(cell, None)
         if lines is not None:
-            record = replace(record, lines=lines.result(), notes=(*record.notes, *lines.notes))
+            with self._explaining("what each line used"):
+                record = replace(record, lines=lines.result(), notes=(*record.notes, *lines.notes))
         with self._explaining():
             record = self._growth.end(cell, record, collected=self.gc_collect)
             record = self._history.marked(record)
@@ -338,12 +339,12 @@ class IPyGPULogger(Configurable):
         self._rest()
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """A search for who holds memory, which may fail in any way and costs no cell its record."""
+    def _explaining(self, what: str = "who holds memory") -> Iterator[None]:
+        """What may fail in any way and costs no cell its record."""
         try:
             yield
         except Exception as error:
-            self._say_once(f"ipygpulogger could not tell who holds memory: {type(error).__name__}: {error}")
+            self._say_once(f"ipygpulogger could not tell {what}: {type(error).__name__}: {error}")
 
     def _rest(self) -> None:
         """The one cell to be measured is over."""

@@ -98,6 +98,7 @@ def heaviest(lines: Sequence[LineUsage]) -> str:
     consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
     at_least = "at least " if usage.peak.hi_bytes is None else ""
     ran = f"{line.hits} hits, " if line.hits > 1 else ""
+    ran += "" if line.complete else "a part of them measured, "
     figures = [f"{consumed:+} MB"] if consumed else []
     figures += [f"peaked {at_least}{peaked} MB"] if peaked else []
     where = f" of {line.place}" if line.place else ""

@@ -1,0 +1,300 @@
+"""The lines of cells in a real shell: which are measured, where they stand, how they are numbered and shown."""
+
+import re
+import sys
+import threading
+
+import pytest
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.celllines import CellLines
+
+MB = 2**20
+WITHIN_MB = 2
+
+
+def run(shell, code):
+    """Run a cell the way a front end does."""
+    return shell.run_cell(code, store_history=True)
+
+
+def mb(size_bytes):
+    return size_bytes / MB
+
+
+def about(size_mb):
+    return pytest.approx(size_mb, abs=WITHIN_MB)
+
+
+def tracing_state():
+    """Everything of Python's tracing that anybody could find of us."""
+    monitoring = getattr(sys, "monitoring", None)
+    tools = [monitoring.get_tool(i) for i in range(6)] if monitoring else []
+    return tools, sys.gettrace(), sys.getprofile(), threading.gettrace()
+
+
+@pytest.fixture
+def il(shell, capsys):
+    """A logger that measures lines and says nothing; afterwards Python's tracing is as it was."""
+    before = tracing_state()
+    logger = IPyGPULogger(report="none", lines=True)
+    shell.user_ns["il"] = logger
+    run(shell, "pass")
+    logger.start()
+    capsys.readouterr()
+    yield logger
+    logger.stop()
+    assert tracing_state() == before
+    assert not (logger._lines or logger._requests or logger._scopes)
+
+
+def lines(il):
+    """The last record's lines: place and number, and the source."""
+    return [(line.place, line.lineno, line.source, line.hits) for line in il.record.lines]
+
+
+ACCEPTANCE = """
+def transient(size_mb):
+    made = b'x' * (size_mb << 20)
+    return len(made)
+
+kept = b'x' * (64 << 20)
+len(b'x' * (200 << 20))
+transient(300)
+del kept
+"""
+
+
+def test_each_line_has_its_own_memory(shell, il):
+    """64 MB kept, 200 MB for a moment in one C call, 300 MB within a function, -64 MB for the del."""
+    run(shell, ACCEPTANCE)
+    found = {line.source: line for line in il.record.lines}
+    expected = {
+        "kept = b'x' * (64 << 20)": (64, 0),
+        "len(b'x' * (200 << 20))": (0, 200),
+        "transient(300)": (0, 300),
+        "made = b'x' * (size_mb << 20)": (300, 0),
+        "return len(made)": (0, 0),
+        "del kept": (-64, 0),
+    }
+    for source, (consumed, peaked) in expected.items():
+        gen = found[source].gen
+        assert (mb(gen.consumed_bytes), mb(gen.peaked_bytes)) == (about(consumed), about(peaked)), source
+        assert found[source].complete
+    written = ACCEPTANCE.split("\n")
+    assert all(written[line.lineno - 1].strip() == line.source for line in il.record.lines)
+    assert {line.place for line in il.record.lines} == {""}
+
+
+NESTED = "get_ipython().run_cell('y = 1\\nz = 2')"
+
+
+@pytest.mark.parametrize(
+    ("code", "own"),
+    [
+        ("x = 1\ny = 2", {1: "x = 1", 2: "y = 2"}),
+        ("\n \n\nx = 1\n\ny = 2\n\n", {4: "x = 1", 6: "y = 2"}),
+        ("%%gpulog\nx = 1", {2: "x = 1"}),
+        ("\n%%gpulog --lines\n\n\nx = 1", {5: "x = 1"}),
+        ("%%capture out\nx = 1\n\ny = 2", {1: "%%capture out", 2: "x = 1", 4: "y = 2"}),
+        ("%%gpulog\n\n%%capture out\n\nx = 1", {3: "%%capture out", 5: "x = 1"}),
+        ("%%time\nx = 1\ny = 2", {1: "%%time", 2: "x = 1", 3: "y = 2"}),
+        ("\n%%gpulog\n%%time\n\nx = 1", {3: "%%time", 5: "x = 1"}),
+        ("%%capture out\n%%time\nx = 1", {1: "%%capture out", 2: "%%time", 3: "x = 1"}),
+        ("%time x = 1\n!true\ny = 2", {1: "%time x = 1", 2: "!true", 3: "y = 2"}),
+        ("x = 1; y = 2", {1: "x = 1; y = 2"}),
+        ("x = [\n    1,\n    int(),\n]", {1: "x = [", 3: "int(),"}),
+        ("def f():\n    return 1\nf()", {1: "def f():", 2: "return 1", 3: "f()"}),
+        ("import asyncio\nawait asyncio.sleep(0)\nx = 1", {1: "import asyncio", 2: "await asyncio.sleep(0)", 3: "x = 1"}),
+        ("exec('a = 1\\nb = 2')", {1: "exec('a = 1\\nb = 2')"}),
+        ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\nP(1)", {1: "from dataclasses import dataclass", 2: "@dataclass", 3: "class P:", 4: "x: int", 5: "P(1)"}),
+        ("x = 1\ny = 'a\x0cb'\nz = 3", {1: "x = 1", 2: "y = 'a\x0cb'", 3: "z = 3"}),
+        ("%time f\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    pass", {3: "1 / 0", 4: "except ZeroDivisionError:", 5: "pass"}),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore")
+def test_lines_are_numbered_and_shown_as_the_user_wrote_them(shell, il, capsys, code, own):
+    """Whatever IPython takes off or makes of them; library code, `exec` and templates have none."""
+    run(shell, "%load_ext ipygpulogger")
+    run(shell, "f = 1")
+    run(shell, code)
+    run(shell, "%unload_ext ipygpulogger")
+    record = il.history[-2]
+    found = {line.lineno: line.source for line in record.lines}
+    written = re.split("\r\n|\n", code)
+    assert {number: source for number, source in found.items() if number in own} == own
+    assert all(written[number - 1].strip() == source for number, source in found.items())
+    assert {line.place for line in record.lines} == {""}
+
+
+def test_a_magic_over_several_lines_has_ipythons_lines(shell, il, capsys):
+    """Where IPython makes one line of several, lines are numbered as in its tracebacks, and shown as they run."""
+    run(shell, "%time \\\n  x = 1\ny = 2\nz = 3")
+    assert [(number, source) for _, number, source, _ in lines(il)[1:]] == [(2, "y = 2"), (3, "z = 3")]
+
+
+def test_functions_of_earlier_cells(shell, il):
+    """Their lines stand after the cell's own, in the order of the cells, each with its cell's number."""
+    shell.execution_count = 9
+    run(shell, "\n\ndef f():\n    return 1")
+    run(shell, "def g():\n    f()\n    return 2")
+    run(shell, "g()\ng()")
+    assert lines(il) == [
+        ("", 1, "g()", 1),
+        ("", 2, "g()", 1),
+        ("In [9]", 4, "return 1", 2),
+        ("In [10]", 2, "f()", 2),
+        ("In [10]", 3, "return 2", 2),
+    ]
+
+
+def test_functions_of_cells_that_ran_before_anybody_measured(shell, il):
+    """They are told of all the same, by IPython's own number."""
+    il.stop()
+    count = shell.execution_count
+    run(shell, "\n\ndef f():\n    return 1")
+    il.start()
+    run(shell, "f()")
+    assert lines(il) == [("", 1, "f()", 1), (f"In [{count}]", 4, "return 1", 1)]
+
+
+def test_other_code_of_the_namespace_has_no_lines(shell, il):
+    """What `exec` and modules defined is no cell's, whatever its namespace."""
+    run(shell, "exec('def f():\\n    return 1', globals())\nimport textwrap")
+    run(shell, "f()\ntextwrap.dedent('x')")
+    assert lines(il) == [("", 1, "f()", 1), ("", 2, "textwrap.dedent('x')", 1)]
+
+
+def test_a_cell_that_a_cell_runs(shell, il):
+    """Nested cells have their lines in their own record, and in the outer one under a name of their own."""
+    run(shell, f"x = 1\n{NESTED}")
+    inner, outer = il.history[-2:]
+    assert [(line.place, line.lineno, line.source) for line in inner.lines] == [
+        ("", 1, "y = 1"),
+        ("", 2, "z = 2"),
+    ]
+    assert [(line.place, line.lineno) for line in outer.lines] == [
+        ("", 1), ("", 2), (f"nested in {outer.label}", 1), (f"nested in {outer.label}", 2),
+    ]  # fmt: skip
+
+
+def test_a_cell_on_another_thread_has_its_own_lines(shell, il):
+    """What another thread's cell runs meanwhile, as a subshell's, is not this cell's."""
+    shell.user_ns["threading"] = threading
+    run(
+        shell,
+        "def other():\n"
+        "    get_ipython().run_cell('y = 1', store_history=True)\n"
+        "t = threading.Thread(target=other)\n"
+        "t.start(); t.join()",
+    )
+    inner, outer = il.history[-2:]
+    assert [(line.place, line.source) for line in inner.lines] == [("", "y = 1")]
+    assert "y = 1" not in [line.source for line in outer.lines]
+    assert {line.place for line in outer.lines} == {""}
+
+
+@pytest.mark.parametrize(
+    "code", ["1 / 0", "def f():\n    raise SystemExit\nf()", "x = 1\n1 +", "raise KeyboardInterrupt"]
+)
+def test_a_failing_cell_has_the_lines_it_ran(shell, il, capsys, code):
+    """The line that failed is the last one hit; of a cell that never ran there are none."""
+    run(shell, code)
+    assert il.record.status != "ok"
+    hit = [line.source for line in il.record.lines]
+    assert hit == ([] if "+" in code else [line.strip() for line in code.split("\n")])
+
+
+@pytest.mark.parametrize("how", ["il.stop()", "il.stop(); il.start()"])
+def test_a_logger_stopped_within_a_cell_leaves_nothing(shell, il, how):
+    """Tracing ends with the logger, in the middle of a cell; the record, if any, begins anew."""
+    run(shell, f"x = 1\n{how}\nx = 2")
+    if il.running:
+        assert lines(il)[-1][1:3] == (3, "x = 2")
+    else:
+        assert tracing_state()[1] is None
+
+
+def test_lines_of_a_loop_too_long_to_measure(shell, il):
+    """200,000 iterations: a note with the user's line numbers stands in the record, all hits are counted."""
+    run(shell, "\n\nfor i in range(200_000):\n    i + 1")
+    assert [(number, hits) for _, number, _, hits in lines(il)] == [(3, 200_001), (4, 200_000)]
+    (note,) = [note for note in il.record.notes if "4,000 times" in note]
+    assert note.startswith("line 4 ")
+    assert "added up in line 3" in note
+
+
+def test_the_cells_time_is_without_the_cost_of_tracing(shell, il, monkeypatch):
+    """What tracing says that it cost is taken off, of a nested cell's time too."""
+    run(shell, f"import time\nfor i in range(3000): i\n{NESTED}")
+    inner, outer = il.history[-2:]
+    assert 0 <= inner.time_s <= outer.time_s
+    assert sum(line.time_s for line in outer.lines if not line.place) <= outer.time_s * 1.5 + 0.05
+
+
+def test_what_is_not_understood_costs_no_record(shell, il, capsys, monkeypatch):
+    """Our own failure in the lines is said once; the cell runs, and the next is measured again."""
+    monkeypatch.setattr(CellLines, "result", lambda _: 1 / 0)
+    before = len(il.history)
+    assert run(shell, "6 * 7").result == 42
+    assert "could not tell what each line used: ZeroDivisionError" in capsys.readouterr().err
+    assert len(il.history) == before + 1
+    monkeypatch.undo()
+    run(shell, "x = 1")
+    assert lines(il) == [("", 1, "x = 1", 1)]
+
+
+# -- what is shown --------------------------------------------------------------------------------
+
+
+def test_the_ordinary_report_names_the_heaviest_line(shell, il, capsys):
+    """lines=True: one sentence below the figures, on the same line in the compact form; no table."""
+    il.report = "text"
+    code = "def make(n):\n    return b'x' * (n << 20)"
+    run(shell, code)
+    capsys.readouterr()
+    run(shell, "x = 1\nkept = make(64)")
+    out = capsys.readouterr().out
+    assert re.search(
+        r"^heaviest line 2 of In \[\d+\]: return b'x' \* \(n << 20\)  \+64 MB of RAM \(\d+\.\d\d s\)$",
+        out,
+        re.MULTILINE,
+    )
+    assert not any(line.startswith("  Line") for line in out.splitlines())
+    il.compact = True
+    run(shell, "del kept; kept = make(65)")
+    out = capsys.readouterr().out
+    assert " | heaviest line " in out
+    assert out.count("\n") == 1
+
+
+def test_nothing_moved_nothing_said(shell, il, capsys):
+    """A cell that needed next to nothing has the report that it has without lines."""
+    il.report = "text"
+    run(shell, "x = 1")
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+def test_the_whole_table_is_shown_where_it_is_asked_for(shell, il, capsys):
+    """%%gpulog --lines: the table after the report, indented as in the cell, earlier cells under their numbers."""
+    il.report, il.lines = "text", False
+    run(shell, "def f(n):\n    if n:\n        return b'x' * (n << 20)")
+    run(shell, "from ipygpulogger.magics import GpulogMagics; g = GpulogMagics(get_ipython(), il)")
+    capsys.readouterr()
+    try:
+        run(shell, "%%gpulog --lines\nfor i in range(2):\n    f(64)\n    if i:\n        del i")
+    finally:
+        shell.input_transformer_manager.line_transforms.remove(shell.user_ns["g"].first_line)
+    out = capsys.readouterr().out.splitlines()
+    table = [re.sub(r"^([ >] +\d+ +\d+) +[\d.]+ +(-?\d+) +\d+", r"\1 \2", line) for line in out[4:]]
+    count = il.record.execution_count - 2
+    assert table[1:] == [
+        "     2     3 0  for i in range(2):",
+        "     3     2 0      f(64)",
+        "     4     2 0      if i:",
+        "     5     1 0          del i",
+        f"In [{count}]:",
+        "     2     2 0  if n:",
+        ">    3     2 128      return b'x' * (n << 20)",
+    ]
+    assert not il.record.notes

@@ -1,0 +1,237 @@
+"""The table of lines and the sentence on the heaviest: what they show is what was measured."""
+
+import html as std_html
+import re
+from html.parser import HTMLParser
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipygpulogger.records import DeviceUsage, LineUsage, Peak, Usage
+from ipygpulogger.render.lines import heaviest, html, table
+from ipygpulogger.units import rounded_mb
+
+MB = 2**20
+
+
+def usage(consumed, peaked, before=100, quality="exact"):
+    """So many MB."""
+    after = before + consumed
+    lo = (max(before, after) + peaked) * MB
+    return Usage(before * MB, after * MB, Peak(lo, None if quality == "sampled" else lo, quality))
+
+
+def gpu(consumed, peaked, index=0, backend="cuda"):
+    found = usage(consumed, peaked)
+    return DeviceUsage(
+        found.before_bytes, found.after_bytes, found.peak, index=index, name="a card", backend=backend
+    )
+
+
+def line(lineno, consumed=0, peaked=0, *, source="x = f()", hits=1, time_s=0.5, gpus=(), **more):
+    return LineUsage(lineno, source, hits, time_s, usage(consumed, peaked), gpus, **more)
+
+
+def rows(told):
+    """The table's rows: mark and words."""
+    return [(row[0], row[1:].split()) for row in told.splitlines() if re.match(r"[ >] +\d", row)]
+
+
+# -- the heaviest ---------------------------------------------------------------------------------
+
+
+def test_the_heaviest_needed_the_most():
+    """Kept and transient memory count alike; the sentence has the line's own figures and time."""
+    lines = [line(1, 64), line(2, 10, 100, source="y = g()", time_s=0.123), line(3, -64)]
+    assert heaviest(lines) == "heaviest line 2: y = g()  +10 MB, peaked 100 MB of RAM (0.12 s)"
+
+
+def test_of_a_line_and_the_one_it_calls_it_is_the_called_one():
+    """The same memory seen twice: the inner line took less time, and says where it stands."""
+    lines = [line(5, 64, 200), line(2, 64, 200, time_s=0.4, place="In [3]", source="make(64)")]
+    assert heaviest(lines) == "heaviest line 2 of In [3]: make(64)  +64 MB, peaked 200 MB of RAM (0.40 s)"
+
+
+def test_a_gpu_goes_before_ram():
+    """As much on a GPU as in RAM: the GPU's is told; less there: it is not."""
+    lines = [line(1, 64), line(2, gpus=(gpu(32, 32, index=1),))]
+    assert heaviest(lines).endswith("+32 MB, peaked 32 MB on GPU1 (0.50 s)")
+    assert heaviest([*lines, line(3, 70)]).startswith("heaviest line 3")
+
+
+def test_what_is_given_back_between_the_runs_counts_once():
+    """Three runs of 300 MB that never lived together are no 900 MB."""
+    often = line(2, 900, hits=3, risen=(("cpu", 300 * MB),))
+    assert heaviest([often, line(4, 350)]).startswith("heaviest line 4: ")
+    assert heaviest([often, line(4, 250)]) == "heaviest line 2: x = f()  +900 MB of RAM (3 hits, 0.50 s)"
+
+
+def test_next_to_nothing_has_no_heaviest():
+    """No line, or none that needed a megabyte: nothing is said and nothing marked."""
+    assert heaviest([]) == ""
+    lines = [
+        line(1, -64),
+        line(2),
+        LineUsage(3, "x", 1, 9.0, Usage(0, MB - 1, Peak(MB - 1, MB - 1, "exact"))),
+    ]
+    assert heaviest(lines) == ""
+    assert [mark for mark, _ in rows(table(lines))] == [" "] * 3
+
+
+def test_a_peak_that_is_not_exact_says_so():
+    """A sampled peak is at least so much, in the sentence and in the table."""
+    lines = [LineUsage(1, "x", 1, 0.5, usage(1, 64, quality="sampled"))]
+    assert heaviest(lines) == "heaviest line 1: x  +1 MB, peaked at least 64 MB of RAM (0.50 s)"
+    assert rows(table(lines))[0][1][3:5] == ["1", "64+"]
+    assert "+: at least so much." in table(lines)
+    bounded = LineUsage(1, "x", 1, 0.5, Usage(0, 0, Peak(64 * MB, 70 * MB, "bounded")))
+    assert rows(table([bounded]))[0][1][4] == "64-70"
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def test_the_table():
+    """Columns for RAM and each GPU that moved, a heading for each other place, the heaviest marked."""
+    lines = [
+        line(3, 64, source="kept = f(64)"),
+        line(4, 0, 200, source="for i in y:", hits=12, gpus=(gpu(-8, 0),)),
+        line(5, 0, 20, source="    g(i)", gpus=(gpu(1, 1, index=1),)),
+        line(2, 0, 0, source="        return 1", place="In [3]"),
+    ]
+    assert table(lines, ["A note."]).splitlines() == [
+        "                           RAM MB           GPU0 MB           GPU1 MB",
+        "  Line  Hits  Time s  consumed  peaked  consumed  peaked  consumed  peaked  Source",
+        "     3     1   0.500        64       0         0       0         0       0  kept = f(64)",
+        ">    4    12   0.500         0     200        -8       0         0       0  for i in y:",
+        "     5     1   0.500         0      20         0       0         1       1      g(i)",
+        "In [3]:",
+        "     2     1   0.500         0       0         0       0         0       0  return 1",
+        "A note.",
+    ]
+
+
+def test_unknown_is_never_a_zero():
+    """Lines whose memory was read at some hits alone: what is known is marked, the rest is n/a."""
+    lines = [line(1, 30, complete=False), line(2, gpus=(gpu(5, 0),), complete=False), line(3)]
+    told = [words[3:7] for _, words in rows(table(lines))]
+    assert told == [["30*", "n/a", "n/a", "n/a"], ["n/a", "n/a", "5*", "n/a"], ["0", "0", "0", "0"]]
+    assert "*: of a part of its hits; n/a where those moved nothing." in table(lines)
+
+
+def test_devices_of_one_number_are_told_apart():
+    """Two frameworks may both have a device 0."""
+    lines = [line(1, gpus=(gpu(5, 0), gpu(6, 0, backend="xpu"), gpu(7, 0, index=1)))]
+    head = table(lines).splitlines()[0].split("MB")
+    assert [name.strip() for name in head] == ["RAM", "cuda:0", "GPU1", "xpu:0", ""]
+
+
+def test_no_line():
+    """Where none ran that is measured, that is said, with the notes."""
+    assert table([], ["A note."]) == "No line ran that is measured.\nA note."
+    assert html([], ["<b>"]) == "<p>No line ran that is measured.</p><p>&lt;b&gt;</p>"
+
+
+class Cells(HTMLParser):
+    """The rows of a table, as a reader sees them, and the tags."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.rows, self.tags, self.below, self.inside = [], set(), "", False
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, _attrs):
+        self.tags.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self.inside |= tag == "table"
+
+    def handle_data(self, data):
+        if self.inside:
+            self.below += data
+        else:
+            self.rows[-1][-1] += data
+
+
+SIZES = st.integers(-(2**40), 2**40)
+WORDS = st.text(
+    st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(" <>&\"'"), min_size=1, max_size=100
+).map(lambda words: "x" + words)
+
+
+@st.composite
+def made_usage(draw):
+    before, consumed = draw(st.integers(0, 2**40)), draw(SIZES)
+    lo = max(before, before + consumed) + draw(st.integers(0, 2**40))
+    quality = draw(st.sampled_from(["exact", "bounded", "sampled"]))
+    hi = {"exact": lo, "bounded": lo + draw(st.integers(0, 2**40)), "sampled": None}[quality]
+    return Usage(before, before + consumed, Peak(lo, hi, quality))
+
+
+@st.composite
+def made_lines(draw):
+    found = []
+    for place in draw(st.lists(WORDS, max_size=2, unique=True).map(lambda names: ["", *names])):
+        for lineno in sorted(draw(st.sets(st.integers(1, 999), min_size=1, max_size=4))):
+            gpus = []
+            for index in sorted(draw(st.sets(st.integers(0, 3), max_size=2))):
+                one = draw(made_usage())
+                gpus.append(DeviceUsage(one.before_bytes, one.after_bytes, one.peak, index=index, name="x"))
+            found.append(
+                LineUsage(
+                    lineno, draw(WORDS), draw(st.integers(1, 10**7)), draw(st.floats(0, 1e5)),
+                    draw(made_usage()), tuple(gpus), place, draw(st.booleans()),
+                    draw(st.just(()) | st.just((("cpu", draw(st.integers(0, 2**40))),))),
+                )
+            )  # fmt: skip
+    return found
+
+
+def needs(one):
+    """What a line held at once, by device."""
+    devices = {"cpu": one.gen, **{f"cuda:{found.index}": found for found in one.gpus}}
+    sizes = {name: max(0, found.consumed_bytes) + found.peaked_bytes for name, found in devices.items()}
+    return {name: min(size, dict(one.risen).get(name, size)) for name, size in sizes.items()}
+
+
+@given(made_lines(), st.lists(WORDS, max_size=2))
+def test_every_line_and_figure_is_there(lines, notes):
+    """Text and HTML have a row for each line, in order, with the same figures and the notes; aligned, escaped."""
+    told, page = table(lines, notes), Cells(html(lines, notes))
+    texts = rows(told)
+    assert [words[0] for _, words in texts] == [str(one.lineno) for one in lines]
+    assert [words[1] for _, words in texts] == [str(one.hits) for one in lines]
+    wide = [row for row in page.rows[2:] if len(row) > 1]
+    count = len(wide[0]) - 1
+    assert [words[:count] for _, words in texts] == [row[:count] for row in wide]
+    for (_, words), one in zip(texts, lines, strict=True):
+        assert words[3] in (
+            str(rounded_mb(one.gen.consumed_bytes)),
+            f"{rounded_mb(one.gen.consumed_bytes)}*",
+            "n/a",
+        )
+    assert sum(mark == ">" for mark, _ in texts) == bool(heaviest(lines))
+    assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "code", "b", "p"}
+    assert std_html.unescape(page.below).endswith("".join(notes))
+    assert told.splitlines()[-len(notes) :] == notes or not notes
+    assert all(row == row.rstrip() for row in told.splitlines())
+
+
+@given(made_lines())
+def test_the_heaviest_is_one_of_them_and_none_is_heavier(lines):
+    """Whatever the figures: the line that is marked needed the most on its device, to a megabyte."""
+    most = max(max(needs(one).values()) for one in lines)
+    sentence = heaviest(lines)
+    assert bool(sentence) == (most >= MB)
+    if sentence:
+        marked = [i for i, (mark, _) in enumerate(rows(table(lines))) if mark == ">"]
+        (found,) = (lines[i] for i in marked)
+        assert max(needs(found).values()) > most - MB
+        where = f" of {found.place}" if found.place else ""
+        assert sentence.startswith(f"heaviest line {found.lineno}{where}: ")
+        assert "\n" not in sentence
