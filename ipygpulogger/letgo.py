@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from .frames import unique_frames
-from .owners import CACHED, DEBUGGERS, exceptions_of, links_of
+from .machine import machine
+from .owners import CACHED, DEBUGGERS, all_holdings, exceptions_of, links_of, owners_in
+from .records import Measurement, Owner, came_back
+from .scope import Scope
 
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
+
+
+class GivenBack(NamedTuple):
+    """What was dropped, and what came of it.
+
+    Attributes:
+        owners: Who held memory without being a variable.
+        came_back: Bytes by device, "RAM" last: of the process's own, and of the whole device where known.
+        complete: Whether all that is hidden was looked at.
+    """
+
+    owners: tuple[Owner, ...]
+    came_back: dict[str, tuple[int, ...]]
+    complete: bool
+
+
+def give_back(shell: Any, *, reset_peaks: bool = True) -> GivenBack:
+    """Drop what hides behind the shell, collect garbage, empty the caches, and tell what came back."""
+    found = owners_in(shell, all_holdings())
+    hidden = tuple(owner for owner in found.owners if owner.kind in ("traceback", "output"))
+    before = measured_now(reset_peaks=reset_peaks)
+    let_go(shell)
+    gc.collect()
+    machine().settle(gc_collect=True, clear_cache=True)
+    after = measured_now(reset_peaks=reset_peaks)
+    return GivenBack(hidden, came_back(before, after), found.complete)
+
+
+def measured_now(*, reset_peaks: bool = True) -> Measurement:
+    """What is in use at this moment, on every device."""
+    scope = Scope(reset_peaks=reset_peaks, all_devices=True).open()
+    scope.close()
+    return scope.result(Measurement, "now")
 
 
 def let_go(shell: Any) -> None:

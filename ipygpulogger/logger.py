@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from .autopsy import Autopsy
-    from .records import LineUsage, Measurement
+    from .records import LineUsage, Measurement, Owner
+    from .render.owners import Freed
     from .shell import Cell
 
 
@@ -226,6 +227,25 @@ class IPyGPULogger(Configurable):
     def history(self) -> History:
         """The records of all finished cells."""
         return self._history
+
+    def owners(self) -> tuple[Owner, ...]:
+        """Who holds memory now, by name and device, the largest first: as ``%gpulog vars`` shows it."""
+        from .owners import all_holdings, owners_in
+
+        return owners_in(self._shell, all_holdings()).owners
+
+    def free(self) -> Freed:
+        """Give back what the last traceback and ``Out`` still hold, as ``%gpulog free`` does.
+
+        ``%debug`` has nothing to go into afterwards.
+
+        Returns:
+            What was dropped and how many bytes came back by device; printed, it says so.
+        """
+        from .letgo import give_back
+        from .render.owners import Freed
+
+        return Freed(*give_back(self._shell, reset_peaks=self.reset_peaks))
 
     @property
     def lifetime_peak_bytes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,8 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from .logger import IPyGPULogger
 from .machine import machine
-from .records import Measurement, came_back
-from .render import plot, summary, text
+from .records import Measurement, held_bytes
+from .render import owners, plot, summary, text
 from .request import OPTIONS, options_of, request_in
 from .request import words as _words
 from .scope import Scope
@@ -28,6 +27,7 @@ _TAKES = {  # the subcommands, and what stands after each
     "summary": "--by peak, --by consumed or --by time",
     "plot": "",
     "save": "one path",
+    "vars": "",
     "free": "",
     "doctor": "",
 }
@@ -65,6 +65,7 @@ class GpulogMagics(Magics):
                                            may leak
         %gpulog plot                       memory over the time of the notebook: a matplotlib figure
         %gpulog save PATH                  the cells' records to a file: .jsonl, .csv or .parquet
+        %gpulog vars                       who holds the memory: variables, Out, tracebacks, graphs
         %gpulog free                       give back what the last traceback and Out still hold
         %gpulog doctor                     the sources found, and what to do about each lack
 
@@ -142,17 +143,16 @@ class GpulogMagics(Magics):
             raise UsageError(f"%gpulog save: {error}") from error
         print(f"{len(history)} {'cell' if len(history) == 1 else 'cells'} written to {path}")
 
-    def _free(self) -> None:
-        from .letgo import let_go
-        from .owners import owners_in
+    def _vars(self) -> None:
+        from .letgo import measured_now
+        from .owners import all_holdings, owners_in
 
-        found = owners_in(self.shell, [framework.holding for framework in machine().frameworks])
-        hidden = [owner for owner in found.owners if owner.kind in ("traceback", "output")]
-        before = self._now()
-        let_go(self.shell)
-        gc.collect()
-        machine().settle(gc_collect=True, clear_cache=True)
-        print(text.freed(hidden, came_back(before, self._now()), complete=found.complete))
+        found = owners_in(self.shell, all_holdings())
+        used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))
+        print(owners.holders(found.owners, used, complete=found.complete, uncounted=found.uncounted))
+
+    def _free(self) -> None:
+        print(self.logger.free())
 
     def _now(self) -> Measurement:
         scope = Scope(reset_peaks=self.logger.reset_peaks, all_devices=True).open()

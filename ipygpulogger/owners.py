@@ -18,7 +18,9 @@ from .frames import (
     namespace_of_module,
     traceback_of,
 )
+from .machine import machine
 from .reach import BUDGET_S, walk
+from .sources.host import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,16 +37,22 @@ LAST = "last traceback"
 DEBUGGERS = "__pdb_convenience_variables"  # where pdb puts exceptions, from Python 3.12 on
 
 
+def all_holdings() -> Holdings:
+    """Everybody who knows arrays: numpy's and Python's own, and each framework."""
+    return [HOST.holding, *(framework.holding for framework in machine().frameworks)]
+
+
 def owners_in(
     shell: Any, holdings: Holdings, exception: BaseException | None = None, budget_s: float = BUDGET_S
 ) -> Found:
-    """Who holds the arrays that a shell's user can reach, or that it hides.
+    """Who holds the memory that a shell's user can reach, or that it hides.
 
-    Memory that several hold counts once, for the first of: variables, `Out`, tracebacks, modules.
+    Memory that several hold counts once, for the first of: variables, what exceptions and autograd graphs
+    in variables keep, `Out`, the last traceback, pyplot's figures, the user's modules.
 
     Args:
         shell: IPython's.
-        holdings: What `Framework.holding` says of a value, for each framework.
+        holdings: What `Framework.holding` says of a value, for each framework; `all_holdings()`.
         exception: One more whose frames count as the last traceback's.
         budget_s: After so long it stops.
     """
@@ -53,6 +61,8 @@ def owners_in(
         *_variables(shell),
         *_outputs(shell),
         *_last_errors(errors, links_of(shell, [])),
+        *_debuggers(shell),
+        *_figures(),
         *_modules_globals(),
     ]
     closed = [shell, shell.user_ns, *_shells_own(shell), *map(namespace_of_module, _modules())]
@@ -88,12 +98,29 @@ def _last_errors(errors: list[BaseException], links: list[TracebackType]) -> Ite
         yield Root(LAST, "traceback", link)
 
 
+def _debuggers(shell: Any) -> Iterator[Root]:
+    """What pdb keeps for its convenience."""
+    kept = shell.user_ns.get(DEBUGGERS)
+    if isinstance(kept, dict):
+        for name, value in list(kept.items()):
+            yield Root(f"debugger: ${name}", "traceback", value)
+
+
+def _figures() -> Iterator[Root]:
+    """The figures that pyplot keeps open."""
+    managers = getattr(getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None), "figs", None)
+    if isinstance(managers, dict):
+        for number, manager in list(managers.items()):
+            yield Root(f"pyplot figure {number}", "other", manager)
+
+
 def _modules_globals() -> Iterator[Root]:
     for module in _modules():
         if is_users_module(module):
             namespace = namespace_of_module(module)
             for name, value in list(namespace.items()):
-                yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
+                if type(name) is str and not name.startswith("__"):  # its loader leads to Python's machinery
+                    yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
 
 
 def _modules() -> list[ModuleType]:

@@ -422,6 +422,12 @@ def _getter(kind: Any) -> attrgetter[tuple[Any, ...]]:
     return attrgetter(*kind.__dataclass_fields__)
 
 
+def held_bytes(now: Measurement) -> dict[str, int | None]:
+    """By device, what this process holds: resident memory, and what live arrays hold; None where unknown."""
+    found = {f"{gpu.backend}:{gpu.index}": gpu.allocated_bytes for gpu in now.gpus if gpu.backend != DRIVER}
+    return {**found, CPU: now.gen.after_bytes}
+
+
 def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, ...]]:
     """What was given back between two measurements, in bytes.
 

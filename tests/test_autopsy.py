@@ -11,6 +11,7 @@ from ipygpulogger.logger import IPyGPULogger
 from ipygpulogger.oom import out_of_memory_in, read
 from ipygpulogger.records import CellRecord, OutOfMemory, Owner
 from ipygpulogger.render import html, text
+from ipygpulogger.render.owners import Freed
 from ipygpulogger.shell import CellEvents
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Look, Reading
 
@@ -246,13 +247,13 @@ def test_what_free_says():
         Owner("last traceback: f.h", 10 * MB, "cuda:1", "traceback"),
     ]
     came_back = {"cuda:0": (2560 * MB, 2560 * MB), "RAM": (12 * MB,)}
-    assert text.freed(hidden, came_back) == (
+    assert str(Freed(tuple(hidden), came_back)) == (
         "dropped: last traceback (step.act 2048 MB on cuda:0, f.h 10 MB on cuda:1), Out[3] 512 MB\n"
         "came back: cuda:0 2560 MB (the device 2560 MB), RAM 12 MB"
     )
     many = [Owner(f"Out[{i}]", MB, "cuda:0", "output") for i in range(12)]
-    assert "Out[7] 1 MB, and 4 more\n" in text.freed(many, came_back)
-    assert text.freed([], {"RAM": (0,)}, complete=False) == (
+    assert "Out[7] 1 MB, and 4 more (4 MB)\n" in str(Freed(tuple(many), came_back))
+    assert str(Freed((), {"RAM": (0,)}, complete=False)) == (
         "nothing hidden: no array was in Out or in a traceback (there was no time to look everywhere)\n"
         "came back: RAM 0 MB"
     )

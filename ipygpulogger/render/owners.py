@@ -1,3 +1,163 @@
 """Who holds memory, and what was given back, as text."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..records import CPU
+from ..units import MB, rounded_mb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ..records import Owner
+
+_NAMED = 8  # owners that were dropped
+_SHARED = 3  # names beside a holder
+_HIDDEN = {"output": "hidden", "traceback": "hidden"}
+_BELOW = ": ", " (autograd graph)"  # in the name of what a variable keeps out of sight
+
+
+def holders(
+    owners: Sequence[Owner],
+    used: Mapping[str, int | None],
+    *,
+    complete: bool = True,
+    uncounted: Iterable[str] = (),
+) -> str:
+    """The table of those who hold memory, the largest first; what is below 1 MB is summed up.
+
+    Args:
+        owners: By name and device, the largest first.
+        used: By device, what the process holds there; None where nobody tells.
+        complete: Whether there was time to look everywhere.
+        uncounted: The names that hold memory whose size nobody tells.
+    """
+    devices = sorted({*used, *(owner.device for owner in owners)}, key=lambda device: (device == CPU, device))
+    rows: dict[tuple[str, str], dict[str, int]] = {}
+    also: dict[tuple[str, str], dict[str, None]] = {}
+    for owner in owners:
+        key = owner.name, _mark(owner)
+        rows.setdefault(key, {})[owner.device] = owner.size_bytes
+        also.setdefault(key, {}).update(dict.fromkeys(owner.shared))
+    large = {key: sizes for key, sizes in rows.items() if max(sizes.values()) >= MB}
+    small = [sizes for key, sizes in rows.items() if key not in large]
+    total = _summed(rows.values())
+    table = [["holder", "", *map(_device, devices), ""]]
+    for (name, mark), sizes in sorted(large.items(), key=lambda row: -sum(row[1].values())):
+        table.append([name, mark, *_cells(sizes, devices), _also(list(also[name, mark]))])
+    if small:
+        name = "1 smaller one" if len(small) == 1 else f"{len(small)} smaller ones"
+        table.append([name, "", *_cells(_summed(small), devices), ""])
+    table.append(["named in all", "", *_cells(total, devices, nothing="0 MB"), ""])
+    rest = {device: size - total.get(device, 0) for device, size in used.items() if size is not None}
+    if any(size >= 0 for size in rest.values()):
+        known = {device: size for device, size in rest.items() if size >= 0}
+        table.append(["not named", "", *_cells(known, devices), "" if CPU not in known else _UNNAMED])
+    lines = _aligned(table)
+    if not complete:
+        lines.append("There was no time to look everywhere: the named hold at least this much.")
+    if names := list(uncounted):
+        lines.append(f"Not counted, for this torch does not tell: {', '.join(names)}")
+    return "\n".join(lines)
+
+
+_UNNAMED = "Python itself, libraries, small objects"
+
+
+def _mark(owner: Owner) -> str:
+    if owner.kind == "variable" and any(below in owner.name for below in _BELOW):
+        return "hidden"
+    return _HIDDEN.get(owner.kind, "")
+
+
+def _device(device: str) -> str:
+    return "RAM" if device == CPU else device
+
+
+def _summed(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for sizes in rows:
+        for device, size_bytes in sizes.items():
+            total[device] = total.get(device, 0) + size_bytes
+    return total
+
+
+def _cells(sizes: Mapping[str, int], devices: list[str], nothing: str = "") -> list[str]:
+    return [_mb(sizes[device]) if device in sizes else nothing for device in devices]
+
+
+def _mb(size_bytes: int) -> str:
+    return "<1 MB" if size_bytes > 0 and not rounded_mb(size_bytes) else f"{rounded_mb(size_bytes)} MB"
+
+
+def _also(names: list[str]) -> str:
+    if not names:
+        return ""
+    rest = len(names) - _SHARED
+    return f"also {', '.join(names[:_SHARED])}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for name, mark, *sizes, also in table:
+        cells = [name.ljust(widths[0]), mark.ljust(widths[1])]
+        cells += [size.rjust(width) for size, width in zip(sizes, widths[2:], strict=False)]
+        lines.append(
+            "  ".join([*(c for c, width in zip(cells, widths, strict=False) if width), also]).rstrip()
+        )
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What was dropped, and what came of it; printed, it says so.
+
+    Attributes:
+        owners: Who held memory without being a variable, the largest first.
+        came_back: Bytes by device, "RAM" last: of the process's own, and of the whole device where known.
+        complete: Whether all that is hidden was looked at.
+    """
+
+    owners: tuple[Owner, ...]
+    came_back: Mapping[str, tuple[int, ...]]
+    complete: bool = True
+
+    def __str__(self) -> str:
+        frames = _held([o for o in self.owners if o.kind == "traceback"], "last traceback: ")
+        outputs = _held([o for o in self.owners if o.kind != "traceback"])
+        dropped = [f"last traceback ({frames})"] if frames else []
+        dropped += [outputs] if outputs else []
+        says = (
+            f"dropped: {', '.join(dropped)}"
+            if dropped
+            else "nothing hidden: no array was in Out or in a traceback"
+        )
+        if not self.complete:
+            says += " (there was no time to look everywhere)"
+        return f"{says}\ncame back: {', '.join(_came_back(*item) for item in self.came_back.items())}"
+
+    __repr__ = __str__
+
+
+def _held(owners: Sequence[Owner], prefix: str = "") -> str:
+    """The largest by name, and how many more there are; what is below 1 MB in all is not worth a word."""
+    named = [owner for owner in owners if owner.size_bytes >= MB][:_NAMED]
+    devices = {owner.device for owner in named}
+    words = [
+        f"{owner.name.removeprefix(prefix)} {rounded_mb(owner.size_bytes)} MB"
+        + (f" on {owner.device}" if len(devices) > 1 else "")
+        for owner in named
+    ]
+    rest = owners[len(named) :]
+    rest_bytes = sum(owner.size_bytes for owner in rest)
+    if rest_bytes >= MB:
+        words.append(f"{'and ' if words else ''}{len(rest)} more ({rounded_mb(rest_bytes)} MB)")
+    return ", ".join(words)
+
+
+def _came_back(name: str, sizes: tuple[int, ...]) -> str:
+    device = f" (the device {rounded_mb(sizes[1])} MB)" if len(sizes) > 1 else ""
+    return f"{name} {rounded_mb(sizes[0])} MB{device}"

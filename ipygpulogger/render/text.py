@@ -9,7 +9,7 @@ from ..units import MB, rounded_mb
 from .lines import heaviest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..records import (
         ChildrenUsage,
@@ -81,44 +81,6 @@ def out_of_memory_hidden(card: OutOfMemory) -> str:
     holders = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
     held = [(name, size_bytes) for name, size_bytes in holders if size_bytes]
     return f"hidden: {_listed(held)}" if held else ""
-
-
-def freed(hidden: Sequence[Owner], came_back: Mapping[str, tuple[int, ...]], *, complete: bool = True) -> str:
-    """What `%gpulog free` dropped, and how much memory that gave back.
-
-    Args:
-        hidden: Who held arrays without being a variable.
-        came_back: Bytes by device: the allocator's, and the whole device's where that is known.
-        complete: Whether all that is hidden was looked at.
-    """
-    frames = [owner for owner in hidden if owner.kind == "traceback"]
-    dropped = [f"last traceback ({_held(frames, 'last traceback: ')})"] if frames else []
-    outputs = [owner for owner in hidden if owner.kind != "traceback"]
-    dropped += [_held(outputs)] if outputs else []
-    says = (
-        f"dropped: {', '.join(dropped)}"
-        if dropped
-        else "nothing hidden: no array was in Out or in a traceback"
-    )
-    if not complete:
-        says += " (there was no time to look everywhere)"
-    return f"{says}\ncame back: {', '.join(_came_back(*item) for item in came_back.items())}"
-
-
-def _held(owners: Sequence[Owner], prefix: str = "") -> str:
-    devices = {owner.device for owner in owners}
-    named = [
-        f"{owner.name.removeprefix(prefix)} {rounded_mb(owner.size_bytes)} MB"
-        + (f" on {owner.device}" if len(devices) > 1 else "")
-        for owner in owners[:_NAMED]
-    ]
-    rest = len(owners) - len(named)
-    return ", ".join([*named, f"and {rest} more"] if rest else named)
-
-
-def _came_back(name: str, sizes: tuple[int, ...]) -> str:
-    device = f" (the device {rounded_mb(sizes[1])} MB)" if len(sizes) > 1 else ""
-    return f"{name} {rounded_mb(sizes[0])} MB{device}"
 
 
 def _listed(sizes: Iterable[tuple[str, int | None]]) -> str:

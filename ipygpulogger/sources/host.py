@@ -217,4 +217,4 @@ def _mapped(line: bytes) -> tuple[int, int, bytes]:
     return int(start, 16), int(end, 16), path
 
 
-holding = Host().holding
+HOST = Host()
