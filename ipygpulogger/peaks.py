@@ -315,14 +315,14 @@ class PeakOwner:
         if not look.stamp or counter.stamp() != look.stamp:
             return self._reset(counter.reset)
         counter.reset()
-        if counter.stamp() != look.stamp:
-            after = self._look()
-            self._doubt(look, counter.growth_bytes(look.stamp, after.stamp))
-            self._fold(after)
-            look = after
         for interval in self._open:
             interval._refreshed()
-        return look
+        if counter.stamp() == look.stamp:
+            return look
+        after = self._look()
+        self._doubt(look, counter.growth_bytes(look.stamp, after.stamp))
+        self._fold(after)
+        return after
 
     def user_resets(self, reset: Callable[[], None]) -> None:
         """The user resets the same counter: the open intervals keep what it knew.

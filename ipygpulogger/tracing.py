@@ -110,6 +110,7 @@ class _Dispatcher:
         self.listeners: tuple[Listener, ...] = ()
         self._followed: dict[int, _Followed] = {}
         self._answers: dict[int, dict[Listener, Follower | None]] = {}
+        self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # nobody follows it; not kept, only known again
 
     def listen(self, listener: Listener) -> str | None:
         """Tell a listener from here on.
@@ -121,6 +122,7 @@ class _Dispatcher:
             why_not = None if self.listeners else self._begin()
             if why_not is None:
                 self.listeners = (*self.listeners, listener)
+                self._unwanted.clear()
                 self._ask_again()
                 self._take_in_the_stack()
             return why_not
@@ -144,6 +146,7 @@ class _Dispatcher:
                 self._end()
                 self._followed.clear()
                 self._answers.clear()
+                self._unwanted.clear()
 
     def _begin(self) -> str | None:
         raise NotImplementedError
@@ -180,7 +183,9 @@ class _Dispatcher:
 
     def _asked(self, frame: FrameType) -> bool:
         """Ask whoever was not asked yet; whether anybody follows this frame's code."""
-        code = frame.f_code
+        code, unwanted = frame.f_code, self._unwanted
+        if id(code) in unwanted:
+            return False
         with self._lock:
             followed = self._followed.get(id(code))
             answers = self._answers.setdefault(id(code), {}) if followed else {}
@@ -199,6 +204,8 @@ class _Dispatcher:
                 if follower is not None:
                     found.append((listener, follower))
             if not found:
+                key = id(code)
+                unwanted[key] = weakref.ref(code, lambda _: unwanted.pop(key, None))
                 return False
             new = followed is None
             self._followed[id(code)] = _Followed(code, tuple(found))
@@ -253,6 +260,8 @@ class _Monitoring(_Dispatcher):
         super().__init__()
         self._api: Any = getattr(sys, "monitoring")  # noqa: B009 - unknown to 3.10
         self._tool_id: int | None = None
+        # Of functions on one line Python 3.13 tells the line only the first time it runs, so its start counts.
+        self._begins_with_def: set[int] = set()
         events = self._api.events
         self._local = events.LINE | events.PY_RETURN | events.PY_YIELD | events.PY_RESUME
         self._callbacks: dict[int, Callable[..., Any]] = {
@@ -300,16 +309,24 @@ class _Monitoring(_Dispatcher):
             self._api.set_local_events(self._tool_id, code, self._local)
 
     def _unfollow(self, code: CodeType) -> None:
+        self._begins_with_def.discard(id(code))
         if self._tool_id is not None:
             self._api.set_local_events(self._tool_id, code, 0)
 
-    def _on_start(self, code: CodeType, _: int) -> Any:  # noqa: ARG002 - as Python calls it
+    def _on_start(self, code: CodeType, _: int) -> Any:
         began_s, spent = _clock(), _here.spent
+        frame = sys._getframe(1)
         try:
-            self._asked(sys._getframe(1))
+            followed = id(code) in self._begins_with_def or (
+                self._asked(frame) and _begins_with_its_def(code)
+            )
         finally:
             spent.s += _clock() - began_s
-        return self._api.DISABLE
+        if not followed:
+            return self._api.DISABLE
+        self._begins_with_def.add(id(code))
+        self._tell("line", frame, _clock(), frame.f_lineno)
+        return None
 
     def _on_resume(self, code: CodeType, _: int) -> Any:
         began_s = _clock()
@@ -362,7 +379,6 @@ class _SetTrace(_Dispatcher):
 
     def __init__(self) -> None:
         super().__init__()
-        self._unwanted: dict[int, weakref.ref[CodeType]] = {}
         self._yields: dict[int, frozenset[int]] = {}
         self._raised: set[int] = set()  # frames that an exception is about to leave
         self._enough: dict[int, set[int]] = {}  # lines that need not be told any more, by code
@@ -389,7 +405,6 @@ class _SetTrace(_Dispatcher):
         for frame in _frames():
             if frame.f_trace is self._of_events:
                 frame.f_trace = None
-        self._unwanted.clear()
         self._yields.clear()
         self._raised.clear()
         self._enough.clear()
@@ -401,7 +416,7 @@ class _SetTrace(_Dispatcher):
             and sys.gettrace() is not self._of_calls
         ):
             listener.lost(
-                "another tool took over tracing meanwhile: lines that ran after that are not measured"
+                "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
             )
             for _, followers in tuple(self._followed.values()):
                 for follower in (follower for other, follower in followers if other is listener):
@@ -409,7 +424,6 @@ class _SetTrace(_Dispatcher):
         super().ignore(listener)
 
     def _ask_again(self) -> None:
-        self._unwanted.clear()
         self._enough.clear()
 
     def _running(self, frame: FrameType) -> None:
@@ -427,8 +441,6 @@ class _SetTrace(_Dispatcher):
             return None
         try:
             if not self._asked(frame):
-                key, unwanted = id(code), self._unwanted
-                unwanted[key] = weakref.ref(code, lambda _: unwanted.pop(key, None))
                 return None
         finally:
             spent.s += _clock() - began_s
@@ -483,6 +495,21 @@ class _SetTrace(_Dispatcher):
                 if instruction.opname in {"YIELD_VALUE", "YIELD_FROM"}
             )
         return offsets
+
+
+def _begins_with_its_def(code: CodeType) -> bool:
+    """Whether a function's first line of code is that of its own definition."""
+    instructions = dis.get_instructions(code)
+    for instruction in instructions:
+        if instruction.opname in {"RESUME", "INSTRUMENTED_RESUME"}:
+            body = next(instructions, instruction)
+            return _lineno(body) == _lineno(instruction)
+    return False
+
+
+def _lineno(instruction: dis.Instruction) -> int | None:
+    positions = getattr(instruction, "positions", None)  # unknown to 3.10
+    return None if positions is None else positions.lineno
 
 
 def _frames() -> Iterator[FrameType]:

@@ -164,6 +164,7 @@ def test_consumed_adds_up_and_peaked_is_the_most_of_a_single_visit():
         ("x = sum(i for i in range(5))\n", {1: 1}),
         ("x = {i: i for i in range(5)}; y = {i for i in x}\n", {1: 1}),
         ("f = lambda: 1\nx = f() + f()\n", {1: 3, 2: 1}),
+        ("def f(n): return n and f(n - 1)\nf(4)\n", {1: 6, 2: 1}),
         ("x = sorted([3, 1, 2], key=lambda v: -v)\n", {1: 1}),
         ("i = 0\nwhile i < 3:\n    i += 1\n", {1: 1, 2: 4, 3: 3}),
         (

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.peaks import PeakOwner
+from ipygpulogger.records import Peak
 from ipygpulogger.sources import Counter, Look, Reading, Unavailable
 
 
@@ -54,8 +55,16 @@ steps = st.one_of(
     st.tuples(st.just("open"), st.booleans()),
     st.tuples(st.just("close"), st.integers(0, 9)),
     st.tuples(st.just("fold"), st.integers(0, 9)),
+    st.tuples(st.just("lap"), st.integers(0, 9)),
     st.tuples(st.just("user"), st.just(0)),
 )
+
+
+def as_peak(lap):
+    """A lap's figures, judged as an interval's."""
+    if lap.hi_bytes is None:
+        return Peak(lap.lo_bytes, None, "sampled")
+    return Peak(lap.lo_bytes, lap.hi_bytes, "exact" if lap.lo_bytes == lap.hi_bytes else "bounded")
 
 
 def play(model, program):  # noqa: C901 - one branch a step
@@ -85,12 +94,21 @@ def play(model, program):  # noqa: C901 - one branch a step
                 for one in open_ones:
                     one[3][0] += 1
             interval = owner.open(reset=value)
-            open_ones.append((interval, len(model.story) - 1, value, [0]))
+            open_ones.append([interval, len(model.story) - 1, value, [0]])
         elif what == "user":
             if blip[0]:
                 for one in open_ones:
                     one[3][0] += 1
             owner.user_resets(model.reset)
+        elif open_ones and what == "lap":
+            one = open_ones[value % len(open_ones)]
+            resets = model.highest > model.current
+            if blip[0] and resets:  # here the owner resets
+                for other in open_ones:
+                    other[3][0] += 1
+            (lap,) = owner.lap(one[0])
+            done.append((as_peak(lap), max(model.story[one[1] :]), one[2], one[3][0]))
+            one[1:] = [len(model.story) - 1, one[2] or model.peak_class == "resettable", [0]]
         elif open_ones and what == "fold":
             owner.fold(open_ones[value % len(open_ones)][0])
         elif open_ones:
@@ -298,3 +316,43 @@ def test_a_fork_never_waits_for_the_parents_lock():
     let_go.set()
     holder.join()
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_quiet_lap_resets_nothing():
+    """Where nothing came or went a lap reads once and resets nothing; where anything fell, it resets."""
+    model, resets = Model(), []
+    model.before_reset = lambda: resets.append(model.current)
+    owner = PeakOwner(model)
+    interval = owner.open()
+    resets.clear()
+    (lap,) = owner.lap(interval)
+    assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1000, 1000, 1000)
+    model.move(50)
+    (lap,) = owner.lap(interval)  # the record stands at what is in use: as good as reset
+    assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1050, 1050, 1050)
+    assert not resets
+    model.move(-150)  # moves no stamp
+    (lap,) = owner.lap(interval)
+    assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1050, 1050, 900)
+    assert resets == [900]
+    (lap,) = owner.lap(interval)
+    assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (900, 900, 900)
+    owner.close(interval)
+
+
+def test_a_lap_within_the_grain_leaves_the_record():
+    """A record a little above what is in use, by less than the grain, bounds the next lap and is not reset."""
+    model, resets = Model(), []
+    model.precision_bytes = 100
+    model.before_reset = lambda: resets.append(1)
+    owner = PeakOwner(model)
+    interval = owner.open()
+    resets.clear()
+    model.move(40)
+    model.move(-40)
+    assert owner.lap(interval)[0].hi_bytes == 1040
+    model.move(10)
+    (lap,) = owner.lap(interval)
+    assert (lap.lo_bytes, lap.hi_bytes) == (1010, 1040)
+    assert not resets
+    owner.close(interval)

@@ -1,0 +1,132 @@
+"""Lines on torch's real allocator: to the byte, per device, and the user's own peaks as without us."""
+
+import linecache
+import subprocess
+import sys
+
+import pytest
+import torch
+from memory import MB
+
+from ipygpulogger.lines import Lines
+from ipygpulogger.machine import machine
+
+pytestmark = pytest.mark.torch
+
+
+def block(size_mb, device="cuda:0"):
+    return torch.empty(size_mb * MB, dtype=torch.uint8, device=device)
+
+
+def measured(source, name, **names):
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    lines = Lines(lambda frame: frame.f_code.co_filename == name)
+    lines.start()
+    try:
+        exec(compile(source, name, "exec"), {"block": block, "torch": torch, **names})
+    finally:
+        lines.stop()
+    return {usage.lineno: usage for usage in lines.result(lambda _: ("", 0))}
+
+
+def used(usage):
+    return {
+        gpu.index: (gpu.consumed_bytes // MB, gpu.peaked_bytes // MB, gpu.peak.quality) for gpu in usage.gpus
+    }
+
+
+def test_each_line_on_each_device(cuda):
+    """64 MB kept, 512 MB needed for a moment, each on its device; a function's in the calling line too."""
+    found = measured(
+        """\
+kept = block(64)
+n = block(512).numel()
+def both():
+    block(100, "cuda:1")
+    return block(32, "cuda:1")
+other = both()
+del kept
+pass
+""",
+        "<devices>",
+    )
+    assert used(found[1]) == {0: (64, 0, "exact")}
+    assert used(found[2]) == {0: (0, 512, "exact")}
+    assert used(found[4]) == {1: (0, 100, "exact")}
+    assert used(found[5]) == {1: (32, 0, "exact")}
+    assert used(found[6]) == {1: (32, 68, "exact")}
+    assert used(found[7]) == {0: (-64, 0, "exact")}
+    assert used(found[8]) == used(found[3]) == {}
+
+
+def test_the_users_own_peak_is_as_without_us(cuda):
+    """`max_memory_allocated` and its reset answer within lines as they would without."""
+    program = """\
+kept = block(10)
+block(300)
+told.append(torch.cuda.max_memory_allocated() // MB)
+torch.cuda.reset_peak_memory_stats()
+block(40)
+told.append(torch.cuda.max_memory_allocated() // MB)
+"""
+    told = []
+    found = measured(program, "<user>", told=told, MB=MB)
+    assert told == [310, 50]
+    assert used(found[2]) == {0: (0, 300, "exact")}
+    assert used(found[5]) == {0: (0, 40, "exact")}
+    assert torch.cuda.max_memory_allocated() == 50 * MB
+
+
+def test_a_hot_loop_on_the_device(cuda):
+    """What a loop keeps and needs on the device is its header's, once its lines are only counted."""
+    found = measured(
+        """\
+kept = []
+for i in range(30_000):
+    i == 20_000 and (kept.append(block(48)), block(256))
+pass
+""",
+        "<hot>",
+    )
+    assert used(found[2]) == {0: (48, 256, "exact")}
+    assert found[3].hits == 30_000
+    assert not found[3].complete
+
+
+def test_nothing_stays(cuda):
+    """After the last measuring the frameworks have no wrapper of ours."""
+    measured("block(5)\n", "<stays>")
+    torch.cuda.reset_peak_memory_stats()
+    framework = next(framework for framework in machine().frameworks if framework.name == "torch")
+    assert not framework._wrappers
+
+
+def test_first_used_within_a_line(kernel_env):
+    """The line that imports torch, and the one that uses a device first, have what that moved."""
+    program = """\
+import torch
+kept = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
+n = torch.empty(512 * 2**20, dtype=torch.uint8, device="cuda").numel()
+other = torch.empty(16 * 2**20, dtype=torch.uint8, device="cuda:1")
+"""
+    script = (
+        "import linecache, sys\n"
+        "from ipygpulogger.lines import Lines\n"
+        "source = sys.argv[1]\n"
+        "lines = Lines(lambda frame: frame.f_code.co_filename == '<first>')\n"
+        "lines.start()\n"
+        "exec(compile(source, '<first>', 'exec'), {})\n"
+        "lines.stop()\n"
+        "for line in lines.result(lambda _: ('', 0)):\n"
+        "    print(line.lineno, [(g.index, g.consumed_bytes >> 20, g.peaked_bytes >> 20, g.peak.quality)"
+        " for g in line.gpus])\n"
+        "print(lines.notes)\n"
+    )
+    told = subprocess.check_output([sys.executable, "-c", script, program], env=kernel_env, text=True)
+    assert told.splitlines() == [
+        "1 []",
+        "2 [(0, 64, 0, 'exact')]",
+        "3 [(0, 0, 512, 'exact')]",
+        "4 [(1, 16, 0, 'exact')]",
+        "()",
+    ]
