@@ -10,6 +10,7 @@ Of names and sizes alone is kept what is needed: nothing here keeps a value of t
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,20 +18,17 @@ from .holdings import ALLOCATED
 from .machine import machine
 from .records import CPU, CellRecord, Owner, notable
 from .sources import Unavailable
-from .sources.host import Host
 from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 
     from .claims import Found, Kind
-    from .reach import Holdings
 
 Named = tuple[str, str]  # a name and a device
 
 _BUDGET_S = 0.02  # of a walk
 _OWNERS = 16  # in a record
-_host = Host()
 
 
 class Claim(NamedTuple):
@@ -87,14 +85,15 @@ class Growth:
         """That of a shell's names."""
 
         def find() -> Found:
-            from .owners import owners_in  # 10 ms of loading, which `import ipygpulogger` need not take
+            from .owners import all_holdings, owners_in  # 10 ms of loading, which not every process needs
 
-            return owners_in(shell, _holdings(), budget_s=_BUDGET_S)
+            return owners_in(shell, all_holdings(), budget_s=_BUDGET_S)
 
         def garbage(claimed: Container[Hashable]) -> Mapping[str, int]:
             from .garbage import waiting
+            from .owners import all_holdings
 
-            return waiting(_holdings(), claimed)
+            return waiting(all_holdings(), claimed)
 
         return cls(find, _in_use, lambda: _bindings(shell), garbage)
 
@@ -246,8 +245,13 @@ def _is_same(was: Claim, now: Claim) -> bool:
 
 
 def _was_seen_whole(stand: Stand, name: str) -> bool:
-    name = name.partition(" (")[0].partition(": ")[0]  # without what reach adds: of a graph, of a traceback
-    return name in stand.bound and name not in stand.cut_short
+    plain = _plain(name)
+    return plain in stand.bound and plain not in stand.cut_short and name not in stand.cut_short
+
+
+def _plain(name: str) -> str:
+    """Without what the walk adds to names: "loss (autograd graph)", "last traceback: step.act"."""
+    return name.partition(" (")[0].partition(": ")[0]
 
 
 def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
@@ -270,12 +274,8 @@ def _is_stale(stand: Stand, used: Mapping[str, int], bound: Mapping[str, int]) -
     """Whether anything notable came or went since."""
     if any(notable(abs(size - stand.used.get(device, 0)), size) for device, size in used.items()):
         return True
-    large = {claim.name for claim in stand.claims.values() if claim.size_bytes > MB}
+    large = {_plain(claim.name) for claim in stand.claims.values() if claim.size_bytes > MB}
     return any(bound.get(name) != stand.bound.get(name) for name in large)
-
-
-def _holdings() -> Holdings:
-    return [*(framework.holding for framework in machine().frameworks), _host.holding]
 
 
 def _in_use() -> dict[str, int]:
@@ -293,6 +293,7 @@ def _in_use() -> dict[str, int]:
 def _bindings(shell: Any) -> dict[str, int]:
     """The names as the walk calls them, and the `id` of what each is bound to."""
     found = {name: id(value) for name, value in list(shell.user_ns.items()) if type(name) is str}
+    found["last traceback"] = id(getattr(sys, "last_value", None))
     outputs = shell.user_ns.get("_oh")
     if type(outputs) is dict:
         found |= {f"Out[{number}]": id(value) for number, value in list(outputs.items())}

@@ -1,0 +1,260 @@
+"""What grew, in cells of a real shell: each cell's truth is known by its construction."""
+
+import gc
+import sys
+import types
+
+import numpy as np
+import pytest
+from memory import MB, blip
+
+from ipygpulogger import IPyGPULogger, growth
+from ipygpulogger.render.summary import summary
+from ipygpulogger.scope import Scope
+
+
+@pytest.fixture
+def il(shell, monkeypatch):
+    """A logger in a shell that knows numpy; each walk has the time it needs on a slow machine."""
+    monkeypatch.setattr(growth, "_BUDGET_S", 10)
+    shell.user_ns["np"] = np
+    shell.user_ns["MB"] = MB
+    il = IPyGPULogger(report="none").start()
+    yield il
+    il.stop()
+    shell.user_ns.clear()
+
+
+@pytest.fixture
+def run(shell, il):
+    def run(source):
+        shell.run_cell(source, store_history=True)
+        return il.record
+
+    return run
+
+
+def grew(record):
+    assert record.owners_complete
+    assert {owner.device for owner in record.owners} <= {"cpu"}
+    return {owner.name: round(owner.size_bytes / MB, 2) for owner in record.owners}
+
+
+def test_weights_and_never_the_temporary(run):
+    """`records` name `weights` for 50 MB and never `tmp`."""
+    record = run("weights = np.ones(50 * MB, 'u1'); tmp = np.ones(70 * MB, 'u1'); del tmp")
+    assert grew(record) == {"weights": 50}
+    assert record.unexplained == ()
+
+
+VALUES = {
+    "numpy": "np.ones(40 * MB, 'u1')",
+    "bytes": "b'x' * (40 * MB)",
+    "bytearray": "bytearray(b'x') * (40 * MB)",
+    "a text": "'x' * (40 * MB)",
+    "within containers": "{'a': [np.ones(30 * MB, 'u1'), (np.ones(10 * MB, 'u1'),)]}",
+    "an attribute": "type('Box', (), {})(); x.value = np.ones(40 * MB, 'u1')",
+    "a list's own table": "[None] * (40 * MB // 8)",
+    "a view": "np.ones(40 * MB, 'u1')[5:9]",
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_kind_of_value(run, kind):
+    """A name accounts for 40 MB, whatever it is that holds them."""
+    assert grew(run(f"x = {VALUES[kind]}")) == {"x": 40}
+
+
+def test_another_name_of_the_same_memory(run):
+    """Shared names stand beside the owner; binding one later grows nothing."""
+    record = run("weights = np.ones(50 * MB, 'u1'); tied = weights; view = weights[:10]")
+    (owner,) = record.owners
+    assert (owner.name, owner.size_bytes, set(owner.shared)) == ("weights", 50 * MB, {"tied", "view"})
+    record = run("other = weights; net = [view]; x = np.ones(20 * MB, 'u1')")
+    assert grew(record) == {"x": 20}
+
+
+def test_renamed_rebound_and_deleted(run):
+    """Nobody is named who did not grow."""
+    run("a = np.ones(50 * MB, 'u1'); b = np.ones(30 * MB, 'u1'); c = np.ones(60 * MB, 'u1'); log = []")
+    record = run("d = a; del a; b = np.ones(33 * MB, 'u1'); log.append(np.ones(40 * MB, 'u1')); c = c[:5]")
+    assert grew(record) == {"log": 40, "b": 3}
+
+
+def test_a_result_in_out(run):
+    """What only `Out` holds has the name that the user would write."""
+    record = run("np.ones(40 * MB, 'u1')")
+    assert grew(record) == {f"Out[{record.execution_count}]": 40}
+
+
+def test_the_last_traceback(run, capsys):
+    """A failed cell's frame keeps 30 MB: the function and the local are named."""
+    run("def act():\n    local = np.ones(30 * MB, 'u1')\n    raise ValueError")
+    record = run("act()")
+    assert record.status == "error"
+    assert grew(record) == {"last traceback: act.local": 30}
+
+
+def test_what_a_library_keeps_is_unexplained(run, il, monkeypatch):
+    """12 MB in the cache of an installed module: no name of the user's accounts for them."""
+    library = types.ModuleType("library")
+    monkeypatch.setitem(sys.modules, "library", library)
+    library.cache = []
+    run("import library")
+    record = run("weights = np.ones(50 * MB, 'u1'); library.cache.append(np.ones(12 * MB, 'u1'))")
+    assert grew(record) == {"weights": 50}
+    assert dict(record.unexplained)["cpu"] == pytest.approx(12 * MB, abs=2 * MB)
+
+
+def test_untouched_memory_is_no_new_memory(run):
+    """300 MB that were never touched are held by their name and are in no figure of the process."""
+    record = run("x = np.zeros(300 * MB, 'u1'); y = np.ones(50 * MB, 'u1')")
+    assert grew(record) == {"x": 300, "y": 50}
+    assert dict(record.unexplained)["cpu"] == pytest.approx(-300 * MB, abs=2 * MB)
+
+
+def test_nested_cells(run, il, shell):
+    """The inner cell has its own growth, the outer one that of both."""
+    shell.user_ns["shell"] = shell
+    run(
+        "a = np.ones(30 * MB, 'u1')\nshell.run_cell('b = np.ones(40 * MB, \"u1\")')\nc = np.ones(50 * MB, 'u1')"
+    )
+    inner, outer = il.history[-2:]
+    assert grew(inner) == {"b": 40}
+    assert grew(outer) == {"a": 30, "b": 40, "c": 50}
+
+
+def test_a_cell_that_does_nothing_is_not_looked_at(run, il, monkeypatch):
+    """No walk before, none after, and no owners."""
+    run("pass")
+    monkeypatch.setattr(il._growth, "_find", lambda: pytest.fail("walked"))
+    for source in ("pass", "x = 1", "1 + 1"):
+        assert run(source).owners == ()
+
+
+def test_walks_are_outside_the_cell(run, il, monkeypatch):
+    """Before the scope opens and after it has closed; 300 MB that a walk needs are nobody's peak."""
+    order = []
+    find, opened, closed = il._growth._find, Scope.open, Scope.close
+
+    def note(word, call):
+        def noted(*args):
+            order.append(word)
+            return call(*args)
+
+        return noted
+
+    def walk():
+        blip(300)
+        return find()
+
+    monkeypatch.setattr(il._growth, "_find", note("walk", walk))
+    monkeypatch.setattr(Scope, "open", note("open", opened))
+    monkeypatch.setattr(Scope, "close", note("close", closed))
+    il._growth.close()
+    record = run("x = np.ones(50 * MB, 'u1')")
+    assert order == ["walk", "open", "close", "walk"]
+    assert grew(record) == {"x": 50}
+    assert record.gen.peaked_bytes < 50 * MB
+
+
+def test_a_search_that_fails_costs_no_record(run, il, monkeypatch, capsys):
+    """The cell's figures are there all the same, and it is said once."""
+
+    def fail():
+        raise LookupError("no way")
+
+    run("pass")
+    monkeypatch.setattr(il._growth, "_find", fail)
+    records = [run("x = np.ones(50 * MB, 'u1')"), run("y = np.ones(50 * MB, 'u1')")]
+    assert [record.gen.consumed_bytes // MB for record in records] == pytest.approx([50, 50], abs=2)
+    assert [record.owners for record in records] == [(), ()]
+    assert capsys.readouterr().err.count("could not tell who holds memory: LookupError: no way") == 1
+
+
+def test_no_time_is_said(run, il, monkeypatch, capsys):
+    """A walk that is cut short names nobody and says so."""
+    monkeypatch.setattr(growth, "_BUDGET_S", 0)
+    il.report = "text"
+    record = run("x = np.ones(50 * MB, 'u1')")
+    assert not record.owners_complete
+    assert "grew: 50 MB unexplained (search cut short)" in capsys.readouterr().out
+
+
+def test_stopped_it_knows_nothing(run, il):
+    """`stop` leaves no walk and no cell behind; started again it works again."""
+    run("x = np.ones(50 * MB, 'u1')")
+    il.stop()
+    assert il._growth._last is None
+    assert il._growth._before == {}
+    il.start()
+    assert grew(run("y = np.ones(30 * MB, 'u1')")) == {"y": 30}
+
+
+def test_it_keeps_nothing_alive(run, shell, il):
+    """A deleted array dies in its cell, whatever was walked."""
+    run("import weakref; x = np.ones(50 * MB, 'u1'); alive = weakref.ref(x)")
+    record = run("del x")
+    assert shell.user_ns["alive"]() is None
+    assert record.gen.consumed_bytes == pytest.approx(-50 * MB, abs=2 * MB)
+
+
+# -- leaks -----------------------------------------------------------------------------------------
+
+
+def test_a_cell_that_grows_with_each_run(run, il, capsys):
+    """The third run says which name grew, and so does the summary."""
+    run("losses = []")
+    il.report = "text"
+    records = [run("losses.append(np.ones(20 * MB, 'u1'))") for _ in range(3)]
+    assert [any("grew in each" in note for note in record.notes) for record in records] == [
+        False,
+        False,
+        True,
+    ]
+    assert capsys.readouterr().out.endswith("grew: losses 20 MB\ngrew in each of its last 3 runs: losses\n")
+    told = summary(il.history.rank(), "peak", il.history.suspects())
+    assert f"{records[-1].label} losses.append(np.ones(20 * MB, 'u1')): 3 runs, +20 MB each: losses" in told
+
+
+def test_a_cell_that_is_run_again_without_growing(run):
+    """Rebinding the same name, or growing only once, is no leak."""
+    records = [run("x = np.ones(20 * MB, 'u1')") for _ in range(4)]
+    assert not any("grew in each" in note for record in records for note in record.notes)
+
+
+CYCLE = """
+class Node:
+    def __init__(self):
+        self.me, self.value = self, np.ones(300 * MB, 'u1')
+Node()
+None
+"""
+WAITS = "up to 300 MB waits for the garbage collector"
+
+
+@pytest.fixture
+def no_collection():
+    """Nobody collects but the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+def test_garbage_is_told_where_nobody_collects_it(run, il, no_collection):
+    """With gc_collect=False: how much, in a note; once it is collected the note goes."""
+    il.gc_collect = False
+    record = run(CYCLE)
+    assert WAITS in record.notes
+    assert dict(record.unexplained)["cpu"] == pytest.approx(300 * MB, abs=2 * MB)
+    gc.collect()
+    assert not any("garbage" in note for note in run(CYCLE.replace("Node()\n", "kept = Node()\n")).notes)
+
+
+def test_garbage_that_is_collected_is_not_told(run, no_collection):
+    """With the default, gc_collect=True, there is nothing to say."""
+    record = run(CYCLE)
+    assert not any("garbage" in note for note in record.notes)
+    assert grew(record) == {}
