@@ -164,7 +164,7 @@ def test_the_doctor_names_every_source(extension, capsys):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("%gpulog fly", "has no 'fly'; it has start, stop, status, summary, plot, save, free, doctor"),
+        ("%gpulog fly", "has no 'fly'; it has start, stop, status, summary, plot, save, vars, free, doctor"),
         ("%gpulog START", "has no 'START'"),
         ("%gpulog stop now", "stop takes no options"),
         ("%gpulog status --all", "status takes no options"),
