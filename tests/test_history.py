@@ -30,7 +30,7 @@ from ipygpulogger import files as whole_files
 from ipygpulogger import log as logs
 from ipygpulogger.history import json_line, own_report
 from ipygpulogger.log import Log
-from ipygpulogger.records import MIME, DeviceUsage, Heap, Peak, RamUsage
+from ipygpulogger.records import MIME, DeviceUsage, Heap, Owner, Peak, RamUsage, growing_names
 from ipygpulogger.schema import compact
 
 MB = 2**20
@@ -659,6 +659,44 @@ def test_a_cell_that_grows_with_every_run_is_suspected():
     assert History(grown).suspects() == [tuple(grown)]
     on_second = cells(*(gpu(b, a, index=1, uuid="u") for b, a in ((0, 2), (2, 4), (4, 6))))
     assert History(on_second).suspects() == [tuple(on_second)]
+
+
+def owned(record, **sizes_mb):
+    owners = (Owner(name, size_mb * MB, "cpu", "variable") for name, size_mb in sizes_mb.items())
+    return dataclasses.replace(record, owners=tuple(owners))
+
+
+def test_the_third_run_that_grows_is_marked():
+    """With the names that grew in every run, the largest first; runs before and cells that grow once are not."""
+    first, second, third, fourth = cells(ram(0, 100), ram(100, 220), ram(220, 330), ram(330, 340))
+    history = History()
+    for record in (owned(first, a=50, log=9, x=3), owned(second, log=90, a=20)):
+        assert history.marked(record) is record
+        history.append(record)
+    marked = history.marked(owned(third, new=10, log=80, a=10))
+    assert marked.notes[-1] == "grew in each of its last 3 runs: log, a"
+    assert history.marked(third).notes[-1] == "grew in each of its last 3 runs"
+    history.append(marked)
+    assert history.marked(fourth).notes[-1] == "grew in each of its last 4 runs"
+    assert history.marked(dataclasses.replace(third, cell_id="another")).notes == ()
+    (shrunk,) = cells(ram(330, 200))
+    assert history.marked(shrunk) is shrunk
+
+
+def test_values_in_out_are_one_name():
+    """`Out[4]`, `Out[5]`, `Out[6]`: what grows is `Out`; a traceback that is replaced is no growing name."""
+    runs = [
+        dataclasses.replace(
+            record,
+            owners=(
+                Owner(f"Out[{record.execution_count}]", 9 * MB, "cpu", "output"),
+                Owner("last traceback: f.x", 9 * MB, "cpu", "traceback"),
+            ),
+        )
+        for record in cells(ram(0, 100), ram(100, 220), ram(220, 330))
+    ]
+    assert growing_names(runs) == ("Out",)
+    assert growing_names([]) == ()
 
 
 def test_only_the_runs_that_grew_are_told():

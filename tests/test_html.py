@@ -5,6 +5,7 @@ import re
 from datetime import datetime, timezone
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -214,20 +215,61 @@ def test_whatever_happened_is_no_quiet_line():
 
 
 def test_details_are_folded():
-    """Ladder, owners, children and the quality of each peak stand behind a fold that is shut."""
+    """Ladder, children and the quality of each peak stand behind a fold that is shut."""
     given = record(
         128,
         gpus=(device(5, allocated_bytes=900 * MB, reserved_bytes=1000 * MB),),
-        owners=(Owner("<b>model", 700 * MB, "cuda:0", "variable"),),
         children=ChildrenUsage(10 * MB, 20 * MB, Peak(30 * MB, 40 * MB, "bounded"), count=2),
     )
     before, fold, details = render_html.report(given).partition("<details><summary>")
     words = " ".join(Reader(fold + details).words)
-    assert "owner" not in before
-    for said in ("tensors", "900", "headroom", "<b>model 700 MB on cuda:0", "Children: 2, before 10 MB, now 20 MB",
+    assert "tensors" not in before
+    for said in ("tensors", "900", "headroom", "Children: 2, before 10 MB, now 20 MB",
                  "Gen 170 exactly", "GPU 1005 exactly", "children 30 to 40"):  # fmt: skip
         assert said in words, said
     assert "open" not in details[:20]
+
+
+def test_who_grew_is_said_in_both():
+    """Names, sizes, devices, who shares them, and what is left unexplained; the same words in text and HTML."""
+    owners = (
+        Owner("model", 980 * MB, "cuda:0", "variable", ("net", "tied")),
+        Owner("<b>df", 121 * MB, "cpu", "variable"),
+    )
+    given = record(128, owners=owners, unexplained=(("cpu", 12 * MB), ("cuda:0", 5 * MB)))
+    said = "grew: model 980 MB (cuda:0) (also net, tied), <b>df 121 MB; 12 MB unexplained; 5 MB (cuda:0) unexplained"
+    assert text.grew(given) == said
+    assert said in text.report(given).splitlines()
+    assert text.report(given, compact=True).split(" | ")[-1] == said
+    assert said in Reader(render_html.report(given)).words
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, ""),
+        ({"unexplained": (("cpu", 50 * MB),)}, "grew: 50 MB unexplained"),
+        (
+            {"unexplained": (("cpu", 50 * MB),), "owners_complete": False},
+            "grew: 50 MB unexplained (search cut short)",
+        ),
+        (
+            {"owners": (Owner("x", 300 * MB, "cpu", "variable"),), "unexplained": (("cpu", -250 * MB),)},
+            "grew: x 300 MB; 250 MB of that took no new memory",
+        ),
+        (
+            {"owners": tuple(Owner(f"n{i}", 2 * MB, "cpu", "variable") for i in range(11))},
+            "grew: " + ", ".join(f"n{i} 2 MB" for i in range(8)) + ", 3 more 6 MB",
+        ),
+        (
+            {"owners": (Owner("a\x1b[2J\n", 2 * MB, "cpu", "variable", tuple("bcdef")),)},
+            "grew: a?[2J? 2 MB (also b, c, d, 2 more)",
+        ),
+    ],
+)
+def test_how_growth_is_said(fields, said):
+    """Nothing where there is nothing to say; hostile names are words; many are added up."""
+    assert text.grew(record(128, **fields)) == said
 
 
 def test_a_long_cell_has_its_course_drawn_in_both():

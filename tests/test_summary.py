@@ -1,6 +1,7 @@
 """The cells of a notebook, ranked: every figure is a record's, and the worst are named."""
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import made
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger import History
-from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.records import CellRecord, DeviceUsage, Owner, Peak, RamUsage
 from ipygpulogger.render.summary import summary
 
 BEGIN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
@@ -172,14 +173,29 @@ def test_a_leak_is_named_with_what_it_grew_by():
     lines = told(history.rank(), "peak", history.suspects())
     assert lines[-2:] == [
         "May leak: every run consumed more, and left more in use than the one before:",
-        "  In [4], In [5], In [6] `x.append(torch.zeros(30, 2**20))`: +120, +118, +121 MB on GPU",
+        "  In [6] x.append(torch.zeros(30, 2**20)): 3 runs, +120, +118, +121 MB on GPU",
     ]
 
 
 def test_a_leak_of_ram_is_one_too():
     """RAM has its own words."""
     runs = leaks(5, 6, 7, device=False, source="f()")
-    assert told(runs, "peak", [runs])[-1] == "  In [4], In [5], In [6] `f()`: +5, +6, +7 MB of RAM"
+    assert told(runs, "peak", [runs])[-1] == "  In [6] f(): 3 runs, +5, +6, +7 MB"
+
+
+def test_a_leak_is_named_with_the_variable_that_grew():
+    """One figure where all runs were alike, and the names that grew in every one of them."""
+    runs = [
+        replace(
+            run,
+            owners=(Owner(name, 100 * MB, "cuda:0", "variable"), Owner("losses", 5 * MB, "cpu", "variable")),
+        )
+        for run, name in zip(leaks(100, 100, 100, source="losses.append(loss)"), "abc", strict=True)
+    ]
+    expected = "  In [6] losses.append(loss): 3 runs, +100 MB on GPU each: losses"
+    assert told(runs, "peak", [runs])[-1] == expected
+    ram = [replace(run, owners=runs[0].owners) for run in leaks(100, 100, 100, device=False, source="f()")]
+    assert told(ram, "peak", [ram])[-1] == "  In [6] f(): 3 runs, +100 MB each: a, losses"
 
 
 def test_many_runs_and_many_leaks_are_short():
@@ -187,10 +203,7 @@ def test_many_runs_and_many_leaks_are_short():
     runs = leaks(*range(10, 30), source="f()")
     lines = told(runs, "peak", [runs] * 8)
     assert lines[-1] == "  and 3 more"
-    assert lines[-2] == (
-        "  14 runs before, In [18], In [19], In [20], In [21], In [22], In [23] `f()`:"
-        " +24, +25, +26, +27, +28, +29 MB on GPU"
-    )
+    assert lines[-2] == ("  In [23] f(): 20 runs, ..., +24, +25, +26, +27, +28, +29 MB on GPU")
 
 
 def test_foreign_words_are_words():

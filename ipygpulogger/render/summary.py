@@ -19,7 +19,6 @@ _ROWS = 20  # cells
 _GROUPS = 5  # leak suspects
 _NAMES = 5  # that grew in one
 _RUNS = 6  # of one suspect
-_LIKE = 1 + 1 / 16  # so many times the least the most may be, to be told as one figure
 _FIRST = {
     "peak": "the highest peak first",
     "consumed": "who consumed most first",
@@ -126,10 +125,10 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Any, str]) -> str:
 def _growth(name: str, sizes: Sequence[int]) -> str:
     """By how much a suspect grew: one figure where all runs were alike, else the last few."""
     where = "MB" if name == "RAM" else f"MB on {name}"
-    if max(sizes) <= min(sizes) * _LIKE:
-        return f"{rounded_mb(sum(sizes) // len(sizes)):+} {where} each"
-    earlier = "..., " if len(sizes) > _RUNS else ""
-    return f"{earlier}{', '.join(f'{rounded_mb(size):+}' for size in sizes[-_RUNS:])} {where}"
+    told = [f"{rounded_mb(size):+}" for size in sizes]
+    if len(set(told)) == 1:
+        return f"{told[0]} {where} each"
+    return f"{'..., ' if len(told) > _RUNS else ''}{', '.join(told[-_RUNS:])} {where}"
 
 
 def _peak(usage: Usage) -> str:
