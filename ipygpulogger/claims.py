@@ -138,7 +138,7 @@ class Claims:
         for path, links in linked:
             in_time = in_time and self._in_time()
             if in_time:
-                self._share(path, {self._first.get(number) for number in self._behind(path, links)})
+                self._share(path.called, {self._first.get(number) for number in self._behind(path, links)})
         owners = [
             Owner(name, sum(sizes.values()), device, kind, self._names((name, device, kind)))
             for (name, device, kind), sizes in self._sizes.items()
@@ -163,12 +163,12 @@ class Claims:
                 self._sizes[owner][keys[number]] = sizes[number]
             else:
                 others.add(owner)
-        self._share(path, others)
+        self._share(path.root.name, others)
 
-    def _share(self, path: Path, owners: set[Claimant | None]) -> None:
+    def _share(self, name: str, owners: set[Claimant | None]) -> None:
         for owner in owners:
-            if owner is not None and owner[0] != path.root.name:
-                self._shared.setdefault(owner, {})[path.root.name] = None
+            if owner is not None and owner[0] != name:
+                self._shared.setdefault(owner, {})[name] = None
 
     def _names(self, owner: Claimant) -> tuple[str, ...]:
         """Who shares; a name's graph is not told beside the name itself."""

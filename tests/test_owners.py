@@ -68,6 +68,12 @@ class OwnDict(dict):
     items = keys = values = __len__ = __iter__
 
 
+class OwnList(list):
+    def __init__(self, values):
+        super().__init__(values[:1])
+        self.others = values[1:]
+
+
 def closure(*values):
     def function(default=values[:1]):
         return values, default
@@ -113,6 +119,9 @@ MAKERS = {
     "generator": started,
     "namespace": lambda *values: types.SimpleNamespace(**{f"n{i}": v for i, v in enumerate(values)}),
     "cell": lambda *values: types.CellType(values),
+    "proxy": lambda *values: types.MappingProxyType({"values": values}),
+    "iterator": lambda *values: iter([*values]),
+    "attributes of a list": lambda *values: OwnList(values),
     "class": lambda *values: type("Written", (), {"__module__": "__main__", "values": values}),
 }
 HASHABLE = {"keys", "set", "frozenset"}
@@ -175,12 +184,20 @@ def test_any_graph_against_a_model(drawn, memory, roots):
         return set().union(*(reach(child, seen) for child in made[number][2]), set())
 
     expected, taken = {}, set()
-    for place, number in enumerate(roots):
-        new = reach(number, set()) - taken
+    reached = {f"name{place}": reach(number, set()) for place, number in enumerate(roots)}
+    for name, blocks in reached.items():
+        new = blocks - taken
         taken |= new
         if new:
-            expected[f"name{place}"] = sum(sizes[key] for key in new)
-    assert held({f"name{place}": one(number) for place, number in enumerate(roots)}) == expected
+            others = {other for other, theirs in reached.items() if theirs & new} - {name}
+            expected[name] = sum(sizes[key] for key in new), others, new
+    named = [Root(f"name{place}", "variable", one(number)) for place, number in enumerate(roots)]
+    found = walk(named, [holding], budget_s=60)
+    assert found.complete
+    owners = {owner.name: (owner.size_bytes, set(owner.shared)) for owner in found.owners}
+    assert owners == {name: (size, others) for name, (size, others, _) in expected.items()}
+    blocks = {name: {key[1] for key in keys} for (name, _, _), keys in found.blocks.items()}
+    assert blocks == {name: new for name, (_, _, new) in expected.items()}
 
 
 def test_devices_apart_and_the_largest_first():
@@ -578,3 +595,171 @@ def test_frames_that_run_stay(notebook, capsys):
         "        let_go(get_ipython())\n    return mine.size_bytes\nassert outer() == 3",
     )
     assert notebook.last_execution_succeeded
+
+
+# -- what a variable keeps out of sight ------------------------------------------------------------
+
+KEPT = """
+def step(x):
+    act = Array(20)
+    raise ValueError('no')
+
+def attempt():
+    try:
+        step(Array(3))
+    except ValueError as error:
+        return error
+"""
+
+
+def shared_in(notebook):
+    found = owners_in(notebook, [holding], budget_s=60)
+    return {owner.name: (owner.size_bytes, owner.kind, owner.shared) for owner in found.owners}
+
+
+def test_an_exception_in_a_variable(notebook, capsys):
+    """What its frames hold has the variable's name, the function's and the local's, in a container too."""
+    run(notebook, KEPT + "err = attempt()")
+    assert shared_in(notebook) == {
+        "err: step.act": (20, "variable", ()),
+        "err: step.x": (3, "variable", ()),
+    }
+    run(notebook, "errors = {'first': err}; del err")
+    assert shared_in(notebook) == {
+        "errors: step.act": (20, "variable", ()),
+        "errors: step.x": (3, "variable", ()),
+    }
+
+
+def test_who_shares_an_exception(notebook, capsys):
+    """A second name of the exception, one of a local itself, and the last traceback."""
+    run(
+        notebook,
+        KEPT + "err = attempt(); again = [err]; act = err.__traceback__.tb_next.tb_frame.f_locals['act']",
+    )
+    assert shared_in(notebook) == {
+        "act": (20, "variable", ("err: step.act", "again")),
+        "err: step.x": (3, "variable", ("again",)),
+    }
+    run(notebook, "del act, again\nraise err")
+    found = shared_in(notebook)
+    assert found["err: step.act"] == (20, "variable", ("last traceback",))
+    assert not [name for name, (_, kind, _) in found.items() if kind == "traceback"]
+
+
+def test_free_leaves_an_exception_of_the_users(notebook, capsys):
+    """What a variable keeps is not hidden behind the shell, and letting go does not touch it."""
+    run(notebook, KEPT + "err = attempt()\nraise err")
+    let_go(notebook)
+    assert set(shared_in(notebook)) == {"err: step.act", "err: step.x"}
+
+
+def test_a_second_name_is_no_output(notebook, capsys):
+    """What is a variable and an output too is told as shared: deleting the variable would not free it."""
+    run(notebook, "a = Array(10)")
+    run(notebook, "a")
+    number = notebook.execution_count - 1
+    assert shared_in(notebook) == {"a": (10, "variable", (f"Out[{number}]", "_"))}
+
+
+def test_debuggers_and_figures(notebook, capsys, monkeypatch):
+    """What pdb keeps for its convenience is hidden; pyplot's open figures have their number."""
+    notebook.user_ns[owners.DEBUGGERS] = {"_exception": [Array(7)]}
+    helpers = types.ModuleType("matplotlib._pylab_helpers")
+    helpers.Gcf = types.SimpleNamespace(figs=OrderedDict({2: Plain(Array(9))}))
+    monkeypatch.setitem(sys.modules, helpers.__name__, helpers)
+    assert shared_in(notebook) == {
+        "pyplot figure 2": (9, "other", ()),
+        "debugger: $_exception": (7, "traceback", ()),
+    }
+    let_go(notebook)
+    assert list(shared_in(notebook)) == ["pyplot figure 2"]
+
+
+def test_a_failed_script_stays_in_the_traceback(notebook, capsys):
+    """The names of a module whose running failed, which no variable shows."""
+    source = "big = Array(8)\n1 / 0\n"
+    run(notebook, f"exec(compile({source!r}, 'script.py', 'exec'), {{'Array': Array}})")
+    assert shared_in(notebook) == {"last traceback: <module>.big": (8, "traceback", ())}
+
+
+def test_a_graph_has_a_name_of_its_own():
+    """What a result keeps of its computation, at any depth; whoever reaches the result shares it."""
+    saved = Array(6)
+    graph, weight = {"saved": [saved]}, Array(5)
+    results = {}
+
+    class Result:
+        pass
+
+    def asks(value):
+        if type(value) is Result:
+            return Holding(id(value), 1, "cpu", (weight,), results[id(value)])
+        return holding(value)
+
+    loss = Result()
+    results[id(loss)] = [graph, {"weight": weight}]
+    names = {"losses": [loss], "loss": loss, "weight": weight}
+    found = walk([Root(name, "variable", value) for name, value in names.items()], [asks])
+    assert {(o.name, o.size_bytes, o.shared) for o in found.owners} == {
+        ("losses", 5, ("loss", "weight")),
+        ("losses", 1, ("loss",)),
+        ("losses (autograd graph)", 6, ("loss",)),
+    }
+
+
+def test_what_nobody_can_count_is_named():
+    """A name whose memory cannot be told is not told as nothing."""
+    found = walk(
+        [Root("a", "variable", [Array(1)])],
+        [lambda value: Holding(None, 0, "", counted=False) if type(value) is Array else None],
+    )
+    assert found.uncounted == ("a",)
+    assert found.owners == ()
+
+
+def test_memory_within_memory():
+    """A block inside another is that one; blocks that only overlap are one block that holds both."""
+    blocks = {
+        "view": (110, 10),
+        "whole": (100, 50),
+        "other": (200, 10),
+        "left": (300, 20),
+        "right": (310, 20),
+    }
+
+    def asks(value):
+        return (
+            Holding(("cpu", blocks[value.key][0]), blocks[value.key][1], "cpu")
+            if type(value) is Array
+            else None
+        )
+
+    found = walk([Root(name, "variable", Array(1, key=name)) for name in blocks], [asks])
+    assert {o.name: (o.size_bytes, o.shared) for o in found.owners} == {
+        "view": (50, ("whole",)),
+        "other": (10, ()),
+        "left": (30, ("right",)),
+    }
+
+
+def test_cut_short_names(monkeypatch):
+    """Of what was not seen whole the names are told."""
+    clock = itertools.count()
+    monkeypatch.setattr(reach, "time", types.SimpleNamespace(monotonic=lambda: next(clock) / 1000))
+    roots = [Root("huge", "variable", [[i] for i in range(1_000_000)]), Root("a", "variable", Array(2))]
+    found = walk(roots, [holding], budget_s=0.05)
+    assert not found.complete
+    assert found.cut_short == {"huge"}
+
+
+@pytest.mark.parametrize("links", [20_000])
+def test_a_long_chain_that_everybody_knows(links):
+    """A list of all the links of a chain, and the chain itself: no depth and no sharing is too much."""
+    chain = None
+    nodes = []
+    for i in range(links):
+        chain = [chain, Array(1, key=("link", i))]
+        nodes.append(chain)
+    found = walk([Root("chain", "variable", chain), Root("nodes", "variable", nodes)], [holding], budget_s=60)
+    assert [(o.name, o.size_bytes, o.shared) for o in found.owners] == [("chain", links, ("nodes",))]
