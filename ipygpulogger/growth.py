@@ -50,6 +50,7 @@ class Stand(NamedTuple):
         cut_short: The names that were not seen whole.
         used: In use, in bytes by device.
         bound: What the names were bound to, by `id`.
+        large: The names that hold large blocks.
     """
 
     claims: Mapping[Hashable, Claim]
@@ -57,6 +58,7 @@ class Stand(NamedTuple):
     cut_short: Container[str]
     used: Mapping[str, int]
     bound: Mapping[str, int]
+    large: frozenset[str]
 
 
 class Growth:
@@ -99,16 +101,17 @@ class Growth:
 
     def refresh(self) -> None:
         """A cell is about to begin: look again where memory moved since the last time."""
-        used, bound = self._used(), self._bound()
-        if self._last is None or _is_stale(self._last, used, bound):
-            self._last = self._take(used, bound)
+        used = self._used()
+        if self._last is None or self._is_stale(self._last, used):
+            self._last = self._take(used)
 
     def begin(self, cell: Hashable) -> None:
         """The cell begins; what changes from here on is its doing."""
         if self._last is None:
             self.refresh()
         if self._last is not None:
-            self._before[cell] = self._last, self._bound()
+            # What the cell binds anew matters only where not all that was there is known.
+            self._before[cell] = self._last, {} if self._last.complete else self._bound()
 
     def end(self, cell: Hashable, record: CellRecord, *, collected: bool) -> CellRecord:
         """The cell's record with its owners; the same where the cell consumed next to nothing.
@@ -121,7 +124,7 @@ class Growth:
         before, bound = self._before.pop(cell, (None, {}))
         if before is None or not record.grown():
             return record
-        after = self._last = self._take(self._used(), self._bound())
+        after = self._last = self._take(self._used())
         anew = {name for name, value in after.bound.items() if bound.get(name) != value}
         found = growth(before, after, anew, record.grown())
         record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
@@ -139,15 +142,25 @@ class Growth:
         self._before.clear()
         self._last = None
 
-    def _take(self, used: dict[str, int], bound: dict[str, int]) -> Stand:
-        found = self._find()
+    def _is_stale(self, stand: Stand, used: Mapping[str, int]) -> bool:
+        """Whether anything notable came or went since."""
+        if any(notable(abs(size - stand.used.get(device, 0)), size) for device, size in used.items()):
+            return True
+        if not stand.large:
+            return False
+        bound = self._bound()
+        return any(bound.get(name) != stand.bound.get(name) for name in stand.large)
+
+    def _take(self, used: dict[str, int]) -> Stand:
+        bound, found = self._bound(), self._find()
         shared = {(owner.name, owner.device, owner.kind): owner.shared for owner in found.owners}
         claims = {
             key: Claim(name, kind, device, size_bytes, shared.get((name, device, kind), ()))
             for (name, device, kind), blocks in found.blocks.items()
             for key, size_bytes in blocks.items()
         }
-        return Stand(claims, found.complete, found.cut_short, used, bound)
+        large = frozenset(_plain(claim.name) for claim in claims.values() if claim.size_bytes > MB)
+        return Stand(claims, found.complete, found.cut_short, used, bound, large)
 
 
 class Grown(NamedTuple):
@@ -268,14 +281,6 @@ def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
 
 
 # -- what a shell's names are, and what is in use ---------------------------------------------------
-
-
-def _is_stale(stand: Stand, used: Mapping[str, int], bound: Mapping[str, int]) -> bool:
-    """Whether anything notable came or went since."""
-    if any(notable(abs(size - stand.used.get(device, 0)), size) for device, size in used.items()):
-        return True
-    large = {_plain(claim.name) for claim in stand.claims.values() if claim.size_bytes > MB}
-    return any(bound.get(name) != stand.bound.get(name) for name in large)
 
 
 def _in_use() -> dict[str, int]:
