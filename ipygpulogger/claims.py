@@ -243,6 +243,8 @@ class Blocks:
             self.keys.append(key)
             self.devices.append(device)
             self.sizes.append(size_bytes)
+        elif size_bytes > self.sizes[number]:  # a view that begins where its buffer does was met first
+            self.sizes[number] = size_bytes
         return number
 
     def same_memory(self) -> dict[int, int]:

@@ -14,6 +14,7 @@ containers below 1 KB), and what only C code can see. The walk runs no code of t
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import time
 from operator import attrgetter
@@ -52,7 +53,20 @@ def walk(
         closed: Objects not to go into.
         budget_s: After so long it stops.
     """
-    return _Walk(holdings, closed, budget_s).run(roots)
+    with _nothing_collected():
+        return _Walk(holdings, closed, budget_s).run(roots)
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Collecting runs finalizers and callbacks, which are the user's, and lets ids be used again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def holding_of(value: Any, holdings: Holdings) -> Holding | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from types import (
     CodeType,
     FrameType,
@@ -34,6 +34,7 @@ TICK = object()  # between two pieces: time to look at the clock
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
 # By id, for a class of the user's may have a metaclass with a `__hash__` or an `__eq__` of its own.
 PLAIN_CONTAINERS = frozenset(map(id, CONTAINERS))
+_EMPTY_OR_NOT = PLAIN_CONTAINERS | {id(OrderedDict), id(defaultdict)}
 _SCALARS = frozenset(map(id, (float, complex, bool, range, slice, CodeType))) | {
     id(type(None)),
     id(type(...)),
@@ -52,14 +53,15 @@ _flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
 _module_of: Callable[[Any], Any] = vars(type)["__module__"].__get__
 
 
-def worth_a_look(values: Iterable[Any]) -> list[Any]:
-    """Those that could hold memory or lead to it."""
+def worth_a_look(values: Iterable[Any], but: Any = None) -> list[Any]:
+    """Those that could hold memory or lead to it, without one that is known."""
     return [
         one
         for one in values
         if (kind := id(type(one))) not in _SCALARS
         and (kind not in _SIZED or one.__sizeof__() >= LARGE)
-        and (kind not in PLAIN_CONTAINERS or one)
+        and (kind not in _EMPTY_OR_NOT or one)
+        and one is not but
     ]
 
 
@@ -77,7 +79,7 @@ def referents_of(kind: type) -> Callable[[Any], Iterable[Any]] | None:  # noqa: 
         return _of_function
     base = next((base for base in CONTAINERS if issubclass(kind, base)), None)
     if base is None:
-        return _of_object
+        return _of_object if _is_users(kind) else lambda value: worth_a_look(gc.get_referents(value), kind)
     return _of_plain if id(kind) in PLAIN_CONTAINERS else lambda value: _of_container(base, value)
 
 
