@@ -89,6 +89,27 @@ def quiet_shell() -> Any:
     return InteractiveShell.instance(config=config, ipython_dir=folder.name)
 
 
+def start_gpu() -> tuple[str, str | None]:
+    """The simulated GPU of the tests, or a real one with ``SIMGPU=0`` in the environment; before torch is imported.
+
+    Returns:
+        Which it is, and why there is none.
+    """
+    sys.path.insert(0, str(TESTS))
+    import simgpu
+
+    which, reason = "simulated", simgpu.why_not()
+    if simgpu.find_torch_lib() is None:
+        reason = "the CUDA build of torch is not installed"
+    elif reason is None:
+        simgpu.start(devices=1, mem_mb=16384)
+    elif os.environ.get("SIMGPU") == "0":
+        import torch
+
+        which, reason = "real", None if torch.cuda.is_available() else "torch finds no GPU"
+    return which, reason
+
+
 def run_sections(sections: dict[str, Callable[[], None]]) -> None:
     """Each section in a fresh interpreter, so that none meets what another left; or those named."""
     if len(sys.argv) == 2 and sys.argv[1] in sections:

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import COMPARED, TESTS, about, compare, print_table, quiet_shell, run_sections, turns
+from bench import COMPARED, TESTS, about, compare, print_table, quiet_shell, run_sections, start_gpu, turns
 
 BARE, LIGHT, DEFAULT, SAMPLER = "bare", "light, none", "defaults", "1 ms sampling thread"
 _LIGHT = {"gc_collect": False, "clear_cache": False, "preload": False}
@@ -165,18 +165,7 @@ def kernel_section() -> None:
 
 def torch_section() -> None:
     title = f"`{CELL}` in a shell, torch imported and a context on a GPU"
-    sys.path.insert(0, str(TESTS))
-    import simgpu
-
-    which, reason = "simulated", simgpu.why_not()
-    if simgpu.find_torch_lib() is None:
-        reason = "the CUDA build of torch is not installed"
-    elif reason is None:
-        simgpu.start(devices=1, mem_mb=16384)
-    elif os.environ.get("SIMGPU") == "0":
-        import torch
-
-        which, reason = "real", None if torch.cuda.is_available() else "torch finds no GPU"
+    which, reason = start_gpu()
     if reason:
         print(f"\n### {title}\n\nNot run: {reason}.")
         return
