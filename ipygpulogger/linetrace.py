@@ -16,7 +16,8 @@ from .scope import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
+
+    from typing_extensions import Self
 
     from .records import LineUsage
 
@@ -27,8 +28,8 @@ R = TypeVar("R")
 class _Together:
     """The calls of one function that overlap, measured as one."""
 
-    def __init__(self, lines: Lines | None) -> None:
-        self.lines, self.over = lines, lines is None
+    def __init__(self, lines: Lines) -> None:
+        self.lines, self.over = lines, False
         self.calls: set[_Call] = set()
 
 
@@ -65,18 +66,23 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
 
     __name__: str
     __qualname__: str
+    __wrapped__: Callable[P, R]
 
-    def __new__(cls, function: Callable[P, R], *, report: bool) -> LineTrace[P, R]:
+    def __new__(cls, function: Callable[P, R], *, report: bool) -> Self:  # noqa: ARG004, D102 - as `__init__`
         self = super().__new__(cls, around_calls(function, lambda: _Call(self), "measure_lines"))
-        functools.update_wrapper(self, self.func).__wrapped__ = function
-        self._codes, self._report = tuple(_nested(_code_of(function))), report
-        self._lock, self._together = threading.RLock(), _Together(None)
-        self._last: tuple[LineUsage, ...] | None = None
         return self
+
+    def __init__(self, function: Callable[P, R], *, report: bool) -> None:
+        _code_of(function)
+        functools.update_wrapper(self, self.func).__wrapped__ = function
+        self._report = report
+        self._lock = threading.RLock()
+        self._together: _Together | None = None
+        self._last: tuple[LineUsage, ...] | None = None
 
     if TYPE_CHECKING:
 
-        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...  # noqa: D102 - the function's
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -96,12 +102,18 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
 
     def _begin(self, call: _Call) -> None:
         with self._lock:
-            call.together = self._together
-            call.together.calls.add(call)  # first: the garbage collector may end another one here
-            if call.together.over:
-                call.together = self._together = _Together(Lines(self._wants))
-                call.together.calls.add(call)
-                call.together.lines.start()
+            together = self._together
+            if together is not None:
+                together.calls.add(call)  # first: the garbage collector may end another one here
+                call.together = together
+                if not together.over:
+                    return
+            # Asked each time: reloaders and other profilers give a function new code.
+            codes = _nested(_code_of(self.__wrapped__))
+            together = _Together(Lines(lambda frame: any(code is frame.f_code for code in codes)))
+            together.calls.add(call)
+            call.together = self._together = together
+            together.lines.start()
 
     def _end(self, call: _Call) -> None:
         together, call.together = call.together, None
@@ -109,11 +121,11 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             return
         with self._lock:
             together.calls.discard(call)
-            if together.calls or together.over or together.lines is None:
+            if together.calls or together.over:
                 return
-            together.over = True
+            together.over, self._together = True, None
             together.lines.stop()
-            lines, notes = together.lines.result(lambda file: (Path(file).name, 0)), together.lines.notes
+            lines, notes = together.lines.result(_place_of), together.lines.notes_of(_place_of)
             self._last = lines
         if self._report:
             print(render.table(lines, notes))  # noqa: T201 - it speaks, as `measure` does
@@ -121,10 +133,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
         for note in notes:
             tell(note)
 
-    def _wants(self, frame: FrameType) -> bool:
-        return any(code is frame.f_code for code in self._codes)
-
-    def __reduce__(self) -> str:  # type: ignore[override]
+    def __reduce__(self) -> str:
         return self.__qualname__  # as a function: by its name, never its state
 
     def __repr__(self) -> str:
@@ -148,9 +157,16 @@ def _code_of(function: Any) -> CodeType:
     return code
 
 
+def _place_of(filename: str) -> tuple[str, int]:
+    return Path(filename).name, 0
+
+
 def _nested(code: CodeType) -> list[CodeType]:
     """A code object and those within it."""
-    return [code, *(part for const in code.co_consts if isinstance(const, CodeType) for part in _nested(const))]
+    return [
+        code,
+        *(part for const in code.co_consts if isinstance(const, CodeType) for part in _nested(const)),
+    ]
 
 
 @overload
@@ -179,5 +195,5 @@ def measure_lines(function: Any = None, /, *, report: bool = True) -> Any:
     if function is None:
         return functools.partial(measure_lines, report=report)
     if isinstance(function, (classmethod, staticmethod)):
-        return type(function)(measure_lines(function.__func__, report=report))
+        return type(function)(LineTrace(function.__func__, report=report))
     return LineTrace(function, report=report)

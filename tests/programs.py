@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 FILE = "<cell>"
 MONITORING = getattr(sys, "monitoring", None)
-# Where a trace function in Python runs, a frame keeps a copy of its locals up to its next event: a value
-# that a function dropped may live until its line has ended.
-DEATHS_ARE_EXACT = MONITORING is not None
+# On Python 3.10 a traced function's frame keeps a copy of its locals from one event to the next: what the
+# function drops may live until the line has ended.
+DEATHS_ARE_EXACT = sys.version_info >= (3, 11)
 EXCEPTIONS = ["ValueError", "KeyError", "ZeroDivisionError", "RuntimeError"]
 
 
@@ -36,9 +36,26 @@ class Stage:
         self.events, self.deaths, self._alive = [], [], weakref.WeakValueDictionary()
         self.names = {
             name: getattr(self, name)
-            for name in ("emit", "lines_of", "alive", "probe", "manager", "amanager", "add", "deco", "tracer", "tracers")
+            for name in (
+                "emit",
+                "lines_of",
+                "alive",
+                "probe",
+                "manager",
+                "amanager",
+                "add",
+                "deco",
+                "tracer",
+                "tracers",
+            )
         }
-        self.names |= {"Meta": Meta, "suppressing": suppressing, "tick": tick, "agen": agen, "arun": asyncio.run}
+        self.names |= {
+            "Meta": Meta,
+            "suppressing": suppressing,
+            "tick": tick,
+            "agen": agen,
+            "arun": asyncio.run,
+        }
         self.names |= {"sys": sys, "gc": gc, "asyncio": asyncio, "threading": threading}
         self.names |= {"switch": lambda: None, "a": 1, "b": 2, "c": 3, "__name__": "cell"}
 
@@ -277,8 +294,16 @@ class Writer:
     def statement_probes(self, *_):
         """Objects that end by `del`, by another value, as nobody's."""
         name = self.name()
-        end = self.one_of([f"del {name}"], [f"{name} = None"], [f"{name} = {name}, {name}", f"{name} = 1"], [])
-        return [f"{name} = probe({name!r})", "alive()", *end, "alive()", f"emit(probe({self.name()!r}) and 1)"]
+        end = self.one_of(
+            [f"del {name}"], [f"{name} = None"], [f"{name} = {name}, {name}", f"{name} = 1"], []
+        )
+        return [
+            f"{name} = probe({name!r})",
+            "alive()",
+            *end,
+            "alive()",
+            f"emit(probe({self.name()!r}) and 1)",
+        ]
 
     def statement_delete(self, *_):
         name = self.expr_name(0)
@@ -342,7 +367,11 @@ class Writer:
             *("    " + line for line in self.block(inside, depth)),
             "    case [a, *_]:",
             *("    " + line for line in self.block(inside, depth)),
-            *(["    case _:", *("    " + line for line in self.block(inside, depth))] if self.maybe() else []),
+            *(
+                ["    case _:", *("    " + line for line in self.block(inside, depth))]
+                if self.maybe()
+                else []
+            ),
         ]
 
     def statement_raise(self, *_):
@@ -360,10 +389,12 @@ class Writer:
         bare = "generator" in inside and "async" in inside
         return [f"if {self.expr(1)}:", "    return" if bare else f"    return {self.expr()}"]
 
-    def statement_function(self, inside, depth):
+    def statement_function(self, _, depth):
         name = self.name()
         head = f"def {name}(a, b={self.expr(1)}, *r, c={self.expr(1)}, **s):"
-        call = self.one_of(f"{name}({self.expr(1)})", f"{name}(*[1, 2, 3], c={self.expr(1)}, d=4)", f"{name}()")
+        call = self.one_of(
+            f"{name}({self.expr(1)})", f"{name}(*[1, 2, 3], c={self.expr(1)}, d=4)", f"{name}()"
+        )
         return [
             *(["@deco"] * self.number(2)),
             head,
@@ -417,7 +448,9 @@ class Writer:
     def statement_generator(self, _, depth):
         name = self.name()
         steps = [
-            self.one_of("emit(next(g))", "emit(g.send(2))", "emit(g.throw(ValueError('thrown')))", "g.close()")
+            self.one_of(
+                "emit(next(g))", "emit(g.send(2))", "emit(g.throw(ValueError('thrown')))", "g.close()"
+            )
             for _ in range(self.number())
         ]
         end = self.one_of("emit(list(g))", "del g", "g = None", "g.close()", "for c in g: emit(c)")
@@ -431,7 +464,9 @@ class Writer:
         ]
 
     def statement_yield(self, *_):
-        return [self.one_of(f"yield {self.expr(1)}", f"a = yield {self.expr(1)}", f"emit((yield {self.expr(1)}))")]
+        return [
+            self.one_of(f"yield {self.expr(1)}", f"a = yield {self.expr(1)}", f"emit((yield {self.expr(1)}))")
+        ]
 
     def statement_delegate(self, inside, _):
         if "async" in inside:
@@ -467,7 +502,13 @@ class Writer:
 
     def statement_cycle(self, *_):
         name = self.name()
-        return [f"{name} = [probe({name!r})]", f"{name}.append({name})", f"del {name}", "alive()", "gc.collect()"]
+        return [
+            f"{name} = [probe({name!r})]",
+            f"{name}.append({name})",
+            f"del {name}",
+            "alive()",
+            "gc.collect()",
+        ]
 
     def statement_thread(self, _, depth):
         name = self.name()
@@ -519,7 +560,12 @@ class Writer:
             return ["    " + line for line in whole]
         if self.number(4) == 4:
             return lines
-        return ["try:", *("    " + line for line in lines), "except Exception as error:", "    lines_of(error)"]
+        return [
+            "try:",
+            *("    " + line for line in lines),
+            "except Exception as error:",
+            "    lines_of(error)",
+        ]
 
 
 @st.composite
@@ -582,7 +628,10 @@ def name_of(function):
 
 
 def nested(code):
-    return [code, *(part for const in code.co_consts if isinstance(const, types.CodeType) for part in nested(const))]
+    return [
+        code,
+        *(part for const in code.co_consts if isinstance(const, types.CodeType) for part in nested(const)),
+    ]
 
 
 def observe(source, around=contextlib.nullcontext, *, names=None):
