@@ -59,7 +59,7 @@ def holders(
     if not complete:
         lines.append("There was no time to look everywhere: the named hold at least this much.")
     if names := list(uncounted):
-        lines.append(f"Not counted, for this torch does not tell: {', '.join(names)}")
+        lines.append(f"Not counted, for nobody tells how large it is: {', '.join(names)}")
     return "\n".join(lines)
 
 
@@ -154,7 +154,8 @@ def _held(owners: Sequence[Owner], prefix: str = "") -> str:
     rest = owners[len(named) :]
     rest_bytes = sum(owner.size_bytes for owner in rest)
     if rest_bytes >= MB:
-        words.append(f"{'and ' if words else ''}{len(rest)} more ({rounded_mb(rest_bytes)} MB)")
+        what = f"and {len(rest)} more" if words else f"{len(rest)} small ones"
+        words.append(f"{what} ({rounded_mb(rest_bytes)} MB)")
     return ", ".join(words)
 
 

@@ -499,11 +499,17 @@ def _tensor(value: Any, torch: ModuleType, get: Callable[[Any, str], Any]) -> Ho
 
 
 def _parts_of_sparse(value: Any, base: Any) -> Iterator[Any]:
-    for name in ("_indices", "_values", "crow_indices", "ccol_indices", "row_indices", "col_indices"):
+    for name in _PARTS_OF_SPARSE:
         try:
             yield getattr(base, name)(value)
-        except (*_TORCH_ERRORS, NotImplementedError, AttributeError):
+        except (*_TORCH_ERRORS, NotImplementedError):  # of another layout
             continue
+
+
+_PARTS_OF_SPARSE = (
+    *("_indices", "_values", "values"),
+    *("crow_indices", "ccol_indices", "row_indices", "col_indices"),
+)
 
 
 def _node(value: Any) -> Holding:

@@ -1,0 +1,249 @@
+"""Who holds the memory of torch's CPU tensors: models, views, numpy's arrays, autograd graphs."""
+
+import gc
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from memory import MB
+
+from ipygpulogger.claims import Root
+from ipygpulogger.owners import all_holdings
+from ipygpulogger.reach import walk
+
+pytestmark = pytest.mark.torch
+
+
+def found_in(names, **how):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns whoever reads `.grad` of an intermediate result
+        roots = [Root(name, "variable", value) for name, value in names.items()]
+        found = walk(roots, all_holdings(), budget_s=60, **how)
+    assert found.complete
+    return found
+
+
+def held(**names):
+    """{name: (bytes, who shares)}, what is below 1 MB left out."""
+    owners = found_in(names).owners
+    return {owner.name: (owner.size_bytes, owner.shared) for owner in owners if owner.size_bytes >= MB}
+
+
+def mb(size_mb, **how):
+    return torch.ones(size_mb * MB // 4, **how)
+
+
+def test_tied_and_view_of_one_weight_count_once():
+    """A model, its weight, a view of that, its optimizer and a dict with the model are one storage."""
+    model = torch.nn.Linear(1024, 1024, bias=False)
+    names = {
+        "model": model,
+        "tied": model.weight,
+        "view": model.weight[:10],
+        "opt": torch.optim.SGD(model.parameters()),
+        "cfg": {"m": model},
+    }
+    assert held(**names) == {"model": (4 * MB, ("tied", "view", "opt", "cfg"))}
+    assert held(view=names["view"], model=model) == {"view": (4 * MB, ("model",))}
+
+
+def test_model_gradients_and_optimizer():
+    """Parameters, buffers and gradients are the model's, the moments the optimizer's, to the byte."""
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.BatchNorm1d(512))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(4, 512)).sum().backward()
+    optimizer.step()
+    weights = sum(p.nbytes for p in model.parameters())
+    buffers = sum(b.nbytes for b in model.buffers())
+    found = found_in({"model": model, "optimizer": optimizer})
+    sizes = {owner.name: (owner.size_bytes, owner.shared) for owner in found.owners}
+    steps = 4 * len(list(model.parameters()))
+    assert sizes == {
+        "model": (2 * weights + buffers, ("optimizer",)),
+        "optimizer": (2 * weights + steps, ()),
+    }
+
+
+@pytest.mark.parametrize("first", ["array", "tensor"])
+def test_numpy_and_torch_on_one_buffer(first):
+    """`torch.from_numpy` and `tensor.numpy()` share; a slice of either holds the whole, whoever comes first."""
+    array = np.ones(MB, np.uint8)
+    names = {"array": array, "tensor": torch.from_numpy(array[64:])}
+    names = {first: names.pop(first), **names}
+    (other,) = set(names) - {first}
+    assert held(**names) == {first: (MB, (other,))}
+    tensor = mb(1)
+    names = {"tensor": tensor, "array": tensor.numpy()[10:]}
+    names = {first: names.pop(first), **names}
+    assert held(**names) == {first: (MB, (other,))}
+    assert held(array=tensor.numpy()[10:]) == {"array": (MB, ())}
+
+
+def test_buffers_of_python_under_tensors():
+    """`torch.frombuffer` looks into memory of Python's."""
+    buffer = bytearray(MB)
+    ((size_bytes, shared),) = held(tensor=torch.frombuffer(buffer, dtype=torch.uint8), buffer=buffer).values()
+    assert (size_bytes, shared) == (sys.getsizeof(buffer), ("buffer",))
+
+
+def test_a_model_that_only_shows_a_file(tmp_path):
+    """Weights loaded with mmap are the file's pages, no memory of the process's own."""
+    torch.save({"weight": mb(2)}, tmp_path / "model.pt")
+    shown = torch.load(tmp_path / "model.pt", mmap=True)
+    loaded = torch.load(tmp_path / "model.pt")
+    assert held(shown=shown, loaded=loaded) == {"loaded": (2 * MB, ())}
+
+
+# -- graphs ----------------------------------------------------------------------------------------
+
+
+def a_loss(weight):
+    """Keeps the result of the exponential for its backward pass, as large as the weight."""
+    return weight.exp().sum()
+
+
+def test_a_loss_keeps_its_graph():
+    """What a loss saved for its backward pass has a name; after that pass it is nothing."""
+    weight = mb(2, requires_grad=True)
+    loss = a_loss(weight)
+    assert held(weight=weight, loss=loss) == {
+        "weight": (2 * MB, ("loss (autograd graph)",)),
+        "loss (autograd graph)": (2 * MB, ()),
+    }
+    assert held(loss=loss, weight=weight)["loss (autograd graph)"] == (2 * MB, ())
+    loss.backward()
+    found = held(weight=weight, loss=loss)
+    assert found == {"weight": (4 * MB, ("loss (autograd graph)",))}  # with its gradient
+
+
+def test_losses_in_a_list():
+    """`losses.append(loss)`: the list keeps every graph."""
+    weight = mb(1, requires_grad=True)
+    losses = [a_loss(weight) for _ in range(3)]
+    assert held(weight=weight, losses=losses, loss=losses[-1]) == {
+        "weight": (MB, ("losses (autograd graph)", "loss")),
+        "losses (autograd graph)": (3 * MB, ("loss",)),
+    }
+
+
+class Doubles(torch.autograd.Function):
+    """Keeps one tensor for its backward pass, and one as an attribute."""
+
+    @staticmethod
+    def forward(ctx, value):
+        ctx.save_for_backward(value * 3)
+        ctx.beside = mb(2)
+        return value * 2
+
+    @staticmethod
+    def backward(_ctx, gradient):
+        return gradient * 2
+
+
+def test_functions_of_ones_own():
+    """What a `torch.autograd.Function` saves, and what it puts on its context."""
+    weight = mb(1, requires_grad=True)
+    found = held(weight=weight, loss=Doubles.apply(weight).sum())
+    assert found["loss (autograd graph)"] == (3 * MB, ())
+
+
+def test_unpack_hooks_are_not_run():
+    """With hooks a graph keeps what they packed, and looking neither unpacks nor computes again."""
+
+    def unpack(_):
+        raise AssertionError("nobody asked for this")
+
+    weight = mb(1, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: ["packed", saved.repeat(3)], unpack):
+        loss = (weight * weight).sum()
+    assert held(weight=weight, loss=loss)["loss (autograd graph)"] == (6 * MB, ())
+
+    ran = []
+
+    def block(value):
+        ran.append(1)
+        return value.exp().exp()
+
+    loss = torch.utils.checkpoint.checkpoint(block, weight, use_reentrant=False).sum()
+    ran.clear()
+    assert "loss (autograd graph)" not in held(weight=weight, loss=loss)
+    assert ran == []
+
+
+def test_a_deep_graph():
+    """As many nodes as a long training chains together; looking leaves the graph as it was."""
+    weight = mb(1, requires_grad=True)
+    loss = weight
+    for _ in range(20):
+        loss = loss.exp()
+    for _ in range(5000):
+        loss = loss + 1
+    names = {"weight": weight, "loss": loss.sum()}
+    del loss
+    assert held(**names)["loss (autograd graph)"] == (20 * MB, ())
+    names["loss"].backward()
+    assert held(**names) == {"weight": (2 * MB, ("loss (autograd graph)",))}
+
+
+# -- nobody's code ---------------------------------------------------------------------------------
+
+
+class Loud(torch.Tensor):
+    """Every question to it goes through code of the user's."""
+
+    asked = 0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.asked += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+    @property
+    def grad(self):
+        raise AssertionError("nobody asked for this")
+
+    __len__ = __iter__ = __repr__ = grad
+
+
+def test_subclasses_and_modes_are_not_asked():
+    """Neither a subclass's `__torch_function__` and properties, nor a mode that is on."""
+    loud = mb(1).as_subclass(Loud)
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            raise AssertionError("nobody asked for this")
+
+    Loud.asked = 0
+    plain = mb(2)
+    with Mode():
+        found = held(loud=loud, plain=plain)
+    assert found == {"loud": (MB, ()), "plain": (2 * MB, ())}
+    assert Loud.asked == 0
+
+
+def test_looking_keeps_nothing_alive():
+    """After a walk a tensor and a graph go as they would have."""
+    weight = mb(1, requires_grad=True)
+    loss = a_loss(weight)
+    before = sys.getrefcount(weight), sys.getrefcount(loss)
+    gc.collect()
+    gc.disable()
+    try:
+        held(weight=weight, loss=loss)
+        assert (sys.getrefcount(weight), sys.getrefcount(loss)) == before
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_tensors():
+    """By their indices and values."""
+    values, indices = mb(1), torch.arange(MB // 4)
+    sparse = torch.sparse_coo_tensor(indices[None], values, (MB // 4,), check_invariants=True)
+    rows = torch.tensor([0, MB // 4])
+    compressed = torch.sparse_csr_tensor(rows, indices, mb(1), (1, MB // 4), check_invariants=False)
+    assert held(sparse=sparse, values=values, indices=indices) == {"sparse": (3 * MB, ("values", "indices"))}
+    assert held(compressed=compressed) == {"compressed": (3 * MB, ())}
