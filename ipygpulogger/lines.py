@@ -7,6 +7,7 @@ the lines of functions that it calls are open meanwhile, so its figures contain 
 from __future__ import annotations
 
 import linecache
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from . import tracing
@@ -145,10 +146,13 @@ class Lines:
     def _repair(self) -> None:
         """A signal's exception may have cut short what we did: count again who runs and who holds."""
         now_s = tracing.now_s()
+        running_frames = {id(frame) for frame in tracing.frames()}
+        for code in self._codes:
+            code.bury(running_frames)
         visits = [visit for code in self._codes for visit in tuple(code.visits.values())]
-        running = [visit.row for visit in visits if visit.row is not None]
+        running = Counter(visit.row for visit in visits if visit.row is not None)
         for row in tuple(self._rows.values()):
-            left = running.count(row)
+            left = running[row]
             if bool(row.running) != bool(left):
                 row.running = not left
                 (row.start if left else row.rest)(now_s)

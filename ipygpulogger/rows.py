@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
 
 from .records import CPU, DeviceUsage, Peak, Usage
@@ -189,9 +189,9 @@ class Gauges:
             visits: All there are.
         """
         with self._lock:
-            held = [visit.held for visit in visits if visit.held is not None]
+            held = Counter(visit.held for visit in visits if visit.held is not None)
             for row in {*self._open, *held}:
-                row.holders = held.count(row)
+                row.holders = held[row]
                 if row not in self._open:
                     self._begin(row)
                 for one in row.sums:

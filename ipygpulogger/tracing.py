@@ -110,6 +110,7 @@ class _Dispatcher:
         self.listeners: tuple[Listener, ...] = ()
         self._followed: dict[int, _Followed] = {}
         self._answers: dict[int, dict[Listener, Follower | None]] = {}
+        self._unsure: set[Follower] = set()  # to be repaired once the stack has room
         self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # nobody follows it; not kept, only known again
 
     def listen(self, listener: Listener) -> str | None:
@@ -144,6 +145,7 @@ class _Dispatcher:
                 answers.pop(listener, None)
             if not self.listeners:
                 self._end()
+                self._unsure.clear()
                 self._followed.clear()
                 self._answers.clear()
                 self._unwanted.clear()
@@ -221,10 +223,16 @@ class _Dispatcher:
             return True
         now_s, enough = began_s - spent.s, True
         try:
+            if self._unsure and what == "line":  # the exception that did it is dealt with
+                self._mend()
+        except RecursionError:
+            pass
+        try:
             for listener, follower in followed.followers:
                 try:
                     enough &= bool(getattr(follower, what)(frame, *more, now_s))
                 except BaseException as error:
+                    enough = False
                     self._failed(listener, follower, error)
         finally:
             spent.s += _clock() - began_s
@@ -232,11 +240,19 @@ class _Dispatcher:
 
     def _failed(self, listener: Listener, follower: Follower, error: BaseException) -> None:
         """What a signal handler raised in us is the user's and goes on; what we raise ends a listener."""
-        if isinstance(error, Exception) and not is_from_a_handler(error):
+        if isinstance(error, RecursionError):  # the user's stack is full: no fault of ours
+            self._unsure.add(follower)
+        elif isinstance(error, Exception) and not is_from_a_handler(error):
             self._fail(listener, error)
         else:
             follower.repair()
             raise error
+
+    def _mend(self) -> None:
+        """Repair what a full stack cut short; while it is full, later."""
+        for follower in tuple(self._unsure):
+            follower.repair()
+            self._unsure.discard(follower)
 
     def _fail(self, listener: Listener, error: Exception) -> None:
         """A listener that fails is told no more, and its user is told why."""
@@ -260,7 +276,7 @@ class _Monitoring(_Dispatcher):
         super().__init__()
         self._api: Any = getattr(sys, "monitoring")  # noqa: B009 - unknown to 3.10
         self._tool_id: int | None = None
-        # Of functions on one line Python 3.13 tells the line only the first time it runs, so its start counts.
+        # A function on one line: Python 3.13 tells that line only the first time, so its start stands for it.
         self._begins_with_def: set[int] = set()
         events = self._api.events
         self._local = events.LINE | events.PY_RETURN | events.PY_YIELD | events.PY_RESUME
@@ -339,7 +355,7 @@ class _Monitoring(_Dispatcher):
     def _on_line(self, code: CodeType, lineno: int) -> Any:
         began_s, spent = _clock(), _here.spent
         followed = self._followed.get(id(code))
-        if followed is None or len(followed[1]) > 1:
+        if followed is None or len(followed[1]) > 1 or self._unsure:
             return self._api.DISABLE if self._tell("line", sys._getframe(1), began_s, lineno) else None
         (listener, follower), enough = followed[1][0], False
         try:  # as `_tell`, by the shortest way: this is what runs most
@@ -362,9 +378,13 @@ class _Monitoring(_Dispatcher):
         began_s = _clock()
         self._tell("over", sys._getframe(1), began_s)
 
-    def _on_unwind(self, code: CodeType, _: int, __: BaseException) -> None:
+    def _on_unwind(self, code: CodeType, _: int, error: BaseException) -> None:
         began_s = _clock()
-        if id(code) in self._followed:
+        followed = self._followed.get(id(code))
+        if followed is not None:
+            if isinstance(error, (RecursionError, KeyboardInterrupt)):
+                # It may have struck as one of our callbacks was entered: then nobody was told.
+                self._unsure.update(follower for _, follower in followed.followers)
             self._tell("over", sys._getframe(1), began_s)
 
     def _on_throw(self, code: CodeType, _: int, __: BaseException) -> None:
@@ -402,7 +422,7 @@ class _SetTrace(_Dispatcher):
             threading.settrace(None)
         if sys.gettrace() is self._of_calls:
             sys.settrace(None)
-        for frame in _frames():
+        for frame in frames():
             if frame.f_trace is self._of_events:
                 frame.f_trace = None
         self._yields.clear()
@@ -512,7 +532,7 @@ def _lineno(instruction: dis.Instruction) -> int | None:
     return None if positions is None else positions.lineno
 
 
-def _frames() -> Iterator[FrameType]:
+def frames() -> Iterator[FrameType]:
     """Every frame that runs in any thread."""
     for top in sys._current_frames().values():
         frame: FrameType | None = top

@@ -23,7 +23,8 @@ HELD = 3 * MEASURED  # boundaries before not even the loop's memory as a whole i
 COUNTED = 2_000_000  # beginnings of lines there before they are not even counted
 _LOOPS_FROM = MEASURED // 4  # boundaries in one code object before its loops are looked for
 
-_CO_OPTIMIZED, _CO_SUSPENDS = 0x1, 0x20 | 0x200  # a function's; a generator's, asynchronous or not
+_CO_OPTIMIZED, _CO_COROUTINE = 0x1, 0x80  # a function's
+_CO_SUSPENDS = 0x20 | 0x200  # a generator's, asynchronous or not
 _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 
 
@@ -75,6 +76,7 @@ class Code:
     def __init__(self, rows: Rows, code: CodeType) -> None:
         self._row_of, self._gauges, self._repair = rows
         self.filename, self._name, self._first = code.co_filename, code.co_name, code.co_firstlineno
+        self._suspends = bool(code.co_flags & (_CO_SUSPENDS | _CO_COROUTINE))
         self._rests = bool(code.co_flags & _CO_SUSPENDS)  # what happens while it rests is not its own
         self._function = bool(code.co_flags & _CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._function  # a class's body: by its first line
@@ -87,23 +89,21 @@ class Code:
 
     def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
         """A new line, or the same again by a jump back to or before where it began, is a hit."""
-        visit = self.visits.get(id(frame))
+        row, group = self._rows.get(lineno) or self._found(lineno)
+        visit, offset = self.visits.get(id(frame)), frame.f_lasti
+        if visit is not None and visit.row is row and offset > visit.offset:
+            return False
+        # Of an expression with a frame of its own, on the line that runs it, nobody sees a hit.
+        # It is counted before anything is called: that may fail where the user's stack is full.
+        row.hits += not (self._inline and row.running)
         if visit is None or visit.suspended:  # suspended, and not resumed: another frame that has its id
             visit = self.visits[id(frame)] = Visit()
-        row, group = self._rows.get(lineno) or self._found(lineno)
-        old, offset = visit.row, frame.f_lasti
-        if old is row:
-            if offset > visit.offset:
-                return False
-            row.hits += not self._inline
-        else:
+        visit.offset, old = offset, visit.row
+        if old is not row:
+            visit.row = row
             if old is not None:
                 old.rest(now_s)
-            # Of an expression with a frame of its own, on the line that runs it, nobody sees a hit.
-            row.hits += not (self._inline and row.running)
-            visit.row = row
             row.start(now_s)
-        visit.offset = offset
         group.beginnings += 1
         if group.measures or row.boundaries < RARE:
             self._count(group)
@@ -151,6 +151,15 @@ class Code:
         self._repair()
 
     # ------------------------------------------------------------------------------------------
+
+    def bury(self, running: set[int]) -> None:
+        """Of some frames the end was not told: forget those that neither run nor can go on.
+
+        Args:
+            running: The ids of the frames that run.
+        """
+        for key in () if self._suspends else self.visits.keys() - running:
+            del self.visits[key]
 
     def end_all(self, now_s: float) -> None:
         """Nothing is told any more."""
