@@ -623,6 +623,16 @@ def tracing_state(code):
     return state
 
 
+def free_tools(code):
+    """End what a program monitors still."""
+    for tool in range(6) if MONITORING else ():
+        if MONITORING.get_tool(tool) == "program":
+            for part in nested(code):
+                MONITORING.set_local_events(tool, part, 0)
+            MONITORING.register_callback(tool, MONITORING.events.LINE, None)
+            MONITORING.free_tool_id(tool)
+
+
 def name_of(function):
     return function and getattr(function, "__qualname__", repr(function))
 
@@ -666,6 +676,7 @@ def observe(source, around=contextlib.nullcontext, *, names=None):
     finally:
         sys.settrace(None)
         sys.setprofile(None)
+        free_tools(code)
         gc.unfreeze()
         gc.enable()
         sys.unraisablehook = before

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from memory import MB, Block, blip, held_transient
-from programs import DEATHS_ARE_EXACT, FILE, observe
+from programs import DEATHS_ARE_EXACT, FILE, MONITORING, observe
 
 from ipygpulogger.lines import Lines
 
@@ -103,7 +103,7 @@ for _ in range(2):
     try:
         down()
     except RecursionError as error:
-        emit(str(error))
+        emit(str(error)[:32])
     told.append(depth)
 kept = Block(64)
 """
@@ -112,7 +112,7 @@ kept = Block(64)
 def test_a_recursion_without_end():
     """The same exception, a few frames earlier at most (ours stand on the stack too); then all goes on.
 
-    No line of it is left open, and each is counted as often as it began.
+    No line of it is left open, and each is counted as often as it began, or a note says why not.
     """
     bare, told = [], []
     assert observe(RECURSION, names={"told": bare, "Block": Block}).events
@@ -128,13 +128,17 @@ def test_a_recursion_without_end():
     assert seen == observe(RECURSION, names={"told": [], "Block": Block})
     assert all(0 <= one - other <= 10 for one, other in zip(bare, told, strict=True))
     lines = with_lines["lines"]
-    assert all("RecursionError" in note for note in lines.notes)
     found = told_by(lines)
-    assert found[4] == (sum(told), 0, 0)
-    assert abs(found[5][0] - sum(told)) <= 10
-    assert abs(found[5][1]) <= 2
-    assert found[12][0] == 1
-    assert abs(found[12][1] - 64) <= 2
+    for at, (_, consumed_mb, peaked_mb) in found.items():
+        assert abs(consumed_mb - 64 * (at == 13)) <= 2, at  # of lines that nobody saw the end of, nothing
+        assert peaked_mb <= 2
+    if MONITORING:
+        assert not lines.notes
+        assert found[4][0] == sum(told)
+        assert abs(found[5][0] - sum(told)) <= 10
+        assert found[13][0] == 1
+    else:  # Python itself ends a trace function that it has no room to call
+        assert "tracing was ended" in lines.notes[0]
 
 
 def test_an_observer_that_is_noticed_is_found():
@@ -502,6 +506,7 @@ def test_every_line_is_the_models(story):
     code = compile(source, FILE, "exec")
     with contextlib.suppress(KeyError) if failed else contextlib.nullcontext(), measured(of_cell) as (lines,):
         exec(code, names)
+    names.clear()  # now, not when the garbage collector comes by in another example
     assert not lines.notes
     told = told_by(lines)
     true = {at: (line.hits, line.consumed, line.peaked) for at, line in model.lines.items()}
