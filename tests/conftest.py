@@ -59,9 +59,11 @@ def pytest_collection_modifyitems(config, items):
 def no_leaks():
     """After every test: no thread of ours, no scope open, nobody holding the machine.
 
-    What an earlier test left behind was that one's fault, and is not blamed again.
+    What an earlier test left behind was that one's fault, and is not blamed again; a note it left is nobody's.
     """
     threads, (scopes, holders) = _threads(), _measuring()
+    if machines._machine:
+        machines._machine.take_notes()
     yield
     new = _threads() - threads
     for thread in new:

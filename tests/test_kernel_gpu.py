@@ -33,7 +33,10 @@ def transient(size_mb, device=0):
 
 
 def rows(ran):
-    """{row: (consumed, peaked, used without the test's own, remarks)} of the last report in a cell."""
+    """{row: (consumed, peaked, used without the test's own, remarks)} of the last report in a cell.
+
+    Without the course of a cell that took long: that depends on the machine.
+    """
     report = ran.stdout[ran.stdout.rindex("RAM: Consumed Peaked  Used Total in") :]
     found = {}
     for line in report.splitlines()[1:]:
@@ -41,7 +44,7 @@ def rows(ran):
         if colon and name in {"Gen", "GPU", "GPU0", "GPU1"}:
             figures, _, remarks = rest.partition(" MB")
             consumed, peaked, used = map(int, figures.split())
-            found[name] = consumed, peaked, used - THEIRS_MB[name], remarks.strip()
+            found[name] = consumed, peaked, used - THEIRS_MB[name], remarks.strip(" ▁▂▃▄▅▆▇█")
     return found
 
 
