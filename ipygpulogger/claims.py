@@ -7,6 +7,7 @@ reaches all of that without walking it again. A block is the first name's that r
 
 from __future__ import annotations
 
+import weakref
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ Claimant = tuple[str, str, Kind]  # a name, a device, and where the name stands
 
 GRAPH = " (autograd graph)"
 _OF_A_FILE = 1 << 20  # bytes: smaller blocks are not asked about
+_LARGE = 1 << 20  # bytes: of smaller blocks it is not kept whether they are alive
 _NOBODY: Any = object()
 
 
@@ -52,6 +54,7 @@ class Found(NamedTuple):
             same for whatever shares it, and free to be used again once it is gone) and its bytes.
         cut_short: The names that were not seen whole.
         uncounted: The names that hold memory whose size nobody tells.
+        alive: By key, of large blocks where that is known: a weak reference that dies with the block.
     """
 
     owners: tuple[Owner, ...]
@@ -59,6 +62,7 @@ class Found(NamedTuple):
     blocks: Mapping[Claimant, Mapping[Hashable, int]] = {}
     cut_short: frozenset[str] = frozenset()
     uncounted: tuple[str, ...] = ()
+    alive: Mapping[Hashable, weakref.ref[Any]] = {}
 
 
 class Path:
@@ -144,7 +148,8 @@ class Claims:
             for (name, device, kind), sizes in self._sizes.items()
         ]
         owners.sort(key=lambda owner: -owner.size_bytes)
-        return Found(tuple(owners), in_time and not cut, self._sizes, cut, tuple(uncounted))
+        complete = in_time and not cut
+        return Found(tuple(owners), complete, self._sizes, cut, tuple(uncounted), self._blocks.alive)
 
     def _claim(self, path: Path, reached: list[int]) -> None:
         """What nobody has is this path's; the rest it shares."""
@@ -230,19 +235,25 @@ class Blocks:
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
+        self._mapped: list[int] = []
         self.keys: list[Hashable] = []
         self.devices: list[str] = []
         self.sizes: list[int] = []
+        self.alive: dict[Hashable, weakref.ref[Any]] = {}
 
     def number(self, holding: Holding) -> int:
         """Its number, a new one where it was not met before."""
-        key, size_bytes, device, *_ = holding
+        key, size_bytes, device = holding[:3]
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.keys)
             self.keys.append(key)
             self.devices.append(device)
             self.sizes.append(size_bytes)
+            if holding.owner is not None and size_bytes >= _LARGE:
+                self.alive[key] = weakref.ref(holding.owner)
+            if holding.mapped:
+                self._mapped.append(number)
         elif size_bytes > self.sizes[number]:  # a view that begins where its buffer does was met first
             self.sizes[number] = size_bytes
         return number
@@ -273,7 +284,6 @@ class Blocks:
 
     def of_files(self) -> list[int]:
         """Those that only show a file."""
-        large = [number for number, size_bytes in enumerate(self.sizes) if size_bytes >= _OF_A_FILE]
-        placed = {self.keys[number]: number for number in large if self.devices[number] == DEVICE}
-        found = of_files(key[1] for key in placed if type(key) is tuple and key[0] == DEVICE)
-        return [placed[DEVICE, address] for address in found]
+        asked = {self.keys[number]: number for number in self._mapped if self.sizes[number] >= _OF_A_FILE}
+        found = of_files(key[1] for key in asked if type(key) is tuple and key[0] == DEVICE)
+        return [asked[DEVICE, address] for address in found]

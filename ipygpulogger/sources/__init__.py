@@ -170,6 +170,8 @@ class Holding(NamedTuple):
         parts: What else it keeps that the garbage collector does not see, such as a gradient.
         graph: The autograd graph that it keeps.
         counted: Whether all that it keeps can be told.
+        mapped: Whether it may only show a file, whose pages are no memory of the process's own.
+        owner: What lives exactly as long as the memory, and takes weak references; None where nothing does.
     """
 
     key: Hashable
@@ -178,6 +180,8 @@ class Holding(NamedTuple):
     parts: Iterable[Any] = ()
     graph: Any = None
     counted: bool = True
+    mapped: bool = False
+    owner: Any = None
 
 
 class Framework(ABC):

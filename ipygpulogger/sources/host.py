@@ -118,7 +118,7 @@ def _mapping(base: Any, value: Any) -> Holding | None:
         base.size(value)
     except OSError:  # there is no file
         size_bytes = base.__len__(value)
-        return Holding((DEVICE, _address(value) or id(value)), size_bytes, DEVICE)
+        return Holding((DEVICE, _address(value) or id(value)), size_bytes, DEVICE, mapped=True)
     except ValueError:  # it is closed
         pass
     return None
@@ -171,7 +171,8 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
     if size_bytes < _SMALL:
         return _made_of(parts) if has_objects or parts else None
     address = numpys.__array_interface__.__get__(value)["data"][0]
-    return Holding((DEVICE, address), size_bytes, DEVICE, parts)
+    owner = value if under is None else None
+    return Holding((DEVICE, address), size_bytes, DEVICE, parts, mapped=under is not None, owner=owner)
 
 
 def _arrow_buffer(_: Any, value: Any) -> Holding | None:
@@ -179,7 +180,7 @@ def _arrow_buffer(_: Any, value: Any) -> Holding | None:
         value = value.parent
     if not value.is_cpu or not value.size:
         return None
-    return Holding((DEVICE, value.address), value.size, DEVICE)
+    return Holding((DEVICE, value.address), value.size, DEVICE, mapped=True)
 
 
 # -- files -----------------------------------------------------------------------------------------

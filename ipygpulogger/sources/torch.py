@@ -492,7 +492,8 @@ def _tensor(value: Any, torch: ModuleType, get: Callable[[Any, str], Any]) -> Ho
         storage = torch._C.TensorBase.untyped_storage(value)
         address = storage.data_ptr()
         if address:
-            return Holding((name, address), storage.nbytes(), name, parts, node)
+            on_cpu = name == "cpu"
+            return Holding((name, address), storage.nbytes(), name, parts, node, True, on_cpu, storage)
     except (*_TORCH_ERRORS, NotImplementedError):  # a sparse, fake or functional tensor
         parts += tuple(_parts_of_sparse(value, torch._C.TensorBase))
     return Holding(None, 0, name, parts, node) if parts or node is not None else None
