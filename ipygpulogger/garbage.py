@@ -106,7 +106,7 @@ class _Graph:
 
     def _climb(self, level: list[int], namespaces: set[int]) -> list[int] | None:
         """Add all who refer to these; None where they are too many."""
-        targets = [self.nodes[place] for place in level]
+        targets = tuple([self.nodes[place] for place in level])  # itself among those found, from 3.13 on
         wanted = {id(target) for target in targets}
         referrers = gc.get_referrers(*targets)
         if len(referrers) > _MANY:

@@ -21,6 +21,7 @@ from .sources import Unavailable
 from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 
     from .claims import Found, Kind
@@ -39,6 +40,7 @@ class Claim(NamedTuple):
     device: str
     size_bytes: int
     shared: tuple[str, ...]
+    alive: weakref.ref[Any] | None = None
 
 
 class Stand(NamedTuple):
@@ -51,6 +53,7 @@ class Stand(NamedTuple):
         used: In use, in bytes by device.
         bound: What the names were bound to, by `id`.
         large: The names that hold large blocks.
+        alive: What dies with such blocks, where that is known.
     """
 
     claims: Mapping[Hashable, Claim]
@@ -59,6 +62,7 @@ class Stand(NamedTuple):
     used: Mapping[str, int]
     bound: Mapping[str, int]
     large: frozenset[str]
+    alive: tuple[weakref.ref[Any], ...]
 
 
 class Growth:
@@ -146,6 +150,8 @@ class Growth:
         """Whether anything notable came or went since."""
         if any(notable(abs(size - stand.used.get(device, 0)), size) for device, size in used.items()):
             return True
+        if any(weak() is None for weak in stand.alive):
+            return True
         if not stand.large:
             return False
         bound = self._bound()
@@ -154,13 +160,15 @@ class Growth:
     def _take(self, used: dict[str, int]) -> Stand:
         bound, found = self._bound(), self._find()
         shared = {(owner.name, owner.device, owner.kind): owner.shared for owner in found.owners}
+        # An older torch's dies before the block.
+        alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
         claims = {
-            key: Claim(name, kind, device, size_bytes, shared.get((name, device, kind), ()))
+            key: Claim(name, kind, device, size_bytes, shared.get((name, device, kind), ()), alive.get(key))
             for (name, device, kind), blocks in found.blocks.items()
             for key, size_bytes in blocks.items()
         }
         large = frozenset(_plain(claim.name) for claim in claims.values() if claim.size_bytes > MB)
-        return Stand(claims, found.complete, found.cut_short, used, bound, large)
+        return Stand(claims, found.complete, found.cut_short, used, bound, large, tuple(alive.values()))
 
 
 class Grown(NamedTuple):
@@ -252,8 +260,10 @@ def _gone(before: Stand, after: Stand, grown: Container[str]) -> Iterator[tuple[
 def _is_same(was: Claim, now: Claim) -> bool:
     """Whether a block may still be the one that was at its address: a list may have grown there, for one.
 
-    One just like it may have come in its place, which needed no new memory.
+    Where nobody tells, one just like it may have come in its place, which needed no new memory.
     """
+    if was.alive is not None:
+        return was.alive() is not None
     return was.size_bytes == now.size_bytes or now.name in (was.name, *was.shared)
 
 

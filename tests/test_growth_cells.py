@@ -253,6 +253,16 @@ def test_garbage_is_told_where_nobody_collects_it(run, il, no_collection):
     assert not any("garbage" in note for note in run(CYCLE.replace("Node()\n", "kept = Node()\n")).notes)
 
 
+def test_a_name_whose_old_value_waits_did_not_grow(run, il, no_collection):
+    """Run again, the name holds as much as before; what no name holds any more is the garbage."""
+    il.gc_collect = False
+    run(CYCLE.replace("Node()\n", "model = Node()\n"))
+    record = run("model = Node()")
+    assert grew(record) == {}
+    assert dict(record.unexplained)["cpu"] == pytest.approx(300 * MB, abs=2 * MB)
+    assert WAITS in record.notes
+
+
 def test_garbage_that_is_collected_is_not_told(run, no_collection):
     """With the default, gc_collect=True, there is nothing to say."""
     record = run(CYCLE)

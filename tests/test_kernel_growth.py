@@ -1,0 +1,85 @@
+"""What grew, in a real Jupyter kernel: in both reports, in the saved record, on subshells, after failures."""
+
+import ipykernel
+import pytest
+from kernels import Kernel
+from memory import MB
+
+MIME = "application/vnd.ipygpulogger.v1+json"
+SUBSHELLS = pytest.mark.skipif(ipykernel.version_info[0] < 7, reason="ipykernel has subshells since 7.0")
+GROWN = "[[o.name, round(o.size_bytes / 2**20, 2), o.device] for o in il.record.owners]"
+
+
+def report(ran):
+    """What the cell's report says in the end: one that takes long on a busy machine is shown while it runs."""
+    kinds = "display_data", "update_display_data"
+    return [m["content"]["data"] for m in ran.messages if m["msg_type"] in kinds][-1]
+
+
+@pytest.fixture(scope="module")
+def the_kernel(driverless_env, tmp_path_factory):
+    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
+        kernel.run("import gc, threading, time; import numpy as np; MB = 2**20", silent=True)
+        # On a busy machine a walk may need longer than the budget; that is tested by itself.
+        kernel.run("from ipygpulogger import growth; growth._BUDGET_S = 10", silent=True)
+        yield kernel
+
+
+@pytest.fixture
+def kernel(the_kernel):
+    the_kernel.run("%load_ext ipygpulogger", silent=True)
+    yield the_kernel
+    the_kernel.run("%unload_ext ipygpulogger", silent=True)
+    the_kernel.run("%reset -f out", silent=True)
+
+
+def test_the_report_names_who_grew(kernel):
+    """In plain text, in HTML, and in the record that the notebook keeps."""
+    display = report(kernel.run("weights = np.ones(50 * MB, 'u1'); tmp = np.ones(30 * MB, 'u1'); del tmp"))
+    assert "\ngrew: weights 50 MB" in display["text/plain"]
+    assert "<p>grew: weights 50 MB" in display["text/html"]
+    kept = {"name": "weights", "size_bytes": 50 * MB, "device": "cpu", "kind": "variable"}
+    assert display[MIME]["owners"] == [kept]
+
+
+def test_out_and_the_last_traceback(kernel):
+    """What the shell hides has its name."""
+    ran = kernel.run("np.ones(40 * MB, 'u1')")
+    assert kernel.value(GROWN) == [[f"Out[{ran.reply['execution_count']}]", 40, "cpu"]]
+    kernel.run("def act():\n    local = np.ones(30 * MB, 'u1')\n    raise ValueError\nact()")
+    assert kernel.value(GROWN) == [["last traceback: act.local", 30, "cpu"]]
+
+
+def test_a_cell_run_three_times(kernel):
+    """The front end's name of the cell is what it is known by."""
+    kernel.run("log = []")
+    for _ in range(3):
+        display = report(kernel.run("log.append(np.ones(20 * MB, 'u1'))", cell_id="c1"))
+    assert "\ngrew in each of its last 3 runs: log" in display["text/plain"]
+    told = kernel.run("%gpulog summary").stdout
+    assert "log.append(np.ones(20 * MB, 'u1')): 3 runs, " in told
+    assert told.rstrip().endswith("each: log") or "MB: log" in told
+
+
+def test_garbage(kernel):
+    """With gc_collect=False a dropped cycle is told."""
+    kernel.run("il.gc_collect = False; gc.collect(); gc.disable()", silent=True)
+    kernel.run("class Node:\n    def __init__(self, value):\n        self.me, self.value = self, value")
+    display = report(kernel.run("Node(np.ones(300 * MB, 'u1')); None"))
+    assert "\nup to 300 MB waits for the garbage collector" in display["text/plain"]
+    kernel.run("gc.enable(); gc.collect(); il.gc_collect = True", silent=True)
+
+
+@SUBSHELLS
+def test_a_cell_on_a_subshell(kernel):
+    """While a cell of the main shell waits, one on a subshell has its own growth; the outer has both."""
+    subshell = kernel.subshell()
+    kernel.run("go = threading.Event()", silent=True)
+    waits = kernel.send("a = np.ones(30 * MB, 'u1'); print('ready', flush=True); go.wait()")
+    kernel.wait_for_print(waits, "ready")
+    kernel.run("b = np.ones(40 * MB, 'u1')", subshell=subshell)
+    inner = kernel.run(f"import json; print(json.dumps({GROWN}))", subshell=subshell, silent=True).stdout
+    kernel.run("go.set()", subshell=subshell, silent=True)
+    kernel.wait(waits)
+    assert inner == '[["b", 40.0, "cpu"]]\n'
+    assert kernel.value(GROWN)[:2] == [["b", 40, "cpu"], ["a", 30, "cpu"]]
