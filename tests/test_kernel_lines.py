@@ -1,0 +1,259 @@
+"""%%gpulog and lines=True in real kernels, and in a real terminal: the table that a user sees, with its truth."""
+
+import os
+import pty
+import re
+import select
+import sys
+import time
+
+import ipykernel
+import pytest
+from kernels import TIMEOUT_S, Kernel
+
+MB = 2**20
+WITHIN_MB = 2
+ROW = re.compile(
+    r"^[ >] +(?P<line>\d+) +(?P<hits>\d+) +\d+\.\d{3} +(?P<consumed>-?\d+) +(?P<peaked>\d+)  (?P<source>.*)$",
+    re.MULTILINE,
+)
+
+
+def about(size_mb):
+    return pytest.approx(size_mb, abs=WITHIN_MB)
+
+
+def table(printed):
+    """The rows of the table: line number, hits, consumed and peaked MB, by source."""
+    return {
+        match["source"].strip(): tuple(int(match[name]) for name in ("line", "hits", "consumed", "peaked"))
+        for match in ROW.finditer(printed)
+    }
+
+
+def recorded(kernel, which=-1):
+    """The same of a record, in exact figures, with the place."""
+    found = kernel.value(
+        "[(l.source, l.place, l.lineno, l.hits, l.gen.consumed_bytes, l.gen.peaked_bytes)"
+        f" for l in il.history[{which}].lines]"
+    )
+    return {source: (place, *counts, c / MB, p / MB) for source, place, *counts, c, p in found}
+
+
+@pytest.fixture(scope="module")
+def the_kernel(driverless_env, tmp_path_factory):
+    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
+        assert kernel.run("%load_ext ipygpulogger").status == "ok"
+        assert kernel.run("import asyncio, json, sys").status == "ok"
+        yield kernel
+
+
+@pytest.fixture
+def kernel(the_kernel):
+    """The extension loaded, its logger stopped and in the printed form; nothing of tracing remains afterwards."""
+    the_kernel.run("%gpulog start report=text lines=False compact=False", silent=True)
+    the_kernel.run("%gpulog stop", silent=True)
+    yield the_kernel
+    the_kernel.run("%gpulog stop", silent=True)
+    monitoring = "[sys.monitoring.get_tool(i) for i in range(6)]" if sys.version_info >= (3, 12) else "[]"
+    assert set(the_kernel.value(monitoring)) <= {None}
+    assert the_kernel.value("sys.gettrace() is None")
+    assert the_kernel.value("[len(il._lines), len(il._requests), len(il._scopes)]") == [0, 0, 0]
+
+
+EARLIER = "\ndef transient(size_mb):\n    made = b'x' * (size_mb << 20)\n    return len(made)\n"
+CELL = """
+
+%%gpulog --lines --label acceptance
+kept = b'x' * (64 << 20)
+len(b'x' * (200 << 20))
+for size_mb in (300,):
+    transient(size_mb)
+del kept
+"""
+TRUTH = {  # line, hits, consumed, peaked
+    "kept = b'x' * (64 << 20)": (4, 1, 64, 0),
+    "len(b'x' * (200 << 20))": (5, 1, 0, 200),
+    "for size_mb in (300,):": (6, 2, 0, 0),
+    "transient(size_mb)": (7, 1, 0, 300),
+    "del kept": (8, 1, -64, 0),
+    "made = b'x' * (size_mb << 20)": (3, 1, 300, 0),
+    "return len(made)": (4, 1, 0, 0),
+}
+
+
+def test_the_acceptance_cell(kernel):
+    """64 MB kept, 200 MB for a moment, 300 MB in an earlier cell's function, -64 MB for del: printed and kept."""
+    earlier = kernel.run(EARLIER).reply["execution_count"]
+    ran = kernel.run(CELL)
+    assert ran.status == "ok"
+    assert ran.stderr == ""
+    shown, kept = table(ran.stdout), recorded(kernel)
+    assert set(shown) == set(kept) == set(TRUTH)
+    for source, (lineno, hits, consumed, peaked) in TRUTH.items():
+        assert shown[source] == (lineno, hits, about(consumed), about(peaked)), source
+        place = f"In [{earlier}]" if f"    {source}\n" in EARLIER else ""
+        assert kept[source] == (place, lineno, hits, about(consumed), about(peaked)), source
+    assert f"\nIn [{earlier}]:\n" in ran.stdout
+    assert "(acceptance)" in ran.stdout
+    assert (
+        f"\nheaviest line 3 of In [{earlier}]: made = b'x' * (size_mb << 20)  +300 MB of RAM (" in ran.stdout
+    )
+    assert kernel.value("[il.running, il.record.label]") == [False, "acceptance"]
+
+
+def test_every_cell_with_lines(kernel):
+    """lines=True: the record has them, the report names the heaviest, and there is no table."""
+    kernel.run("%gpulog start lines=True", silent=True)
+    ran = kernel.run("a = b'x' * (64 << 20)\nb = len(b'x' * (100 << 20))\ndel a")
+    assert table(ran.stdout) == {}
+    assert "\nheaviest line 2: b = len(b'x' * (100 << 20))  peaked 100 MB of RAM (" in ran.stdout
+    assert [(n, c, p) for _, n, _, c, p in recorded(kernel).values()] == [
+        (1, about(64), about(0)),
+        (2, about(0), about(100)),
+        (3, about(-64), about(0)),
+    ]
+    del ran
+    ran = kernel.run("x = 1")
+    assert "heaviest" not in ran.stdout
+    assert list(recorded(kernel)) == ["x = 1"]
+
+
+def test_a_rich_table(kernel):
+    """report="rich": one more display, as text and as an escaped table that needs no style."""
+    kernel.run("%gpulog start report=rich", silent=True)
+    ran = kernel.run("%%gpulog --lines\nx = '<b>' * (64 << 19)\nlen(x)")
+    report, lines = (display["data"] for display in ran.displays[-2:])
+    assert report["text/plain"].startswith("RAM: ")
+    assert set(lines) == {"text/plain", "text/html"}
+    (row,) = (row for row in table(lines["text/plain"]).items() if "<b>" in row[0])
+    assert row == ("x = '<b>' * (64 << 19)", (2, 1, about(96), about(0)))
+    assert "<td>2</td><td>1</td>" in lines["text/html"]
+    assert "<b><code>x = &#x27;&lt;b&gt;&#x27; * (64 &lt;&lt; 19)</code></b>" in lines["text/html"]
+    assert "<script" not in lines["text/html"]
+    kernel.run("del x", silent=True)
+
+
+def test_a_cell_that_awaits(kernel):
+    """Top-level await under %%gpulog: it waits, and its line includes what happens meanwhile."""
+    ran = kernel.run(
+        "%%gpulog --lines\n"
+        "async def work():\n"
+        "    await asyncio.sleep(0)\n"
+        "    return len(b'x' * (128 << 20))\n"
+        "size = await work()\n"
+        "size >> 20"
+    )
+    assert (ran.status, ran.result) == ("ok", "128")
+    shown = table(ran.stdout)
+    assert shown["size = await work()"] == (5, 1, about(0), about(128))
+    assert shown["return len(b'x' * (128 << 20))"] == (4, 1, about(0), about(128))
+    assert shown["await asyncio.sleep(0)"] == (3, 1, about(0), about(0))
+
+
+def test_a_cell_that_fails(kernel):
+    """The error is shown once and fails the cell; the traceback and the table number lines as the cell does."""
+    ran = kernel.run("%%gpulog --lines\nx = b'x' * (64 << 20)\n\n1 / 0\nx = 2")
+    assert (ran.status, ran.reply["ename"]) == ("error", "ZeroDivisionError")
+    assert ran.kinds.count("error") == 1
+    traceback = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(ran.reply["traceback"]))
+    assert re.search(r"-> 4 1 ?/ ?0", traceback)
+    assert {source: row[0] for source, row in table(ran.stdout).items()} == {
+        "x = b'x' * (64 << 20)": 2,
+        "1 / 0": 4,
+    }
+    assert "failed: ZeroDivisionError" in ran.stdout
+    assert kernel.value("il.running") is False
+    kernel.run("del x", silent=True)
+
+
+def test_a_captured_cell(kernel):
+    """%%capture below %%gpulog: the lines of the captured body, numbered as in the whole cell."""
+    ran = kernel.run("%%gpulog --lines\n%%capture out\nprint('mine')\nx = len(b'x' * (64 << 20))")
+    shown = table(ran.stdout)
+    assert shown["x = len(b'x' * (64 << 20))"] == (4, 1, about(0), about(64))
+    assert shown["print('mine')"][:2] == (3, 1)
+    assert shown["%%capture out"] == (2, 1, about(0), about(64))
+    assert kernel.value("out.stdout") == "mine\n"
+
+
+def test_the_table_is_captured_with_the_cell(kernel):
+    """%%capture above %%gpulog: report and table go where the cell's output goes."""
+    ran = kernel.run("%%capture out\n%%gpulog --lines\nx = len(b'x' * (64 << 20))")
+    assert ran.stdout == ""
+    assert table(kernel.value("out.stdout"))["x = len(b'x' * (64 << 20))"] == (2, 1, about(0), about(64))
+
+
+@pytest.mark.skipif(ipykernel.version_info[0] < 7, reason="ipykernel has subshells since 7.0")
+def test_a_subshells_cell_has_its_own_lines(kernel):
+    """Two cells at a time, each with its own lines and nothing of the other's."""
+    kernel.run("%gpulog start lines=True", silent=True)
+    kernel.run("import threading; told = threading.Event(); seen = threading.Event()", silent=True)
+    other = kernel.subshell()
+    asked = kernel.send("seen.set()\ntold.wait(60)\nmain = 1")
+    ran = kernel.run("seen.wait(60)\nx = len(b'x' * (64 << 20))\ntold.set()", subshell=other)
+    assert ran.status == "ok"
+    assert kernel.wait(asked).status == "ok"
+    found = {next(iter(lines)): lines for lines in (recorded(kernel, -2), recorded(kernel, -1))}
+    inner, outer = found["seen.wait(60)"], found["seen.set()"]  # whichever ended first
+    assert list(inner) == ["seen.wait(60)", "x = len(b'x' * (64 << 20))", "told.set()"]
+    assert list(outer) == ["seen.set()", "told.wait(60)", "main = 1"]
+    assert inner["x = len(b'x' * (64 << 20))"][3:] == (about(0), about(64))
+
+
+def test_records_with_lines_go_to_a_log_and_back(kernel, tmp_path):
+    """A .jsonl log keeps every line whole; the notebook's own two kilobytes go without."""
+    log = tmp_path / "run.jsonl"
+    kernel.run(f"%gpulog start lines=True log={log}", silent=True)
+    kernel.run("x = 1\ny = [\n    b'x' * (64 << 20)\n]\ndel y")
+    kernel.run("%gpulog start log=None", silent=True)
+    back = kernel.value(
+        "[__import__('ipygpulogger').History.load(%r)[-1] == il.record, len(il.record.lines)]" % str(log)  # noqa: UP031
+    )
+    assert back == [True, 4]
+
+
+# -- in a terminal --------------------------------------------------------------------------------
+
+
+def ipython(env, cwd, typed):
+    """What IPython prints in a real terminal while this is typed, one line after the other, each when asked."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(cwd)
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor",
+             "--HistoryManager.enabled=False"],
+            {**env, "IPYTHONDIR": str(cwd), "TERM": "dumb", "COLUMNS": "200"},
+        )  # fmt: skip
+    printed, deadline_s = "", time.monotonic() + TIMEOUT_S
+    try:
+        for line in [*typed, None]:
+            asked = len(printed)
+            while line is None or not re.search(r"(In \[\d+\]: |   \.+: ?)$", printed[asked:]):
+                assert time.monotonic() < deadline_s, printed
+                if select.select([terminal], [], [], 1)[0]:
+                    printed += os.read(terminal, 65536).decode()
+            os.write(terminal, line.encode() + b"\n")
+    except OSError:  # it has ended
+        return printed.replace("\r\n", "\n")
+    finally:
+        os.close(terminal)
+        os.waitpid(pid, 0)
+
+
+def test_in_a_terminal(driverless_env, tmp_path):
+    """IPython in a terminal waits for the whole cell, runs it once, and prints result, report and table."""
+    printed = ipython(
+        driverless_env,
+        tmp_path,
+        ["%load_ext ipygpulogger", "%gpulog stop", "%%gpulog --lines", "x = len(b'x' * (64 << 20))", "x >> 20", "", "", "il.running", "exit"],
+    )  # fmt: skip
+    assert "Out[3]: 64" in printed
+    assert table(printed) == {
+        "x = len(b'x' * (64 << 20))": (2, 1, about(0), about(64)),
+        "x >> 20": (3, 1, 0, 0),
+    }
+    assert printed.count("(In [3])") == 1
+    assert "Out[4]: False" in printed
