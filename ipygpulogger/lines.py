@@ -137,6 +137,15 @@ class Lines:
         if sentence not in self._lost:
             self._lost.append(sentence)
 
+    def cut_off(self, sentence: str) -> None:
+        """Nothing more is told: what the lines open now used since they began is not known."""
+        self.lost(sentence)
+        for code in self._codes:
+            code.visits.clear()
+        for row in tuple(self._rows.values()):
+            row.running = 0
+        self._gauges.forget()
+
     # ------------------------------------------------------------------------------------------
 
     def _row(self, filename: str, lineno: int) -> Row:

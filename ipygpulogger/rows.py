@@ -199,6 +199,13 @@ class Gauges:
                 if not row.holders:
                     self._close(row)
 
+    def forget(self) -> None:
+        """Nobody tells how the open lines end: this visit of them is left out."""
+        with self._lock:
+            for row in self._open:
+                row.holders, row.complete = 0, False
+            self._open.clear()
+
     def _begin(self, row: Row) -> None:
         self._open.add(row)
         for gauge, one in zip(self._gauges, row.sums, strict=False):
@@ -222,22 +229,26 @@ class Gauges:
             self._gauges.append(gauge)
             for row in self._open:
                 row.sums.append(_Sum(0))
-        for i, gauge in enumerate(self._gauges):
-            try:
-                lap = gauge.owner.lap(gauge.interval, reset=self._reset_peaks or gauge.device is not None)[0]
-            except Unavailable as reason:
-                self._lost(str(reason))
-                for row in self._open:
-                    row.sums[i].hi = math.inf
-                continue
-            if lap.lo_bytes == lap.hi_bytes == gauge.current_bytes == lap.after_bytes:
-                continue
-            gauge.current_bytes = lap.after_bytes
-            hi = math.inf if lap.hi_bytes is None else lap.hi_bytes
+        for i in range(len(self._gauges)):
+            self._read(i)
+
+    def _read(self, i: int) -> None:
+        gauge = self._gauges[i]
+        try:
+            lap = gauge.owner.lap(gauge.interval, reset=self._reset_peaks or gauge.device is not None)[0]
+        except Unavailable as reason:
+            self._lost(str(reason))
             for row in self._open:
-                one = row.sums[i]
-                one.lo = max(one.lo, lap.lo_bytes)
-                one.hi = max(one.hi, hi)
+                row.sums[i].hi = math.inf
+            return
+        if lap.lo_bytes == lap.hi_bytes == gauge.current_bytes == lap.after_bytes:
+            return
+        gauge.current_bytes = lap.after_bytes
+        hi = math.inf if lap.hi_bytes is None else lap.hi_bytes
+        for row in self._open:
+            one = row.sums[i]
+            one.lo = max(one.lo, lap.lo_bytes)
+            one.hi = max(one.hi, hi)
 
     # -- what comes out --------------------------------------------------------------------------
 

@@ -62,8 +62,8 @@ class Listener(Protocol):
     def follow(self, frame: FrameType) -> Follower | None:
         """Asked once for each code object, when it first runs."""
 
-    def lost(self, sentence: str) -> None:
-        """From here on nothing, or not all, is told; why, in one sentence."""
+    def cut_off(self, sentence: str) -> None:
+        """Nothing more is told, also not how the lines ended that are open; why, in one sentence."""
 
 
 class Spent:
@@ -149,6 +149,13 @@ class _Dispatcher:
                 self._followed.clear()
                 self._answers.clear()
                 self._unwanted.clear()
+
+    def join(self) -> bool:
+        """Tell of the calling thread too, which ran before anybody listened; whether it needs `part`."""
+        return False
+
+    def part(self) -> None:
+        """Tell no more of the calling thread, which had joined."""
 
     def _begin(self) -> str | None:
         raise NotImplementedError
@@ -258,7 +265,7 @@ class _Dispatcher:
         """A listener that fails is told no more, and its user is told why."""
         try:
             self.ignore(listener)
-            listener.lost(f"lines are measured no further: {type(error).__name__}: {error}")
+            listener.cut_off(f"lines are measured no further: {type(error).__name__}: {error}")
         except Exception:
             pass  # nothing of ours may reach the user's code
 
@@ -402,19 +409,25 @@ class _SetTrace(_Dispatcher):
         self._yields: dict[int, frozenset[int]] = {}
         self._raised: set[int] = set()  # frames that an exception is about to leave
         self._enough: dict[int, set[int]] = {}  # lines that need not be told any more, by code
-        self._thread = 0
+        self._threads: dict[Listener, int] = {}  # that each was started on
         self._of_calls, self._of_events = self._on_call, self._on_event  # one object each, to be known again
 
+    def listen(self, listener: Listener) -> str | None:
+        with self._lock:
+            if sys.gettrace() not in (None, self._of_calls):
+                return (
+                    "lines are not measured: another tool traces this thread (a debugger, coverage),"
+                    " and before Python 3.12 there is room for one"
+                )
+            why_not = super().listen(listener)
+            if why_not is None:
+                self._threads[listener] = threading.get_ident()
+                sys.settrace(self._of_calls)  # on each listener's thread
+            return why_not
+
     def _begin(self) -> str | None:
-        if sys.gettrace() is not None:
-            return (
-                "lines are not measured: another tool traces this thread (a debugger, coverage),"
-                " and before Python 3.12 there is room for one"
-            )
-        self._thread = threading.get_ident()
         if threading.gettrace() is None:
             threading.settrace(self._of_calls)
-        sys.settrace(self._of_calls)
         return None
 
     def _end(self) -> None:
@@ -432,16 +445,26 @@ class _SetTrace(_Dispatcher):
     def ignore(self, listener: Listener) -> None:
         if (
             listener in self.listeners
-            and threading.get_ident() == self._thread
+            and threading.get_ident() == self._threads.get(listener)
             and sys.gettrace() is not self._of_calls
         ):
-            listener.lost(
+            listener.cut_off(
                 "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
             )
-            for _, followers in tuple(self._followed.values()):
-                for follower in (follower for other, follower in followers if other is listener):
-                    follower.repair()  # nobody told of the ends of the lines that are open
         super().ignore(listener)
+        here = self._threads.pop(listener, None) == threading.get_ident()
+        if here and threading.get_ident() not in self._threads.values() and sys.gettrace() is self._of_calls:
+            sys.settrace(None)
+
+    def join(self) -> bool:
+        joins = bool(self.listeners) and sys.gettrace() is None
+        if joins:
+            sys.settrace(self._of_calls)
+        return joins
+
+    def part(self) -> None:
+        if sys.gettrace() is self._of_calls:
+            sys.settrace(None)
 
     def _ask_again(self) -> None:
         self._enough.clear()
@@ -543,6 +566,7 @@ def frames() -> Iterator[FrameType]:
 
 _dispatcher: _Dispatcher = _Monitoring() if sys.version_info >= (3, 12) else _SetTrace()
 listen, ignore = _dispatcher.listen, _dispatcher.ignore
+join, part = _dispatcher.join, _dispatcher.part
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_dispatcher.after_fork_in_child)

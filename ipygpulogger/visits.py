@@ -1,8 +1,8 @@
 """Which line each frame is at: hits and time of lines, and whose memory is measured.
 
-A boundary costs some 50 us. So lines that run again and again are measured for a while and then only counted;
-what they use is then added up in the header of the outermost loop around them. Outside a loop, in a small
-function called very often, it is left to the lines that call it.
+A boundary costs some 40 us, on devices more. So lines that run again and again are measured for a while and
+then only counted; what they use is then added up in the header of the outermost loop around them. Outside a
+loop, in a small function called very often, it is left to the lines that call it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from .rows import Gauges, Row
 
-MEASURED = 4_000  # boundaries in one loop, or outside any in one function; then its lines are counted only
-RARE = 100  # but a line that began no more often than this is measured all the same
+MEASURED = 1_000  # boundaries in one loop, or outside any in one function; then its lines are counted only
+RARE = 50  # but a line that began no more often than this is measured all the same
 HELD = 3 * MEASURED  # boundaries before not even the loop's memory as a whole is read
 COUNTED = 2_000_000  # beginnings of lines there before they are not even counted
 _LOOPS_FROM = MEASURED // 4  # boundaries in one code object before its loops are looked for

@@ -438,7 +438,7 @@ after = Block(5)
     assert cell.used("after") == about(5, 0)
     assert [usage.complete for usage in cell.usages] == [True, True, False, False, True, True]
     (note,) = cell.lines.notes
-    assert note == "lines 3-4 ran over 4,000 times: from there on their memory is added up in line 2"
+    assert note == "lines 3-4 ran over 1,000 times: from there on their memory is added up in line 2"
 
 
 def test_a_hot_loops_memory_is_its_headers():

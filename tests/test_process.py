@@ -399,3 +399,23 @@ def test_children_and_grandchildren_are_found():
     ours.send("end")
     process.join()
     assert pid not in Process().children_bytes()
+
+
+@needs_high_water
+def test_a_look_without_faults_is_short_and_the_same(monkeypatch):
+    """Where no page fault came since the last look, the shorter file tells what the longer one would."""
+    counter = HighWaterMark()
+    kept = Block(24)
+    stamp = module._fault_stamp()
+    monkeypatch.setattr(module, "_fault_stamp", lambda: stamp)
+    first = counter.look().readings[0]
+    kept.free()
+    fallen = counter.look().readings[0]
+    assert fallen.current_bytes == pytest.approx(module._resident_bytes()[0], abs=MB)
+    assert first.current_bytes - fallen.current_bytes == pytest.approx(24 * MB, abs=MB)
+    assert fallen.peak_bytes == first.peak_bytes  # no reset came between
+    counter.reset()
+    assert counter.look().readings[0].peak_bytes == fallen.current_bytes
+    monkeypatch.undo()
+    blip(32)
+    assert counter.look().readings[0].peak_bytes - fallen.current_bytes == pytest.approx(32 * MB, abs=MB)

@@ -106,6 +106,9 @@ class HighWaterMark(Counter):
     def __init__(self) -> None:
         self.precision_bytes = _high_water_precision_bytes()
         self._fault_bytes = _largest_fault_bytes()
+        self._known: tuple[tuple[int, ...], int, int] | None = (
+            None  # stamp, present use, mark of the last look
+        )
 
     @classmethod
     def probe(cls) -> bool:
@@ -121,14 +124,22 @@ class HighWaterMark(Counter):
         return os.access("/proc/self/clear_refs", os.W_OK)
 
     def look(self) -> Look:
-        """Resident memory and its high-water mark; page faults as the stamp."""
-        stamp = _fault_stamp()
+        """Resident memory and its high-water mark; page faults as the stamp.
+
+        Where no fault came since the last look the mark stands, and a shorter file tells what is left.
+        """
+        stamp, known = _fault_stamp(), self._known
         try:
-            current_bytes, peak_bytes = _resident_bytes()
+            if known is not None and known[0] == stamp:
+                current_bytes, peak_bytes = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES, known[2]
+            else:
+                current_bytes, peak_bytes = _resident_bytes()
         except (OSError, ValueError) as error:
             raise Unavailable(f"/proc/self/status cannot be read: {error}") from error
         # The stored mark is approximate while the resident size is not (82241a83cd15).
-        return Look((Reading(current_bytes, max(peak_bytes, current_bytes)),), stamp)
+        peak_bytes = max(peak_bytes, current_bytes)
+        self._known = stamp, current_bytes, peak_bytes
+        return Look((Reading(current_bytes, peak_bytes),), stamp)
 
     def stamp(self) -> tuple[int, ...]:
         """Page faults, which one system call tells."""
@@ -141,6 +152,9 @@ class HighWaterMark(Counter):
         except OSError as error:
             self.peak_class = "monotone"
             raise Unavailable(f"the kernel does not reset its peak: {error}") from error
+        if self._known is not None:  # if a fault came since, the next look asks anew
+            stamp, current_bytes, _ = self._known
+            self._known = stamp, current_bytes, current_bytes
 
     def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
         """At most one largest page a fault."""
