@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
+from . import tracing
 from .calls import around_calls
 from .lines import Lines
 from .render import lines as render
@@ -31,13 +32,14 @@ class _Together:
     def __init__(self, lines: Lines) -> None:
         self.lines, self.over = lines, False
         self.calls: set[_Call] = set()
+        self.joined: set[int] = set()  # threads that ran before it began
 
 
 class _Call:
     """One call; the user's code goes on whatever keeps us from measuring it."""
 
     def __init__(self, trace: LineTrace[..., Any]) -> None:
-        self._trace = trace
+        self._trace, self.thread = trace, threading.get_ident()
         self.together: _Together | None = None
 
     def __enter__(self) -> None:
@@ -107,6 +109,8 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
                 together.calls.add(call)  # first: the garbage collector may end another one here
                 call.together = together
                 if not together.over:
+                    if tracing.join():
+                        together.joined.add(call.thread)
                     return
             # Asked each time: reloaders and other profilers give a function new code.
             codes = _nested(_code_of(self.__wrapped__))
@@ -121,6 +125,10 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             return
         with self._lock:
             together.calls.discard(call)
+            here = threading.get_ident()
+            if here in together.joined and here not in {other.thread for other in together.calls}:
+                together.joined.discard(here)
+                tracing.part()
             if together.calls or together.over:
                 return
             together.over, self._together = True, None

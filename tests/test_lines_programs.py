@@ -133,7 +133,7 @@ def test_a_recursion_without_end():
         assert abs(consumed_mb - 64 * (at == 13)) <= 2, at  # of lines that nobody saw the end of, nothing
         assert peaked_mb <= 2
     if MONITORING:
-        assert not lines.notes
+        assert not [note for note in lines.notes if "further" in note]
         assert found[4][0] == sum(told)
         assert abs(found[5][0] - sum(told)) <= 10
         assert found[13][0] == 1

@@ -305,6 +305,30 @@ def test_threads():
     assert {line.source for line in work.lines} == {"meet.wait(10)", "return x * 2"}
 
 
+def test_threads_that_overlap_are_one_measurement():
+    """Also those that ran before the first call: every line of each is a hit, and none stays traced."""
+
+    @measure_lines(report=False)
+    def work():
+        begun.set()
+        meet.wait(10)
+
+    def run():
+        begun.wait(10)
+        work()
+        traced.append(sys.gettrace())
+
+    begun, meet, traced = threading.Event(), threading.Barrier(3), []
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    assert [line.hits for line in work.lines] == [3, 3]
+    assert traced == [None, None]
+
+
 def test_ended_on_another_thread():
     """A generator begun here and closed there: nothing of it remains, here or there."""
 
