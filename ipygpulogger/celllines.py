@@ -147,17 +147,24 @@ class CellLines:
             return ("", above) if above is not None else (f"nested in {self._cell.label}", 0)
         if file in self._earlier:
             return self._earlier[file]
-        number = getattr(self._shell.compile, "_filename_map", {}).get(file)
-        if number is None:
-            found = _NUMBERED.match(file)
-            number = found and int(found[1])
+        compiled = "".join(linecache.getlines(file)).rstrip()
+        number = self._number(file, compiled)
         if number is None:
             return "an earlier cell", 0
         inputs = self._shell.history_manager.input_hist_raw
         written = _lines(inputs[number]) if number < len(inputs) else []
         above = _taken_off(written)
-        compiled = _lines("".join(linecache.getlines(file)))
-        return f"In [{number}]", above if written[above + 1 :] == compiled[1:] else 0
+        return f"In [{number}]", above if written[above + 1 :] == _lines(compiled)[1:] else 0
+
+    def _number(self, file: str, compiled: str) -> int | None:
+        """The number of the cell that was compiled under this name, the latest where several were."""
+        known = getattr(self._shell.compile, "_filename_map", {})
+        if file in known:
+            return int(known[file])
+        if found := _NUMBERED.match(file):
+            return int(found[1])
+        inputs = self._shell.history_manager.input_hist_parsed  # ipykernel with IPython 7
+        return next((n for n in reversed(range(len(inputs))) if inputs[n].rstrip() == compiled), None)
 
     def _straight(self, file: str) -> bool:
         """Whether the code has the same lines as the text: not so where a magic went over several."""

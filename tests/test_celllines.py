@@ -219,7 +219,7 @@ def test_lines_of_a_loop_too_long_to_measure(shell, il):
     """200,000 iterations: a note with the user's line numbers stands in the record, all hits are counted."""
     run(shell, "\n\nfor i in range(200_000):\n    i + 1")
     assert [(number, hits) for _, number, _, hits in lines(il)] == [(3, 200_001), (4, 200_000)]
-    (note,) = [note for note in il.record.notes if "4,000 times" in note]
+    (note,) = [note for note in il.record.notes if "times" in note]
     assert note.startswith("line 4 ")
     assert "added up in line 3" in note
 

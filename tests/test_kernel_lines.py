@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import subprocess
 import sys
 import time
 
@@ -218,15 +219,12 @@ def test_records_with_lines_go_to_a_log_and_back(kernel, tmp_path):
 
 def ipython(env, cwd, typed):
     """What IPython prints in a real terminal while this is typed, one line after the other, each when asked."""
-    pid, terminal = pty.fork()
-    if not pid:
-        os.chdir(cwd)
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor",
-             "--HistoryManager.enabled=False"],
-            {**env, "IPYTHONDIR": str(cwd), "TERM": "dumb", "COLUMNS": "200"},
-        )  # fmt: skip
+    terminal, its_end = pty.openpty()
+    program = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor"]
+    env = {**env, "IPYTHONDIR": str(cwd), "TERM": "dumb", "COLUMNS": "200"}
+    streams = {"stdin": its_end, "stdout": its_end, "stderr": its_end, "start_new_session": True}
+    process = subprocess.Popen([*program, "--HistoryManager.enabled=False"], cwd=cwd, env=env, **streams)
+    os.close(its_end)
     printed, deadline_s = "", time.monotonic() + TIMEOUT_S
     try:
         for line in [*typed, None]:
@@ -240,7 +238,7 @@ def ipython(env, cwd, typed):
         return printed.replace("\r\n", "\n")
     finally:
         os.close(terminal)
-        os.waitpid(pid, 0)
+        process.wait(TIMEOUT_S)
 
 
 def test_in_a_terminal(driverless_env, tmp_path):
