@@ -8,6 +8,7 @@ import pytest
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.celllines import CellLines
+from ipygpulogger.render.lines import heaviest
 
 MB = 2**20
 WITHIN_MB = 2
@@ -84,6 +85,15 @@ def test_each_line_has_its_own_memory(shell, il):
     written = ACCEPTANCE.split("\n")
     assert all(written[line.lineno - 1].strip() == line.source for line in il.record.lines)
     assert {line.place for line in il.record.lines} == {""}
+
+
+def test_what_a_loop_gives_back_is_not_held_at_once(shell, il):
+    """Three times 100 MB, each dropped before the next: 300 MB consumed in all, and never more than 100 MB at once."""
+    run(shell, "for i in range(3):\n    x = b'x' * (100 << 20)\n    del x\ny = b'x' * (150 << 20)\ndel y")
+    found = {line.source: line for line in il.record.lines}
+    line = found["x = b'x' * (100 << 20)"]
+    assert (mb(line.gen.consumed_bytes), mb(dict(line.risen)["cpu"])) == (about(300), about(100))
+    assert heaviest(il.record.lines).startswith("heaviest line 4: y = ")
 
 
 NESTED = "get_ipython().run_cell('y = 1\\nz = 2')"
