@@ -21,6 +21,7 @@ from .units import MB
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterator, Sequence
+    from types import FrameType
 
     from .reach import Holdings
 
@@ -96,6 +97,7 @@ class _Graph:
             held = [
                 place for place in level if fresh is None or references[place] - alone != self._counts[place]
             ]
+            held += [lower for upper in alive for lower in self._below[upper]]  # of links just found
             while held:
                 place = held.pop()
                 if place not in alive:
@@ -112,14 +114,26 @@ class _Graph:
         if len(referrers) > _MANY:
             return None
         before = len(self.nodes)
+        running = (
+            _frames_here()
+        )  # up to 3.10 they are found, and ours refer to each other only while they run
         for one in referrers:
-            if one is targets or one is self.nodes or id(one) in namespaces:
+            if one is targets or one is self.nodes or id(one) in namespaces or id(one) in running:
                 continue  # a reference that stays unexplained is one from somebody alive
             place = self.add(one)
             for lower in gc.get_referents(one):
                 if id(lower) in wanted:
                     self.link(place, self._known[id(lower)])
         return list(range(before, len(self.nodes)))
+
+
+def _frames_here() -> set[int]:
+    found = set()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        found.add(id(frame))
+        frame = frame.f_back
+    return found
 
 
 def _references(nodes: list[Any]) -> list[int]:
