@@ -6,7 +6,7 @@ import pytest
 import torch
 from memory import MB
 
-from ipygpulogger import IPyGPULogger
+from ipygpulogger import IPyGPULogger, growth
 from ipygpulogger.garbage import waiting
 from ipygpulogger.sources.torch import Torch
 
@@ -14,8 +14,9 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def run(shell, cuda):
-    """Runs a cell under a logger and returns its record."""
+def run(shell, cuda, monkeypatch):
+    """Runs a cell under a logger and returns its record; each walk has the time it needs on a slow machine."""
+    monkeypatch.setattr(growth, "_BUDGET_S", 10)
     shell.user_ns["torch"] = torch
     il = IPyGPULogger(report="none", gc_collect=True).start()
 
