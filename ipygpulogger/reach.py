@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 BUDGET_S = 1.0  # once, after a cell that failed, or when asked
-_TURN = 0.4  # of the time left is one name's, until the next has its turn: a huge list starves nobody
+_TURN = 0.4  # of the time left is one name's, until the next has its turn; the first turn is a glance
 _LOOK_AT_CLOCK = 128  # objects
 _LATE_S = 0.1  # for adding up
 _LAST = 1 << 30
@@ -137,9 +137,11 @@ class _Walk:
             path = Path(root, (rank | 1, _LAST) if root.label else (rank, len(self._paths)))
             path.push(worth_a_look((root.value,)))
             self._paths.append(path)
+        share = 0.0  # of the first turn: a glance at each, so that no huge list starves the others
         while (waiting := [path for path in self._paths if path.open]) and self._in_time():
             for path in sorted(waiting, key=attrgetter("rank")):
-                self._go(path)
+                self._go(path, share)
+            share = _TURN
         late_s = self._deadline_s + _LATE_S
         return Claims(self._blocks, self._seen, lambda: time.monotonic() <= late_s).found(
             self._paths, self._uncounted
@@ -150,12 +152,12 @@ class _Walk:
 
     # -- the walk ----------------------------------------------------------------------------------
 
-    def _go(self, path: Path) -> None:  # noqa: C901, PLR0912 - a loop over every object: calls would cost
-        """One turn."""
+    def _go(self, path: Path, share: float) -> None:  # noqa: C901, PLR0912 - a loop over every object: calls would cost
+        """One turn, of this share of the time left."""
         now_s = time.monotonic()
         if now_s > self._deadline_s:
             return
-        turn_ends_s = now_s + _TURN * (self._deadline_s - now_s)
+        turn_ends_s = now_s + share * (self._deadline_s - now_s)
         stack, met, seen, kinds = path.open, path.met, self._seen, self._kinds
         step = 0
         while stack:

@@ -301,6 +301,18 @@ def test_a_huge_list_starves_nobody(size, monkeypatch):
     assert next(clock) <= 60
 
 
+def test_many_huge_lists_starve_nobody(monkeypatch):
+    """Each name has a glance before any has its long turn."""
+    clock = itertools.count()  # a millisecond whenever somebody looks
+    monkeypatch.setattr(reach, "time", types.SimpleNamespace(monotonic=lambda: next(clock) / 1000))
+    roots = [Root(f"huge{n}", "variable", [(str(i), [i]) for i in range(20_000)]) for n in range(8)]
+    roots += [Root(f"a{i}", "variable", Plain(Array(2))) for i in range(5)]
+    found = walk(roots, [holding], budget_s=0.05)
+    assert {f"a{i}" for i in range(5)} == {owner.name for owner in found.owners}
+    assert not found.complete
+    assert {f"huge{n}" for n in range(8)} == found.cut_short
+
+
 def test_a_container_that_changes_meanwhile():
     """Another thread adds to a large dict under our hands: no error, the others are counted."""
     large = dict.fromkeys(range(referents._LONG + 1))
