@@ -23,6 +23,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from .tracing import spent
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -62,7 +64,7 @@ class Cell:
         self.status: Status = "ok"
         self.error: str | None = None
         self.exception: BaseException | None = None
-        self.hooks_s = 0.0
+        self.hooks_s = 0.0  # of what the thread spent on us, what belongs to its own beginning; negative
 
     def end(self, result: Any) -> None:
         """Fill in what is known only now. `result` itself is not kept: it would pin the cell's value."""
@@ -176,7 +178,7 @@ class CellEvents:
             pass
 
     def _began(self, info: Any) -> None:
-        began_s = time.perf_counter()
+        began_s, spent_s = time.perf_counter(), spent().s
         stack = self._running.setdefault(threading.get_ident(), [])
         here = _cells_on_this_thread()
         if getattr(info, "store_history", True):  # not nested as `%%capture` nests
@@ -189,10 +191,11 @@ class CellEvents:
             self._tell("_preload")
             self._tell("_settle")
             self._tell("_begin", cell)
-            _spent(began_s, stack[:-1])
+            if stack[:-1]:  # the cells around it wait for us, their lines too; its own clock began last
+                cell.hooks_s -= _spent(began_s, spent_s)
 
     def _over(self, result: Any) -> None:
-        began_s = time.perf_counter()
+        began_s, spent_s = time.perf_counter(), spent().s
         cell = self._ended(result)
         if cell is not None and cell.ours:
             self._tell("_end", cell)
@@ -204,7 +207,8 @@ class CellEvents:
                     cell.exception = None
             self._tell("_settle")
             self._tell("_finish", cell)
-            _spent(began_s, self._running.get(threading.get_ident(), []))
+            if self._running.get(threading.get_ident()):
+                _spent(began_s, spent_s)
 
     def _ended(self, result: Any) -> Cell | None:
         """The cell that this event ends, taken off its stack; None for an empty cell."""
@@ -239,10 +243,11 @@ def _guarded(listener: Listener, step: str, *args: Cell) -> None:
             pass
 
 
-def _spent(began_s: float, within: list[Cell]) -> None:
-    took_s = time.perf_counter() - began_s
-    for cell in within:
-        cell.hooks_s += took_s
+def _spent(began_s: float, spent_s: float) -> float:
+    """Take a hook's time off the thread's clock of cells and lines; what tracing took of it, it took off."""
+    took_s = time.perf_counter() - began_s - (spent().s - spent_s)
+    spent().s += took_s
+    return took_s
 
 
 def _cells_on_this_thread() -> list[tuple[Any, int | None]]:

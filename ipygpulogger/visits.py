@@ -12,7 +12,7 @@ import linecache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import CodeType, FrameType
 
     from .rows import Gauges, Row
@@ -109,8 +109,8 @@ class Code:
             self._count(group)
             self._gauges.hold(visit, row)
             return False
-        if row is not group.header:
-            row.complete = False
+        if row is not group.header and not (self._inline and row.holders > (visit.held is row)):
+            row.complete = False  # but within its own line, which is measured as a whole, nothing is missed
         if visit.held is not group.header:
             self._leave(visit, group)
         return group.beginnings > COUNTED and self._give_up(visit, group, now_s)
@@ -129,7 +129,7 @@ class Code:
         if group.measures or row.boundaries < RARE:
             self._count(group)
             self._gauges.hold(visit, row)
-        else:
+        elif not (self._inline and row.holders):
             row.complete = False
 
     def suspended(self, frame: FrameType, now_s: float) -> None:
@@ -219,6 +219,14 @@ class Code:
             offset: What to add to line numbers.
         """
         for group in (self._rest, *(self._loops or ())):
+            if group.measures:  # what is not complete there has another reason
+                continue
+            if group.given_up:
+                every = [lineno + offset for lineno, (_, other) in self._rows.items() if other is group]
+                yield (
+                    f"{_which(every, place)} ran over {COUNTED:,} times in all: after that they are not counted,"
+                    " and their hits are more than shown"
+                )
             lines = [
                 lineno + offset
                 for lineno, (row, other) in self._rows.items()
@@ -226,13 +234,15 @@ class Code:
             ]
             if not lines:
                 continue
-            first, last = min(lines), max(lines)
-            which = f"lines {first}-{last}" if last > first else f"line {first}"
-            which += place and f" of {place}"
             whose = f"line {group.first + offset}" if group.header else "the lines that run them"
+            which = _which(lines, place)
             yield f"{which} ran over {MEASURED:,} times: from there on their memory is added up in {whose}"
-            if group.given_up:
-                yield f"{which} ran over {COUNTED:,} times: from there on they are not counted"
+
+
+def _which(lines: Sequence[int], place: str) -> str:
+    first, last = min(lines), max(lines)
+    which = f"lines {first}-{last}" if last > first else f"line {first}"
+    return f"{which} of {place}" if place else which
 
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)

@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
-from ipygpulogger import IPyGPULogger
+from ipygpulogger import IPyGPULogger, scope, tracing
+from ipygpulogger import shell as events
 from ipygpulogger.celllines import CellLines
+from ipygpulogger.machine import Machine
 from ipygpulogger.render.lines import heaviest
 
 MB = 2**20
@@ -240,6 +242,40 @@ def test_the_cells_time_is_without_the_cost_of_tracing(shell, il, monkeypatch):
     inner, outer = il.history[-2:]
     assert 0 <= inner.time_s <= outer.time_s
     assert sum(line.time_s for line in outer.lines if not line.place) <= outer.time_s * 1.5 + 0.05
+
+
+def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkeypatch):
+    """A line that runs cells takes as long as its code and theirs, at any depth; what we do between is ours."""
+
+    class Clock:
+        now_s = 1000.0
+
+        def perf_counter(self):
+            return self.now_s
+
+        def work(self, seconds):
+            self.now_s += seconds
+
+    clock, settle = Clock(), Machine.settle
+
+    def slow(*args, **kwargs):
+        clock.work(10)
+        settle(*args, **kwargs)
+
+    for module in (scope, events):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(tracing, "_clock", clock.perf_counter)
+    monkeypatch.setattr(Machine, "settle", slow)
+    shell.user_ns.update(clock=clock, shell=shell)
+    run(
+        shell,
+        "clock.work(1)\n"
+        "shell.run_cell('clock.work(2); shell.run_cell(\"clock.work(4)\"); clock.work(8)')\n"
+        "clock.work(16)",
+    )
+    own = [[line.time_s for line in record.lines if not line.place] for record in il.history[-3:]]
+    assert own == [[4], [14], [1, 14, 16]]
+    assert [record.time_s for record in il.history[-3:]] == [4, 14, 31]
 
 
 def test_what_is_not_understood_costs_no_record(shell, il, capsys, monkeypatch):

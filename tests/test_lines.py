@@ -483,8 +483,32 @@ def test_millions_are_not_even_counted(monkeypatch):
     assert cell["i =="].hits < 50_000
     assert cell.used("for") == about(32, 0)
     assert cell.used("after") == about(5, 0)
-    assert any("they are not counted" in note for note in cell.lines.notes)
+    said = "lines 2-3 ran over 20,000 times in all: after that they are not counted, and their hits are more than shown"
+    assert said in cell.lines.notes
     assert cell["for"].time_s > 0
+
+
+def test_a_hot_expression_within_its_own_line_misses_nothing():
+    """A line that runs a lambda or an expression 3,000 times is measured as one: exact, without a note."""
+    cell = Cell(
+        "kept = []\nlist(map(lambda i: i == 2_500 and kept.append(Block(32)), range(3_000)))\n"
+        "total = sum(i for i in range(3_000))\nlate = (i == 2_500 and kept.append(Block(16)) for i in range(3_000))\n"
+        "total = sum(bool(i) for i in late)\nafter = Block(5)\n"
+    ).run()
+    assert cell.used("list(map") == about(32, 0)
+    assert cell.used("total = sum(bool") == about(16, 0)
+    complete = {usage.lineno: usage.complete for usage in cell.usages}
+    assert complete == {1: True, 2: True, 3: True, 4: False, 5: True, 6: True}
+    (note,) = cell.lines.notes
+    assert note.startswith("line 4 ran over 1,000 times")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.settrace is one for all")
+def test_a_line_cut_off_is_not_said_to_be_hot():
+    """Where tracing was ended, the note says that, and not that the open line ran over 1,000 times."""
+    cell = Cell("import sys\nsys.settrace(None)\nkept = Block(32)\n").run()
+    (note,) = cell.lines.notes
+    assert note.startswith("tracing was ended")
 
 
 def test_a_hot_generator_leaves_its_memory_to_its_callers():
