@@ -24,7 +24,7 @@ Claimant = tuple[str, str, Kind]  # a name, a device, and where the name stands
 
 GRAPH = " (autograd graph)"
 _OF_A_FILE = 1 << 20  # bytes: smaller blocks are not asked about
-_LARGE = 1 << 20  # bytes: of smaller blocks it is not kept whether they are alive
+_LARGE = 1 << 20  # bytes: of smaller blocks it is not kept who shares them and whether they are alive
 _NOBODY: Any = object()
 
 
@@ -55,6 +55,7 @@ class Found(NamedTuple):
         cut_short: The names that were not seen whole.
         uncounted: The names that hold memory whose size nobody tells.
         alive: By key, of large blocks where that is known: a weak reference that dies with the block.
+        shared: By key, of large blocks the names that share it with its owner.
     """
 
     owners: tuple[Owner, ...]
@@ -63,6 +64,7 @@ class Found(NamedTuple):
     cut_short: frozenset[str] = frozenset()
     uncounted: tuple[str, ...] = ()
     alive: Mapping[Hashable, weakref.ref[Any]] = {}
+    shared: Mapping[Hashable, tuple[str, ...]] = {}
 
 
 class Path:
@@ -128,6 +130,7 @@ class Claims:
         self._first: dict[int, Claimant | None] = dict.fromkeys(blocks.of_files())
         self._sizes: dict[Claimant, dict[Hashable, int]] = {}
         self._shared: dict[Claimant, dict[str, None]] = {}
+        self._sharers: dict[int, dict[str, None]] = {}
 
     def found(self, paths: Iterable[Path], uncounted: Iterable[str]) -> Found:
         """Add up what these paths met."""
@@ -142,20 +145,27 @@ class Claims:
         for path, links in linked:
             in_time = in_time and self._in_time()
             if in_time:
-                self._share(path.called, {self._first.get(number) for number in self._behind(path, links)})
+                self._share(path.called, self._behind(path, links))
         owners = [
-            Owner(name, sum(sizes.values()), device, kind, self._names((name, device, kind)))
+            Owner(
+                name, sum(sizes.values()), device, kind, _told(name, self._shared.get((name, device, kind)))
+            )
             for (name, device, kind), sizes in self._sizes.items()
         ]
         owners.sort(key=lambda owner: -owner.size_bytes)
         complete = in_time and not cut
-        return Found(tuple(owners), complete, self._sizes, cut, tuple(uncounted), self._blocks.alive)
+        shared = {
+            self._blocks.keys[number]: _told(owner[0], names)
+            for number, names in self._sharers.items()
+            if (owner := self._first[number])
+        }
+        return Found(tuple(owners), complete, self._sizes, cut, tuple(uncounted), self._blocks.alive, shared)
 
     def _claim(self, path: Path, reached: list[int]) -> None:
         """What nobody has is this path's; the rest it shares."""
         first, keys, sizes = self._first, self._blocks.keys, self._blocks.sizes
         mine: dict[str, Claimant] = {}
-        others: set[Claimant | None] = set()
+        others: list[int] = []
         for number in reached:
             owner = first.get(number, _NOBODY)
             if owner is _NOBODY:
@@ -167,19 +177,16 @@ class Claims:
                 first[number] = owner
                 self._sizes[owner][keys[number]] = sizes[number]
             else:
-                others.add(owner)
+                others.append(number)
         self._share(path.root.name, others)
 
-    def _share(self, name: str, owners: set[Claimant | None]) -> None:
-        for owner in owners:
+    def _share(self, name: str, numbers: list[int]) -> None:
+        for number in set(numbers):
+            owner = self._first.get(number)
             if owner is not None and owner[0] != name:
                 self._shared.setdefault(owner, {})[name] = None
-
-    def _names(self, owner: Claimant) -> tuple[str, ...]:
-        """Who shares; a name's graph is not told beside the name itself."""
-        names = self._shared.get(owner, {})
-        told = {owner[0], *names}
-        return tuple(name for name in names if not (name.endswith(GRAPH) and name[: -len(GRAPH)] in told))
+                if self._blocks.sizes[number] >= _LARGE:
+                    self._sharers.setdefault(number, {})[name] = None
 
     def _behind(self, path: Path, links: list[Link]) -> list[int]:
         """The blocks in the graphs and frames that a path reaches, but that bear another's name."""
@@ -228,6 +235,12 @@ class Claims:
         if self._same:
             found = [self._same.get(number, number) for number in found]
         return found, links
+
+
+def _told(owner: str, names: Mapping[str, None] | None) -> tuple[str, ...]:
+    """Who shares; a name's graph is not told beside the name itself."""
+    told = {owner, *(names or ())}
+    return tuple(name for name in names or () if not (name.endswith(GRAPH) and name[: -len(GRAPH)] in told))
 
 
 class Blocks:

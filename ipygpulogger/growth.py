@@ -107,7 +107,10 @@ class Growth:
         """A cell is about to begin: look again where memory moved since the last time."""
         used = self._used()
         if self._last is None or self._is_stale(self._last, used):
-            self._last = self._take(used)
+            from .reach import nothing_collected  # loaded by whoever walks, and by nobody else
+
+            with nothing_collected():
+                self._last = self._take(used)
 
     def begin(self, cell: Hashable) -> None:
         """The cell begins; what changes from here on is its doing."""
@@ -128,14 +131,18 @@ class Growth:
         before, bound = self._before.pop(cell, (None, {}))
         if before is None or not record.grown():
             return record
-        after = self._last = self._take(self._used())
-        anew = {name for name, value in after.bound.items() if bound.get(name) != value}
-        found = growth(before, after, anew, record.grown())
-        record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
-        if collected or not any(size_bytes > 0 for _, size_bytes in record.unexplained):
-            return record
-        sizes = self._garbage(after.claims)
-        return replace(record, notes=(*record.notes, *_garbage_notes(sizes)))
+        from .reach import nothing_collected
+
+        with nothing_collected():
+            after = self._last = self._take(self._used())
+            anew = {name for name, value in after.bound.items() if bound.get(name) != value}
+            found = growth(before, after, anew, record.grown())
+            del before  # as much as came with the new one: nothing the collector would count
+            record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
+            if collected or not any(size_bytes > 0 for _, size_bytes in record.unexplained):
+                return record
+            sizes = self._garbage(after.claims)
+            return replace(record, notes=(*record.notes, *_garbage_notes(sizes)))
 
     def drop(self, cell: Hashable) -> None:
         """The cell's end will not be told."""
@@ -159,11 +166,10 @@ class Growth:
 
     def _take(self, used: dict[str, int]) -> Stand:
         bound, found = self._bound(), self._find()
-        shared = {(owner.name, owner.device, owner.kind): owner.shared for owner in found.owners}
         # An older torch's dies before the block.
         alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
         claims = {
-            key: Claim(name, kind, device, size_bytes, shared.get((name, device, kind), ()), alive.get(key))
+            key: Claim(name, kind, device, size_bytes, found.shared.get(key, ()), alive.get(key))
             for (name, device, kind), blocks in found.blocks.items()
             for key, size_bytes in blocks.items()
         }

@@ -53,13 +53,16 @@ def walk(
         closed: Objects not to go into.
         budget_s: After so long it stops.
     """
-    with _nothing_collected():
+    with nothing_collected():
         return _Walk(holdings, closed, budget_s).run(roots)
 
 
 @contextlib.contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """Collecting runs finalizers and callbacks, which are the user's, and lets ids be used again."""
+def nothing_collected() -> Iterator[None]:
+    """Collecting runs finalizers and callbacks, which are the user's, and lets ids be used again.
+
+    It would also free what a cell left behind, before anybody could tell of it.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -137,6 +140,15 @@ class _Walk:
             path = Path(root, (rank | 1, _LAST) if root.label else (rank, len(self._paths)))
             path.push(worth_a_look((root.value,)))
             self._paths.append(path)
+        try:
+            return self._found()
+        finally:  # no cycle of ours waits for the garbage collector
+            self._seen.clear()
+            for path in self._paths:
+                path.met.clear()
+                path.open.clear()
+
+    def _found(self) -> Found:
         share = 0.0  # of the first turn: a glance at each, so that no huge list starves the others
         while (waiting := [path for path in self._paths if path.open]) and self._in_time():
             for path in sorted(waiting, key=attrgetter("rank")):

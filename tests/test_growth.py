@@ -21,6 +21,7 @@ class Found(NamedTuple):
     blocks: dict
     cut_short: frozenset
     alive: dict
+    shared: dict
 
 
 class Block:
@@ -64,7 +65,7 @@ class World:
 
     def find(self):
         self.walks += 1
-        blocks, shared = {}, {}
+        blocks, shared, of_each = {}, {}, {}
         for address, (block, names) in self.holders().items():
             first, *rest = dict.fromkeys(names)
             if first in self.cut_short:
@@ -72,6 +73,7 @@ class World:
             key = first, block.device, "variable"
             blocks.setdefault(key, {})[address] = block.size_bytes
             shared.setdefault(key, {}).update(dict.fromkeys(rest))
+            of_each[address] = tuple(rest)
         owners = tuple(
             Owner(name, sum(sizes.values()), device, kind, tuple(shared[name, device, kind]))
             for (name, device, kind), sizes in blocks.items()
@@ -81,7 +83,7 @@ class World:
             if self.weak
             else {}
         )
-        return Found(owners, not self.cut_short, blocks, self.cut_short, alive)
+        return Found(owners, not self.cut_short, blocks, self.cut_short, alive, of_each)
 
     def blocks(self):
         alive = [block for ref in self.live.values() if (block := ref()) is not None]

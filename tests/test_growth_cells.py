@@ -47,6 +47,48 @@ def test_weights_and_never_the_temporary(run):
     assert record.unexplained == ()
 
 
+def test_who_shares_what_came(run):
+    """Who has a part of what a name held before is not said to have what came to it now."""
+    run("pair = [np.ones(20 * MB, 'u1')]; first = pair[0]")
+    (owner,) = run("pair.append(np.ones(50 * MB, 'u1'))").owners
+    assert (owner.name, owner.size_bytes, owner.shared) == ("pair", 50 * MB, ())
+    (owner,) = run("pair.append(np.ones(40 * MB, 'u1')); last = pair[2]").owners
+    assert (owner.name, owner.size_bytes, owner.shared) == ("pair", 40 * MB, ("last",))
+
+
+def test_looking_collects_nothing_and_leaves_nothing(run, il, shell):
+    """With many objects to look at, no collection begins in our hooks, and nothing of ours waits for one."""
+    il.gc_collect = False
+    run("kept = [[np.ones(2000, 'u1')] for _ in range(3000)]; same = kept[::2]; x = np.ones(40 * MB, 'u1')")
+    run("del x")
+    run("x = np.ones(40 * MB, 'u1')")
+    begun = []
+
+    def note(phase, _):
+        frame = sys._getframe(1)
+        while phase == "start" and frame is not None:
+            if frame.f_globals.get("__name__") == "ipygpulogger.growth":
+                begun.append(frame.f_code.co_name)
+            frame = frame.f_back
+
+    gc.callbacks.append(note)
+    try:
+        for _ in range(3):
+            assert grew(run("y = np.ones(40 * MB, 'u1')")) == {"y": 40}
+            run("del y")
+    finally:
+        gc.callbacks.remove(note)
+    assert begun == []
+    gc.collect()
+    gc.disable()
+    try:
+        assert grew(run("z = np.ones(40 * MB, 'u1')")) == {"z": 40}
+        ours = [one for one in gc.get_objects() if type(one).__module__ == "ipygpulogger.claims"]
+    finally:
+        gc.enable()
+    assert [type(one).__name__ for one in ours] == []
+
+
 VALUES = {
     "numpy": "np.ones(40 * MB, 'u1')",
     "bytes": "b'x' * (40 * MB)",

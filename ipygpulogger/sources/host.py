@@ -178,7 +178,7 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
 def _arrow_buffer(_: Any, value: Any) -> Holding | None:
     while value.parent is not None:
         value = value.parent
-    if not value.is_cpu or not value.size:
+    if not value.is_cpu or value.size < _SMALL:
         return None
     return Holding((DEVICE, value.address), value.size, DEVICE, mapped=True)
 
