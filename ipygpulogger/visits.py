@@ -224,8 +224,8 @@ class Code:
             if group.given_up:
                 every = [lineno + offset for lineno, (_, other) in self._rows.items() if other is group]
                 yield (
-                    f"{_which(every, place)} ran over {COUNTED:,} times in all: after that they are not counted,"
-                    " and their hits are more than shown"
+                    f"{_which(every, place)} ran over {COUNTED:,} times in all: after that they are not"
+                    " counted, and their hits are more than shown"
                 )
             lines = [
                 lineno + offset
