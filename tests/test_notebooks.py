@@ -106,6 +106,59 @@ def test_tracing(tmp_path, lane, request):
         assert abs(free_mb - 2000) <= 4
 
 
+def grown(record):
+    """Who grew, by how much in MB, and what nobody accounts for; what is less than half a MB left out."""
+    names = {owner["name"]: round(owner["size_bytes"] / MB) for owner in record["owners"]}
+    rest = {device: round(size_bytes / MB) for device, size_bytes in record["unexplained"]}
+    return {name: size_mb for name, size_mb in names.items() if size_mb}, rest
+
+
+@pytest.mark.parametrize("lane", ["plain", pytest.param("torch", marks=pytest.mark.torch)])
+def test_find_the_leak(tmp_path, lane, request):
+    """Each leak of the guide is found under its name, and is given back: on any machine, torch's as well."""
+    env = request.getfixturevalue("kernel_env" if lane == "torch" else "driverless_env")
+    records = run("find_the_leak.ipynb", tmp_path, env)
+    said = {cell: "\n".join(lines) for cell, lines in printed(tmp_path / "find_the_leak.ipynb").items()}
+
+    leak, again = find(records, "for step"), find(records, "%%gpulog --lines")
+    assert grown(leak)[0] == {"log": 120}
+    assert grown(again)[0] == {"log": 40}
+    lines = {(line["place"], line["source"]): line for line in again["lines"]}
+    for place, source in [
+        ("", "loss = train_step(3)"),
+        ("In [2]", "batch = load_batch(40)"),
+        ("In [2]", 'return bytearray(b"x") * (size_mb * MB)'),
+    ]:
+        assert abs(figures(lines[place, source]["gen"])[0] - 40) <= 2, source
+    kept = lines["In [2]", 'log.append({"step": step, "loss": loss, "batch": batch})']
+    assert abs(figures(kept["gen"])[0]) <= 2
+    assert abs(figures(find(records, "for row in log")["gen"])[0] + 160) <= 2
+    assert "log" not in said["nothing-left"]
+
+    failed, shown = find(records, "def evaluate"), find(records, "memoryview")
+    assert grown(failed)[0] == {"last traceback: evaluate.predictions": 60}
+    assert grown(shown)[0] == {f"Out[{shown['execution_count']}]": 80}
+    for holder in ("last traceback: evaluate.predictions", f"Out[{shown['execution_count']}]"):
+        assert holder in said["hidden"]
+        assert holder.removeprefix("last traceback: ") in said["free-run"]
+    freed = re.search(r"came back: .*RAM (\d+) MB", said["free-run"])
+    assert abs(int(freed[1]) - 140) <= 2
+    oom = find(records, "def forward")
+    assert oom["error"] == "MemoryError"
+    assert grown(oom)[0] == {"last traceback: forward.activations": 200}
+    assert abs(int(re.search(r"came back: .*RAM (\d+) MB", said["oom-free"])[1]) - 200) <= 2
+
+    cycle = find(records, "class Node")
+    assert grown(cycle) == ({}, {"cpu": 100})
+    assert "up to 100 MB waits for the garbage collector" in cycle["notes"]
+    if lane == "torch":
+        graph, without = (record for record in records if record["source"] == "if torch:")
+        assert grown(graph)[0] == {"losses (autograd graph)": 80}
+        assert figures(graph["gpus"][0])[0] == 80
+        assert "losses (autograd graph)" in said["graph-vars"]
+        assert figures(without["gpus"][0])[0] == -80
+
+
 @pytest.mark.training
 @pytest.mark.parametrize("lane", ["cpu", "gpu"])
 def test_training(tmp_path, lane, request):
