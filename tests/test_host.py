@@ -1,6 +1,7 @@
 """What numpy's and Python's own objects hold: by their buffer, whatever looks into it."""
 
 import array
+import ctypes
 import gc
 import mmap
 import sys
@@ -33,6 +34,17 @@ def test_an_array_and_its_views():
     kept = {"tail": whole[10:], "table": whole.reshape(1024, -1).T, "masked": whole.view(np.ma.MaskedArray)}
     assert held(whole=whole, **kept) == {"whole": (MB, ("tail", "table", "masked"))}
     assert held(**kept, whole=whole) == {"tail": (MB, ("table", "masked", "whole"))}
+
+
+def test_where_a_text_lies_is_not_known():
+    """Of a class derived from str the text lies apart from the object: nobody's memory is within that."""
+    word = type("Word", (str,), {})("x" * 4 * MB)
+    beside = np.frombuffer((ctypes.c_char * MB).from_address(id(word) + MB), np.uint8)  # never read
+    sizes = {
+        name: (round(size_bytes / MB), shared)
+        for name, (size_bytes, shared) in held(beside=beside, word=word).items()
+    }
+    assert sizes == {"beside": (1, ()), "word": (4, ())}
 
 
 def test_a_view_alone_holds_it_all():

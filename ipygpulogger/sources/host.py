@@ -97,7 +97,10 @@ def _table(base: Any, value: Any) -> Holding | None:
 
 def _inside(base: Any, value: Any) -> Holding | None:
     size_bytes = base.__sizeof__(value)
-    return Holding((DEVICE, id(value)), size_bytes, DEVICE) if size_bytes >= _SMALL else None
+    if size_bytes < _SMALL:
+        return None
+    # Of a string some may lie elsewhere, as its UTF-8 or all of a subclass's: its range is not known.
+    return Holding((DEVICE if base is bytes else "inside", id(value)), size_bytes, DEVICE)
 
 
 def _buffer(base: Any, value: Any) -> Holding | None:
