@@ -1,5 +1,7 @@
 """Out-of-memory errors in every framework's words, and the card they get."""
 
+from dataclasses import replace
+
 import pytest
 from memory import MB
 from test_owners import Array, holding
@@ -232,11 +234,13 @@ def test_the_card_as_html():
 
 @pytest.mark.parametrize("compact", [False, True])
 def test_the_card_as_text(compact):
-    """After everything else, on lines of its own."""
-    lines = text.report(record_with(CARD), compact=compact).splitlines()
+    """Directly below the figures, on lines of its own; who grew and the notes come after it."""
+    said = {"owners": (Owner("act", 2000 * MB, "cuda:0", "traceback"),), "notes": ("A note.",)}
+    lines = text.report(replace(record_with(CARD), **said), compact=compact).splitlines()
     start = lines.index("Out of memory on cuda:0: asked 1048576 MB, free n/a")
     assert start == (1 if compact else 2)
-    assert lines[-1].startswith("  -> Do <this> & that")
+    assert lines[-3].startswith("  -> Do <this> & that")
+    assert lines[-2:] == ["grew: act 2000 MB (cuda:0)", "A note."]
 
 
 def test_what_free_says():

@@ -41,10 +41,12 @@ def report(
         compact: On one line.
         course: How to draw the course of a long scope's memory behind each row of the table.
     """
-    lines = [_compact(measurement) if compact else _table(measurement, course)]
-    if isinstance(measurement, CellRecord) and measurement.out_of_memory is not None:
-        lines.append(out_of_memory(measurement.out_of_memory))
-    return "\n".join(lines)
+    figures = _compact(measurement) if compact else _table(measurement, course)
+    below = sentences(measurement)
+    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
+    if card is not None:  # what the user needs now stands first
+        return "\n".join([figures, out_of_memory(card), *below])
+    return (" | " if compact else "\n").join([figures, *below])
 
 
 def so_far(measurement: Measurement) -> str:
@@ -172,7 +174,8 @@ def grew(measurement: Measurement) -> str:
     """The names that account for what a cell consumed, and what they leave unexplained; empty if nothing."""
     if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
         return ""
-    owners, unexplained = measurement.owners, dict(measurement.unexplained)
+    owners = [owner for owner in measurement.owners if rounded_mb(owner.size_bytes)]
+    unexplained = dict(measurement.unexplained)
     named = [_grew(owner) for owner in owners[:_NAMED]]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
         more = [owner.size_bytes for owner in owners[_NAMED:] if owner.device == device]
@@ -188,7 +191,7 @@ def grew(measurement: Measurement) -> str:
         if size_bytes < 0
     ]
     says = "; ".join([*([", ".join(named)] if named else []), *rest, *old])
-    return f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
+    return f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}" if says else ""
 
 
 def _grew(owner: Owner) -> str:
@@ -225,13 +228,13 @@ def _table(measurement: Measurement, course: Callable[[Timeline], str] | None) -
         lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{_after(remarks)}")
     if ended := outcome(measurement):
         lines[1] += f"  {ended}"
-    return "\n".join([*lines, *sentences(measurement)])
+    return "\n".join(lines)
 
 
 def _compact(measurement: Measurement) -> str:
     parts = [f"{measurement.time_s:0.3f}s", f"{measurement.label} (Consumed/Peaked/Used Total)"]
     parts += filter(None, [outcome(measurement)])
-    return " | ".join([*_row_by_row(measurement), *parts, *sentences(measurement)])
+    return " | ".join([*_row_by_row(measurement), *parts])
 
 
 def _row_by_row(measurement: Measurement) -> Iterator[str]:
