@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ _TAKES = {  # the subcommands, and what stands after each
     "doctor": "",
 }
 _BY = ("peak", "consumed", "time")
+_EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
 _KEYS = ("%gpulog", "%%gpulog")  # completers are found by what the line begins with
 
 
@@ -173,7 +175,7 @@ class _FirstLine:
 
     def __call__(self, lines: list[str]) -> list[str]:
         options, body = options_of(lines[0]) if lines else None, lines[1:]
-        if options is None or not body:
+        if options is None or not body or _is_a_magics_body():
             return lines
         try:
             request_in(options)
@@ -182,6 +184,18 @@ class _FirstLine:
         self._logger.expect()
         filled = next((i for i, line in enumerate(body) if line.strip()), 0)
         return body[filled:] if body[filled].startswith("%%") else ["\n", *body]
+
+
+def _is_a_magics_body() -> bool:
+    """Whether ``%%time`` or ``%%prun``, which make no cell of their body, ask: there the magic makes one."""
+    frame = sys._getframe(2)
+    for _ in range(4):
+        if frame.f_code.co_name in _BODIES and frame.f_globals.get("__name__") == _EXECUTION:
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
 
 
 def _by(words: Sequence[str]) -> str:

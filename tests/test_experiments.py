@@ -1003,8 +1003,8 @@ def test_a_start_that_is_interrupted_at_its_end_leaves_nothing(shell, capsys, mo
     before = standing(shell)
     subscribe = CellEvents.subscribe
 
-    def interrupted(self, listener):
-        subscribe(self, listener)
+    def interrupted(self, listener, **how):
+        subscribe(self, listener, **how)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -401,6 +401,23 @@ def test_a_cell_with_a_name(stopped, capsys, options):
     assert " (two words)\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("above", ["%%time", "%%prun -q", "%%capture out", "\n%%capture out\n%%time"])
+@pytest.mark.parametrize("running", [True, False])
+def test_below_another_magic_it_measures_that_ones_body(stopped, above, running):
+    """Where IPython's magic makes no cell of its body, ours does: the options count, the lines are its own."""
+    shell, il = stopped
+    il.report = "none"
+    if running:
+        il.start()
+    run(shell, f"{above}\n%%gpulog --lines --label mine\nkept = b'x' * (32 << 20)\n6 * 7")
+    (mine,) = [record for record in il.history if record.label == "mine"]
+    assert [line.source for line in mine.lines if not line.place] == ["kept = b'x' * (32 << 20)", "6 * 7"]
+    assert mine.gen.consumed_bytes == pytest.approx(32 << 20, abs=2 << 20)
+    assert il.running == running
+    assert len(shell.user_ns.pop("kept")) == 32 << 20
+    assert not (il._lines or il._requests or il._scopes)
+
+
 CELLS = [
     "6 * 7",
     "6 * 7;",
