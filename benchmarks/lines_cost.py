@@ -167,8 +167,8 @@ def cells(source: str, rounds: int) -> dict[str, list[list[float]]]:
 
 
 def library_section() -> None:
-    table("A function that calls `json` 80 times", timed(beside(library), 15), BARE)
-    table("`json` with `indent=1`, whose work is Python", timed(beside(python_library), 9), BARE)
+    table("A function that calls `json` 80 times", timed(beside(library), 9), BARE)
+    table("`json` with `indent=1`, whose work is Python", timed(beside(python_library), 7), BARE)
     source = "size = 0\nfor _ in range(200):\n    text = json.dumps(data)\n    size += len(json.loads(text))\nsize = 0\n"
     table("A cell in a shell that calls `json` 400 times", cells(source, 7), CELL)
 
@@ -190,16 +190,8 @@ def added_us(function: Callable[..., Any], rounds: int) -> dict[str, float]:
 
 
 def line_section() -> None:
-    warm, cold = added_us(few_lines, 25), added_us(library, 9)
-    rows = [[name, f"{warm[name]:.1f}", f"{cold[name]:.0f}"] for name in warm]
-    remark = "Between lines of some milliseconds the processor's caches hold other things."
-    print_table(
-        "Added to each line while its memory is measured",
-        ["", "us, lines of a microsecond", "us, lines of some milliseconds"],
-        rows,
-        remark,
-        about("line_profiler"),
-    )
+    rows = [[name, f"{cost_us:.1f}"] for name, cost_us in added_us(few_lines, 25).items()]
+    print_table("Added to each line while its memory is measured", ["", "us"], rows, about("line_profiler"))
 
 
 def torch_section() -> None:
