@@ -34,6 +34,8 @@ _CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 _CO_SUSPENDS = _CO_GENERATOR | _CO_COROUTINE | _CO_ASYNC_GENERATOR
 _name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which is the user's
 
+_NAME = "ipygpulogger"  # a tool's, as others see it
+_ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
 _clock = time.perf_counter
 
 
@@ -301,7 +303,7 @@ class _Monitoring(_Dispatcher):
         api, events = self._api, self._api.events
         for tool_id in _TOOL_IDS:
             try:
-                api.use_tool_id(tool_id, "ipygpulogger")
+                api.use_tool_id(tool_id, _NAME)
             except ValueError:
                 continue
             self._tool_id = tool_id
@@ -312,6 +314,35 @@ class _Monitoring(_Dispatcher):
             api.register_callback(tool_id, event, callback)
         api.set_events(tool_id, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
         return None
+
+    def listen(self, listener: Listener) -> str | None:
+        self._look()
+        return super().listen(listener)
+
+    def ignore(self, listener: Listener) -> None:
+        self._look()
+        super().ignore(listener)
+
+    def _look(self) -> None:
+        """Somebody may have freed our id: take it again, or leave it to whoever took it."""
+        api = self._api
+        with self._lock:
+            tool_id = self._tool_id
+            if tool_id is None or (holder := api.get_tool(tool_id)) == _NAME:
+                return
+            if holder is None:
+                api.use_tool_id(tool_id, _NAME)
+                if api.get_events(tool_id):  # before Python 3.14 all goes on
+                    return
+            else:
+                self._tool_id = None
+                for event, callback in self._callbacks.items():
+                    found = api.register_callback(tool_id, event, None)
+                    if found != callback:
+                        api.register_callback(tool_id, event, found)
+            for listener in self.listeners:
+                listener.cut_off(_ENDED)
+                super().ignore(listener)
 
     def _end(self) -> None:
         api, tool_id, self._tool_id = self._api, self._tool_id, None
@@ -448,9 +479,7 @@ class _SetTrace(_Dispatcher):
             and threading.get_ident() == self._threads.get(listener)
             and sys.gettrace() is not self._of_calls
         ):
-            listener.cut_off(
-                "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
-            )
+            listener.cut_off(_ENDED)
         super().ignore(listener)
         here = self._threads.pop(listener, None) == threading.get_ident()
         if here and threading.get_ident() not in self._threads.values() and sys.gettrace() is self._of_calls:
