@@ -243,7 +243,7 @@ def _came(before: Stand, after: Stand, anew: Container[str], grown: Container[st
         was = before.claims.get(key)
         if was is not None and _is_same(was, now):
             came_bytes = now.size_bytes - was.size_bytes
-        elif before.complete or now.name in anew or _was_seen_whole(before, now.name):
+        elif before.complete or _plain(now.name) in anew or _was_seen_whole(before, now.name):
             came_bytes = now.size_bytes
         else:
             continue  # it may have been there all the time

@@ -96,7 +96,7 @@ class World:
         return found
 
     def bound(self):
-        return {name: id(value) for name, value in self.names.items()}
+        return {name.partition(": ")[0]: id(value) for name, value in self.names.items()}
 
     def cell(self, *steps, collected=True):
         """The record of a cell that does this."""
@@ -167,6 +167,17 @@ def alias(world, name, other):
 
 def delete(world, name):
     return lambda: world.names.pop(name)
+
+
+def test_what_a_new_name_keeps_when_not_all_was_seen(world):
+    """The locals in a new traceback came with it, though a huge list was never seen whole."""
+    world.cell(bind(world, "huge", 90))
+    world.cut_short = frozenset({"huge"})
+    world.cell(bind(world, "other", 30))
+    found = world.cell(bind(world, "err: step.act", 50))
+    assert grew(found) == {("err: step.act", "cpu"): 50}
+    assert not found.owners_complete
+    assert found.unexplained == ()
 
 
 def test_names_and_sizes_largest_first(world):
