@@ -136,7 +136,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             lines, notes = together.lines.result(_place_of), together.lines.notes_of(_place_of)
             self._last = lines
         if self._report:
-            print(render.table(lines, notes))  # noqa: T201 - it speaks, as `measure` does
+            print(render.table(lines, notes))
             return
         for note in notes:
             tell(note)
