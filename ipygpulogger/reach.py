@@ -61,15 +61,17 @@ def walk(
 def nothing_collected() -> Iterator[None]:
     """Collecting runs finalizers and callbacks, which are the user's, and lets ids be used again.
 
-    It would also free what a cell left behind, before anybody could tell of it.
+    It would also free what a cell left behind, before anybody could tell of it. The switch itself is not
+    touched: another thread may turn the collector off meanwhile, and shall find it so.
     """
-    was_on = gc.isenabled()
-    gc.disable()
+    was = gc.get_threshold()
+    ours = (0, *was[1:])
+    gc.set_threshold(*ours)
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        if gc.get_threshold() == ours:
+            gc.set_threshold(*was)
 
 
 def holding_of(value: Any, holdings: Holdings) -> Holding | None:

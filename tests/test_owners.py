@@ -313,6 +313,26 @@ def test_many_huge_lists_starve_nobody(monkeypatch):
     assert {f"huge{n}" for n in range(8)} == found.cut_short
 
 
+def test_the_collector_stays_as_others_set_it():
+    """Another thread turns it off, or sets it, under our hands: that stands; else all is as before."""
+    before = gc.get_threshold()
+    held({"a": [Array(1)]})
+    assert (gc.isenabled(), gc.get_threshold()) == (True, before)
+    try:
+        for meanwhile in (gc.disable, lambda: gc.set_threshold(500, 7, 5)):
+
+            def changing(value, meanwhile=meanwhile):
+                if type(value) is Array:
+                    meanwhile()  # stands for the other thread
+
+            walk([Root("a", "variable", [Array(1)])], [changing])
+        assert not gc.isenabled()
+        assert gc.get_threshold()[0] == 500
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
+
+
 def test_a_container_that_changes_meanwhile():
     """Another thread adds to a large dict under our hands: no error, the others are counted."""
     large = dict.fromkeys(range(referents._LONG + 1))
