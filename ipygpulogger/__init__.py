@@ -24,7 +24,10 @@ holdings        who holds what on a device
 machine         every source of the process, and the owners of their peaks
 devicewatch     one device in one scope, and the arithmetic of it
 scope           open, close, usage: every measurement is a scope
-tracing         what Python tells of the lines that run: sys.monitoring, or settrace
+dispatcher      who listens to the lines that run, and what each is told
+monitoring      sys.monitoring tells of them, from Python 3.12 on
+settrace        sys.settrace does, before
+tracing         the one of the two that this Python has
 rows            the memory of lines: one look at each boundary, folded into the lines open then
 visits          which line each frame is at; which lines are too many to be measured
 lines           the same as a scope, per line

@@ -40,6 +40,9 @@ ORDER = [
     "machine",
     "devicewatch",
     "scope",
+    "dispatcher",
+    "monitoring",
+    "settrace",
     "tracing",
     "rows",
     "visits",
@@ -93,7 +96,15 @@ ORDER = [
     "cli",
     "",
 ]
-SPEAKERS = {"logger", "trace", "linetrace", "epochs", "experiments", "magics", "cli"}  # the rooms that print or display
+SPEAKERS = {
+    "logger",
+    "trace",
+    "linetrace",
+    "epochs",
+    "experiments",
+    "magics",
+    "cli",
+}  # the rooms that print or display
 STANDARD = set(sys.stdlib_module_names)
 OUTSIDE = {  # what else a room may import at its top
     "sources.process": {"psutil"},

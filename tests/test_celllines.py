@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ipygpulogger import IPyGPULogger, scope, tracing
+from ipygpulogger import IPyGPULogger, dispatcher, monitoring, scope, settrace
 from ipygpulogger import shell as events
 from ipygpulogger.celllines import CellLines
 from ipygpulogger.machine import Machine
@@ -264,7 +264,8 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
 
     for module in (scope, events):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(tracing, "_clock", clock.perf_counter)
+    for module in (dispatcher, monitoring, settrace):
+        monkeypatch.setattr(module, "clock", clock.perf_counter)
     monkeypatch.setattr(Machine, "settle", slow)
     shell.user_ns.update(clock=clock, shell=shell)
     run(
