@@ -178,3 +178,44 @@ def test_out_of_memory(kernel):
     assert "failed: OutOfMemoryError" in ran.stdout
     assert rows(ran)["GPU"][:3] == (200, 0, 700)
     assert rows(kernel.run("del x"))["GPU"][:3] == (-200, 0, 500)
+
+
+def test_lines_on_two_devices(kernel):
+    """Each line's own device memory, exact to the byte, with a function of an earlier cell and a first use within."""
+    kernel.run("%load_ext ipygpulogger")
+    kernel.run("%gpulog start report=text preload=False")
+    kernel.run(
+        "import torch\ndef step(size_mb):\n    "
+        + transient(200)
+        + "\n    "
+        + keep("y", 30, 1)
+        + "\n    return y"
+    )
+    ran = kernel.run("%%gpulog --lines\n" + keep("x", 64) + "\ny = step(1)\ndel x")
+    lines = "[[l.lineno, l.place, [(g.index, g.consumed_bytes, g.peaked_bytes) for g in l.gpus]]"
+    found = {
+        tuple(at): gpus for *at, gpus in eval(value_of(kernel.run(lines + " for l in il.record.lines]")))
+    }
+    assert found == {
+        (2, ""): [(0, 64 * MB, 0)],
+        (3, ""): [(0, 0, 200 * MB), (1, 30 * MB, 0)],
+        (4, ""): [(0, -64 * MB, 0)],
+        (3, "In [3]"): [(0, 0, 200 * MB)],
+        (4, "In [3]"): [(1, 30 * MB, 0)],
+        (5, "In [3]"): [],
+    }
+    assert "GPU0 MB" in ran.stdout
+    assert "GPU1 MB" in ran.stdout
+    assert "heaviest line 3 of In [3]" in ran.stdout
+
+
+def test_who_grew_on_which_device(kernel):
+    """Below the report stands each name that grew, with its device; freed, it is no holder any more."""
+    kernel.run(START.format(options=""))
+    kernel.run("import torch; torch.ones(1, device='cuda:0'), torch.ones(1, device='cuda:1')")
+    ran = kernel.run(keep("x", 100) + "; both = [x[5:], 0]\n" + keep("both[1]", 60, 1))
+    assert "grew: x 100 MB (cuda:0) (also both), both 60 MB (cuda:1)" in ran.stdout
+    grown = kernel.run("[(o.name, o.device, o.size_bytes >> 20, o.shared) for o in il.record.owners]")
+    assert value_of(grown) == "[('x', 'cuda:0', 100, ('both',)), ('both', 'cuda:1', 60, ())]"
+    assert kernel.run("del x; both.clear()").status == "ok"
+    assert "both" not in value_of(kernel.run("il.owners()"))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..records import LineUsage, Usage
 
 _WIDTH = 72  # characters of a source line
+_LEFT = 'style="text-align:left"'  # front ends set figures to the right, and all else with them
 _UNKNOWN = "n/a"
 _AT_LEAST = "+: at least so much."
 _PARTLY = "*: of a part of its hits; n/a where those moved nothing."
@@ -68,17 +69,19 @@ def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     names = "".join(f'<th scope="colgroup" colspan="2">{escape(name)} MB</th>' for name in _names(devices))
     columns = "".join(
         f'<th scope="col">{name}</th>'
-        for name in ("Line", "Hits", "Time s", *(["consumed", "peaked"] * len(devices)), "Source")
+        for name in ("Line", "Hits", "Time s", *(["consumed", "peaked"] * len(devices)))
     )
+    columns += f'<th scope="col" {_LEFT}>Source</th>'
     body = ""
     for place, rows in groups:
         if place:
-            body += f'<tr><th scope="rowgroup" colspan="{4 + 2 * len(devices)}">{escape(place)}</th></tr>'
+            width = 4 + 2 * len(devices)
+            body += f'<tr><th scope="rowgroup" colspan="{width}" {_LEFT}>{escape(place)}</th></tr>'
         for row in rows:
             figures = "".join(f"<td>{escape(figure)}</td>" for figure in row.figures)
             code = f"<code>{escape(row.source).replace('  ', '&nbsp; ')}</code>"
             source = f"<b>{code}</b>" if row.heaviest else code
-            body += f'<tr>{figures}<td style="text-align:left">{source}</td></tr>'
+            body += f"<tr>{figures}<td {_LEFT}>{source}</td></tr>"
     shown = [row.figures for _, rows in groups for row in rows]
     below = "".join(f"<p>{escape(said)}</p>" for said in _below(shown, notes))
     return (
