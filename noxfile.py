@@ -66,7 +66,7 @@ def how(session):
 
 def install(session, *what):
     """Install; what is imported is compiled when it is, once, and the rest never."""
-    session.env |= COMPILED_ONCE
+    session.env.update(COMPILED_ONCE)
     session.install("--no-compile", *what)
 
 
