@@ -39,7 +39,7 @@ def test_an_array_and_its_views():
 def test_where_a_text_lies_is_not_known():
     """Of a class derived from str the text lies apart from the object: nobody's memory is within that."""
     word = type("Word", (str,), {})("x" * 4 * MB)
-    beside = np.frombuffer((ctypes.c_char * MB).from_address(id(word) + MB), np.uint8)  # never read
+    beside = np.frombuffer((ctypes.c_char * MB).from_address(id(word) + 64), np.uint8)  # never read
     sizes = {
         name: (round(size_bytes / MB), shared)
         for name, (size_bytes, shared) in held(beside=beside, word=word).items()
