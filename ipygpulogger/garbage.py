@@ -114,9 +114,7 @@ class _Graph:
         if len(referrers) > _MANY:
             return None
         before = len(self.nodes)
-        running = (
-            _frames_here()
-        )  # up to 3.10 they are found, and ours refer to each other only while they run
+        running = _frames_here()  # found up to 3.10, and ours refer to each other only while they run
         for one in referrers:
             if one is targets or one is self.nodes or id(one) in namespaces or id(one) in running:
                 continue  # a reference that stays unexplained is one from somebody alive
