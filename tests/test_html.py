@@ -262,6 +262,15 @@ def test_who_grew_is_said_in_both():
             "grew: " + ", ".join(f"n{i} 2 MB" for i in range(8)) + ", 3 more 6 MB",
         ),
         (
+            {
+                "owners": (
+                    *(Owner(f"n{i}", 2 * MB, "cpu", "variable") for i in range(9)),
+                    Owner("24 smaller names", 20 * MB, "cpu", "other"),
+                )
+            },
+            "grew: " + ", ".join(f"n{i} 2 MB" for i in range(8)) + ", 25 more 22 MB",
+        ),
+        (
             {"owners": (Owner("a\x1b[2J\n", 2 * MB, "cpu", "variable", tuple("bcdef")),)},
             "grew: a?[2J? 2 MB (also b, c, d, 2 more)",
         ),

@@ -178,8 +178,9 @@ def grew(measurement: Measurement) -> str:
     unexplained = dict(measurement.unexplained)
     named = [_grew(owner) for owner in owners[:_NAMED]]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
-        more = [owner.size_bytes for owner in owners[_NAMED:] if owner.device == device]
-        named.append(f"{len(more)} more {_sized(sum(more), device)}")
+        more = [owner for owner in owners[_NAMED:] if owner.device == device]
+        size_bytes = sum(owner.size_bytes for owner in more)
+        named.append(f"{sum(map(_count, more))} more {_sized(size_bytes, device)}")
     rest = [
         f"{_sized(size_bytes, device)} unexplained"
         for device, size_bytes in unexplained.items()
@@ -192,6 +193,13 @@ def grew(measurement: Measurement) -> str:
     ]
     says = "; ".join([*([", ".join(named)] if named else []), *rest, *old])
     return f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}" if says else ""
+
+
+def _count(owner: Owner) -> int:
+    """How many names it stands for: the record has the smallest of many as one, "24 smaller names"."""
+    count, _, rest = owner.name.partition(" ")
+    many = owner.kind == "other" and rest == "smaller names" and count.isdecimal()
+    return int(count) if many else 1
 
 
 def _grew(owner: Owner) -> str:
