@@ -236,7 +236,8 @@ class Code:
                 continue
             whose = f"line {group.first + offset}" if group.header else "the lines that run them"
             which = _which(lines, place)
-            yield f"{which} ran over {MEASURED:,} times: from there on their memory is added up in {whose}"
+            its = "its" if len(lines) == 1 else "their"
+            yield f"{which} ran over {MEASURED:,} times: from there on {its} memory is added up in {whose}"
 
 
 def _which(lines: Sequence[int], place: str) -> str:
