@@ -47,6 +47,23 @@ def test_where_a_text_lies_is_not_known():
     assert sizes == {"beside": (1, ()), "word": (4, ())}
 
 
+class Kept(bytearray):
+    __slots__ = ("more",)
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [bytearray(b"x" * 4 * MB), Kept(b"x" * 4 * MB), array.array("b", [0]) * (4 * MB)],
+    ids=["bytearray", "subclass", "array"],
+)
+def test_what_lies_right_behind_a_buffer_is_another_s(buffer):
+    """Memory begins 16 bytes behind a buffer, as malloc places neighbours: it is not within that buffer."""
+    behind = np.frombuffer(buffer, np.uint8).ctypes.data + 4 * MB + 16
+    beside = np.frombuffer((ctypes.c_char * MB).from_address(behind), np.uint8)  # never read
+    found = held(buffer=buffer, beside=beside)
+    assert {name: shared for name, (_, shared) in found.items()} == {"buffer": (), "beside": ()}
+
+
 def test_a_view_alone_holds_it_all():
     """Ten bytes of a megabyte keep the megabyte."""
     assert held(few=np.ones(MB, np.uint8)[5:15]) == {"few": (MB, ())}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DEVICE = "cpu"
 _SMALL = 1 << 10  # bytes: what is smaller is not worth its row
 _bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
+_basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes, int  # their memory is the object itself
 
@@ -104,7 +105,8 @@ def _inside(base: Any, value: Any) -> Holding | None:
 
 
 def _buffer(base: Any, value: Any) -> Holding | None:
-    size_bytes = base.__sizeof__(value)
+    # Without the object, which lies elsewhere: what malloc places right behind the buffer is another's.
+    size_bytes = base.__sizeof__(value) - _basic_size_of(type(value))
     if size_bytes < _SMALL:
         return None
     address = _address(value)
