@@ -64,6 +64,17 @@ def test_what_lies_right_behind_a_buffer_is_another_s(buffer):
     assert {name: shared for name, (_, shared) in found.items()} == {"buffer": (), "beside": ()}
 
 
+def test_a_bytearray_cut_at_its_front():
+    """What is left of it counts, its views are within that, and what lies behind is another's."""
+    buffer = bytearray(b"x" * 4 * MB)
+    behind = np.frombuffer(buffer, np.uint8).ctypes.data + 4 * MB + 16
+    beside = np.frombuffer((ctypes.c_char * MB).from_address(behind), np.uint8)  # never read
+    del buffer[:MB]
+    view = np.frombuffer(buffer, np.uint8)[100:]
+    found = held(buffer=buffer, beside=beside, view=view)
+    assert found == {"buffer": (3 * MB, ("view",)), "beside": (MB, ())}
+
+
 def test_a_view_alone_holds_it_all():
     """Ten bytes of a megabyte keep the megabyte."""
     assert held(few=np.ones(MB, np.uint8)[5:15]) == {"few": (MB, ())}

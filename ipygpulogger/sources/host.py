@@ -109,7 +109,9 @@ def _buffer(base: Any, value: Any) -> Holding | None:
     size_bytes = base.__sizeof__(value) - _basic_size_of(type(value))
     if size_bytes < _SMALL:
         return None
-    address = _address(value)
+    address, seen_bytes = _look(value)
+    if base is bytearray and seen_bytes + 1 < size_bytes:
+        size_bytes = seen_bytes  # nobody tells how much of the rest lies before it, and where all of it ends
     return Holding((DEVICE, address) if address else ("buffer", id(value)), size_bytes, DEVICE)
 
 
@@ -123,22 +125,22 @@ def _mapping(base: Any, value: Any) -> Holding | None:
         base.size(value)
     except OSError:  # there is no file
         size_bytes = base.__len__(value)
-        return Holding((DEVICE, _address(value) or id(value)), size_bytes, DEVICE, mapped=True)
+        return Holding((DEVICE, _look(value)[0] or id(value)), size_bytes, DEVICE, mapped=True)
     except ValueError:  # it is closed
         pass
     return None
 
 
-def _address(value: Any) -> int | None:
-    """Where an object's buffer begins."""
+def _look(value: Any) -> tuple[int | None, int]:
+    """Where an object's buffer begins, and how much of it is in use."""
     view = _Py_buffer()
     try:
         ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), ctypes.byref(view), 0)
     except BufferError:
-        return None
-    address: int | None = view.buf
+        return None, 0
+    address, seen_bytes = view.buf, view.len
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
-    return address
+    return address, seen_bytes
 
 
 class _Py_buffer(ctypes.Structure):  # noqa: N801 - as the C API calls it
