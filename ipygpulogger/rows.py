@@ -42,6 +42,7 @@ class _Sum:
     __slots__ = (
         "before_bytes",
         "consumed_bytes",
+        "earlier",
         "first_bytes",
         "hi",
         "highest_bytes",
@@ -56,6 +57,7 @@ class _Sum:
         self.consumed_bytes = self.peaked_lo = 0
         self.peaked_hi: float = 0  # infinite where nothing bounds it
         self.lowest_bytes = self.highest_bytes = first_bytes
+        self.earlier: tuple[int, int, float] = 0, 0, 0  # consumed and peaked before the last visit
         self.begin(first_bytes)
 
     def begin(self, now_bytes: int) -> None:
@@ -65,10 +67,16 @@ class _Sum:
 
     def end(self, now_bytes: int) -> None:
         ends_bytes = max(self.before_bytes, now_bytes)
+        self.earlier = self.consumed_bytes, self.peaked_lo, self.peaked_hi
         self.consumed_bytes += now_bytes - self.before_bytes
         self.highest_bytes = max(self.highest_bytes, self.lo)
         self.peaked_lo = max(self.peaked_lo, self.lo - ends_bytes)
         self.peaked_hi = max(self.peaked_hi, self.hi - ends_bytes)
+
+    def go_on(self, now_bytes: int) -> None:
+        """The last visit was not over."""
+        self.consumed_bytes, self.peaked_lo, self.peaked_hi = self.earlier
+        self.lo, self.hi = max(self.lo, now_bytes), max(self.hi, now_bytes)
 
     def usage(self, precision_bytes: int, *, complete: bool) -> Usage:
         after_bytes = self.first_bytes + self.consumed_bytes
@@ -136,6 +144,7 @@ class Gauges:
         self._gauges: list[_Gauge] = []
         self._late: deque[_Gauge] = deque()
         self._open: set[Row] = set()
+        self._ended: Row | None = None  # that closed last, while none began since
 
     def start(self) -> None:
         """Begin to measure.
@@ -167,8 +176,18 @@ class Gauges:
                 self._lost(str(reason))
         self._machine.leave(self)
 
-    def hold(self, visit: Holder, row: Row | None) -> None:
-        """A boundary: from here on what this visit uses is that line's, even if it was before."""
+    def ended_last(self, row: Row) -> bool:
+        """Whether this line ended, and no other began since."""
+        return self._ended is row
+
+    def hold(self, visit: Holder, row: Row | None, *, goes_on: bool = False) -> None:
+        """A boundary: from here on what this visit uses is that line's, even if it was before.
+
+        Args:
+            visit: Whose memory it is.
+            row: The line; None for none.
+            goes_on: The line, which ended last, was not over.
+        """
         with self._lock:
             self._lap()
             held, visit.held = visit.held, row
@@ -180,7 +199,7 @@ class Gauges:
                 row.boundaries += 1
                 row.holders += 1
                 if row.holders == 1:
-                    self._begin(row)
+                    self._begin(row, goes_on=goes_on)
 
     def repair(self, visits: Iterable[Holder]) -> None:
         """A boundary was cut short: count again who holds what, and call it unsure.
@@ -206,14 +225,16 @@ class Gauges:
                 row.holders, row.complete = 0, False
             self._open.clear()
 
-    def _begin(self, row: Row) -> None:
+    def _begin(self, row: Row, *, goes_on: bool = False) -> None:
         self._open.add(row)
+        self._ended = None
         for gauge, one in zip(self._gauges, row.sums, strict=False):
-            one.begin(gauge.current_bytes)
+            (one.go_on if goes_on else one.begin)(gauge.current_bytes)
         row.sums += [_Sum(gauge.current_bytes) for gauge in self._gauges[len(row.sums) :]]
 
     def _close(self, row: Row) -> None:
         self._open.discard(row)
+        self._ended = row
         for gauge, one in zip(self._gauges, row.sums, strict=False):
             one.end(gauge.current_bytes)
 

@@ -93,9 +93,11 @@ class Code:
         visit, offset = self.visits.get(id(frame)), frame.f_lasti
         if visit is not None and visit.row is row and offset > visit.offset:
             return False
-        # Of an expression with a frame of its own, on the line that runs it, nobody sees a hit.
+        # Of an expression with a frame of its own, on the line that runs it, nobody sees a hit; nor of a
+        # cell's next statement on the same line, which IPython runs as code of its own.
+        goes_on = not self._function and visit is None and self._gauges.ended_last(row)
         # It is counted before anything is called: that may fail where the user's stack is full.
-        row.hits += not (self._inline and row.running)
+        row.hits += not (goes_on or (self._inline and row.running))
         if visit is None or visit.suspended:  # suspended, and not resumed: another frame that has its id
             visit = self.visits[id(frame)] = Visit()
         visit.offset, old = offset, visit.row
@@ -107,7 +109,7 @@ class Code:
         group.beginnings += 1
         if group.measures or row.boundaries < RARE:
             self._count(group)
-            self._gauges.hold(visit, row)
+            self._gauges.hold(visit, row, goes_on=goes_on)
             return False
         if row is not group.header and not (self._inline and row.holders > (visit.held is row)):
             row.complete = False  # but within its own line, which is measured as a whole, nothing is missed
@@ -237,7 +239,10 @@ class Code:
             whose = f"line {group.first + offset}" if group.header else "the lines that run them"
             which = _which(lines, place)
             its = "its" if len(lines) == 1 else "their"
-            yield f"{which} ran over {MEASURED:,} times: from there on {its} memory is added up in {whose}"
+            yield (
+                f"{which}: measured until {MEASURED:,} lines had run there, from then on {its} memory is"
+                f" added up in {whose}"
+            )
 
 
 def _which(lines: Sequence[int], place: str) -> str:

@@ -231,8 +231,8 @@ def test_lines_of_a_loop_too_long_to_measure(shell, il):
     """200,000 iterations: a note with the user's line numbers stands in the record, all hits are counted."""
     run(shell, "\n\nfor i in range(200_000):\n    i + 1")
     assert [(number, hits) for _, number, _, hits in lines(il)] == [(3, 200_001), (4, 200_000)]
-    (note,) = [note for note in il.record.notes if "times" in note]
-    assert note.startswith("line 4 ")
+    (note,) = [note for note in il.record.notes if "added up" in note]
+    assert note.startswith("line 4:")
     assert "added up in line 3" in note
 
 
@@ -242,6 +242,15 @@ def test_the_cells_time_is_without_the_cost_of_tracing(shell, il, monkeypatch):
     inner, outer = il.history[-2:]
     assert 0 <= inner.time_s <= outer.time_s
     assert sum(line.time_s for line in outer.lines if not line.place) <= outer.time_s * 1.5 + 0.05
+
+
+def test_statements_on_one_line_are_one_line(shell, il):
+    """What one statement needed and the next one freed was needed by the line for a moment; it began once."""
+    run(shell, "t = b'x' * (100 << 20); del t\na = b'x' * (40 << 20); b = b'x' * (50 << 20)\nc = 1; c = 2")
+    freed, kept, _ = il.record.lines
+    assert [line.hits for line in il.record.lines] == [1, 1, 1]
+    assert (freed.gen.consumed_bytes / MB, freed.gen.peaked_bytes / MB) == (about(0), about(100))
+    assert (kept.gen.consumed_bytes / MB, kept.gen.peaked_bytes / MB) == (about(90), about(0))
 
 
 def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkeypatch):

@@ -438,13 +438,15 @@ after = Block(5)
     assert cell.used("after") == about(5, 0)
     assert [usage.complete for usage in cell.usages] == [True, True, False, False, True, True]
     (note,) = cell.lines.notes
-    assert note == "lines 3-4 ran over 1,000 times: from there on their memory is added up in line 2"
+    assert note == (
+        "lines 3-4: measured until 1,000 lines had run there, from then on their memory is added up in line 2"
+    )
 
 
 def test_one_hot_line_is_told_of_in_the_singular():
     """A note says "its memory" of one line."""
     cell = Cell("for i in range(2_000):\n    pass\n").run()
-    said = "line 2 ran over 1,000 times: from there on its memory is added up in line 1"
+    said = "line 2: measured until 1,000 lines had run there, from then on its memory is added up in line 1"
     assert cell.lines.notes == (said,)
 
 
@@ -507,7 +509,7 @@ def test_a_hot_expression_within_its_own_line_misses_nothing():
     complete = {usage.lineno: usage.complete for usage in cell.usages}
     assert complete == {1: True, 2: True, 3: True, 4: False, 5: True, 6: True}
     (note,) = cell.lines.notes
-    assert note.startswith("line 4 ran over 1,000 times")
+    assert note.startswith("line 4: measured until 1,000 lines had run there")
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no sys.monitoring")
@@ -539,7 +541,7 @@ def test_an_id_freed_by_somebody_else_is_not_ours_any_more(taken):
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.settrace is one for all")
 def test_a_line_cut_off_is_not_said_to_be_hot():
-    """Where tracing was ended, the note says that, and not that the open line ran over 1,000 times."""
+    """Where tracing was ended, the note says that, and not that the open line ran too often."""
     cell = Cell("import sys\nsys.settrace(None)\nkept = Block(32)\n").run()
     (note,) = cell.lines.notes
     assert note.startswith("tracing was ended")
