@@ -94,10 +94,10 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
         """What each line used in the last call, those of functions within the function too.
 
         Raises:
-            RuntimeError: No call has ended yet.
+            AttributeError: No call has ended yet.
         """
         if self._last is None:
-            raise RuntimeError(
+            raise AttributeError(  # so that `hasattr` and whoever looks through all attributes can ask
                 f"no line of {self.__name__} is measured yet: it was not called, or its call has not ended"
             )
         return self._last
