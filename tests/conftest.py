@@ -163,6 +163,6 @@ def kernel_env(gpu):
 @pytest.fixture(scope="module")
 def machine_env():
     """The same for a kernel that the tests of a file share."""
-    if GPU is None:
+    if GPU is None:  # outside the lanes that simulate one; in those, nox refuses to begin
         pytest.skip(f"no simulated GPU: {WHY_NOT}")
     return {**os.environ, **simgpu.environment(GPU)}

@@ -11,7 +11,7 @@ from ipygpulogger import tracing
 from ipygpulogger.lines import Lines
 
 MONITORING = sys.version_info >= (3, 12)
-monitoring = pytest.mark.skipif(not MONITORING, reason="Python 3.12 has it")
+monitoring = pytest.mark.skipif(not MONITORING, reason="sys.monitoring came with Python 3.12")
 tracing_alone = pytest.mark.skipif(MONITORING, reason="before Python 3.12")
 
 PROGRAM = """\
@@ -291,8 +291,8 @@ def test_coverage_keeps_working(core, tmp_path):
     import subprocess
 
     pytest.importorskip("coverage")
-    if core == "sysmon" and not MONITORING:
-        pytest.skip("Python 3.12 has it")
+    if core == "sysmon" and not MONITORING:  # coverage refuses it there; the lane `monitoring` runs it
+        pytest.skip("sys.monitoring came with Python 3.12")
     (tmp_path / "prog.py").write_text(
         "def f(n):\n    if n > 5:\n        return 0\n    return n\nfor i in range(3):\n    f(i)\n"
     )
