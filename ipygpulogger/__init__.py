@@ -13,6 +13,7 @@ budget          how much memory a cell may use
 timeline        the course of one number over a scope, kept small
 wrappers        functions of ours in the place of another library's, and theirs back again
 signals         what a signal handler raised, told apart from what failed
+output          words of ours on the user's streams
 calls           a context around every call of a function; whether a call still runs
 watcher         a process that watches resident memory where no kernel counter does
 driver          what the CUDA driver tells of a device without a context being made

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
 from .calls import Call
 from .machine import machine
+from .output import say
 from .records import Measurement
 from .scope import Scope, tell
 from .units import MB, truncated_mb
@@ -193,7 +194,7 @@ class WatchedEpochs(Generic[T]):
                     continue
                 self.history.append(record)
                 if self._report:
-                    print("" if rows else f"{_HEADER}\n", _row(name, record), sep="")
+                    say(("" if rows else f"{_HEADER}\n") + _row(name, record))
                     rows += 1
         finally:
             scope.drop()

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .logger import IPyGPULogger, _shell
 from .machine import machine
+from .output import say
 from .records import DRIVER, Measurement
 from .render import experiments as render
 from .scope import Scope
@@ -178,7 +179,7 @@ class CellLogger(IPyGPULogger):
 
     def _show(self, record: CellRecord, _: Cell) -> None:
         if self.report != "none":
-            print(render.cell(record, _device_of(record, self._device), compact=self.compact))
+            self._print(render.cell(record, _device_of(record, self._device), compact=self.compact))
 
     def _say_if_no_gpu(self) -> None:
         """The experiment's banner has said it."""
@@ -274,7 +275,7 @@ class IPyExperimentsCPU:
                     self.finish()
             except Exception as error:
                 says = f"{type(error).__name__}: {error}"
-                print(f"ipygpulogger could not finish an experiment: {says}", file=sys.stderr)
+                say(f"ipygpulogger could not finish an experiment: {says}", aside=True)
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise TypeError("an experiment ends once, so it cannot be copied or pickled; its data can")

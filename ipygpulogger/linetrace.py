@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from . import tracing
 from .calls import around_calls
 from .lines import Lines
+from .output import say
 from .render import lines as render
 from .scope import tell
 
@@ -136,7 +137,8 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             lines, notes = together.lines.result(_place_of), together.lines.notes_of(_place_of)
             self._last = lines
         if self._report:
-            print(render.table(lines, notes))
+            if reason := say(render.table(lines, notes)):
+                tell(f"the lines of {self.__name__} are measured, and cannot be written: {reason}")
             return
         for note in notes:
             tell(note)

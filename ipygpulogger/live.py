@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .render import html, text
 from .sampler import Sampler
+from .signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -240,8 +241,9 @@ class Line:
         """Wiped out already."""
 
     def _put(self, words: str) -> None:
-        self._write(f"\x1b7{words}\x1b8")  # the cursor goes back to where the cell left it
-        self._flush()
+        with suppress(OSError, ValueError):  # the terminal is gone
+            self._write(f"\x1b7{words}\x1b8")  # the cursor goes back to where the cell left it
+            self._flush()
 
     def _hears(self, *_: object, **__: object) -> None:
         """Something may move the cursor now; in a child that was forked the lock may be taken."""
@@ -341,5 +343,7 @@ def place_for(shell: Any, report: str) -> Place | None:
     try:
         can_rewrite = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         return Line(shell) if can_rewrite else None
-    except (AttributeError, TypeError, ValueError):  # no stream, a closed one, one that cannot be watched
+    except Exception as error:  # no stream, a closed or broken one, one that cannot be watched
+        if is_from_a_handler(error):
+            raise
         return None

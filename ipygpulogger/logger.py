@@ -19,6 +19,7 @@ from .history import History
 from .live import Live, place_for
 from .log import Log
 from .machine import machine
+from .output import say, why
 from .records import MIME, CellRecord, Data
 from .render import html, text
 from .render import lines as lines_table
@@ -26,6 +27,7 @@ from .request import Request, request_of
 from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
+from .signals import is_from_a_handler
 from .tracing import spent
 from .units import rounded_mb, truncated_mb
 
@@ -434,33 +436,46 @@ class IPyGPULogger(Configurable):
             return
         plain = text.report(record, compact=self.compact, course=html.course)
         if self.report == "text":
-            print(plain)
+            self._print(plain)
         else:
-            from IPython.display import display
-
             bundle = {"text/plain": plain, "text/html": html.report(record), MIME: compact(record)}
             if not self._live.settle(cell, bundle):
-                display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
+                self._display(bundle)
 
     def _show_lines(self, lines: Sequence[LineUsage]) -> None:
         """The whole table; its notes stand in the report."""
         if self.report == "text":
-            print(lines_table.table(lines))
+            self._print(lines_table.table(lines))
         elif self.report == "rich":
-            from IPython.display import display
+            self._display({"text/plain": lines_table.table(lines), "text/html": lines_table.html(lines)})
 
-            bundle = {"text/plain": lines_table.table(lines), "text/html": lines_table.html(lines)}
+    def _print(self, report: str) -> None:
+        if reason := say(report):
+            self._cannot_show(reason)
+
+    def _display(self, bundle: dict[str, Any]) -> None:
+        from IPython.display import display
+
+        try:
             display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
+        except Exception as error:
+            if is_from_a_handler(error):
+                raise
+            self._cannot_show(why(error))
+
+    def _cannot_show(self, reason: str) -> None:
+        """The record is kept all the same."""
+        self._say_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
 
     def _say_if_no_gpu(self) -> None:
         if self.report != "none" and not machine().nvml.devices() and machine().current_gpu() is None:
             reason = machine().nvml.diagnose().says
-            print(f"No GPU here ({reason}): general RAM only.")
+            say(f"No GPU here ({reason}): general RAM only.")
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
-            print(sentence, file=sys.stderr)
+            say(sentence, aside=True)
 
 
 def _ours_s(cell: Cell) -> float:

@@ -379,7 +379,7 @@ def tell(sentence: str) -> None:
     """Warn of what is not measured, or not for sure; where warnings are errors, nothing is said."""
     try:
         warnings.warn(sentence, RuntimeWarning, stacklevel=3)
-    except RuntimeWarning:
+    except (RuntimeWarning, OSError, ValueError):  # the latter two of a stream that cannot be written
         pass
 
 

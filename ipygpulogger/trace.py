@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from .calls import around_calls
 from .machine import machine
+from .output import say
 from .records import DeviceUsage, Measurement, RamUsage
 from .render import text
 from .scope import Scope, tell
@@ -95,8 +96,8 @@ class Measure:
     def finished(self, measurement: Measurement) -> None:
         """A block or call has ended."""
         self._last = measurement
-        if self._report:
-            print(text.report(measurement))
+        if self._report and (reason := say(text.report(measurement))):
+            tell(f"{measurement.label} is measured, and its report cannot be written: {reason}")
 
     @property
     def last(self) -> Measurement:
@@ -235,8 +236,10 @@ class GPUMemTrace:
         Args:
             subctx: Where in the context this is.
         """
-        if not self._silent:
-            print(self._line(": ".join(filter(None, (self.ctx, subctx)))))
+        if self._silent:
+            return
+        if reason := say(self._line(": ".join(filter(None, (self.ctx, subctx))))):
+            tell(f"the figures of {self.ctx or 'GPU memory'} cannot be written: {reason}")
 
     def report_n_reset(self, subctx: str | None = None) -> None:
         """Print the figures, then count from here."""

@@ -22,6 +22,7 @@ ORDER = [
     "timeline",
     "wrappers",
     "signals",
+    "output",
     "calls",
     "watcher",
     "driver",
@@ -97,6 +98,7 @@ ORDER = [
     "",
 ]
 SPEAKERS = {
+    "output",
     "logger",
     "trace",
     "linetrace",
