@@ -11,23 +11,28 @@ if TYPE_CHECKING:
 
     from .records import Measurement, Usage
 
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_NUMBER = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
+_SIZE = re.compile(_NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)", re.ASCII | re.IGNORECASE)
+_UNITLESS = re.compile(_NUMBER, re.ASCII)
+_POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse(text: str) -> int:
-    """A size in bytes: "10GB", "8 GB", "512MB", "1.5GiB", "4g", or plain bytes.
+    """A size in bytes: "10GB", "8 GB", "512MB", "1.5GiB", "4g", "4096B".
 
     A GB is ``2**30`` bytes and a MB ``2**20``, as everywhere in this project and as the driver counts;
-    GiB means the same. A part of a byte is dropped.
+    GiB means the same. A part of a byte is dropped. A number without a unit is refused: who writes 10 means
+    10 GB or 10 MB, and hardly 10 bytes.
 
     Raises:
-        ValueError: The text is no size, or less than a byte.
+        ValueError: The text is no size, has no unit, or is less than a byte.
     """
-    match = _SIZE.fullmatch(text.strip())
-    size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2].lower()]) if match else 0
+    text = text.strip()
+    match = _SIZE.fullmatch(text)
+    size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2] and match[2].lower()]) if match else 0
     if not size_bytes:
-        raise ValueError(f"{text!r} is no size of memory: write it like 10GB, 512MB or 1000000 (bytes)")
+        fault = "has no unit" if _UNITLESS.fullmatch(text) else "is no size of memory"
+        raise ValueError(f"{text!r} {fault}: write a size such as 10GB, 512MB or 4096B")
     return size_bytes
 
 

@@ -117,6 +117,8 @@ class CellLogger(IPyGPULogger):
             this before each cell; 0 for not. cuDNN is made deterministic until `stop`.
     """
 
+    set_seed = 0
+
     def __init__(
         self, device: int | None = None, *, compact: bool = False, gc_collect: bool = True, set_seed: int = 0
     ) -> None:

@@ -123,7 +123,7 @@ class IPyGPULogger(Configurable):
         traits = cls.class_traits(config=True)
         for name, value in options.items():
             if name not in traits:
-                raise TypeError(f"IPyGPULogger has no option {name!r}; it has {', '.join(sorted(traits))}")
+                raise cls._unknown(name)
             trait = traits[name]
             if name == "budget":
                 if isinstance(value, str):
@@ -141,6 +141,25 @@ class IPyGPULogger(Configurable):
             valid: tuple[Any, ...] = tuple(trait.values or ()) if isinstance(trait, Enum) else (True, False)
             if value not in valid or (isinstance(trait, Bool) and not isinstance(value, bool)):
                 raise ValueError(f"{name} takes {' or '.join(map(repr, valid))}, not {value!r}")
+
+    @classmethod
+    def _unknown(cls, name: str) -> TypeError:
+        """The refusal of an option that does not exist, with the nearest that does."""
+        from difflib import get_close_matches
+
+        known = sorted(cls.class_traits(config=True))
+        near = "".join(f" (did you mean {one!r}?)" for one in get_close_matches(name, known, 1))
+        return TypeError(f"{cls.__name__} has no option {name!r}{near}; it has {', '.join(known)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an option; an attribute that no class declares is a mistyped one, and refused.
+
+        Raises:
+            TypeError: There is no such option.
+        """
+        if not name.startswith("_") and not hasattr(type(self), name):
+            raise self._unknown(name)
+        super().__setattr__(name, value)
 
     @validate("budget", "metrics")
     def _check_value(self, proposal: Any) -> Any:

@@ -525,6 +525,8 @@ def test_parameters_nobody_expects(notebook):
         (["-f", "missing.yaml"], "missing.yaml cannot be read"),
         (["--max-gpu", "lots"], "'lots' is no size of memory"),
         (["--max-ram", "-1GB"], "--max-ram"),
+        (["--max-ram", "10"], "argument --max-ram: '10' has no unit: write a size such as 10GB"),
+        (["--max-gpu", "1.5"], "argument --max-gpu: '1.5' has no unit: write a size such as 10GB"),
         (["--timeout", "soon"], "'soon' is no number of seconds"),
         (["--timeout", "0"], "'0' is no number of seconds"),
         (["--timeout", "nan"], "'nan' is no number of seconds"),
@@ -863,6 +865,14 @@ def test_tolerances_that_make_no_sense(tmp_path, capsys, words):
     """A percentage and nothing else: 5 could be 5 % or 500 %."""
     log = saved(tmp_path / "log.jsonl", made())
     assert refused(["compare", log, log, *words], capsys, "is no percentage: write it like 5%")
+
+
+def test_a_floor_without_a_unit(tmp_path, capsys):
+    """compare --floor 50: one sentence that shows a size, exit 2."""
+    log = saved(tmp_path / "log.jsonl", made())
+    assert refused(
+        ["compare", log, log, "--floor", "50"], capsys, "'50' has no unit: write a size such as 10GB"
+    )
 
 
 def test_nothing_in_common(tmp_path, capsys):

@@ -116,7 +116,7 @@ def test_a_budget_is_for_each_device(cuda, shell, capsys):
     """Where the process uses a GPU the budget is for that: its own peak there, exact to the byte."""
     kept = [tensor(8)]
     before_bytes = gpu_of(machine_now()).after_bytes
-    il = IPyGPULogger(budget=str(before_bytes + 56 * MB)).start()
+    il = IPyGPULogger(budget=f"{before_bytes + 56 * MB}B").start()
     shell.user_ns["tensor"] = tensor
     shell.run_cell("tensor(56);", store_history=True)
     assert il.record.notes == ()

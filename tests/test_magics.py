@@ -174,6 +174,11 @@ def test_the_doctor_names_every_source(extension, capsys):
         ("%gpulog start compact=yes", "compact takes True or False, not 'yes'"),
         ("%gpulog start report=loud", "report takes 'text' or 'rich' or 'none', not 'loud'"),
         ("%gpulog start compact=True report=loud", "report takes"),
+        ("%gpulog start budget=10", "'10' has no unit: write a size such as 10GB, 512MB or 4096B"),
+        (
+            "%gpulog start bugdet=1GB",
+            "no option 'bugdet' (did you mean 'budget'?); it has budget, clear_cache",
+        ),
         ("%gpulog start =", "no option ''"),
         ("%gpulog plot now", "plot takes no options"),
         ("%gpulog summary peak", "takes --by peak, --by consumed or --by time, not 'peak'"),

@@ -14,6 +14,8 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from IPython.utils.capture import capture_output
 
 from ipygpulogger import IPyGPULogger, logger, scope
@@ -720,6 +722,39 @@ def test_an_unknown_option_is_a_type_error(shell):
     """The error names the option and the valid ones."""
     with pytest.raises(TypeError, match=r"no option 'colour'.*clear_cache, compact, devices, gc_collect"):
         IPyGPULogger(colour=True)
+
+
+@given(
+    st.one_of(
+        st.sampled_from(sorted(IPyGPULogger.class_traits(config=True))).flatmap(
+            lambda name: st.sampled_from([name[:-1], name[::-1], f"{name}s", name.upper()])
+        ),
+        st.from_regex(r"[a-z]\w{0,12}", fullmatch=True),
+    )
+)
+@settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+def test_an_unknown_attribute_is_refused_as_an_option_is(shell, name):
+    """il.bugdet = "1GB": the constructor's own TypeError, and nothing is set; each real option can be set."""
+    assume(not hasattr(IPyGPULogger, name))
+    il = IPyGPULogger()
+    before = dict(vars(il)), il.trait_values(config=True)
+    with pytest.raises(TypeError, match=f"no option '{name}'") as set_by_hand:
+        setattr(il, name, "1GB")
+    with pytest.raises(TypeError) as given_at_first:
+        IPyGPULogger(**{name: "1GB"})
+    assert str(set_by_hand.value) == str(given_at_first.value)
+    assert (dict(vars(il)), il.trait_values(config=True)) == before
+    for option, value in il.trait_values(config=True).items():
+        setattr(il, option, value)
+
+
+def test_the_nearest_option_is_told(shell):
+    """A slip of the finger is answered with what was meant; a word like none of them is not."""
+    il = IPyGPULogger()
+    with pytest.raises(TypeError, match=r"no option 'bugdet' \(did you mean 'budget'\?\); it has budget,"):
+        il.bugdet = "1GB"
+    with pytest.raises(TypeError, match=r"no option 'colour'; it has budget,"):
+        il.colour = True
 
 
 @pytest.mark.parametrize(
