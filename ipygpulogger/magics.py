@@ -88,7 +88,10 @@ class GpulogMagics(Magics):
         return getattr(self, f"_{command}")(*words)
 
     def _cell(self, line: str, cell: str) -> None:
-        """A cell whose options make no sense comes here, and so does who calls the magic as a function."""
+        """A cell without code or with wrong options comes here, and so does who calls it as a function."""
+        if not cell.strip():
+            meant = f"; the command is %gpulog {line}" if line.partition(" ")[0] in _TAKES else ""
+            raise UsageError(f"%%gpulog has nothing to measure: write the cell's code below this line{meant}")
         try:
             request_in(line)
         except ValueError as error:
@@ -175,14 +178,16 @@ class _FirstLine:
 
     def __call__(self, lines: list[str]) -> list[str]:
         options, body = options_of(lines[0]) if lines else None, lines[1:]
-        if options is None or not body or _is_a_magics_body():
+        if options is None or _is_a_magics_body():
             return lines
+        filled = next((i for i, line in enumerate(body) if line.strip()), None)
+        if filled is None:  # the magic says so; without an empty line IPython would, in words of its own
+            return [lines[0].rstrip("\n") + "\n", "\n"]
         try:
             request_in(options)
         except ValueError:  # the magic will say so
             return lines
         self._logger.expect()
-        filled = next((i for i, line in enumerate(body) if line.strip()), 0)
         return body[filled:] if body[filled].startswith("%%") else ["\n", *body]
 
 

@@ -55,8 +55,9 @@ def options_of(first_line: str) -> str | None:
 
 def request_of(source: str) -> Request | None:
     """What a whole cell asks for, as the user wrote it; None if nothing, or nothing that makes sense."""
-    options = options_of(source.lstrip().partition("\n")[0])
-    if options is None:
+    first, _, body = source.lstrip().partition("\n")
+    options = options_of(first)
+    if options is None or not body.strip():
         return None
     try:
         return request_in(options)

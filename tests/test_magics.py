@@ -502,12 +502,27 @@ def test_options_that_make_no_sense_run_nothing(stopped, capsys, line, says, run
     assert il.running == running
 
 
-def test_without_a_body_it_is_a_usage_error(stopped, capsys):
-    """%%gpulog alone: IPython says what it says of every cell magic, and nothing has changed."""
+@pytest.mark.parametrize(
+    "options", ["", " --lines", " --label x", " --lines --label x", " --line", " status"]
+)
+@pytest.mark.parametrize("below", ["", "\n", "\n\n \n\t\n"])
+@pytest.mark.parametrize("running", [True, False])
+def test_above_nothing_it_is_a_usage_error(stopped, capsys, options, below, running):
+    """One sentence says that there is nothing to measure and what to do; no line is measured, nothing changes."""
     shell, il = stopped
-    result = run(shell, "%%gpulog --lines")
-    assert "cell body is empty" in str(result.error_in_exec)
-    assert (il.running, len(il.history)) == (False, 0)
+    if running:
+        il.start()
+    result = run(shell, f"%%gpulog{options}{below}")
+    assert isinstance(result.error_in_exec, UsageError)
+    command = "; the command is %gpulog status" if "status" in options else ""
+    assert str(result.error_in_exec) == (
+        f"%%gpulog has nothing to measure: write the cell's code below this line{command}"
+    )
+    assert il.running == running
+    assert [(record.error, record.label[:4], record.lines) for record in il.history] == (
+        [("UsageError", "In [", ())] if running else []
+    )
+    assert "Hits" not in capsys.readouterr().out
 
 
 def test_help_is_help(stopped, capsys):
