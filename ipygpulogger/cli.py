@@ -159,10 +159,12 @@ def _run(options: argparse.Namespace) -> int:
         files.check(targets, options.parameters_file, "the file of parameters")
     files.check_log(options.log)
     said = list(_parameterize(notebook, options))
-    for sentence in said:
-        print(f"ipygpulogger: {sentence}", file=sys.stderr)
     with contextlib.closing(_Kept(options.log)) as kept:
         run = Run(notebook, path, kernel=options.kernel, timeout_s=options.timeout, audience=kept)
+        if not run.has_code:
+            said.append(f"{path} has no cell with code, so there is nothing to measure")
+        for sentence in said:
+            print(f"ipygpulogger: {sentence}", file=sys.stderr)
         try:
             kept.say(run.execute())
         finally:

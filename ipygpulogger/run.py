@@ -129,6 +129,7 @@ class Run:
         self._interrupted = self._late = False
         self._alarm: asyncio.TimerHandle | None = None
         self._codes = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+        self.has_code = any(notebook.cells[i].source.strip() for i in self._codes)
         self._progress = _Progress(len(self._codes))
         kernelspec = notebook.metadata.get("kernelspec", {})
         if kernel is None:
@@ -155,7 +156,7 @@ class Run:
             raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
 
     def execute(self) -> str | None:
-        """Execute the cells in turn.
+        """Execute the cells in turn; without code in any of them no kernel is started.
 
         Returns:
             Why it ended early, in one sentence; None if it did not.
@@ -167,6 +168,10 @@ class Run:
         for cell in self._notebook.cells:  # what is not executed now shall not be taken for it
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
+        if not self.has_code:  # no kernel is needed for that
+            self._audience.started()
+            self.started = True
+            return None
         with tempfile.TemporaryDirectory(prefix="ipygpulogger-") as sockets:
             if os.name == "posix":  # over TCP, ipykernel 7 warns at each start
                 self._manager.transport, self._manager.ip = "ipc", str(Path(sockets) / "kernel")

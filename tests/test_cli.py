@@ -92,6 +92,39 @@ def test_run_leaves_nothing_else(notebook, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.jsonl", "nb.executed.ipynb", "nb.ipynb"]
 
 
+@pytest.mark.parametrize("cells", [[], ["markdown"], ["raw", "markdown"], ["code", "code"]])
+@pytest.mark.parametrize("budget", [[], ["--max-ram", "1GB"]])
+def test_a_notebook_without_code(tmp_path, capsys, cells, budget):
+    """It is said, all that was asked for is written, and nothing failed: exit 0; old outputs are gone."""
+    v4 = nbformat.v4
+    made = {"markdown": v4.new_markdown_cell, "raw": v4.new_raw_cell, "code": v4.new_code_cell}
+    nb = v4.new_notebook(cells=[made[kind](" \n" if kind == "code" else "words") for kind in cells])
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [v4.new_output("stream", text="old")], 7
+    path, log, page = tmp_path / "nb.ipynb", tmp_path / "log.jsonl", tmp_path / "page.html"
+    nbformat.write(nb, path)
+    assert main(["run", str(path), "--log", str(log), "--html", str(page), *budget]) == 0
+    said = f"{path} has no cell with code, so there is nothing to measure"
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines().count(f"ipygpulogger: {said}")) == ("", 1)
+    assert "left no record" not in err
+    assert log.read_text() == ""
+    assert f"<strong>{said}</strong>" in page.read_text(encoding="utf-8")
+    executed = nbformat.read(tmp_path / "nb.executed.ipynb", as_version=4)
+    assert [cell.cell_type for cell in executed.cells] == cells
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in executed.cells)
+
+
+def test_parameters_are_code(tmp_path):
+    """A parameter makes a cell of code: a notebook without another one is measured like any."""
+    path = tmp_path / "nb.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("words")]), path)
+    done = command("run", path, "-p", "x", "1")
+    assert (done.returncode, "no cell with code" in done.stderr) == (0, False)
+    assert "In [1]: # Parameters" in done.stdout
+
+
 def test_the_notebook_runs_in_its_own_folder_and_numbering(notebook):
     """As in Jupyter: relative paths, In [1] first, and a notebook that loads the extension itself is fine."""
     path = notebook("%load_ext ipygpulogger", "import os; print(sorted(os.listdir('.')), il.running)")
