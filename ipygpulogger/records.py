@@ -246,9 +246,16 @@ class DeviceUsage(Usage):
 
 @dataclass(frozen=True, slots=True)
 class ChildrenUsage(Usage):
-    """Resident memory of the process's children, added up; memory they share counts once for each."""
+    """Resident memory of the process's children, added up, without what forked ones share with it.
+
+    Attributes:
+        count: How many there are when the scope ends.
+        at_least: There was no time to look through all forked children: of the large ones only what
+            exceeds their parent's own highest is counted.
+    """
 
     count: int
+    at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .peaks import Interval, PeakOwner
     from .records import DeviceUsage
+    from .sources.process import Ended
 
 METRICS = {"energy": "J", "utilization": "%"}  # what a scope can measure besides, and its unit
 
@@ -86,7 +87,7 @@ class Scope:
         try:
             on.enter(self)
             self.started_at = datetime.now(timezone.utc)
-            self._children = on.process.children_bytes()
+            self._children = on.process.children(on.ram.lifetime_peak_bytes)
             self._children_ended = children_ended()
             for device, owners in on.devices():
                 if device.key not in self._watches:  # another thread may have handed it over already
@@ -356,23 +357,48 @@ class Scope:
         return Metric(name, used_j, unit)
 
     def _children_usage(self) -> ChildrenUsage | None:
-        before, after, ended = self._children, self._machine.process.children_bytes(), children_ended()
+        on = self._machine
+        before, after = self._children, on.process.children(on.ram.lifetime_peak_bytes)
+        ended = children_ended()
         if before is None or after is None:
             return None
-        # Of those that ended within the scope, the kernel tells the largest, if none before was larger.
-        record_bytes = ended.largest_bytes if ended.largest_bytes > self._children_ended.largest_bytes else 0
+        record_bytes = self._ended_bytes(ended)
         if not (before or after) and record_bytes < MB:
             return None
-        before_bytes = sum(current for current, _ in before.values())
-        after_bytes = sum(current for current, _ in after.values())
-        born_bytes = (peak for pid, (_, peak) in after.items() if pid not in before)
+        before_bytes = sum(child.own_bytes for child in before.values())
+        after_bytes = sum(child.own_bytes for child in after.values())
+        born_bytes = (child.peak_bytes or 0 for pid, child in after.items() if pid not in before)
         lo_bytes = max(before_bytes, after_bytes, record_bytes, *born_bytes)
-        if ended.stamp != self._children_ended.stamp or before.keys() - after.keys():
+        peaks_bytes = [child.peak_bytes for child in after.values()]
+        if ended.stamp != self._children_ended.stamp or before.keys() - after.keys() or None in peaks_bytes:
             peak = Peak(lo_bytes, None, "sampled")  # one that ended took its peak with it
         else:
-            hi_bytes = max(lo_bytes, sum(peak for _, peak in after.values()))
+            hi_bytes = max(lo_bytes, sum(filter(None, peaks_bytes)))
             peak = Peak(lo_bytes, hi_bytes, "exact" if lo_bytes == hi_bytes else "bounded")
-        return ChildrenUsage(before_bytes, after_bytes, peak, count=len(after))
+        at_least = any(child.at_least for child in (*before.values(), *after.values()))
+        return ChildrenUsage(before_bytes, after_bytes, peak, count=len(after), at_least=at_least)
+
+    def _ended_bytes(self, ended: Ended) -> int:
+        """The least that the largest child that ended within the scope had of its own; 0 where unknown.
+
+        The kernel tells the largest child of all so far, and counts what it was before its exec, which is
+        as large as this process was then. Only what is above that is surely the child's own.
+        """
+        assert self._ram is not None
+        on, was = self._machine, self._children_ended
+        if ended.largest_bytes <= was.largest_bytes:
+            return 0
+        try:  # a child that was there before may have been started when we were larger
+            ours_bytes = on.ram.lifetime_peak_bytes() if was.more else self._ram.peak().hi_bytes
+        except Unavailable:
+            return 0
+        if ours_bytes is None:
+            return 0
+        ours_bytes += on.process.counter.precision_bytes
+        if ended.largest_bytes <= ours_bytes:
+            return 0
+        forked = was.more or ended.forks != was.forks  # it may share our memory to its end
+        return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
 
 
 def tell(sentence: str) -> None:

@@ -132,7 +132,8 @@ def _sentences(measurement: Measurement, *, always: bool) -> Iterator[str]:
     if children:
         usages.append(("children", children))
         before, now = rounded_mb(children.before_bytes), rounded_mb(children.after_bytes)
-        yield f"Children: {children.count}, before {before} MB, now {now} MB"
+        least = "at least " if children.at_least else ""
+        yield f"Children: {children.count}, before {least}{before} MB, now {least}{now} MB"
     if always or children or any(usage.peak.quality != "exact" for _, usage in usages):
         yield f"Peaks in MB: {', '.join(f'{name} {_peak(usage.peak)}' for name, usage in usages)}"
 

@@ -311,8 +311,9 @@ def _ram_remarks(measurement: Measurement) -> tuple[str, ...]:
 
 def _children_remark(children: ChildrenUsage) -> str:
     noun = "child" if children.count == 1 else "children"
+    least = "at least " if children.at_least else ""
     now = (
-        f"+ {children.count} {noun} {rounded_mb(children.after_bytes)} MB"
+        f"+ {children.count} {noun} {least}{rounded_mb(children.after_bytes)} MB"
         if children.count
         else "children ended"
     )

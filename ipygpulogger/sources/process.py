@@ -18,6 +18,7 @@ import ctypes
 import os
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
@@ -37,6 +38,10 @@ except ImportError:  # Windows
 _KIB = 2**10
 _PAGE_BYTES = resource.getpagesize() if resource else 4096
 _CLEAR_REFS_HIWATER = b"5"  # proc(5): reset the peak resident set size
+_FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
+_WALKED_BYTES = (
+    256 << 20
+)  # of forked children: telling what is shared walks their pages, 14 ms a GB (measured)
 _PERCPU_COUNTER_KERNEL = (6, 2)  # from here on each CPU keeps a part of every count (f1a7941243c1)
 
 
@@ -235,16 +240,20 @@ class Process:
         info = self._mallinfo2()
         return Heap(info.uordblks + info.hblkhd, info.fordblks)
 
-    def children_bytes(self) -> dict[int, tuple[int, int]] | None:
-        """Resident memory of every descendant now: ``{pid: (current, lifetime peak)}``, without our own.
+    def children(self, peak_bytes: Callable[[], int]) -> dict[int, Child] | None:
+        """Resident memory of every descendant now, by pid, without our own sampling process.
 
         Linux only: elsewhere finding children means a walk over all processes (16 ms, measured), too
         much for every cell. None where it is unknown.
+
+        Args:
+            peak_bytes: Tells the most that this process ever had resident, and so could share at a fork.
         """
-        found: dict[int, tuple[int, int]] = {}
-        waiting = [os.getpid()] if _has_children() else []
+        found: dict[int, Child] = {}
+        walked_bytes = 0
+        waiting = [(os.getpid(), peak_bytes)] if _has_children() else []
         while waiting:
-            parent = waiting.pop()
+            parent, most_bytes = waiting.pop()
             try:
                 tasks = f"/proc/{parent}/task"
                 lists = (_read(f"{tasks}/{task}/children") for task in os.listdir(tasks))  # noqa: PTH208
@@ -257,10 +266,18 @@ class Process:
                 if pid == self._watcher.pid:
                     continue
                 try:
-                    found[pid] = _resident_bytes(pid)
-                except (OSError, ValueError):  # it ended meanwhile, or is a zombie
+                    current_bytes, high_bytes = _resident_bytes(pid)
+                    if _has_own_program(pid):
+                        child = Child(current_bytes, high_bytes)
+                    elif walked_bytes + current_bytes <= _WALKED_BYTES:
+                        walked_bytes += current_bytes
+                        child = Child(_private_bytes(pid), None)
+                    else:
+                        child = Child(max(0, current_bytes - most_bytes()), None, at_least=True)
+                except (OSError, ValueError, Unavailable):  # it ended meanwhile, or is a zombie
                     continue
-                waiting.append(pid)
+                found[pid] = child
+                waiting.append((pid, partial(int, high_bytes)))
         return found
 
     def diagnose(self) -> Diagnosis:
@@ -325,17 +342,75 @@ def _has_children() -> bool:
     return True
 
 
+def _has_own_program(pid: int) -> bool:
+    """Whether a process has called exec since it was forked: until then it shares its parent's pages.
+
+    Raises:
+        OSError: It ended meanwhile.
+        ValueError: The kernel tells no flags.
+    """
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(fields) < 7:
+        raise ValueError(f"/proc/{pid}/stat is too short")
+    return not int(fields[6]) & _FORK_NO_EXEC
+
+
+def _private_bytes(pid: int) -> int:
+    """The resident memory of a process that no other process shares; reading it walks all of its pages."""
+    sizes = re.findall(
+        rb"^Private_(?:Clean|Dirty): *(\d+) kB", _read(f"/proc/{pid}/smaps_rollup"), re.MULTILINE
+    )
+    return sum(map(int, sizes)) * _KIB
+
+
+class Child(NamedTuple):
+    """The resident memory of one descendant that it does not share with the process that forked it.
+
+    Attributes:
+        own_bytes: Now.
+        peak_bytes: The highest since its exec; None for a forked process without one: its high-water mark
+            contains what it shares.
+        at_least: It is forked and too large to look through: `own_bytes` is what exceeds all that its
+            parent ever had resident, and so is a lower bound.
+    """
+
+    own_bytes: int
+    peak_bytes: int | None
+    at_least: bool = False
+
+
 class Ended(NamedTuple):
-    """The children that ended and were waited for: a count that moves, and the largest's peak so far."""
+    """What the kernel remembers of the children that ended and were waited for.
+
+    Attributes:
+        stamp: A count that moves when one is waited for.
+        largest_bytes: The highest that any of them ever had resident. It contains what a child was before
+            its exec: after a fork a copy of us, after a vfork our own memory with its high-water mark.
+        forks: How often Python code of this process forked, which subprocess does not.
+        more: Whether there are children that were not waited for.
+    """
 
     stamp: int
     largest_bytes: int
+    forks: int
+    more: bool
+
+
+_forks = [0]
+
+
+def _after_fork_in_parent() -> None:
+    _forks[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_after_fork_in_parent)
 
 
 def children_ended() -> Ended:
     """What the kernel remembers of them."""
     if resource is None:
-        return Ended(0, 0)
+        return Ended(0, 0, 0, more=False)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     unit = 1 if sys.platform == "darwin" else _KIB
-    return Ended(usage.ru_minflt + usage.ru_majflt, usage.ru_maxrss * unit)
+    return Ended(usage.ru_minflt + usage.ru_majflt, usage.ru_maxrss * unit, _forks[0], more=_has_children())

@@ -1,0 +1,272 @@
+"""Child processes: what is their own counts, what they share with the process that forked them does not.
+
+Each case runs in a process of its own: what the kernel says of children that ended is the largest of all.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from memory import MB, Block
+
+from ipygpulogger.sources import process as module
+from ipygpulogger.sources.process import Child, Process
+
+pytestmark = pytest.mark.skipif(
+    Process().children(lambda: 0) is None or not Path("/proc/self/smaps_rollup").exists(),
+    reason="this kernel does not tell of children",
+)
+
+START = """
+import mmap, multiprocessing, os, pty, random, subprocess, sys
+sys.path.insert(0, {tests!r})
+from memory import MB
+from ipygpulogger import measure
+from ipygpulogger.render import text
+
+class Block:
+    "Private memory of so many MB, which a fork copies; the tests' usual blocks are shared with a child."
+
+    def __init__(self, size_mb):
+        self._map = mmap.mmap(-1, size_mb * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map[:: mmap.PAGESIZE] = b"x" * (size_mb * MB // mmap.PAGESIZE)
+
+    def free(self):
+        self._map.close()
+
+def blip(size_mb):
+    Block(size_mb).free()
+
+def mb(size_bytes):
+    return round(size_bytes / MB)
+
+def big(size_mb):
+    "The words that start a program which needs so much."
+    return [sys.executable, "-I", "-S", "-c", f"x = b'x' * ({{size_mb}} << 20)"]
+
+def python_forks(words):
+    "As `!` in a notebook: a fork with a terminal, then exec."
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(words[0], words)
+    while True:
+        try:
+            if not os.read(fd, 1000):
+                break
+        except OSError:
+            break
+    os.waitpid(pid, 0)
+    os.close(fd)
+
+def worker(work):
+    "A fork that goes on with our program."
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def told(work):
+    "At least so many MB, of children that all ended; None where nothing is said."
+    with measure() as m:
+        work()
+    children = m.last.children
+    assert children is None or (children.count, children.peak.hi_bytes) == (0, None)
+    assert ("children" in text.report(m.last)) == (children is not None)
+    return children and mb(children.peak.lo_bytes)
+"""
+
+
+def in_a_new_process(program):
+    """Run a program that asserts what it knows."""
+    program = START.format(tests=str(Path(__file__).parent)) + textwrap.dedent(program)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_shell_line_says_nothing():
+    """Small programs, however started by a process of 100 MB: what it held is no memory of theirs."""
+    in_a_new_process(
+        """
+        kept = Block(100)
+        ways = [
+            lambda: python_forks(["/bin/sh", "-c", "echo hi"]),
+            lambda: os.system("true"),
+            lambda: subprocess.run(["true"]),
+            lambda: subprocess.run(["true"], preexec_fn=lambda: None),
+            lambda: os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", "true"], os.environ), 0),
+            lambda: worker(lambda: None),
+            lambda: worker(lambda: os.system("true")),
+        ]
+        for way in ways:
+            assert told(way) is None, way
+        """
+    )
+
+
+def test_a_program_larger_than_we_are_is_told():
+    """Its own peak, where it was started without a copy of us; after a fork, by how much it exceeds us."""
+    in_a_new_process(
+        """
+        kept = Block(40)
+        assert told(lambda: subprocess.run(big(120))) in range(120, 145)
+        assert told(lambda: python_forks(big(180))) in range(80, 160)
+        assert told(lambda: subprocess.run(big(150))) is None  # the largest that ended was larger
+        assert told(lambda: subprocess.run(big(220))) in range(220, 245)
+        """
+    )
+
+
+def test_what_we_once_held_is_forgotten():
+    """A peak of ours before the scope hides no child that began within it; one that was there may hide."""
+    in_a_new_process(
+        """
+        blip(200)
+        assert told(lambda: subprocess.run(big(120))) in range(120, 145)
+        kept = Block(240)
+        waits = subprocess.Popen(["cat"], stdin=subprocess.PIPE)  # it began as large as we are
+        kept.free()
+        with measure() as m:
+            waits.stdin.close()
+            waits.wait()
+        assert m.last.children.count == 0
+        assert mb(m.last.children.peak.lo_bytes) < 10
+        """
+    )
+
+
+def test_a_worker_counts_without_what_it_shares():
+    """A fork that ended without exec: the 80 MB it needed, not the 100 of ours that it saw."""
+    in_a_new_process(
+        """
+        kept = Block(100)
+        assert told(lambda: worker(lambda: blip(80))) in range(50, 90)
+        # Its own children in turn.
+        assert told(lambda: worker(lambda: worker(lambda: blip(120)))) in range(90, 130)
+        """
+    )
+
+
+def test_never_more_than_is_theirs():
+    """Any children, started in any way from a process of any size: at least so much, and never more."""
+    in_a_new_process(
+        """
+        chance, kept = random.Random(7), [Block(50)]
+        ways = {
+            "subprocess": lambda size: subprocess.run(big(size)),
+            "fork and exec": lambda size: python_forks(big(size)),
+            "worker": lambda size: worker(lambda: blip(size)),
+            "worker's worker": lambda size: worker(lambda: worker(lambda: blip(size))),
+            "worker's program": lambda size: worker(lambda: subprocess.run(big(size))),
+        }
+        said = 0
+        for _ in range(15):
+            if chance.random() < 0.5:
+                kept.append(Block(chance.randrange(10, 60)))
+            elif len(kept) > 1:
+                kept.pop().free()
+            size, way = chance.randrange(1, 250), chance.choice(sorted(ways))
+            found = told(lambda: ways[way](size))
+            said += found is not None
+            assert found is None or found <= size + 25, (way, size, found)
+        assert said >= 2
+        """
+    )
+
+
+LIVING = """
+    kept = Block({ours})
+    first, second = multiprocessing.Pipe()
+
+    def work(pipe):
+        own = Block({theirs})
+        pipe.send(None)
+        pipe.recv()
+
+    process = multiprocessing.get_context("{how}").Process(target=work, args=(second,))
+    with measure() as m:
+        process.start()
+        first.recv()
+    children = m.last.children
+    first.send(None)
+    process.join()
+    print(text.report(m.last).splitlines()[1])
+    """
+
+
+def test_a_living_worker_counts_without_what_it_shares():
+    """40 MB of its own in a process of 100: those 40, with its peak at least that."""
+    in_a_new_process(
+        LIVING.format(ours=100, theirs=40, how="fork")
+        + """
+    assert mb(children.after_bytes) in range(40, 50)
+    assert mb(children.peak.lo_bytes) in range(40, 50)
+    assert children.peak.hi_bytes is None
+    assert not children.at_least
+    """
+    )
+
+
+def test_a_large_living_worker_is_not_looked_through():
+    """Above what may be walked through it counts by what exceeds us, as a lower bound, and says so."""
+    out = in_a_new_process(
+        """
+    from ipygpulogger.sources import process as source
+    source._WALKED_BYTES = 100 * MB"""
+        + LIVING.format(ours=100, theirs=60, how="fork")
+        + """
+    assert mb(children.after_bytes) in range(30, 70)
+    assert children.at_least
+    """
+    )
+    assert "+ 1 child at least " in out
+
+
+def test_a_program_of_its_own_counts_as_a_whole():
+    """A living child after exec shares nothing of ours: what it has, and its exact peak."""
+    kept = Block(100)
+    words = [sys.executable, "-I", "-S", "-c", "x = b'x' * (64 << 20); print(flush=True); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        program.stdout.readline()
+        child = Process().children(lambda: pytest.fail("asked for our own peak"))[program.pid]
+        current_bytes, peak_bytes = module._resident_bytes(program.pid)
+        program.stdin.write(b"\n")
+    assert child == Child(current_bytes, peak_bytes)
+    assert 64 * MB <= child.own_bytes <= 84 * MB
+    kept.free()
+
+
+@pytest.mark.parametrize("fault", ["no flags", "no smaps", "no peak of ours"])
+def test_a_child_of_which_nothing_is_told_counts_nowhere(fault, monkeypatch):
+    """The kernel refuses what tells its own memory from ours: it is left out, and nothing fails."""
+    reader, read = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reader, 1)
+        os._exit(0)
+    real = module._read
+
+    def refuse(path):
+        if path == f"/proc/{pid}/{'stat' if fault == 'no flags' else 'smaps_rollup'}":
+            raise PermissionError(path)
+        return real(path)
+
+    def ours():
+        raise module.Unavailable("not now")
+
+    process = Process()
+    if fault == "no peak of ours":
+        monkeypatch.setattr(module, "_WALKED_BYTES", 0)
+    else:
+        monkeypatch.setattr(module, "_read", refuse)
+    assert pid not in process.children(ours)
+    os.write(read, b"x")
+    os.waitpid(pid, 0)
+    os.close(reader)
+    os.close(read)
