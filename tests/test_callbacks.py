@@ -49,3 +49,26 @@ def test_a_framework_that_is_broken_says_itself_why(adapter, framework, tmp_path
     (tmp_path / framework / "__init__.py").write_text("import what_it_needs\n")
     said = python(f"import ipygpulogger.callbacks.{adapter}", tmp_path).stderr.splitlines()[-1]
     assert said == "ModuleNotFoundError: No module named 'what_it_needs'"
+
+
+@pytest.mark.parametrize("version", ["0.7.0", "1.0.61"])
+@pytest.mark.parametrize("lacks", ["", "import scipy_that_is_missing", "raise RuntimeError('an old torch')"])
+def test_fastai_1_is_named_as_what_is_too_old(version, lacks, tmp_path):
+    """With fastai 1 installed the adapter says that fastai 2 is needed, whatever fastai 1 itself lacks here."""
+    (tmp_path / "fastai").mkdir()
+    (tmp_path / "fastai" / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    (tmp_path / "fastai" / "callback.py").write_text(lacks)  # a package in fastai 2
+    said = python("import ipygpulogger.callbacks.mem", tmp_path).stderr.splitlines()[-1]
+    needs = f"needs fastai 2 or newer, not fastai {version}: pip install 'fastai>=2'"
+    assert said == f"ImportError: ipygpulogger.callbacks.mem {needs}"
+
+
+@pytest.mark.parametrize("version", ["__version__ = '1.9.5'", ""])
+def test_a_framework_without_the_module_is_not_called_missing(version, tmp_path):
+    """Lightning before 2.0 is installed, but `lightning.pytorch` is not in it: that is what is said."""
+    (tmp_path / "lightning").mkdir()
+    (tmp_path / "lightning" / "__init__.py").write_text(version)
+    said = python("import ipygpulogger.callbacks.lightning", tmp_path).stderr.splitlines()[-1]
+    found = "lightning 1.9.5" if version else "lightning"
+    needs = f"needs lightning.pytorch, which {found} does not have: pip install -U lightning"
+    assert said == f"ImportError: ipygpulogger.callbacks.lightning {needs}"

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..epochs import EpochScope, caller
-from . import not_installed
+from . import not_installed, too_old
 
 try:
+    import fastai
+
+    # Asked first: the modules of fastai 1 are other ones, and fail in many ways with a newer torch.
+    if getattr(fastai, "__version__", "").startswith(("0.", "1.")):
+        raise too_old("fastai", "2", __name__)
     from fastai.callback.core import Callback
 except ModuleNotFoundError as error:
     raise not_installed(error, "fastai", __name__) from error
