@@ -7,7 +7,6 @@ that makes no sense (one sentence on stderr, nothing written); 130 when interrup
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import sys
@@ -68,9 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _doctor(options: argparse.Namespace) -> int:
     # This process exists for the question alone, so it may import and initialise what a cell would.
-    with contextlib.suppress(ImportError):
-        importlib.import_module("torch")
-        machine().preload()
+    machine().load()
     found = machine().diagnose()
     print(json.dumps([asdict(one) for one in found], indent=2) if options.json else text.diagnoses(found))
     return 0

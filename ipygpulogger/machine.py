@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from . import driver
 from .holdings import RESERVED, Allowance, Holdings, Ledger, allowance
 from .peaks import PeakOwner
+from .records import Diagnosis
 from .sampler import Sampler
 from .signals import is_from_a_handler
 from .sources import Device, DeviceCounter, Framework, Unavailable
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from .devicewatch import DeviceWatch
-    from .records import Diagnosis
     from .sources import DeviceMemory
 
 ENTRY_POINTS = "ipygpulogger.sources"
@@ -85,6 +85,7 @@ class Machine:
         self._ledger = Ledger(self.nvml)
         self._said: set[str] = set()
         self._notes: list[str] = []
+        self._failed: dict[str, str] = {}  # the error of each source that is left out
         self.frameworks = tuple(self._find_frameworks() if frameworks is None else frameworks)
         for framework in self.frameworks:
             framework.on_user_reset = partial(self._user_resets, framework)
@@ -111,6 +112,7 @@ class Machine:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
+                self._failed[entry.name] = _said(error)
                 self._note(f"the source {entry.name} of {entry.value} fails: {_said(error)}")
             else:
                 yield framework
@@ -168,13 +170,18 @@ class Machine:
         answers = self._each(_counters_of)
         return [counter for _, counters in answers for counter in counters if counter.device.index == index]
 
+    def load(self) -> None:
+        """Import the frameworks and create contexts, in a process that exists only to `diagnose` them."""
+        self._each(lambda framework: framework.load())
+        self.preload()
+
     def diagnose(self) -> list[Diagnosis]:
-        """What each source says of itself on this machine."""
-        return [
-            self.process.diagnose(),
-            self.nvml.diagnose(),
-            *filter(None, (diagnosis for _, diagnosis in self._each(lambda f: f.diagnose()))),
+        """What each source says of itself on this machine; why one was left out that failed."""
+        found = [diagnosis for _, diagnosis in self._each(lambda f: f.diagnose()) if diagnosis]
+        failed = [
+            Diagnosis(name, "absent", f"fails and is left out: {e}") for name, e in self._failed.items()
         ]
+        return [self.process.diagnose(), self.nvml.diagnose(), *found, *failed]
 
     def take_notes(self) -> tuple[str, ...]:
         """What went missing since the last call, each said once."""
@@ -195,6 +202,7 @@ class Machine:
                 if is_from_a_handler(error):
                     raise
                 self.frameworks = tuple(other for other in self.frameworks if other is not framework)
+                self._failed[framework.name] = _said(error)
                 self._note(f"the source {framework.name} fails and is left out: {_said(error)}")
         return answers
 

@@ -960,6 +960,9 @@ def test_somebody_elses_sources(cuda, tmp_path):
         usage = told(free)
         assert usage.consumed_bytes == -50 * MB
         assert notes == first, notes
+        from ipygpulogger.machine import machine
+        failed = [one.source for one in machine().diagnose() if "left out" in one.says]
+        assert sorted(failed) == ["none", "raises"], failed
         print(*notes, sep=chr(10))
     """
     env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}"}

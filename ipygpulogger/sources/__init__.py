@@ -212,7 +212,10 @@ class Framework(ABC):
         """The framework's current device, or None while it uses none."""
         return None
 
-    def preload(self) -> None:  # noqa: B027 - nothing to do is an answer, here and below
+    def load(self) -> None:  # noqa: B027 - nothing to do is an answer, here and below
+        """Import the framework, in a process that exists only to `diagnose` it; an error is told there."""
+
+    def preload(self) -> None:  # noqa: B027
         """Create the current device's context, if the user has imported the framework."""
 
     def settle(self) -> None:  # noqa: B027

@@ -1,7 +1,7 @@
 """torch: the allocator's own counters on every `torch.accelerator` device, exact and resettable.
 
-Nothing here imports torch or creates a context, except `preload`, which does so on the device that
-torch would use, once the user has imported torch.
+Nothing here imports torch, except `load`, or creates a context, except `preload`, which does so on the
+device that torch would use, once torch is imported.
 
 Resetting the allocator's peaks resets them for everybody, so from the first reset on the user reads
 them through wrappers that put back what was forgotten (`_UserPeaks`). torch's Python functions look
@@ -12,6 +12,8 @@ these names up in `torch._C` at each call, so replacing them there reaches `torc
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..records import Diagnosis
@@ -186,6 +188,7 @@ class Torch(Framework):
         self._wrappers = Wrappers(lambda: getattr(_torch(), "_C", None))
         self._leaving = False
         self._pinned = PinnedCounter()
+        self._import_error: Exception | None = None  # of `load`
 
     # -- what the engine asks ------------------------------------------------------------------
 
@@ -219,6 +222,13 @@ class Torch(Framework):
             return int(torch.accelerator.current_device_index())
         except _TORCH_ERRORS:
             return None
+
+    def load(self) -> None:
+        """Import torch; `diagnose` tells why it cannot be."""
+        try:
+            import_module("torch")
+        except Exception as error:  # a library that is missing raises OSError, ImportError, ValueError
+            self._import_error = error
 
     def preload(self) -> None:
         """Create the context of the current device, so that its half gigabyte is nobody's cell."""
@@ -306,9 +316,7 @@ class Torch(Framework):
         """Whether torch has a device here."""
         torch = _torch()
         if torch is None:
-            return Diagnosis(
-                "torch", "absent", "not imported in this process", "import torch, then ask again"
-            )
+            return self._absence()
         version = getattr(torch, "__version__", "?")
         counters = self.counters()
         if not counters:
@@ -322,6 +330,29 @@ class Torch(Framework):
             )
         devices = ", ".join(f"{c.device.backend}:{c.device.index}" for c in counters)
         return Diagnosis("torch", "exact", f"{version}, the allocator's own peaks on {devices}")
+
+    def _absence(self) -> Diagnosis:
+        """Why torch is not in this process: not installed, not importable, or not imported so far."""
+        try:
+            spec = find_spec("torch")
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None or spec.origin is None:  # without an origin: a folder that is called torch
+            says = f"not installed for {sys.executable}"
+            return Diagnosis("torch", "absent", says, f"to use it: {sys.executable} -m pip install torch")
+        if self._import_error is not None:
+            error = self._import_error
+            says = f"installed, but import torch fails: {type(error).__name__}: {_first_line(error)}"
+            return Diagnosis(
+                "torch", "absent", says, f"{sys.executable} -c 'import torch' shows where it fails"
+            )
+        # Python forgets a package whose import failed, but not the submodules that it had imported by then.
+        if any(name.startswith("torch.") for name in tuple(sys.modules)):
+            says = "installed, but import torch failed in this process"
+            return Diagnosis("torch", "absent", says, "import torch again to see the error")
+        return Diagnosis(
+            "torch", "absent", "installed, but not imported in this process", "import torch, then ask again"
+        )
 
     # -- what the counters ask -----------------------------------------------------------------
 
