@@ -16,6 +16,7 @@ signals         what a signal handler raised, told apart from what failed
 output          words of ours on the user's streams
 calls           a context around every call of a function; whether a call still runs
 watcher         a process that watches resident memory where no kernel counter does
+resets          whether something else resets this process's high-water mark
 driver          what the CUDA driver tells of a device without a context being made
 sources/        the outside world, one file per origin of truth: process, nvml, torch, jax, cupy,
                 tensorflow, rmm, host

@@ -229,6 +229,7 @@ class Machine:
             if not self._holders and not self._scopes:
                 self.nvml.close()
                 self._ledger.close()
+                self.process.close()
 
     # -- what scopes ask -----------------------------------------------------------------------
 

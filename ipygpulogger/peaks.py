@@ -7,6 +7,10 @@ the counter, folds the reading into every open interval, then resets.
 Reading and resetting are two steps. Another thread's blip that rises and falls between them is lost
 to the intervals already open, and a certificate tells: the counter's stamp moves whenever memory
 could have grown, so an unmoved stamp proves that nothing was lost, and a moved one bounds the loss.
+
+Something else may reset the counter, too. A counter that sees it says so, and of any other a peak that stands
+below where it stood shows it, for none falls by itself. What was counted until then is lost: the intervals
+open at that moment are sampled.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ class _Series:
         _Series.__init__(self, reading, fresh=fresh or reading.peak_bytes == reading.current_bytes)
         return ended
 
-    def fold(self, reading: Reading, precision_bytes: int) -> None:
+    def fold(self, reading: Reading) -> None:
         at_least = max(reading.current_bytes, reading.seen_bytes)
         self.lo_bytes = max(self.lo_bytes, at_least)
         self.hi_bytes = max(self.hi_bytes, at_least)
@@ -68,10 +72,6 @@ class _Series:
         if peak_bytes is None:
             self.sampled = True
         else:
-            if self.record_bytes is not None and peak_bytes + precision_bytes < self.record_bytes:
-                # The user reset a counter that we only read. Within its grain even a record may sink:
-                # Linux tells the present use, exact, where that is above the record, which is not.
-                self.sampled = True
             self.hi_bytes = max(self.hi_bytes, peak_bytes)
             if self.record_bytes is None or peak_bytes > self.record_bytes:
                 self.lo_bytes = max(self.lo_bytes, peak_bytes)
@@ -85,12 +85,18 @@ class _Series:
 
 
 class Interval:
-    """One open interval over one counter; `PeakOwner.open` makes it."""
+    """One open interval over one counter; `PeakOwner.open` makes it.
 
-    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "moved")
+    Attributes:
+        moved: Whether anything may have come or gone.
+        reset_elsewhere: Whether something other than the owner may have reset the counter meanwhile.
+    """
+
+    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "moved", "reset_elsewhere")
 
     def __init__(self, look: Look, *, fresh: bool, precision_bytes: int) -> None:
-        self.moved = not look.stamp  # whether anything may have come or gone
+        self.reset_elsewhere = False
+        self.moved = not look.stamp
         self._stamp = look.stamp
         self._series = tuple(_Series(reading, fresh=fresh) for reading in look.readings)
         self._precision_bytes = precision_bytes
@@ -116,11 +122,16 @@ class Interval:
         self.moved |= look.stamp != self._stamp
         for series, reading in zip(self._series, look.readings, strict=True):
             self.moved |= reading.current_bytes != series.before_bytes
-            series.fold(reading, self._precision_bytes)
+            series.fold(reading)
 
     def _doubt(self, look: Look, growth_bytes: tuple[int | None, ...]) -> None:
         for series, reading, growth in zip(self._series, look.readings, growth_bytes, strict=True):
             series.doubt(None if growth is None else reading.current_bytes + growth)
+
+    def _was_reset_elsewhere(self) -> None:
+        self.reset_elsewhere = True
+        for series in self._series:
+            series.doubt(None)
 
     def _refreshed(self) -> None:
         """The counter was reset: what it says from now on is this interval's."""
@@ -157,6 +168,7 @@ class PeakOwner:
         self._lock = threading.RLock()
         self._lifetime: list[int] = []
         self._series_count = 0
+        self._standing: list[int] | None = None  # each peak as it was last seen, since our last reset
         _owners.add(self)
 
     def look(self) -> Look:
@@ -185,7 +197,28 @@ class PeakOwner:
                 f"the counter {kind.__module__}.{kind.__qualname__} fails: {type(error).__name__}: {error}"
             ) from error
         self._series_count = len(sizes)
+        self._check_standing(look)
         return look
+
+    def _check_standing(self, look: Look) -> None:
+        """See whether something else reset the counter since the last look.
+
+        Within its grain even a peak may sink: Linux reports what is resident now, which is exact, where that
+        is above the stored mark, which is not.
+        """
+        grain_bytes = self.counter.precision_bytes
+        peaks = [reading.peak_bytes or 0 for reading in look.readings]
+        stood = self._standing or peaks
+        fell = any(now + grain_bytes < before for now, before in zip(peaks, stood, strict=True))
+        if fell or look.reset_elsewhere:
+            stood = peaks
+            for interval in tuple(self._open):
+                interval._was_reset_elsewhere()
+        self._standing = list(map(max, peaks, stood))
+
+    def _reset_counter(self, reset: Callable[[], None]) -> None:
+        self._standing = None
+        reset()
 
     def open(self, *, reset: bool = True) -> Interval:
         """Begin an interval.
@@ -314,7 +347,7 @@ class PeakOwner:
         counter = self.counter
         if not look.stamp or counter.stamp() != look.stamp:
             return self._reset(counter.reset)
-        counter.reset()
+        self._reset_counter(counter.reset)
         for interval in self._open:
             interval._refreshed()
         if counter.stamp() == look.stamp:
@@ -334,7 +367,13 @@ class PeakOwner:
             if self._open:
                 self._reset(reset)
             else:
-                reset()
+                self._reset_counter(reset)
+
+    def loss(self, interval: Interval) -> str:
+        """A sentence on what an interval could not see, for the user; empty if nothing."""
+        if not interval.reset_elsewhere:
+            return ""
+        return f"Something else resets {self.counter.describe()}: peaks are then at least what was seen."
 
     def lifetime_peak_bytes(self, series: int = 0) -> int:
         """The highest ever seen here, whoever reset the counter since.
@@ -366,7 +405,7 @@ class PeakOwner:
                 quiet, look = again.stamp == look.stamp, again
                 if quiet:
                     break
-        reset()
+        self._reset_counter(reset)
         after = self._look()
         if self._open:
             if not look.stamp:
@@ -390,6 +429,7 @@ def _after_fork_in_child() -> None:
     # Another thread may have held a lock at the moment of the fork, and is not there to let go.
     for owner in _owners:
         owner._lock = threading.RLock()
+        owner._standing = None  # the child's counter begins anew
         for interval in tuple(owner._open):  # the parent's: what happens here is not in its counter
             for series in interval._series:
                 series.doubt(None)

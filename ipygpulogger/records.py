@@ -92,12 +92,14 @@ class Heap:
 class RamUsage(Usage):
     """General RAM of one process: resident memory, and malloc's part of it where that is known.
 
-    ``timeline`` holds the resident bytes of a long scope.
+    ``timeline`` holds the resident bytes of a long scope. ``precision_bytes`` is how far `consumed_bytes` may
+    lie from the truth: 0 but on kernels whose resident size is itself approximate (Linux 6.2 to 6.16).
     """
 
     heap_before: Heap | None = None
     heap_after: Heap | None = None
     timeline: Timeline = ()
+    precision_bytes: int = 0
 
     @property
     def newly_kept_bytes(self) -> int:
@@ -391,6 +393,8 @@ class Measurement:
             grown_bytes = usage.consumed_bytes
             if isinstance(usage, RamUsage):
                 grown_bytes -= usage.kept_of_consumed_bytes
+                if grown_bytes <= usage.precision_bytes:
+                    continue
             if notable(grown_bytes, usage.after_bytes):
                 found[device] = grown_bytes
         return found

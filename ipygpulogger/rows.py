@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from .records import CPU, DeviceUsage, Peak, Usage
 from .sources import Unavailable
+from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -155,6 +156,12 @@ class Gauges:
         on = self._machine
         on.enter(self)
         self._gauges.append(_Gauge(on.ram, on.ram.open(reset=self._reset_peaks), None))
+        grain_bytes = max(on.ram.counter.precision_bytes, 2 * on.ram.counter.current_precision_bytes)
+        if grain_bytes > MB:
+            grain_mb = rounded_mb(grain_bytes)
+            self._lost(
+                f"RAM of each line is within {grain_mb} MB: the kernel counts it in batches on each CPU."
+            )
         for device, owners in on.devices():
             for owner in owners:
                 try:
@@ -174,6 +181,8 @@ class Gauges:
                 gauge.owner.close(gauge.interval)
             except Unavailable as reason:
                 self._lost(str(reason))
+            if loss := gauge.owner.loss(gauge.interval):
+                self._lost(loss)
         self._machine.leave(self)
 
     def ended_last(self, row: Row) -> bool:

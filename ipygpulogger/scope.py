@@ -102,6 +102,7 @@ class Scope:
                 self._sampling = on.sampler.start()
             self._heap = on.process.heap()
             self._ram = on.ram.open(reset=self._reset_peaks)
+            self._exact_before_bytes = on.process.exact_resident_bytes()
         except BaseException:
             self.close()
             raise
@@ -135,8 +136,8 @@ class Scope:
         if not self._closed:
             self.time_s = time.perf_counter() - self._start_s
             self._read_peaks(final=False)
-        on, ram_peak, before_bytes = self._machine, self._ram.peak(), self._ram.before_bytes()
-        after_bytes = on.ram.look().readings[0].current_bytes
+        on, ram_peak = self._machine, self._ram.peak()
+        before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
         return kind(
             label=label,
@@ -149,6 +150,7 @@ class Scope:
                 heap_before=self._heap,
                 heap_after=on.process.heap(),
                 timeline=self._ram_timeline.between(before_bytes, after_bytes, self.time_s),
+                precision_bytes=precision_bytes,
             ),
             gpus=gpus,
             children=self._children_usage(),
@@ -256,7 +258,16 @@ class Scope:
                 on.sampler.stop()
             on.leave(self)
 
-    def _note(self, reason: Unavailable) -> None:
+    def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
+        """What was resident at the beginning, what is now, and how far their difference may be off."""
+        on, before_bytes = self._machine, self._exact_before_bytes
+        after_bytes = None if before_bytes is None else on.process.exact_resident_bytes()
+        if before_bytes is not None and after_bytes is not None:
+            return before_bytes, after_bytes, 0
+        now_bytes = on.ram.look().readings[0].current_bytes
+        return ram.before_bytes(), now_bytes, 2 * on.ram.counter.current_precision_bytes
+
+    def _note(self, reason: Unavailable | str) -> None:
         if self._machine.first_time(str(reason)):
             self._notes.append(str(reason))
 
@@ -277,6 +288,8 @@ class Scope:
             (owner.close if final else owner.fold)(interval)
         except Unavailable as reason:
             self._note(reason)
+        if loss := owner.loss(interval):
+            self._note(loss)
 
     def _begin(self, device: Device, owners: Iterable[PeakOwner] = ()) -> None:
         watch = DeviceWatch(device)

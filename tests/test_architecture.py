@@ -25,6 +25,7 @@ ORDER = [
     "output",
     "calls",
     "watcher",
+    "resets",
     "driver",
     "sources",
     "sources.process",
@@ -183,7 +184,7 @@ def test_nothing_foreign_at_the_top(path):
 
 def test_sources_do_not_know_each_other():
     """A source imports no other source and nothing of the engine."""
-    below = {"units", "records", "wrappers", "watcher", "driver", "sources"}
+    below = {"units", "records", "wrappers", "watcher", "resets", "driver", "sources"}
     for path in (ROOT / "sources").glob("*.py"):
         for module, ours in imports(path):
             assert not ours or module in below, f"{name_of(path)} imports {module}"

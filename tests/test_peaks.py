@@ -23,6 +23,7 @@ class Model(Counter):
         self.story = [self.current]  # every value the memory ever had
         self.before_reset = lambda: None
         self.broken = False
+        self.erased = False  # something else reset the counter since the last look
         self.watched = []
 
     def move(self, step):
@@ -35,7 +36,14 @@ class Model(Counter):
         if self.broken:
             raise Unavailable("broken")
         peak = None if self.peak_class == "sampled" else self.highest
-        return Look((Reading(self.current, peak),), (self.allocated,) if self.certified else ())
+        erased, self.erased = self.erased, False
+        return Look((Reading(self.current, peak),), (self.allocated,) if self.certified else (), erased)
+
+    def describe(self):
+        return "the model"
+
+    def reset_elsewhere(self, *, reported):
+        self.highest, self.erased = self.current, reported
 
     def reset(self):
         assert self.peak_class == "resettable"
@@ -356,3 +364,51 @@ def test_a_lap_within_the_grain_leaves_the_record():
     assert (lap.lo_bytes, lap.hi_bytes) == (1010, 1040)
     assert not resets
     owner.close(interval)
+
+
+foreign_steps = st.one_of(
+    st.tuples(st.just("move"), st.integers(-400, 400)),
+    st.tuples(st.sampled_from(["open", "close", "lap"]), st.integers(0, 9)),
+    st.tuples(st.just("reset elsewhere"), st.booleans()),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(foreign_steps, max_size=30))
+def test_what_something_else_erased_is_never_exact(program):  # noqa: C901 - one branch a step
+    """A foreign reset, reported or shown by a peak that fell, makes what is open sampled; not what follows."""
+    model, open_ones = Model(), []
+    owner = PeakOwner(model)
+
+    def check(peak, one):
+        truth = max(model.story[one["began"] :])
+        assert peak.lo_bytes <= truth
+        if one["erased"]:
+            assert peak.quality == "sampled"
+        else:
+            assert peak.lo_bytes == peak.hi_bytes == truth
+
+    for what, value in program:
+        if what == "move":
+            model.move(max(value, -model.current))
+        elif what == "reset elsewhere":
+            if not value:
+                owner.look()  # the only witness of the peak before
+            shows = value or model.highest > model.current
+            model.reset_elsewhere(reported=value)
+            for one in open_ones:
+                one["erased"] |= shows
+            owner.look()
+        elif what == "open":
+            open_ones.append({"interval": owner.open(), "began": len(model.story) - 1, "erased": False})
+        elif open_ones:
+            one = open_ones[value % len(open_ones)]
+            if what == "close":
+                owner.close(one["interval"])
+                check(one["interval"].peak(), one)
+                assert ("model" in owner.loss(one["interval"])) >= one["erased"]
+                open_ones.remove(one)
+            else:
+                (lap,) = owner.lap(one["interval"])
+                check(as_peak(lap), one)
+                one |= {"began": len(model.story) - 1, "erased": False}

@@ -290,14 +290,20 @@ def _metric(metric: Metric) -> str:
 
 
 def _peak_remark(peak: Peak) -> str:
+    grain_bytes = peak.precision_bytes
+    grain = f"±{rounded_mb(grain_bytes)} MB" if grain_bytes > max(MB, 0.01 * peak.lo_bytes) else ""
     if peak.quality == "sampled" or peak.hi_bytes is None:
-        return "(peak at least)"
+        return f"(peak at least, {grain})" if grain else "(peak at least)"
     lo_mb, hi_mb = rounded_mb(peak.lo_bytes), rounded_mb(peak.hi_bytes)
-    return f"(peak {lo_mb}-{hi_mb})" if peak.quality == "bounded" and lo_mb != hi_mb else ""
+    between = f"{lo_mb}-{hi_mb}" if peak.quality == "bounded" and lo_mb != hi_mb else ""
+    says = _joined(between, grain)
+    return f"(peak {says})" if says else ""
 
 
 def _ram_remarks(measurement: Measurement) -> tuple[str, ...]:
     remarks = []
+    if measurement.gen.precision_bytes >= MB:
+        remarks.append(f"(consumed ±{rounded_mb(measurement.gen.precision_bytes)} MB)")
     if (kept_bytes := measurement.gen.kept_of_consumed_bytes) >= MB:
         remarks.append(f"({rounded_mb(kept_bytes)} MB kept by malloc)")
     if measurement.children:

@@ -44,10 +44,12 @@ class Look(NamedTuple):
         readings: One per series of the counter.
         stamp: Counts that move whenever memory could have grown; taken no later than the readings.
             Empty where no such count exists.
+        reset_elsewhere: Something other than us may have reset the peaks since the last look.
     """
 
     readings: tuple[Reading, ...]
     stamp: tuple[int, ...]
+    reset_elsewhere: bool = False
 
 
 class Counter(ABC):
@@ -57,11 +59,17 @@ class Counter(ABC):
 
     Attributes:
         peak_class: "resettable" (exact), "monotone" (exact only where a record was set) or "sampled".
-        precision_bytes: The grain of the counter.
+        precision_bytes: The grain of the peak.
+        current_precision_bytes: The grain of what is in use now.
     """
 
     peak_class: PeakClass
     precision_bytes: int = 0
+    current_precision_bytes: int = 0
+
+    def describe(self) -> str:
+        """What it is, for a sentence."""
+        return "a peak counter"
 
     @abstractmethod
     def look(self) -> Look:
@@ -88,7 +96,10 @@ class Counter(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no stamps")
 
     def watch(self, *, on: bool) -> None:  # noqa: B027 - most counters do not care
-        """Somebody begins or ends to be interested; only sampled counters care."""
+        """Somebody begins or ends to be interested."""
+
+    def close(self) -> None:  # noqa: B027 - most counters hold nothing
+        """Give back what looking needs, such as a descriptor; the next look or watch takes it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +152,10 @@ class DeviceCounter(Counter):
     """
 
     device: Device
+
+    def describe(self) -> str:
+        """What it is, for a sentence."""
+        return f"the allocator's peak on {self.device.backend}:{self.device.index}"
 
     def device_memory(self) -> DeviceMemory | None:
         """The whole device as the framework's driver tells it; None when it does not."""

@@ -18,12 +18,15 @@ import ctypes
 import os
 import re
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
 from ..records import Diagnosis, Heap
+from ..resets import ResetWatch
+from ..units import MB
 from ..watcher import RssWatcher
 from . import Counter, Look, PeakClass, Reading, Unavailable
 
@@ -43,6 +46,10 @@ _WALKED_BYTES = (
     256 << 20
 )  # of forked children: telling what is shared walks their pages, 14 ms a GB (measured)
 _PERCPU_COUNTER_KERNEL = (6, 2)  # from here on each CPU keeps a part of every count (f1a7941243c1)
+_EXACT_SIZE_KERNEL = (6, 17)  # from here on the resident size, not its mark, is summed exactly (82241a83cd15)
+_SYS_CPU = "/sys/devices/system/cpu"
+_WALK_S = 0.002  # the page tables are walked for an exact size where that takes less
+_WALK_S_PER_BYTE = 11e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a hundredth
 
 
 def _read(path: str) -> bytes:
@@ -76,10 +83,13 @@ def _reset_high_water() -> None:
         os.close(fd)
 
 
-def _fault_stamp() -> tuple[int, ...]:
-    """Page faults so far: resident memory cannot grow without one."""
+def _faults_and_mark() -> tuple[tuple[int, ...], int]:
+    """This process's page faults so far, and its high-water mark as ``getrusage`` reports it.
+
+    The mark has a floor: what the process had resident before its last ``exec``.
+    """
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_minflt, usage.ru_majflt
+    return (usage.ru_minflt, usage.ru_majflt), usage.ru_maxrss * _KIB
 
 
 def _largest_fault_bytes() -> int:
@@ -90,17 +100,48 @@ def _largest_fault_bytes() -> int:
         return 64 * _KIB
 
 
+def _kernel() -> tuple[int, ...]:
+    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return tuple(map(int, numbers.groups())) if numbers else (0, 0)
+
+
+def _cpu_count() -> int:
+    """The CPUs that the kernel can have online, whatever this process may run on.
+
+    Not ``os.cpu_count()``, which ``PYTHON_CPU_COUNT`` changes, nor the affinity: both leave the kernel's
+    batches alone. CPUs that are merely possible (free slots of a virtual machine) hold no part of a count.
+    """
+    for name in ("present", "possible"):
+        try:
+            ranges = _read(f"{_SYS_CPU}/{name}").decode().strip().split(",")
+            ends = [[int(end) for end in one.split("-")] for one in ranges]
+            return sum(end[-1] - end[0] + 1 for end in ends)
+        except (OSError, ValueError):
+            continue
+    try:
+        return max(1, os.sysconf("SC_NPROCESSORS_CONF"))
+    except (AttributeError, OSError, ValueError):
+        return os.cpu_count() or 1
+
+
 def _high_water_precision_bytes() -> int:
     """How far the kernel's stored peak may lie from the truth.
 
     Since Linux 6.2 each of the three resident counts (anonymous, file, shared) is kept in batches of
     ``max(32, 2 * cpus)`` pages a CPU (lib/percpu_counter.c); before, in 64 pages a thread.
     """
-    cpus = os.cpu_count() or 1
-    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    kernel = tuple(map(int, numbers.groups())) if numbers else (0, 0)
-    batch_pages = max(32, 2 * cpus) if kernel >= _PERCPU_COUNTER_KERNEL else 64
+    cpus = _cpu_count()
+    batch_pages = max(32, 2 * cpus) if _kernel() >= _PERCPU_COUNTER_KERNEL else 64
     return 3 * batch_pages * cpus * _PAGE_BYTES
+
+
+def _current_precision_bytes() -> int:
+    """How far the resident size may lie from the truth: as far as the mark on Linux 6.2 to 6.16, else 0.
+
+    Some distributions ship the correction in an older kernel; there this is more than it need be.
+    """
+    approximate = _PERCPU_COUNTER_KERNEL <= _kernel() < _EXACT_SIZE_KERNEL
+    return _high_water_precision_bytes() if approximate else 0
 
 
 class HighWaterMark(Counter):
@@ -110,10 +151,11 @@ class HighWaterMark(Counter):
 
     def __init__(self) -> None:
         self.precision_bytes = _high_water_precision_bytes()
+        self.current_precision_bytes = _current_precision_bytes()
         self._fault_bytes = _largest_fault_bytes()
-        self._known: tuple[tuple[int, ...], int, int] | None = (
-            None  # stamp, present use, mark of the last look
-        )
+        # Of the last look: the page faults, the mark as getrusage and as the longer file report it.
+        self._known: tuple[tuple[int, ...], int, int] | None = None
+        self._resets = ResetWatch()
 
     @classmethod
     def probe(cls) -> bool:
@@ -128,38 +170,67 @@ class HighWaterMark(Counter):
             return False
         return os.access("/proc/self/clear_refs", os.W_OK)
 
+    def describe(self) -> str:
+        """What it is, for a sentence."""
+        return "this process's high-water mark (/proc/self/clear_refs)"
+
     def look(self) -> Look:
         """Resident memory and its high-water mark; page faults as the stamp.
 
-        Where no fault came since the last look the mark stands, and a shorter file tells what is left.
+        The mark is read each time, because memory that others fill (cross-memory attach, userfaultfd)
+        raises it without a fault of this process. Where ``getrusage`` shows that it stands where it stood,
+        a shorter file gives what is left to know.
         """
-        stamp, known = _fault_stamp(), self._known
+        stamp, mark_bytes = _faults_and_mark()
         try:
-            if known is not None and known[0] == stamp:
-                current_bytes, peak_bytes = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES, known[2]
+            if self._known is not None and self._stands(*self._known, stamp, mark_bytes):
+                current_bytes = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES
+                peak_bytes = self._known[2]
             else:
                 current_bytes, peak_bytes = _resident_bytes()
         except (OSError, ValueError) as error:
             raise Unavailable(f"/proc/self/status cannot be read: {error}") from error
         # The stored mark is approximate while the resident size is not (82241a83cd15).
         peak_bytes = max(peak_bytes, current_bytes)
-        self._known = stamp, current_bytes, peak_bytes
-        return Look((Reading(current_bytes, peak_bytes),), stamp)
+        self._known = stamp, mark_bytes, peak_bytes
+        # Asked last: a reset that came in between is rather reported in vain than missed.
+        return Look((Reading(current_bytes, peak_bytes),), stamp, self._resets.take())
+
+    def _stands(
+        self,
+        known_stamp: tuple[int, ...],
+        known_mark_bytes: int,
+        peak_bytes: int,
+        stamp: tuple[int, ...],
+        mark_bytes: int,
+    ) -> bool:
+        """Whether the mark is surely what it was; below its floor getrusage would not show that it rises."""
+        shows = known_mark_bytes <= peak_bytes + self.precision_bytes
+        return shows and known_stamp == stamp and known_mark_bytes == mark_bytes
 
     def stamp(self) -> tuple[int, ...]:
         """Page faults, which one system call tells."""
-        return _fault_stamp()
+        return _faults_and_mark()[0]
 
     def reset(self) -> None:
         """Lower the high-water mark to what is resident now."""
+        self._known = None
         try:
             _reset_high_water()
         except OSError as error:
             self.peak_class = "monotone"
             raise Unavailable(f"the kernel does not reset its peak: {error}") from error
-        if self._known is not None:  # if a fault came since, the next look asks anew
-            stamp, current_bytes, _ = self._known
-            self._known = stamp, current_bytes, current_bytes
+        self._resets.take()  # this one was ours
+
+    def watch(self, *, on: bool) -> None:
+        """Notice from the first scope on who else resets the mark, until `close`."""
+        if on:
+            self._resets.start()
+            self._resets.take()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._resets.close()
 
     def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
         """At most one largest page a fault."""
@@ -176,9 +247,10 @@ class RisingPeak(Counter):
         peak: Callable[[], int] | None,
         watcher: RssWatcher | None = None,
         precision_bytes: int = 0,
+        current_precision_bytes: int = 0,
     ) -> None:
         self.peak_class: PeakClass = "monotone" if peak else "sampled"
-        self.precision_bytes = precision_bytes
+        self.precision_bytes, self.current_precision_bytes = precision_bytes, current_precision_bytes
         self._current, self._peak, self._watcher = current, peak, watcher
 
     def look(self) -> Look:
@@ -196,6 +268,11 @@ class RisingPeak(Counter):
         if self._watcher:
             self._watcher.watch(on=on)
 
+    def close(self) -> None:
+        """End the sampling process."""
+        if self._watcher:
+            self._watcher.close()
+
 
 class Process:
     """This process's general RAM: the best counter of this machine, malloc, children."""
@@ -205,6 +282,7 @@ class Process:
         self._watcher = RssWatcher()  # sleeps, unstarted, unless the counter needs it
         self.counter = counter or self._best_counter()
         self._mallinfo2 = _find_mallinfo2()
+        self._walk_s_per_byte = _WALK_S_PER_BYTE
 
     def _best_counter(self) -> Counter:
         if HighWaterMark.probe():
@@ -217,6 +295,7 @@ class Process:
                 lambda: _resident_bytes()[1],
                 watcher,
                 _high_water_precision_bytes(),
+                _current_precision_bytes(),
             )
         except (OSError, ValueError):
             pass
@@ -232,6 +311,32 @@ class Process:
 
     def _rss_bytes(self) -> int:
         return int(self._psutil.memory_info().rss)
+
+    def close(self) -> None:
+        """Leave no descriptor and no process behind; the next scope begins anew."""
+        self.counter.close()
+
+    def exact_resident_bytes(self) -> int | None:
+        """Resident memory as the page tables have it, where the kernel's own count is notably approximate.
+
+        None where that count is good enough, and where walking the page tables would take over 2 ms.
+        """
+        if self.counter.current_precision_bytes <= MB:
+            return None
+        try:
+            size_bytes = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES
+            if size_bytes * self._walk_s_per_byte > _WALK_S:
+                return None
+            began_s = time.perf_counter()
+            rollup = _read("/proc/self/smaps_rollup")
+            took_s = time.perf_counter() - began_s
+            start = rollup.index(b"\nRss:") + len(b"\nRss:")
+            exact_bytes = int(rollup[start : rollup.index(b"kB", start)]) * _KIB
+        except (OSError, ValueError):  # before Linux 4.14, or refused
+            return None
+        # One slow walk, on a busy machine, shall not be the last.
+        self._walk_s_per_byte = min(took_s / max(1, size_bytes), 2 * _WALK_S_PER_BYTE)
+        return exact_bytes
 
     def heap(self) -> Heap | None:
         """What malloc handed out and what it keeps; None where glibc does not tell (it does since 2.33)."""
@@ -284,12 +389,10 @@ class Process:
         """What general RAM's figures are worth on this machine."""
         counter = self.counter
         if counter.peak_class == "resettable":
-            grain_mb = counter.precision_bytes / 2**20
-            return Diagnosis(
-                "general RAM",
-                "exact",
-                f"peaks from the kernel's high-water mark, to within {grain_mb:.1f} MB",
-            )
+            says = f"peaks from the kernel's high-water mark, to within {counter.precision_bytes / MB:.1f} MB"
+            if counter.current_precision_bytes:
+                says += "; this kernel's resident size is as approximate, so consumed is within twice that"
+            return Diagnosis("general RAM", "exact", says)
         if counter.peak_class == "monotone":
             return Diagnosis(
                 "general RAM",
