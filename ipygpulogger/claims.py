@@ -8,11 +8,12 @@ reaches all of that without walking it again. A block is the first name's that r
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .records import Owner
-from .sources.host import DEVICE, of_files
+from .sources.host import DEVICE, of_files, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ Kind = Literal["variable", "output", "traceback", "other"]
 Claimant = tuple[str, str, Kind]  # a name, a device, and where the name stands
 
 GRAPH = " (autograd graph)"
-_OF_A_FILE = 1 << 20  # bytes: smaller blocks are not asked about
+_ASKED_FROM = 1 << 20  # bytes: of smaller blocks the system is not asked
 _LARGE = 1 << 20  # bytes: of smaller blocks it is not kept who shares them and whether they are alive
 _NOBODY: Any = object()
 
@@ -126,8 +127,7 @@ class Claims:
     def __init__(self, blocks: Blocks, seen: Mapping[int, Met | None], in_time: Callable[[], bool]) -> None:
         self._blocks, self._seen, self._in_time = blocks, seen, in_time
         self._same = blocks.same_memory()
-        # What only shows a file is nobody's.
-        self._first: dict[int, Claimant | None] = dict.fromkeys(blocks.of_files())
+        self._first: dict[int, Claimant | None] = dict.fromkeys(blocks.no_memory())
         self._sizes: dict[Claimant, dict[Hashable, int]] = {}
         self._shared: dict[Claimant, dict[str, None]] = {}
         self._sharers: dict[int, dict[str, None]] = {}
@@ -139,7 +139,7 @@ class Claims:
         in_time, linked = True, []
         for path in paths:
             in_time = in_time and self._in_time()
-            reached, links = self._reached(path) if in_time else (path.own(), [])
+            reached, links = self._reached(path) if in_time else (self._merged(path.own()), [])
             self._claim(path, reached)
             linked += [(path, links)] if links else []
         for path, links in linked:
@@ -232,9 +232,11 @@ class Claims:
                     found += [one for one in piece if type(one) is int]
                     pending += [one for one in piece if type(one) is not int]
                     start = seen.find(0, stop, end)
-        if self._same:
-            found = [self._same.get(number, number) for number in found]
-        return found, links
+        return self._merged(found), links
+
+    def _merged(self, numbers: list[int]) -> list[int]:
+        """Of a block within another, that one's number."""
+        return [self._same.get(number, number) for number in numbers] if self._same else numbers
 
 
 def _told(owner: str, names: Mapping[str, None] | None) -> tuple[str, ...]:
@@ -249,6 +251,7 @@ class Blocks:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._mapped: list[int] = []
+        self._borrowed: set[int] = set()
         self.keys: list[Hashable] = []
         self.devices: list[str] = []
         self.sizes: list[int] = []
@@ -267,14 +270,21 @@ class Blocks:
                 self.alive[key] = weakref.ref(holding.owner)
             if holding.mapped:
                 self._mapped.append(number)
-        elif size_bytes > self.sizes[number]:  # a view that begins where its buffer does was met first
+            if holding.borrowed:
+                self._borrowed.add(number)
+        elif number in self._borrowed and not holding.borrowed:  # now it is known how large it is
+            self._borrowed.remove(number)
             self.sizes[number] = size_bytes
+        elif size_bytes > self.sizes[number] and (number in self._borrowed or not holding.borrowed):
+            self.sizes[number] = size_bytes  # what begins where it does was met first
         return number
 
     def same_memory(self) -> dict[int, int]:
         """Which blocks lie within others, as an array of numpy's in a tensor's; those grow to hold them.
 
-        The key of a block that has an address is its device and that.
+        The key of a block that has an address is its device and that. A borrowed block is the one that it
+        begins in, which does not grow by it. Where there is none, it counts as what is left of it beside the
+        others; those borrowed blocks that overlap are one.
         """
         found: dict[int, int] = {}
         for device in set(self.devices):
@@ -284,19 +294,58 @@ class Blocks:
                 if type(key) is tuple and key[0] == device and type(key[1]) is int
             ]
             placed.sort()
-            last, end = -1, 0
+            own = self._joined([one for one in placed if one[1] not in self._borrowed], found)
+            starts = [start for start, _, _ in own]
+            alone = []
             for address, number in placed:
-                if address >= end:
-                    last, start, end = number, address, address + self.sizes[number]
-                    continue
-                found[number] = last
-                if address + self.sizes[number] > end:
-                    end = address + self.sizes[number]
-                    self.sizes[last] = end - start
+                if number in self._borrowed:
+                    at = bisect_right(starts, address) - 1
+                    if at >= 0 and address < own[at][1]:
+                        found[number] = own[at][2]
+                    else:
+                        alone.append((address, number))
+            left = {
+                number: list(_between(start, end, own)) for start, end, number in self._joined(alone, found)
+            }
+            for number, ranges in left.items():
+                self.sizes[number] = sum(stop - begin for begin, stop in ranges)
+            if device == DEVICE:
+                asked = [number for number in left if self.sizes[number] >= _ASKED_FROM]
+                sizes = resident_bytes([left[number] for number in asked])
+                for number, size_bytes in zip(asked, sizes, strict=True):
+                    self.sizes[number] = size_bytes
         return found
 
-    def of_files(self) -> list[int]:
-        """Those that only show a file."""
-        asked = {self.keys[number]: number for number in self._mapped if self.sizes[number] >= _OF_A_FILE}
+    def _joined(self, placed: list[tuple[int, int]], found: dict[int, int]) -> list[tuple[int, int, int]]:
+        """(start, end, number) of blocks in the order of their addresses, those that overlap as the first."""
+        joined: list[tuple[int, int, int]] = []
+        for address, number in placed:
+            end = address + self.sizes[number]
+            if joined and address < joined[-1][1]:
+                start, last_end, first = joined[-1]
+                found[number] = first
+                joined[-1] = start, max(end, last_end), first
+                self.sizes[first] = joined[-1][1] - start
+            else:
+                joined.append((address, end, number))
+        return joined
+
+    def no_memory(self) -> list[int]:
+        """Those that only show a file, or nothing that is resident."""
+        large = [number for number in self._mapped if self.sizes[number] >= _ASKED_FROM]
+        asked = {self.keys[number]: number for number in large if number not in self._borrowed}
         found = of_files(key[1] for key in asked if type(key) is tuple and key[0] == DEVICE)
-        return [asked[DEVICE, address] for address in found]
+        nothing = [number for number in self._borrowed if not self.sizes[number]]
+        return nothing + [asked[DEVICE, address] for address in found]
+
+
+def _between(start: int, end: int, blocks: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+    """What of a range lies outside these blocks, which are in the order of their addresses."""
+    for block_start, block_end, _ in blocks[bisect_right(blocks, (start,)) :]:
+        if block_start >= end:
+            break
+        if block_start > start:
+            yield start, block_start
+        start = block_end
+    if start < end:
+        yield start, end

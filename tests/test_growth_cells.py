@@ -98,6 +98,8 @@ VALUES = {
     "an attribute": "type('Box', (), {})(); x.value = np.ones(40 * MB, 'u1')",
     "a list's own table": "[None] * (40 * MB // 8)",
     "a view": "np.ones(40 * MB, 'u1')[5:9]",
+    "windows": "np.lib.stride_tricks.sliding_window_view(np.ones(5 * MB), 1000)",
+    "a broadcast": "np.ndarray((1 << 40,), 'u1', bytearray(b'x') * (40 * MB), strides=(0,))",
 }
 
 

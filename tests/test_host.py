@@ -3,7 +3,9 @@
 import array
 import ctypes
 import gc
+import itertools
 import mmap
+import pathlib
 import sys
 from collections import OrderedDict, deque
 
@@ -13,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.claims import Root
+from ipygpulogger.claims import Blocks, Claims, Path, Root
 from ipygpulogger.reach import walk
+from ipygpulogger.sources import Holding
 from ipygpulogger.sources.host import HOST, of_files
 
 
@@ -72,7 +75,8 @@ def test_a_bytearray_cut_at_its_front():
     del buffer[:MB]
     view = np.frombuffer(buffer, np.uint8)[100:]
     found = held(buffer=buffer, beside=beside, view=view)
-    assert found == {"buffer": (3 * MB, ("view",)), "beside": (MB, ())}
+    assert found["buffer"] == (3 * MB, ("view",))
+    assert found["beside"][1] == ()
 
 
 def test_a_view_alone_holds_it_all():
@@ -174,6 +178,17 @@ def test_arrow():
     assert MB <= size_bytes <= MB + MB // 4  # and where each text begins
 
 
+def test_arrow_slices_and_dictionaries():
+    """A slice holds the whole of its buffers, codes also what they stand for."""
+    arrow = pytest.importorskip("pyarrow")
+    made = arrow.array(np.arange(MB // 8, dtype=np.int64) + 1)
+    assert held(part=made[5:9], values=made[7:].to_numpy()) == {"part": (MB, ("values",))}
+    assert held(values=made[7:].to_numpy()) == {"values": (MB, ())}
+    codes = arrow.array(["x" * MB] * 8).dictionary_encode()
+    ((size_bytes, _),) = held(codes=codes).values()
+    assert MB <= size_bytes < MB + MB // 4
+
+
 class Hostile(bytearray):
     def _boom(self, *_):
         raise AssertionError("nobody asked for this")
@@ -238,3 +253,167 @@ def test_any_views_against_a_model(lengths, data):
             shared = tuple(other for other in model if model[other] & new and other != name)
             expected[name] = sum(lengths[number] for number in new), shared
     assert held(**names) == expected
+
+
+# -- views of any shape ----------------------------------------------------------------------------
+
+
+def test_windows_over_an_array():
+    """Overlapping windows hold the array they look at; its neighbours keep their names and sizes."""
+    before = {f"before{i}": np.ones(MB) for i in range(5)}
+    windows = np.lib.stride_tricks.sliding_window_view(np.ones(MB), 1000)
+    after = {f"after{i}": np.ones(MB) for i in range(5)}
+    names = {**before, "windows": windows, **after}
+    found = held(**names)
+    assert found == dict.fromkeys(names, (8 * MB, ()))
+
+
+@pytest.mark.parametrize("strides", [(0,), (8,), (-8,), (1 << 30,)])
+@pytest.mark.parametrize("length", [10, MB])
+def test_strides_that_lead_out_of_the_array(strides, length):
+    """A view that claims more than there is holds its array and nothing else."""
+    others = {f"other{i}": np.ones(MB) for i in range(3)}
+    view = np.lib.stride_tricks.as_strided(np.ones(length)[length // 2 :], (1 << 32,), strides)
+    array = {"view": (8 * length, ())} if length == MB else {}
+    found = held(view=view, **others)  # on a line of its own: pytest would print the view
+    assert found == array | dict.fromkeys(others, (8 * MB, ()))
+
+
+def test_windows_over_objects():
+    """Of a billion places that are a thousand objects, each is looked at once."""
+    objects = np.array([[bytes(MB)]] + [[]] * 99_999, dtype=object)
+    windows = np.lib.stride_tricks.sliding_window_view(objects, 10_000)
+    (size_bytes, _), *more = held(windows=windows).values()
+    assert not more
+    assert 0 <= size_bytes - MB - objects.nbytes < 100
+
+
+def hidden(array):
+    """The same memory, whose owner nobody can see: a capsule of DLPack's stands between."""
+    return np.from_dlpack(array)
+
+
+def sparse_mapping(size_mb):
+    memory = mmap.mmap(-1, size_mb * MB)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nobody else tells")
+def test_of_memory_whose_owner_is_hidden_what_is_resident():
+    """As much of it as was touched so far; of its own allocations a process knows what it asked for."""
+    memory = sparse_mapping(64)
+    page = mmap.PAGESIZE
+    shown = hidden(memory)
+    assert held(shown=shown) == {}
+    memory[10 * MB : 12 * MB] = 1
+    assert held(shown=shown) == {"shown": (2 * MB, ())}
+    assert held(shown=shown[: 11 * MB]) == {"shown": (2 * MB, ())}  # a view of numpy's: the whole
+    assert held(part=hidden(memory[10 * MB + 5 : 30 * MB])) == {"part": (2 * MB - 5, ())}
+    assert held(back=hidden(memory[: 12 * MB - 5][::-1])) == {"back": (2 * MB - 5, ())}
+    memory[40 * MB :: 2 * page] = 1
+    assert held(rare=hidden(memory[40 * MB :: 2 * page])) == {"rare": (12 * MB - page + 1, ())}
+    assert held(memory=memory, shown=shown) == {"memory": (64 * MB, ("shown",))}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nobody else tells")
+def test_a_hidden_owner_and_a_stride_over_the_whole_heap():
+    """What others allocated in between stays theirs, and all together is no more than is resident."""
+    others = {f"other{i}": np.ones(MB) for i in range(3)}
+    wide = hidden(np.lib.stride_tricks.as_strided(np.ones(MB), (3,), (1 << 38,)))
+    found = held(wide=wide, **others)
+    assert {name: found[name] for name in others} == dict.fromkeys(others, (8 * MB, ()))
+    resident = int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    assert sum(size_bytes for size_bytes, _ in found.values()) <= resident
+
+
+def test_a_file_behind_a_hidden_owner(tmp_path):
+    """It is no memory either."""
+    (tmp_path / "file").write_bytes(b"x" * 2 * MB)
+    mapped = np.memmap(tmp_path / "file", np.uint8, mode="r+")
+    assert held(mapped=hidden(mapped)) == {}
+
+
+def test_a_search_that_came_too_late_counts_nothing_twice():
+    """A view within another block is that block, also where there was no time to see who shares it."""
+    blocks, path = Blocks(), Path(Root("x", "variable", None), (0, 0))
+    blocks.number(Holding(("cpu", 4096), 10 * MB, "cpu"))
+    blocks.number(Holding(("cpu", 5000), 1 << 40, "cpu", borrowed=True))
+    path.met += [0, 1]
+    (owner,) = Claims(blocks, {}, lambda: False).found([path], ()).owners
+    assert owner.size_bytes == 10 * MB
+
+
+ARRAYS = {
+    "array": lambda size: np.zeros(size, np.uint8),
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "array.array": lambda size: array.array("b", [0]) * size,
+    "mmap": lambda size: mmap.mmap(-1, size),
+    "array from DLPack": lambda size: hidden(np.zeros(size, np.uint8)),
+}
+HIDDEN = {
+    "ctypes": lambda size: (ctypes.c_char * size)(),
+    "views through DLPack": ARRAYS["array"],
+}
+
+
+@st.composite
+def views(draw, size, items):
+    """(offset, shape, strides, item size) of any view within so many bytes."""
+    item = draw(st.sampled_from(items))
+    shape = draw(st.lists(st.integers(0, 12), max_size=3))
+    strides = [draw(st.integers(-2000, 2000) | st.just(0) | st.sampled_from([item, -item])) for _ in shape]
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    low, high = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps) + item
+    if 0 in shape:
+        low, high = 0, item
+    return draw(st.integers(-low, size - high)), tuple(shape), tuple(strides), item
+
+
+def touched(view):
+    """Every byte that a view can touch, counted one by one."""
+    offset, shape, strides, item = view
+    places = itertools.product(*map(range, shape))
+    firsts = {offset + sum(i * step for i, step in zip(at, strides, strict=True)) for at in places}
+    return {first + i for first in firsts for i in range(item)}
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(st.sampled_from([*ARRAYS, *HIDDEN]), min_size=1, max_size=3), st.data())
+def test_views_of_any_shape_against_the_bytes_they_touch(kinds, data):
+    """What tells its memory counts whole, once; of what is hidden, from the first touched byte to the last."""
+    size = 80_000
+    buffers = [(ARRAYS | HIDDEN)[kind](size) for kind in kinds]
+    expected, wholes, spans, names = {}, {}, {}, {}
+    for place in range(data.draw(st.integers(1, 5))):
+        number = data.draw(st.integers(0, len(buffers) - 1))
+        is_dlpack = kinds[number] == "views through DLPack"
+        view = data.draw(views(size, [1] if is_dlpack else [1, 2, 8]))
+        offset, shape, strides, item = view
+        kind = "u1" if is_dlpack else f"V{item}"
+        look = np.ndarray(shape, kind, memoryview(buffers[number]), offset, strides)
+        look = hidden(look) if is_dlpack else look
+        names[f"n{place}"] = [look, look[..., None], look.T][data.draw(st.integers(0, 2))]
+        if kinds[number] in ARRAYS:
+            wholes.setdefault(number, f"n{place}")
+        elif bytes_touched := touched(view):
+            first, end = min(bytes_touched), max(bytes_touched) + 1
+            if end - first >= 1024:
+                spans.setdefault(number, []).append((first, end, place))
+    for name in wholes.values():
+        expected[name] = expected.get(name, 0) + size
+    for of_one in spans.values():
+        joined = []
+        for first, end, place in sorted(of_one):
+            if joined and first < joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1]), min(place, joined[-1][2])
+            else:
+                joined.append((first, end, place))
+        for first, end, place in joined:
+            expected[f"n{place}"] = expected.get(f"n{place}", 0) + end - first
+    # How much of the memory is the objects' own head, and how much room they keep, is theirs.
+    found = {name: size_bytes for name, (size_bytes, _) in held(**names).items()}
+    assert found.keys() == expected.keys()
+    assert all(0 <= found[name] - expected[name] < 200 for name in found)

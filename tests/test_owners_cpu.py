@@ -7,6 +7,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger.claims import Root
@@ -90,6 +92,54 @@ def test_buffers_of_python_under_tensors():
     buffer = bytearray(MB)
     ((size_bytes, shared),) = held(tensor=torch.frombuffer(buffer, dtype=torch.uint8), buffer=buffer).values()
     assert (size_bytes, shared) == (buffer.__alloc__(), ("buffer",))
+
+
+def test_views_that_repeat_what_they_show():
+    """An expanded tensor, its array, an array from DLPack: no more than the element that is there."""
+    names = {"one": torch.ones(1).expand(1 << 30)}
+    names |= {"array": names["one"].numpy(), "capsule": np.from_dlpack(names["one"])}
+    names["back"] = torch.from_numpy(np.broadcast_to(np.ones(1), (1 << 20,)).copy()[::2])
+    assert held(**names) == {"back": (8 * MB - 8, ())}  # up to the last that it shows
+    windows = mb(8).unfold(0, 1000, 1)
+    assert held(windows=windows, array=windows.numpy()) == {"windows": (8 * MB, ("array",))}
+    assert held(array=windows.numpy()) == {"array": (8 * MB, ())}
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(
+            st.integers(0, 5), st.sampled_from(["tensor", "numpy", "DLPack", "from_numpy", "from_dlpack"])
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.data(),
+)
+def test_any_views_of_a_tensor(spans, looks, data):
+    """Whatever looks into a tensor's storage, in whatever shape and by whatever library: it counts once."""
+    whole = mb(2)
+    names = {"whole": whole}
+    for place, (number, look) in enumerate(looks):
+        stride, size = spans[number % len(spans)], data.draw(st.integers(1, 200))
+        start = data.draw(st.integers(0, len(whole) - 1 - 200 * 3))
+        view = whole.as_strided((size, 3), (stride, 1), start)
+        array = view.numpy()[:: data.draw(st.sampled_from([1, -1]))]
+        names[f"n{place}"] = {
+            "tensor": lambda view=view: view,
+            "numpy": lambda array=array: array,
+            "DLPack": lambda array=array: np.from_dlpack(array),
+            "from_numpy": lambda view=view: torch.from_numpy(view.numpy()),
+            "from_dlpack": lambda view=view: torch.from_dlpack(view),
+        }[look]()
+    found = held(**names)
+    assert {name: size_bytes for name, (size_bytes, _) in found.items()} == {"whole": 2 * MB}
+    del names["whole"], whole, view
+    if any(look in ("tensor", "numpy") for _, look in looks):  # these lead to the storage
+        assert [size_bytes for size_bytes, _ in held(**names).values()] == [2 * MB]
+    else:
+        assert held(**names) == {}
 
 
 def test_a_model_that_only_shows_a_file(tmp_path):

@@ -181,12 +181,14 @@ class Holding(NamedTuple):
         key: The same for every array that shares this memory; unique among live arrays. Where the address
             is known, (device, address): memory within other memory is then found to be the same.
         size_bytes: The whole block, however small the view of it; 0 for what has no memory of its own.
+            Of a borrowed one, from the first to the last byte that the view can touch.
         device: "cpu", "cuda:0", ...
         parts: What else it keeps that the garbage collector does not see, such as a gradient.
         graph: The autograd graph that it keeps.
         counted: Whether all that it keeps can be told.
         mapped: Whether it may only show a file, whose pages are no memory of the process's own.
         owner: What lives exactly as long as the memory, and takes weak references; None where nothing does.
+        borrowed: The array stands on memory that something else allocated, how much of it is not known.
     """
 
     key: Hashable
@@ -197,6 +199,7 @@ class Holding(NamedTuple):
     counted: bool = True
     mapped: bool = False
     owner: Any = None
+    borrowed: bool = False
 
 
 class Framework(ABC):

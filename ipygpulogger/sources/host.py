@@ -3,26 +3,34 @@
 What is counted is what was asked for: pages of an array that were never touched count too. Memory that only
 shows a file's content does not: the system takes its pages back whenever it wants them. Small objects are not
 counted one by one.
+
+A view, however it is shaped, counts as the memory it stands on. Where the object that allocated that memory
+cannot be seen (ctypes, DLPack, a library's own arrays), what the view can touch counts, as far as it is
+resident.
 """
 
 from __future__ import annotations
 
 import array
 import ctypes
+import itertools
+import mmap
 import sys
 from bisect import bisect_right
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 DEVICE = "cpu"
 _SMALL = 1 << 10  # bytes: what is smaller is not worth its row
 _bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
+_name_of: Callable[[type], str] = vars(type)["__name__"].__get__
+_module_of: Callable[[type], Any] = vars(type)["__module__"].__get__
 _basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes, int  # their memory is the object itself
@@ -67,14 +75,14 @@ def _known() -> Iterator[tuple[int, Callable[[Any, Any], Holding | None]]]:
     yield from ((id(kind), _inside) for kind in _INSIDE)
     yield from ((id(kind), _buffer) for kind in (bytearray, array.array))
     yield id(memoryview), _view
-    if (found := getattr(sys.modules.get("mmap"), "mmap", None)) is not None:
-        yield id(found), _mapping
+    yield id(mmap.mmap), _mapping
     if (found := getattr(sys.modules.get("numpy"), "ndarray", None)) is not None:
         yield id(found), _ndarray
     arrow = getattr(sys.modules.get("pyarrow"), "lib", None)
     for name, reader in (
         ("Buffer", _arrow_buffer),
-        ("Array", lambda _, value: _made_of(value.buffers())),
+        ("Array", lambda base, value: _made_of(base.buffers(value))),
+        ("DictionaryArray", _dictionary_array),
         ("ChunkedArray", lambda _, value: _made_of(value.chunks)),
         ("RecordBatch", lambda _, value: _made_of(value.columns)),
         ("Table", lambda _, value: _made_of(value.columns)),
@@ -163,23 +171,53 @@ class _Py_buffer(ctypes.Structure):  # noqa: N801 - as the C API calls it
 
 
 def _ndarray(numpys: Any, value: Any) -> Holding | None:
-    """The array at the bottom of a view; one that stands on somebody else's memory leads there."""
-    base_of = numpys.base.__get__
-    under = base_of(value)
-    while under is not None and numpys in _bases_of(type(under)):
-        value, under = under, base_of(under)
-    if under is not None and type(under).__module__ == "mmap":
-        return _made_of((under,))
+    """The memory that an array stands on: its own, its base's, or else what its strides can touch."""
+    value, base = _bottom(numpys, value)
+    if base is not None and HOST.may_hold(type(base)):
+        return _made_of((base,))
+    is_own = base is None and numpys.flags.__get__(value).owndata
     size_bytes = numpys.nbytes.__get__(value)
-    parts: Any = () if under is None else (under,)
-    has_objects = numpys.dtype.__get__(value).kind == "O"
+    first, extent_bytes = (0, size_bytes) if is_own else _extent(numpys, value)
+    parts: Any = () if base is None else (base,)
+    has_objects = numpys.dtype.__get__(value).kind == "O" and size_bytes <= extent_bytes  # each once
     if has_objects:  # which the garbage collector is not told
-        parts = iter(numpys.flat.__get__(value))
-    if size_bytes < _SMALL:
+        parts = itertools.chain(parts, numpys.flat.__get__(value))
+    if extent_bytes < _SMALL:
         return _made_of(parts) if has_objects or parts else None
-    address = numpys.__array_interface__.__get__(value)["data"][0]
-    owner = value if under is None else None
-    return Holding((DEVICE, address), size_bytes, DEVICE, parts, mapped=under is not None, owner=owner)
+    address = numpys.__array_interface__.__get__(value)["data"][0] + first
+    owner = value if is_own else None
+    return Holding((DEVICE, address), extent_bytes, DEVICE, parts, owner=owner, borrowed=not is_own)
+
+
+def _bottom(numpys: Any, value: Any) -> tuple[Any, Any]:
+    """The array below all views of numpy's, and what that one stands on, if not on memory of its own."""
+    base_of = numpys.base.__get__
+    while True:
+        base = base_of(value)
+        while type(base) is memoryview or _is_dummy(type(base)):
+            base = base.obj if type(base) is memoryview else base.base
+        if base is None or numpys not in _bases_of(type(base)):
+            return value, base
+        value = base
+
+
+def _is_dummy(kind: type) -> bool:
+    """Whether it is the class that numpy's `as_strided` puts between a view and its array."""
+    return _name_of(kind) == "DummyArray" and str(_module_of(kind)).startswith("numpy.lib")
+
+
+def _extent(numpys: Any, value: Any) -> tuple[int, int]:
+    """Where the memory that an array can touch begins, counted from its first element, and its length.
+
+    Strides may be 0, negative, or shorter than an element: windows and broadcasts overlap.
+    """
+    shape, strides = numpys.shape.__get__(value), numpys.strides.__get__(value)
+    if 0 in shape:
+        return 0, 0
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    first = sum(step for step in steps if step < 0)
+    last = sum(step for step in steps if step > 0)
+    return first, last - first + numpys.itemsize.__get__(value)
 
 
 def _arrow_buffer(_: Any, value: Any) -> Holding | None:
@@ -190,7 +228,12 @@ def _arrow_buffer(_: Any, value: Any) -> Holding | None:
     return Holding((DEVICE, value.address), value.size, DEVICE, mapped=True)
 
 
-# -- files -----------------------------------------------------------------------------------------
+def _dictionary_array(base: Any, value: Any) -> Holding:
+    """Its buffers are the indices alone."""
+    return _made_of((*base.buffers(value), base.dictionary.__get__(value)))
+
+
+# -- the system's own view: files, and what is resident ----------------------------------------------
 
 
 def of_files(addresses: Iterable[int]) -> set[int]:
@@ -201,28 +244,91 @@ def of_files(addresses: Iterable[int]) -> set[int]:
     addresses = set(addresses)
     if not addresses:
         return addresses
-    try:
-        maps = Path("/proc/self/maps").read_bytes()
-    except OSError:
-        return set()
-    mapped = [_mapped(line) for line in maps.splitlines() if b" /" in line]
-    starts = [start for start, end, path in mapped if not path.startswith(_IN_MEMORY)]
-    ends = [end for start, end, path in mapped if not path.startswith(_IN_MEMORY)]
+    files = [mapping for mapping in _mappings() or () if mapping.is_file]
+    starts = [mapping.start for mapping in files]
     found = set()
     for address in addresses:
         at = bisect_right(starts, address) - 1
-        if at >= 0 and address < ends[at]:
+        if at >= 0 and address < files[at].end:
             found.add(address)
     return found
 
 
-_IN_MEMORY = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/nvidia"
+def resident_bytes(blocks: Sequence[Iterable[tuple[int, int]]]) -> list[int]:
+    """Of each of these blocks, how much is resident, without what only shows a file.
+
+    Beyond the first 512 MB of them what is mapped counts, and where the system tells neither, their length.
+
+    Args:
+        blocks: The ranges of addresses (start, end) of each.
+    """
+    mappings = _mappings() if blocks else None
+    if mappings is None:
+        return [sum(end - start for start, end in ranges) for ranges in blocks]
+    starts = [mapping.start for mapping in mappings]
+    found, left_bytes = [], _LOOKED_AT
+    for ranges in blocks:
+        size_bytes = 0
+        for start, end in ranges:
+            for mapping in mappings[max(0, bisect_right(starts, start) - 1) : bisect_right(starts, end)]:
+                first, last = max(start, mapping.start), min(end, mapping.end)
+                if first < last and mapping.readable and not mapping.is_file:
+                    looked_at = min(last, first + left_bytes)
+                    size_bytes += _in_core(first, looked_at) + last - looked_at
+                    left_bytes -= looked_at - first
+        found.append(size_bytes)
+    return found
 
 
-def _mapped(line: bytes) -> tuple[int, int, bytes]:
-    place, *_, path = line.split(None, 5)
+_LOOKED_AT = 1 << 29  # bytes: 3 ms
+
+
+def _in_core(start: int, end: int) -> int:
+    """What mincore(2) says of a range that is mapped; all of it where it says nothing."""
+    first_page, end_page = start // _PAGE, -(-end // _PAGE)
+    told = (ctypes.c_ubyte * (end_page - first_page))()
+    try:
+        # Python's own library sees all of libc.
+        failed = ctypes.pythonapi.mincore(
+            ctypes.c_void_p(first_page * _PAGE), ctypes.c_size_t(len(told) * _PAGE), told
+        )
+    except AttributeError:
+        failed = True
+    if failed or not told:
+        return end - start
+    pages = bytes(told).translate(_RESIDENT)
+    outside = pages[0] * (start - first_page * _PAGE) + pages[-1] * (end_page * _PAGE - end)
+    return pages.count(1) * _PAGE - outside
+
+
+_PAGE = mmap.PAGESIZE
+_RESIDENT = bytes(byte & 1 for byte in range(256))  # the other bits are reserved
+
+
+class _Mapping(NamedTuple):
+    """A line of /proc/self/maps."""
+
+    start: int
+    end: int
+    readable: bool
+    is_file: bool
+
+
+def _mappings() -> list[_Mapping] | None:
+    """All that is mapped, by address; None where the system does not tell."""
+    try:
+        return list(map(_mapping_in, Path("/proc/self/maps").read_bytes().splitlines()))
+    except OSError:
+        return None
+
+
+def _mapping_in(line: bytes) -> _Mapping:
+    place, access, *_, path = (*line.split(None, 5), b"")[:6]
     start, end = place.split(b"-")
-    return int(start, 16), int(end, 16), path
+    is_file = path.startswith(b"/") and not path.startswith(_IN_MEMORY)
+    return _Mapping(int(start, 16), int(end, 16), access.startswith(b"r"), is_file)
 
+
+_IN_MEMORY = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/nvidia"
 
 HOST = Host()

@@ -524,7 +524,9 @@ def _tensor(value: Any, torch: ModuleType, get: Callable[[Any, str], Any]) -> Ho
         address = storage.data_ptr()
         if address:
             on_cpu = name == "cpu"
-            return Holding((name, address), storage.nbytes(), name, parts, node, True, on_cpu, storage)
+            borrowed = on_cpu and not storage.resizable()  # numpy's memory, a mapped file, ...
+            size_bytes = storage.nbytes()
+            return Holding((name, address), size_bytes, name, parts, node, True, on_cpu, storage, borrowed)
     except (*_TORCH_ERRORS, NotImplementedError):  # a sparse, fake or functional tensor
         parts += tuple(_parts_of_sparse(value, torch._C.TensorBase))
     return Holding(None, 0, name, parts, node) if parts or node is not None else None
