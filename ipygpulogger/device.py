@@ -26,14 +26,14 @@ _FLOATS_A_MB = 2**18
 
 
 class GPUMemory(NamedTuple):
-    """A device's memory in MB, all processes together."""
+    """A device's memory in MB, all processes together: ``total == free + used``.
+
+    What the driver keeps for itself is used, as it is for fastai and ipyexperiments.
+    """
 
     total: int
     free: int
     used: int
-
-
-_NONE = GPUMemory(0, 0, 0)
 
 
 def b2mb(num: float) -> int:
@@ -47,16 +47,19 @@ def gpu_mem_get(id: int | None = None) -> GPUMemory:  # noqa: A002 - fastai's na
     Args:
         id: torch's index of it; by default the current device.
     """
-    memory = _memory(id)
-    return _NONE if memory is None else _in_mb(memory)
+    return _in_mb(_memory(id))
 
 
 def gpu_mem_get_all() -> list[GPUMemory]:
-    """The memory of every device of the machine, in the driver's order, hidden ones included."""
+    """The memory of every device of the machine, in the driver's order.
+
+    Devices that `CUDA_VISIBLE_DEVICES` hides are among them, unless it hides all: then there is none.
+    """
     nvml = machine().nvml
+    if machine().hides_all_gpus():
+        return []
     if devices := nvml.devices():
-        memories = [nvml.memory(device.uuid) for device in devices]
-        return [_NONE if memory is None else _in_mb(memory) for memory in memories]
+        return [_in_mb(nvml.memory(device.uuid)) for device in devices]
     return list(_visible())
 
 
@@ -86,7 +89,7 @@ def gpu_mem_get_used_fast(gpu_handle: Any) -> int:
     Raises:
         pynvml.NVMLError: The driver does not tell.
     """
-    return b2mb(machine().nvml.used_bytes(gpu_handle))
+    return _in_mb(machine().nvml.memory_of(gpu_handle)).used
 
 
 def gpu_with_max_free_mem() -> tuple[int | None, int]:
@@ -207,7 +210,7 @@ def gpu_is_usable() -> bool:
         cpu_build = importlib.metadata.version("torch").endswith("+cpu")
     except importlib.metadata.PackageNotFoundError:
         return False
-    return not cpu_build and next(_visible(), None) is not None
+    return not cpu_build and bool(gpu_mem_get_all())
 
 
 def _visible() -> Iterator[GPUMemory]:
@@ -256,7 +259,8 @@ def _imported_torch() -> Any:
         raise ModuleNotFoundError("this needs PyTorch: pip install torch", name="torch") from error
 
 
-def _in_mb(memory: DeviceMemory) -> GPUMemory:
-    return GPUMemory(
-        truncated_mb(memory.total_bytes), truncated_mb(memory.free_bytes), truncated_mb(memory.used_bytes)
-    )
+def _in_mb(memory: DeviceMemory | None) -> GPUMemory:
+    if memory is None:
+        return GPUMemory(0, 0, 0)
+    total_mb, free_mb = truncated_mb(memory.total_bytes), truncated_mb(memory.free_bytes)
+    return GPUMemory(total_mb, free_mb, total_mb - free_mb)

@@ -30,6 +30,12 @@ def absent() -> bool:
     return hasattr(os, "RTLD_NOLOAD") and _library() is None
 
 
+def count() -> int | None:
+    """How many devices CUDA shows this process; None where nobody can tell, as before `cuInit`."""
+    library, found = _library(), ctypes.c_int()
+    return None if library is None or library.cuDeviceGetCount(ctypes.byref(found)) else found.value
+
+
 def contexts() -> tuple[int, ...] | None:
     """The devices, by ordinal, on which this process has a context; None where nobody can tell.
 
@@ -39,10 +45,7 @@ def contexts() -> tuple[int, ...] | None:
     library = _library()
     if library is None:
         return None
-    count = ctypes.c_int()
-    if library.cuDeviceGetCount(ctypes.byref(count)):
-        return ()
-    return tuple(ordinal for ordinal in range(count.value) if _has_context(library, ordinal))
+    return tuple(ordinal for ordinal in range(count() or 0) if _has_context(library, ordinal))
 
 
 def facts(ordinal: int) -> Facts:

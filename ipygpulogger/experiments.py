@@ -58,6 +58,7 @@ __all__ = [
     "CellLoggerTime",
     "IPyExperimentData",
     "IPyExperimentMemory",
+    "IPyExperiments",
     "IPyExperimentsCPU",
     "IPyExperimentsGPU",
     "IPyExperimentsPytorch",
@@ -139,13 +140,13 @@ class CellLogger(IPyGPULogger):
             gpu = _device_of(now, self._device)
             return CellLoggerData(
                 CellLoggerMemory(0, 0, now.gen.after_bytes),
-                CellLoggerMemory(0, 0, (gpu.used_bytes if gpu else None) or 0),
+                CellLoggerMemory(0, 0, (gpu.taken_bytes if gpu else None) or 0),
                 CellLoggerTime(0.0),
             )
         gpu = _device_of(record, self._device)
         return CellLoggerData(
             CellLoggerMemory(record.gen.consumed_bytes, record.gen.peaked_bytes, record.gen.after_bytes),
-            CellLoggerMemory(gpu.consumed_bytes, gpu.peaked_bytes, gpu.used_bytes or 0)
+            CellLoggerMemory(gpu.consumed_bytes, gpu.peaked_bytes, gpu.taken_bytes or 0)
             if gpu
             else CellLoggerMemory(0, 0, 0),
             CellLoggerTime(record.time_s),
@@ -187,8 +188,8 @@ class CellLogger(IPyGPULogger):
         """The experiment's banner has said it."""
 
 
-class IPyExperimentsCPU:
-    """An experiment that is about general RAM alone.
+class IPyExperiments:
+    """What all experiments are; make an `IPyExperimentsCPU` or an `IPyExperimentsPytorch`.
 
     Args:
         exp_enable: Tell of the whole and clean up at the end; without, only the cells are reported.
@@ -203,14 +204,15 @@ class IPyExperimentsCPU:
 
     Raises:
         RuntimeError: There is no IPython shell here.
+        TypeError: It is not said which kind of experiment.
 
     Example:
         ``with IPyExperimentsCPU() as exp: ...``, or ``exp = IPyExperimentsCPU()`` and some cells later
         ``exp.finish()``.
     """
 
-    backend: ClassVar[str] = "cpu"
-    _backend_name: ClassVar[str] = "CPU-only"
+    backend: ClassVar[str]
+    _backend_name: ClassVar[str]
     _running = False  # until the constructor is at its end
 
     def __init__(
@@ -222,6 +224,10 @@ class IPyExperimentsCPU:
         cl_gc_collect: bool = True,
         cl_set_seed: int = 0,
     ) -> None:
+        if type(self) is IPyExperiments:
+            raise TypeError(
+                "IPyExperiments is what experiments share: use IPyExperimentsCPU or IPyExperimentsPytorch."
+            )
         shell = _shell()
         if shell is None:
             raise RuntimeError(
@@ -236,6 +242,7 @@ class IPyExperimentsCPU:
             else None
         )
         _finish_namesake(shell, sys._getframe(1))
+        machine().nvml.devices()  # importing the driver's binding leaves garbage that is not the user's
         gc.collect()
         self._settle()
         self._number = next(_numbers)
@@ -245,9 +252,9 @@ class IPyExperimentsCPU:
         self._elsewhere = _Consumed(0, 0)  # given back by older experiments meanwhile
         self._final: IPyExperimentData | None = None
         self._scope, self._began_s = _begun(), time.monotonic()
+        print(render.started(self._backend_name))
+        self._print_device()
         if exp_enable:
-            print(render.started(self._backend_name))
-            self._print_device()
             self.print_state()
             print("\n")  # some air, as the original had it
         gc.collect(1)  # opening the driver's library leaves cycles, which are not the user's
@@ -316,7 +323,7 @@ class IPyExperimentsCPU:
             for name, value in _variables(self._shell)
             if name not in self._names_before
             and all(name in before for before in newer)
-            and not issubclass(type(value), IPyExperimentsCPU)
+            and not issubclass(type(value), IPyExperiments)
         )
 
     def print_state(self) -> None:
@@ -328,20 +335,23 @@ class IPyExperimentsCPU:
             "CPU": (now.gen.after_bytes, memory.available, memory.total)
         }
         if gpu := _device_of(now, self._device):
-            rows["GPU"] = gpu.used_bytes, gpu.free_bytes, gpu.total_bytes
+            rows["GPU"] = render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes
         print(render.state(rows, self._notes))
         self._notes.clear()
 
-    def finish(self) -> IPyExperimentData:
+    def finish(self) -> IPyExperimentData | None:
         """End it: delete the variables made since it began, and tell what came back.
 
         Finishing again changes nothing.
 
         Returns:
-            The final figures, in bytes.
+            The final figures, in bytes; None with ``exp_enable=False``, of which `data` tells all the same.
         """
-        if not self._running:
-            return self.data
+        if self._running:
+            self._end()
+        return self.data if self._enabled else None
+
+    def _end(self) -> None:
         machine().hold()  # so that the driver's library stays open: opening it again leaves cycles
         try:
             self._abandon()
@@ -349,14 +359,13 @@ class IPyExperimentsCPU:
         finally:
             machine().release()
             machine().close()
-        return self._final
 
     def _finish(self) -> IPyExperimentData:
         self._settle()
         consumed, reclaimed = self._consumed(self._now()), _Consumed(0, 0)
         if self._enabled:
             newer = [(other, other._consumed(other._now())) for other in self._newer()]
-            print(render.finished(time.monotonic() - self._began_s))
+            print(render.finished(type(self).__name__, time.monotonic() - self._began_s))
             deleted, failed, kept = self._delete()
             _say(render.variables(deleted, failed, kept))
             _say(render.garbage(gc.collect(), len(gc.garbage)))
@@ -412,7 +421,7 @@ class IPyExperimentsCPU:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def _newer(self) -> list[IPyExperimentsCPU]:
+    def _newer(self) -> list[IPyExperiments]:
         """The experiments of this shell that began later and still run."""
         return [e for e in _unfinished if e._shell is self._shell and e._number > self._number]
 
@@ -442,6 +451,17 @@ class IPyExperimentsCPU:
         return deleted, failed, kept
 
 
+class IPyExperimentsCPU(IPyExperiments):
+    """An experiment that is about general RAM alone.
+
+    Args:
+        exp_enable: As `IPyExperiments` has it; so are all others.
+    """
+
+    backend = "cpu"
+    _backend_name = "CPU-only"
+
+
 class IPyExperimentsGPU(IPyExperimentsCPU, ABC):
     """An experiment with a framework's GPU; a subclass for each framework says how."""
 
@@ -459,7 +479,7 @@ class IPyExperimentsPytorch(IPyExperimentsGPU):
     memory. Where torch can use no GPU, the figures of the GPU are 0, and the tables leave it out.
 
     Args:
-        exp_enable: As `IPyExperimentsCPU` has it; so are all others.
+        exp_enable: As `IPyExperiments` has it; so are all others.
 
     Raises:
         ImportError: torch is not installed.
@@ -492,7 +512,7 @@ class _Consumed(NamedTuple):
         return _Consumed(*(None if a is None or b is None else a - b for a, b in pairs))
 
 
-_unfinished: weakref.WeakSet[IPyExperimentsCPU] = weakref.WeakSet()
+_unfinished: weakref.WeakSet[IPyExperiments] = weakref.WeakSet()
 _numbers = itertools.count()
 
 
@@ -523,6 +543,14 @@ def _virtual_memory() -> Any:
 def _say(text: str) -> None:
     if text:
         print(text)
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # as `import ipyexperiments` had it
+        from importlib.metadata import version
+
+        return version("ipygpulogger")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 # -- the user's names ------------------------------------------------------------------------------
@@ -577,7 +605,7 @@ def _finish_namesake(shell: Any, frame: FrameType | None) -> None:
         return
     names, name = shell.user_ns, _assigned(frame, shell.user_ns)
     old = names.get(name)
-    if not issubclass(type(old), IPyExperimentsCPU):
+    if not issubclass(type(old), IPyExperiments):
         return
     old = weakref.ref(old)
     del names[name]

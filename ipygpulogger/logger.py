@@ -487,9 +487,12 @@ class IPyGPULogger(Configurable):
         self._say_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
 
     def _say_if_no_gpu(self) -> None:
-        if self.report != "none" and not machine().nvml.devices() and machine().current_gpu() is None:
-            reason = machine().nvml.diagnose().says
-            say(f"No GPU here ({reason}): general RAM only.")
+        if self.report == "none" or machine().current_gpu() is not None:
+            return
+        if not machine().nvml.devices():
+            say(f"No GPU here ({machine().nvml.diagnose().says}): general RAM only.")
+        elif machine().hides_all_gpus() and self.devices != "all":
+            say("No GPU here (CUDA_VISIBLE_DEVICES hides them all): general RAM only.")
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:

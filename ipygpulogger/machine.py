@@ -147,6 +147,11 @@ class Machine:
         indices = self._each(lambda framework: framework.current_index())
         return next((index for _, index in indices if index is not None), None)
 
+    def hides_all_gpus(self) -> bool:
+        """Whether CUDA shows this process no device, though the machine has some; nothing is initialised."""
+        shown = driver.count()
+        return self.nvml.hides_all() if shown is None else bool(self.nvml.devices()) and not shown
+
     def uuid(self, index: int) -> str | None:
         """The device that the frameworks count as this one; None where nobody knows.
 

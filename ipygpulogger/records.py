@@ -210,6 +210,13 @@ class DeviceUsage(Usage):
         return self.before_bytes - self.context_bytes
 
     @property
+    def taken_bytes(self) -> int | None:
+        """What is not free on the whole device: in use, or kept by the driver for itself."""
+        if self.total_bytes is None or self.free_bytes is None:
+            return self.used_bytes
+        return self.total_bytes - self.free_bytes
+
+    @property
     def ladder(self) -> tuple[Rung, ...]:
         """Where the device's memory is, from the tensors up; adds up to the total. Empty when unknown."""
         if self.total_bytes is None or self.used_bytes is None or self.free_bytes is None:
@@ -219,8 +226,8 @@ class DeviceUsage(Usage):
             rungs.append(Rung("tensors", self.allocated_bytes))
             if self.reserved_bytes is not None:
                 rungs.append(Rung("cached", self.reserved_bytes - self.allocated_bytes))
-        taken_bytes = self.total_bytes - self.free_bytes - (self.driver_bytes or 0)
-        outside_bytes = taken_bytes - sum(rung.size_bytes for rung in rungs)
+        held_bytes = self.total_bytes - self.free_bytes - (self.driver_bytes or 0)
+        outside_bytes = held_bytes - sum(rung.size_bytes for rung in rungs)
         if self.neighbours_bytes is None:
             rungs.append(Rung("context, libraries, other processes", outside_bytes))
         else:

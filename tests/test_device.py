@@ -3,11 +3,16 @@
 import subprocess
 import sys
 
+import pynvml
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory import MB
 
 import ipygpulogger.utils.mem as door
 from ipygpulogger import device
 from ipygpulogger.device import GPUMemory
+from ipygpulogger.logger import IPyGPULogger
 from ipygpulogger.machine import machine
 
 GB = 1 << 30
@@ -24,7 +29,8 @@ IPYEXPERIMENTS = {
     "gpu_mem_get_used_no_cache_mbs", "gpu_mem_leave_free_mbs", "get_nvml_gpu_id", "b2mb", "GPUMemory",
     "use_gpu", "pynvml",
 }  # fmt: skip
-QUIET = GPUMemory(total=16384, free=15872, used=0)  # of a simulated device: 512 MB are the driver's
+DRIVER_MB = 512  # what the simulated driver keeps of each device
+QUIET = GPUMemory(total=16384, free=15872, used=DRIVER_MB)
 
 
 @pytest.fixture(autouse=True)
@@ -63,16 +69,16 @@ def test_b2mb(size_bytes, mb):
 def test_the_machine_as_nvml_tells(gpu):
     """1.2 and 1.5 on two devices, one of them with 3 GB in use: ints in MB, by every function."""
     gpu.dev[0].base_used = 3 * GB
-    first = GPUMemory(16384, 15872 - 3072, 3072)
+    first = GPUMemory(16384, 15872 - 3072, DRIVER_MB + 3072)
     assert device.gpu_mem_get() == device.gpu_mem_get(0) == device.gpu_mem_get(id=0) == first
     assert device.gpu_mem_get(1) == device.gpu_mem_get_mbs(torch_gpu_id=1) == QUIET
     assert device.gpu_mem_get_all() == [first, QUIET]
     assert device.gpu_mem_get_free() == device.gpu_mem_get_free_no_cache() == first.free
-    assert device.gpu_mem_get_used() == device.gpu_mem_get_used_no_cache() == 3072
+    assert device.gpu_mem_get_used() == device.gpu_mem_get_used_no_cache() == first.used
     assert device.gpu_mem_get_total_mbs() == 16384
     assert (device.gpu_mem_get_free_mbs(), device.gpu_mem_get_free_mbs(1)) == (first.free, 15872)
-    assert (device.gpu_mem_get_used_mbs(), device.gpu_mem_get_used_mbs(1)) == (3072, 0)
-    assert (device.gpu_mem_get_free_no_cache_mbs(), device.gpu_mem_get_used_no_cache_mbs(1)) == (12800, 0)
+    assert (device.gpu_mem_get_used_mbs(), device.gpu_mem_get_used_mbs(1)) == (first.used, QUIET.used)
+    assert (device.gpu_mem_get_free_no_cache_mbs(), device.gpu_mem_get_used_no_cache_mbs(1)) == (12800, 512)
     assert {type(value) for value in device.gpu_mem_get()} == {int}
 
 
@@ -85,28 +91,72 @@ def test_the_device_with_the_most_free_memory(gpu):
     assert repr(found) == "(1, 15872)"
 
 
+HIDDEN = [
+    "",
+    " ",
+    "-1",
+    "NoDevFiles",
+    "7",
+    "7,0",
+    "-1,0",
+    "none",
+    "0,0",
+    "0,1,0",
+    "GPU-0000",
+    "MIG-0000",
+    ",0",
+]
+
+
 @pytest.mark.parametrize("order", [None, "PCI_BUS_ID"])
 @pytest.mark.parametrize(
     ("visible", "indices"),
-    [("1", [1]), ("1,0", [1, 0]), ("", []), ("GPU-{uuid}", [1]), ("7", []), ("-1", [])],
+    [("1", [1]), ("1,0", [1, 0]), (" 1 , 0", [1, 0]), ("1,7,0", [1]), ("GPU-{uuid}", [1])]
+    + [(visible, []) for visible in HIDDEN],
 )
 def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
-    """Indices are torch's: CUDA_VISIBLE_DEVICES says which device they mean, by index or by UUID."""
+    """Indices are torch's: CUDA_VISIBLE_DEVICES says which device they mean, by index or by UUID.
+
+    `gpu_mem_get_all` alone lists all of the machine, and none where this process sees none, as fastai does.
+    """
     gpu.dev[0].base_used, gpu.dev[1].base_used = 1 * GB, 2 * GB
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(uuid=gpu.dev[1].uuid.decode()[4:]))
     if order:
         monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
-    used = {0: 1024, 1: 2048}
+    used = {0: DRIVER_MB + 1024, 1: DRIVER_MB + 2048}
     assert [device.gpu_mem_get(k).used for k in range(len(indices))] == [used[i] for i in indices]
     assert device.gpu_mem_get(len(indices)) == GPUMemory(0, 0, 0)
     assert [device.get_nvml_gpu_id(k) for k in range(len(indices))] == indices
-    free = [15872 - used[i] for i in indices]
+    free = [16384 - used[i] for i in indices]
     best = max(free, default=0)
     assert device.gpu_with_max_free_mem() == ((free.index(best), best) if free else (None, 0))
-    assert [memory.used for memory in device.gpu_mem_get_all()] == [
-        1024,
-        2048,
-    ]  # of the machine, hidden or not
+    assert [memory.used for memory in device.gpu_mem_get_all()] == ([used[0], used[1]] if indices else [])
+    assert ("hides them all" in machine().nvml.diagnose().says) == (not indices)
+
+
+@pytest.mark.parametrize("visible", [None, "0", "1", "GPU-{uuid}"])
+def test_unlike_devices_before_torch(gpu, monkeypatch, visible):
+    """Where nobody tells which of unlike devices CUDA counts as 0, it is known all the same that there is one."""
+    gpu.dev[0].name, gpu.dev[1].name = b"Slow", b"Fast"
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(uuid=gpu.dev[1].uuid.decode()[4:]))
+    assert [memory.total for memory in device.gpu_mem_get_all()] == [16384, 16384]
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices", "says"), [("-1", "used", True), ("-1", "all", False), ("1", "used", False)]
+)
+def test_the_logger_says_that_all_are_hidden(gpu, shell, capsys, monkeypatch, visible, devices, says):
+    """Without a GPU to be seen there is no GPU row; the reason is said once, at start."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    il = IPyGPULogger(devices=devices).start()
+    hidden = "No GPU here (CUDA_VISIBLE_DEVICES hides them all): general RAM only.\n"
+    assert (hidden in capsys.readouterr().out) == says
+    shell.run_cell("x = 1", store_history=True)
+    il.stop()
+    assert ("GPU" in capsys.readouterr().out) == (devices == "all")
 
 
 @pytest.mark.parametrize("index", [2, 99, -1, "0", 0.5, (0,)])
@@ -148,13 +198,11 @@ def test_what_needs_torch_says_so(gpu):
 
 def test_a_handle_of_pynvmls(gpu):
     """1.2: `gpu_mem_get_used_fast(gpu_handle)`; NVMLError propagates."""
-    import pynvml
-
     gpu.dev[1].base_used = 5 * GB
     pynvml.nvmlInit()
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(1)
-        assert device.gpu_mem_get_used_fast(handle) == 5120
+        assert device.gpu_mem_get_used_fast(handle) == device.gpu_mem_get_used_mbs(1) == 5120 + DRIVER_MB
         gpu.fault("nvmlDeviceGetMemoryInfo*", 15)
         with pytest.raises(pynvml.NVMLError):
             device.gpu_mem_get_used_fast(handle)
@@ -171,10 +219,23 @@ def test_a_driver_that_does_not_tell(gpu, code):
     assert device.gpu_with_max_free_mem() == (None, 0)
 
 
-def test_an_old_driver(gpu):
-    """Before R510 there is no second version of the question: what the driver keeps is then in use."""
-    gpu.fault("nvmlDeviceGetMemoryInfo_v2", 13)
-    assert device.gpu_mem_get() == GPUMemory(16384, 15872, 512)
+@pytest.mark.parametrize("fault", [None, "nvmlDeviceGetMemoryInfo_v2"])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(used_bytes=st.integers(0, 14 * GB))
+def test_the_three_add_up(gpu, fault, used_bytes):
+    """``total == free + used`` to the MB, whichever version of the question the driver knows.
+
+    The first, of drivers before R510 and of fastai, counts what the driver keeps as used, the second does not.
+    """
+    gpu.clear()  # of the example before
+    if fault:
+        gpu.fault(fault, 13)
+    gpu.dev[0].base_used = used_bytes
+    memory = device.gpu_mem_get()
+    assert memory.total == 16384 == memory.free + memory.used
+    assert memory.free == (15872 * MB - used_bytes) // MB
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    assert device.gpu_mem_get_used_fast(handle) == device.gpu_mem_get_all()[0].used == memory.used
 
 
 def test_slices_of_a_card(gpu):

@@ -16,6 +16,7 @@ from ipygpulogger.device import GPUMemory
 pytestmark = pytest.mark.torch
 
 CONTEXT = 500  # MB of a simulated device
+DRIVER = 512  # MB that the simulated driver keeps of it
 
 
 def block(size_mb):
@@ -24,12 +25,12 @@ def block(size_mb):
 
 def test_what_torch_takes(cuda):
     """Used is the whole device: context, live tensors and cache, until `no_cache` empties that."""
-    assert device.gpu_mem_get() == GPUMemory(16384, 15872 - CONTEXT, CONTEXT)
+    assert device.gpu_mem_get() == GPUMemory(16384, 16384 - DRIVER - CONTEXT, DRIVER + CONTEXT)
     kept = block(100)
     block(60)
-    assert device.gpu_mem_get_used() == CONTEXT + 160
-    assert device.gpu_mem_get_used_no_cache() == CONTEXT + 100
-    assert device.gpu_mem_get_free() == 15872 - CONTEXT - 100
+    assert device.gpu_mem_get_used() == DRIVER + CONTEXT + 160
+    assert device.gpu_mem_get_used_no_cache() == DRIVER + CONTEXT + 100
+    assert device.gpu_mem_get_free() == 16384 - DRIVER - CONTEXT - 100
     assert door.use_gpu is True
     del kept
 
@@ -47,7 +48,7 @@ def test_what_is_collected_first(cuda):
             node = Node()
             node.me, node.data = node, block(100)
             del node
-            assert getattr(device, f"gpu_mem_get_used_no_cache{name}")() == CONTEXT + left, name
+            assert getattr(device, f"gpu_mem_get_used_no_cache{name}")() == DRIVER + CONTEXT + left, name
             gc.collect()
             torch.cuda.empty_cache()
     finally:
@@ -59,10 +60,10 @@ def test_the_current_device_is_torchs(cuda):
     torch.cuda.synchronize(1)
     torch.cuda.empty_cache()
     kept = torch.empty(200 << 20, dtype=torch.uint8, device="cuda:1")
-    assert device.gpu_mem_get_used() == CONTEXT
+    assert device.gpu_mem_get_used() == DRIVER + CONTEXT
     with torch.cuda.device(1):
-        assert device.gpu_mem_get_used() == device.gpu_mem_get_used_mbs(1) == CONTEXT + 200
-        assert device.gpu_mem_get_used_mbs(0) == CONTEXT
+        assert device.gpu_mem_get_used() == device.gpu_mem_get_used_mbs(1) == DRIVER + CONTEXT + 200
+        assert device.gpu_mem_get_used_mbs(0) == DRIVER + CONTEXT
     del kept
 
 
@@ -123,10 +124,10 @@ def test_nvml_that_says_nothing(cuda):
 
 @pytest.fixture
 def ours(cuda):
-    """What this process, as a neighbour of the other, has on each device, in MB."""
+    """What is used of each device, in MB: by this process, a neighbour of the other, and by the driver."""
     torch.cuda.synchronize(1)
     torch.cuda.empty_cache()
-    return [cuda.dev[k].mine().used >> 20 for k in (0, 1)]
+    return [DRIVER + (cuda.dev[k].mine().used >> 20) for k in (0, 1)]
 
 
 def run(env, program):
@@ -146,9 +147,9 @@ def test_asking_wakes_nothing(ours, kernel_env):
         print(gpu_mem_get(1).used, gpu_mem_get_free_no_cache(), torch.cuda.is_initialized())
         """
     assert run(kernel_env, program) == [
-        f"{ours[0]} True {(ours.index(min(ours)), 15872 - min(ours))} True",
+        f"{ours[0]} True {(ours.index(min(ours)), 16384 - min(ours))} True",
         "False",
-        f"{ours[1]} {15872 - ours[0]} False",
+        f"{ours[1]} {16384 - ours[0]} False",
     ]
 
 

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB, Block, blip
 
+import ipygpulogger
 from ipygpulogger import experiments
 from ipygpulogger.experiments import (
     CellLoggerData,
@@ -25,6 +26,7 @@ from ipygpulogger.experiments import (
     CellLoggerTime,
     IPyExperimentData,
     IPyExperimentMemory,
+    IPyExperiments,
     IPyExperimentsCPU,
     IPyExperimentsGPU,
     IPyExperimentsPytorch,
@@ -43,6 +45,7 @@ STATE = (
 )
 STARTED = re.compile(r"\n\*\*\* Experiment started with the CPU-only backend\n\n" + STATE + r"\n\n")
 FINISHED = re.compile(
+    r"\n\w+: Finishing\n"
     r"\n\*\*\* Experiment finished in (?P<elapsed>\d\d:\d\d:\d\d) \(elapsed wallclock time\)\n"
     r"(?:\n\*\*\* Newly defined local variables:\n"
     r"(?:Deleted: (?P<deleted>.+)\n)?(?:Failed to delete: (?P<failed>.+)\n)?(?:Kept:    (?P<kept>.+)\n)?)?"
@@ -305,8 +308,9 @@ def test_the_other_lines():
     gpu = device(0, 0, 0, total_bytes=8119 * MB)
     assert render.device(gpu) == "Device: ID 0, Sim (8119 RAM)"
     assert render.device(None) == "Device: none that can be used, general RAM only"
-    assert render.finished(3723.9) == "\n*** Experiment finished in 01:02:03 (elapsed wallclock time)"
-    assert render.finished(100 * 3600) == "\n*** Experiment finished in 100:00:00 (elapsed wallclock time)"
+    begins = "\nX: Finishing\n\n*** Experiment finished in "
+    assert render.finished("X", 3723.9) == f"{begins}01:02:03 (elapsed wallclock time)"
+    assert render.finished("X", 100 * 3600) == f"{begins}100:00:00 (elapsed wallclock time)"
     assert render.variables(["x1", "x2"], ["y"], ["z"]) == (
         "\n*** Newly defined local variables:\nDeleted: x1, x2\nFailed to delete: y\nKept:    z"
     )
@@ -415,15 +419,67 @@ def test_an_exception_ends_the_block_and_goes_on(shell, capsys, error):
 
 
 def test_only_the_cell_logger(shell, capsys):
-    """exp_enable=False: cells are reported, nothing else is printed or deleted."""
+    """exp_enable=False: the banner, then cells are reported, nothing else is printed, shown or deleted."""
     run(shell, "exp = X(exp_enable=False)")
-    assert REPORT.fullmatch(capsys.readouterr().out)
+    banner = "\n*** Experiment started with the CPU-only backend\n\n"
+    out = capsys.readouterr().out
+    assert out.startswith(banner)
+    assert REPORT.fullmatch(out.removeprefix(banner))
     run(shell, "a = 1")
     assert REPORT.fullmatch(capsys.readouterr().out)
-    run(shell, "data = exp.finish()")
+    assert run(shell, "exp.finish()").result is None
     assert capsys.readouterr().out == ""
     assert shell.user_ns["a"] == 1
-    assert shell.user_ns["data"].cpu.reclaimed == 0
+    assert shell.user_ns["exp"].data.cpu.reclaimed == 0
+    assert run(shell, "exp.finish()").result is None
+
+
+WHOLE = """
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+for cell in CELLS:
+    shell.run_cell(cell, store_history=True)
+"""
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_the_whole_text(request, driver):
+    """All that one prints, blank lines included, in a process of its own: no garbage of ours is told of."""
+    env = request.getfixturevalue("machine_env" if driver else "driverless_env")
+    cells = [
+        "from ipygpulogger.experiments import *",
+        "exp = IPyExperimentsCPU(cl_enable=False)",
+        "a = 1",
+        "exp.keep_var_names('b'); b = 2",
+        "exp.finish();",
+    ]
+    program = WHOLE.replace("CELLS", repr(cells))
+    out = subprocess.check_output([sys.executable, "-c", program], env=env, text=True, timeout=100)
+    started = STARTED.match(out)
+    finished = FINISHED.fullmatch(out, started.end())
+    assert out[started.end() :].startswith("\nIPyExperimentsCPU: Finishing\n\n*** Experiment finished in ")
+    assert finished.group("deleted", "kept", "cleared") == ("a", "b", None)
+
+
+def test_what_a_bare_import_gave():
+    """`import ipyexperiments`: its version, and the base class that every experiment is one of."""
+    assert experiments.__version__ == ipygpulogger.__version__
+    assert issubclass(IPyExperimentsCPU, IPyExperiments)
+    assert issubclass(IPyExperimentsPytorch, IPyExperiments)
+    names = {}
+    exec("from ipygpulogger.experiments import *", names)
+    assert {"IPyExperiments", "IPyExperimentsCPU", "IPyExperimentsGPU", "IPyExperimentsPytorch"} <= set(names)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        experiments.no_such_name  # noqa: B018
+
+
+def test_the_base_class_is_no_experiment(shell, capsys):
+    """Made directly it says which ones there are, and begins nothing."""
+    with pytest.raises(TypeError, match="use IPyExperimentsCPU or IPyExperimentsPytorch"):
+        IPyExperiments()
+    assert capsys.readouterr().out == ""
 
 
 def test_without_the_cell_logger(shell, capsys):

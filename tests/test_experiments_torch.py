@@ -59,9 +59,34 @@ def exp(shell, capsys):
 
 
 def used_mb(cuda, index=0):
-    """In use on the whole device, as the simulated driver knows it."""
+    """What is not free of the whole device, as the simulated driver knows it."""
     device = cuda.dev[index]
-    return sum(p.used for p in device.proc if p.kind) // MB + device.base_used // MB
+    return sum(p.used for p in device.proc if p.kind) // MB + device.base_used // MB + device.reserved // MB
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(neighbour_bytes=st.integers(0, 10 << 30))
+def test_the_three_add_up(shell, cuda, capsys, neighbour_bytes):
+    """What is printed and returned as used is what is not free: the driver's own share is part of it."""
+    cuda.dev[0].base_used = neighbour_bytes
+    run(shell, "exp = X()")
+    out = capsys.readouterr().out
+    used, free, total = figures(next(STATE.finditer(out)))
+    assert used + free == total == 16384
+    assert figures(ROW.search(out))[2] == used
+    exact_bytes = cuda.dev[0].total - torch.cuda.mem_get_info(0)[0]
+    assert shell.user_ns["exp"].cl.data.gpu.used_total == exact_bytes
+    shell.user_ns.pop("exp").finish()
+    capsys.readouterr()
+
+
+def test_only_the_cell_logger(shell, cuda, capsys):
+    """exp_enable=False: the banner names the device all the same."""
+    run(shell, "exp = X(exp_enable=False)")
+    banner = BANNER.format(index=0, name=torch.cuda.get_device_name(0), total=16384)
+    out = capsys.readouterr().out
+    assert out.startswith(banner + "･ RAM:")
+    assert run(shell, "exp.finish()").result is None
 
 
 def test_a_whole_experiment(shell, cuda, capsys):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..units import truncated_mb
+from ..units import MB, truncated_mb
 from . import text
 
 if TYPE_CHECKING:
@@ -40,11 +40,19 @@ def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: 
     return "\n".join([*lines, *notes])
 
 
-def finished(elapsed_s: float) -> str:
-    """The first line of the end; the hours go on beyond a day."""
+def taken_bytes(gpu: DeviceUsage) -> int | None:
+    """What is not free of a device, so that used and free add up to the total in whole MB as well."""
+    if gpu.total_bytes is None or gpu.free_bytes is None:
+        return gpu.taken_bytes
+    return (truncated_mb(gpu.total_bytes) - truncated_mb(gpu.free_bytes)) * MB
+
+
+def finished(kind: str, elapsed_s: float) -> str:
+    """The first lines of the end; the hours go on beyond a day."""
     minutes, seconds = divmod(int(elapsed_s), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"\n*** Experiment finished in {hours:02}:{minutes:02}:{seconds:02} (elapsed wallclock time)"
+    elapsed = f"{hours:02}:{minutes:02}:{seconds:02}"
+    return f"\n{kind}: Finishing\n\n*** Experiment finished in {elapsed} (elapsed wallclock time)"
 
 
 def variables(deleted: Sequence[str], failed: Sequence[str], kept: Sequence[str]) -> str:
@@ -89,7 +97,7 @@ def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) 
     """
     figures = {"CPU": _figures(record.gen, record.gen.after_bytes)}
     if gpu is not None:
-        figures["GPU"] = _figures(gpu, gpu.used_bytes, known=gpu.attributed)
+        figures["GPU"] = _figures(gpu, taken_bytes(gpu), known=gpu.attributed)
     told = text.rows(replace(record, gpus=() if gpu is None else (gpu,)))
     remarks = [_after(remark) for _, _, remark in told]
     ended = text.outcome(record)

@@ -79,21 +79,40 @@ class Nvml:
         that is no device (CUDA Programming Guide, environment variables). Unless CUDA_DEVICE_ORDER is
         PCI_BUS_ID, indices run from the fastest device to the slowest: known only where all are alike.
         """
-        devices = self.devices()
+        devices, chosen = self.devices(), os.environ.get("CUDA_VISIBLE_DEVICES")
         in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({d.name for d in devices}) == 1
-        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
         if chosen is None:
             return next((d for d in devices if in_order and d.index == ordinal), None)
         found = []
-        for entry in map(str.strip, chosen.split(",")):
-            if entry.isdecimal():
-                matches = [d for d in devices if in_order and d.index == int(entry)]
-            else:
-                matches = [d for d in devices if entry and d.uuid.startswith(entry)]
-            if len(matches) != 1:
+        for entry, matches in self._chosen(chosen).items():
+            if len(matches) != 1 or (entry.isdecimal() and not in_order):
                 break
             found.append(matches[0])
         return found[ordinal] if ordinal < len(found) else None
+
+    def hides_all(self) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES leaves CUDA none of the devices, as where its first entry is none."""
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return chosen is not None and bool(self.devices()) and not self._chosen(chosen)
+
+    def _chosen(self, chosen: str) -> dict[str, list[NvmlDevice]]:
+        """What each entry of CUDA_VISIBLE_DEVICES may mean; an index may mean any slice of a card.
+
+        The same device twice leaves none at all, as torch has it (`_parse_visible_devices` in
+        `torch/cuda/__init__.py`).
+        """
+        found: dict[str, list[NvmlDevice]] = {}
+        for entry in map(str.strip, chosen.split(",")):
+            if entry.isdecimal():
+                matches = [d for d in self.devices() if d.index == int(entry)]
+            else:
+                matches = [d for d in self.devices() if entry and d.uuid.startswith(entry)]
+            if matches in found.values():
+                return {}
+            if not matches or (len(matches) > 1 and not entry.isdecimal()):
+                break
+            found[entry] = matches
+        return found
 
     def memory(self, uuid: str) -> DeviceMemory | None:
         """The whole device, all processes.
@@ -107,15 +126,15 @@ class Nvml:
         memory: DeviceMemory | None = self._ask(lambda: self._memory(uuid, handle), "device memory")
         return memory
 
-    def used_bytes(self, handle: Any) -> int:
-        """In use on the device of a handle of pynvml's own; 0 without a driver.
+    def memory_of(self, handle: Any) -> DeviceMemory | None:
+        """The whole device of a handle of pynvml's own; None without a driver.
 
         Raises:
             pynvml.NVMLError: The driver does not tell.
         """
         if not self.devices() or self._module is None:
-            return 0
-        return self._memory(self._module.nvmlDeviceGetUUID(handle), handle).used_bytes
+            return None
+        return self._memory(self._module.nvmlDeviceGetUUID(handle), handle)
 
     def processes(self, uuid: str) -> Processes:
         """Who holds the device's memory.
@@ -205,6 +224,7 @@ class Nvml:
                 "sampled",
                 f"driver {self._driver_version()}, {len(devices)} device(s): "
                 + ", ".join(f"{device.name}" for device in devices)
+                + ("; CUDA_VISIBLE_DEVICES hides them all from CUDA" if self.hides_all() else "")
                 + (f"; missing: {missing}" if missing else "; whole-device figures"),
             )
         reason = "; ".join(self._without.values()) or "the driver knows no device"
