@@ -62,17 +62,19 @@ class History(Sequence[CellRecord]):
     def rank(self, by: str = "peak") -> list[CellRecord]:
         """The records, the worst first; equal ones in the order they finished.
 
+        Cells that hold nothing but this package's own magics are left out.
+
         Args:
-            by: "peak": the highest peak on any device, where memory ends first; cells that had nothing
-                on one come after, and all equals by the peak of RAM. "consumed": the most that RAM or
-                any one device grew by. "time".
+            by: "peak": what the cell itself needed at its peak, above what was in use before it: the most on
+                any one device, where memory ends first; then, of cells that needed less than 1 MB there and
+                of equals, the most RAM. "consumed": the most that RAM or any one device grew by. "time".
 
         Raises:
             ValueError: Another word.
         """
         if by not in _WORST:
             raise ValueError(f"rank by {', '.join(map(repr, _WORST))}, not {by!r}")
-        return sorted(self, key=_WORST[by], reverse=True)
+        return sorted((record for record in self if not record.gpulog_only), key=_WORST[by], reverse=True)
 
     def suspects(self) -> list[tuple[CellRecord, ...]]:
         """The cells that may leak.
@@ -82,7 +84,8 @@ class History(Sequence[CellRecord]):
         given back between its runs is none, nor one whose first run alone fills a cache, nor one that was
         mended since. RAM that malloc merely keeps is not counted. The same cell means the same name by the
         front end and the same first line, in the same kernel; where the front end gives no names, as in a
-        terminal, a cell that begins with a magic such as ``%%time`` is never known again.
+        terminal, a cell that begins with a magic such as ``%%time`` is never known again. Cells that hold
+        nothing but this package's own magics are none.
 
         Returns:
             For each its last runs, oldest first, as many as grew.
@@ -216,8 +219,8 @@ def _no_collection() -> Iterator[None]:
 
 
 def _by_peak(record: CellRecord) -> tuple[int, int]:
-    on_devices = (gpu.peak.lo_bytes for gpu in record.gpus if gpu.attributed)
-    return max(on_devices, default=-1), record.gen.peak.lo_bytes
+    on_devices = max((gpu.needed_bytes for gpu in record.gpus if gpu.attributed), default=0)
+    return on_devices if on_devices >= MB else 0, record.gen.needed_bytes
 
 
 def _by_consumed(record: CellRecord) -> int:
@@ -254,7 +257,7 @@ def _kernels(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
 def _known_by(record: CellRecord) -> Hashable:
     """By what a cell is known again when it runs again; None for one that never is."""
     named = record.cell_id is not None or not record.source.startswith("%")
-    return (record.cell_id, record.source) if named else None
+    return (record.cell_id, record.source) if named and not record.gpulog_only else None
 
 
 def _grown(runs: list[CellRecord]) -> tuple[CellRecord, ...]:

@@ -23,7 +23,7 @@ from .output import say, why
 from .records import MIME, CellRecord, Data
 from .render import html, text
 from .render import lines as lines_table
-from .request import Request, request_of
+from .request import Request, is_gpulog_only, request_of
 from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
@@ -358,6 +358,7 @@ class IPyGPULogger(Configurable):
             status=cell.status,
             error=cell.error,
             current_gpu=machine().current_gpu(),
+            gpulog_only=is_gpulog_only(cell.raw),
         )
         if autopsy is not None:
             late = () if autopsy.complete else ("There was no time to find all who hold memory.",)

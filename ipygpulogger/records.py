@@ -79,6 +79,11 @@ class Usage:
         """The extra that was needed for a moment and given back; never negative."""
         return max(0, self.peak.lo_bytes - max(self.before_bytes, self.after_bytes))
 
+    @property
+    def needed_bytes(self) -> int:
+        """What the scope needed at once above what was in use before it; never negative."""
+        return max(0, self.consumed_bytes) + self.peaked_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Heap:
@@ -484,6 +489,7 @@ class CellRecord(Measurement):
             gave back, or have not touched all of it.
         lines: What each line used, in the order of the text; empty where nobody asked.
         out_of_memory: What is known of a cell that died for want of device memory.
+        gpulog_only: Whether the cell holds nothing but this package's own magics, such as ``%gpulog free``.
     """
 
     execution_count: int | None
@@ -497,6 +503,7 @@ class CellRecord(Measurement):
     unexplained: Sizes = ()
     lines: tuple[LineUsage, ...] = ()
     out_of_memory: OutOfMemory | None = None
+    gpulog_only: bool = False
 
     def explained(
         self, owners: tuple[Owner, ...], gone_bytes: Mapping[str, int], *, complete: bool

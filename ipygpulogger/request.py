@@ -1,4 +1,7 @@
-"""What a cell asks for itself, in its first line: ``%%gpulog [--lines] [--label TEXT]``."""
+"""What the text of a cell asks of this package.
+
+``%%gpulog [--lines] [--label TEXT]`` in its first line, or nothing but magics of ours.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from dataclasses import dataclass
 
 OPTIONS = ("--lines", "--label")
 _ASKS = re.compile(r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$")  # IPython takes prompts off
+# A line of our own magics: %gpulog, without its % under automagic, its result kept or not; the extension.
+_OURS = re.compile(
+    r"(?:\w+ *= *)?%gpulog(?![\w.]).*|gpulog(?: +[a-z].*)?|%?(?:re|un)?load_ext +ipygpulogger", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,12 @@ def request_of(source: str) -> Request | None:
         return request_in(options)
     except ValueError:  # the cell will fail, and say why
         return None
+
+
+def is_gpulog_only(source: str) -> bool:
+    """Whether a whole cell, as the user wrote it, holds nothing but magics of ours, and comments."""
+    code = [line for line in map(str.strip, source.splitlines()) if line and not line.startswith("#")]
+    return bool(code) and all(map(_OURS.fullmatch, code))
 
 
 def words(line: str) -> list[str]:

@@ -116,6 +116,7 @@ def records(**fixed):
             "current_gpu": maybe(st.integers(0, 15)),
             "owners": OWNERS,
             "owners_complete": st.booleans(),
+            "gpulog_only": st.booleans(),
             "unexplained": st.lists(
                 st.tuples(st.sampled_from(["cpu", "cuda:0"]), st.integers(-(1 << 40), 1 << 40)), max_size=2
             ).map(tuple),

@@ -615,6 +615,44 @@ def test_peaks_are_ranked_by_the_fullest_device_then_by_ram():
     assert labels(History(found).rank()) == ["first", "equal", "both", "nobody's", "more ram", "ram"]
 
 
+def test_peaks_are_ranked_by_what_the_cell_itself_needed():
+    """Above what was there before it: a trivial cell after a large one, or one that frees it, stands last."""
+    found = [
+        plain(label="load", gen=ram(100, 900, 950)),
+        plain(label="trivial", gen=ram(900, 901)),
+        plain(label="peaks", gen=ram(900, 900, 1000)),
+        plain(label="gives back", gen=ram(1000, 200, 1050)),
+        plain(label="train", gen=ram(200, 200), gpus=(gpu(500, 2500, 4000),)),
+        plain(label="after", gen=ram(200, 202), gpus=(gpu(2500, 2500),)),
+        plain(
+            label="a byte",
+            gen=ram(200, 200),
+            gpus=(dataclasses.replace(gpu(2500, 2500), after_bytes=2500 * MB + 512),),
+        ),
+        plain(label="more", gen=ram(200, 201), gpus=(gpu(2500, 2501),)),
+    ]
+    expected = ["train", "more", "load", "peaks", "gives back", "after", "trivial", "a byte"]
+    assert labels(History(found).rank()) == expected
+
+
+@pytest.mark.parametrize("by", ["peak", "consumed", "time"])
+def test_our_own_magics_are_not_ranked(by):
+    """Whatever they needed or took: in the ranking is what the user's own code did; the history has them all."""
+    ours = plain(label="ours", gen=ram(0, 900), time_s=99.0, gpulog_only=True, source="%gpulog free")
+    history = History([ours, plain(label="theirs", source="%gpulog free"), ours])
+    assert labels(history.rank(by)) == ["theirs"]
+    assert len(history) == 3
+
+
+def test_our_own_magics_are_no_suspects():
+    """A cell of ours that grows each time is no leak of the user's code."""
+    runs = cells(ram(0, 10), ram(10, 20), ram(20, 30))
+    assert History(runs).suspects()
+    ours = [dataclasses.replace(run, gpulog_only=True) for run in runs]
+    assert not History(ours).suspects()
+    assert History(ours[:2]).marked(ours[2]) == ours[2]
+
+
 def test_consumption_is_ranked_by_what_grew_most():
     """Of RAM and the devices the one that grew most; what was given back comes last."""
     found = [
@@ -636,10 +674,10 @@ def test_ranking_loses_nothing(found, by):
     """Every record once; ranking again, or backwards and again, changes no worse for better."""
     history = History(found)
     ranked = history.rank(by=by)
-    assert sorted(map(id, ranked)) == sorted(map(id, found))
+    assert sorted(map(id, ranked)) == sorted(id(record) for record in found if not record.gpulog_only)
     assert History(ranked).rank(by=by) == ranked
     if by == "time":
-        assert [r.time_s for r in ranked] == sorted((r.time_s for r in found), reverse=True)
+        assert [r.time_s for r in ranked] == sorted((r.time_s for r in ranked), reverse=True)
     assert list(history) == found
 
 

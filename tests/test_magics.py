@@ -16,6 +16,7 @@ from ipygpulogger.machine import machine
 from ipygpulogger.magics import _words
 from ipygpulogger.render import text
 from ipygpulogger.render.summary import summary
+from ipygpulogger.request import is_gpulog_only
 
 MIME = "application/vnd.ipygpulogger.v1+json"
 INLINE = "module://matplotlib_inline.backend_inline"  # pyplot's in a notebook
@@ -223,6 +224,62 @@ def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
     capsys.readouterr()
     run(extension, f"%gpulog summary {how}")
     assert capsys.readouterr().out.startswith(expected + "\n")
+
+
+OURS = (
+    "%gpulog",
+    "  %gpulog summary --by time",
+    "%gpulog status\n\n# a comment\n%gpulog free\n",
+    "fig = %gpulog plot",
+    "%load_ext ipygpulogger",
+    "# begin\n%load_ext ipygpulogger\n%gpulog start lines=True",
+    "%reload_ext ipygpulogger",
+    "load_ext ipygpulogger",
+    "gpulog",
+    "gpulog summary --by peak",
+)
+THEIRS = (
+    "",
+    "# a comment",
+    "x = 1",
+    "%gpulog free\nx = 1",
+    "x = 1\n%gpulog free",
+    "%%gpulog\nx = 1",
+    "%%gpulog --lines\n%gpulog free",
+    "%%time\n%gpulog free",
+    "%gpulogger",
+    "gpulog = 3",
+    "gpulog.x",
+    "gpulog(1)",
+    "'%gpulog free'",
+    "x = y %gpulog",
+    "%load_ext autoreload",
+    "%load_ext ipygpulogger_more",
+    "il.free()",
+)
+
+
+def test_which_cells_are_ours_alone():
+    """Those of nothing but our own magics and comments; one line of the user's makes the cell the user's."""
+    assert [code for code in OURS if not is_gpulog_only(code)] == []
+    assert [code for code in THEIRS if is_gpulog_only(code)] == []
+
+
+def test_our_own_magics_are_not_in_the_summary(extension, capsys):
+    """A trivial cell and our own magics after a large one: the large one is first, ours are not there."""
+    il = extension.user_ns["il"]
+    il.report = "none"
+    il.history._records.clear()
+    for code in ("%gpulog free", "kept = b'x' * (64 << 20)", "y = 2", "%gpulog vars", "%gpulog free\nz = 3"):
+        run(extension, code)
+    capsys.readouterr()
+    run(extension, "%gpulog summary")
+    told = capsys.readouterr().out
+    assert told.startswith("3 cells, ")
+    assert re.search(r"Cell\n\* In \[\d+\] +RAM .*  kept = b'x' \* \(64 << 20\)\n", told)
+    assert "%gpulog vars" not in told
+    assert len(il.history) == 6
+    del extension.user_ns["kept"]
 
 
 def test_before_the_first_cell_nothing_is_made_up(extension, capsys):

@@ -54,16 +54,16 @@ def test_the_whole_of_it():
     cells = [
         cell(3, 480, 900, 2100, gpus=[gpu(0, 2467, 3900)], time_s=8.25, source="model.fit(x)"),
         cell(1, 110, 480, 500, time_s=2.1, source="import torch"),
-        cell(2, 480, 430, 480, time_s=12.0, source="load()", status="error", error="OSError"),
+        cell(2, 480, 430, 510, time_s=12.0, source="load()", status="error", error="OSError"),
     ]
     assert told(cells) == [
-        "3 cells, the highest peak first; MB",
-        "                   Consumed  Peaked    Peak       Time  Cell",
-        "* In [3]     RAM        420    1200    2100     8.250s  model.fit(x)",
-        "             GPU       2467    1433    3900",
-        "  In [1]     RAM        370      20     500     2.100s  import torch",
-        "* In [2]     RAM        -50       0     480    12.000s  load()  (failed: OSError)",
-        "* highest peak: In [3], 2100 MB of RAM; In [3], 3900 MB on GPU",
+        "3 cells, by what each needed above what was in use before it; MB",
+        "                 Consumed Peaked  Needed    Peak      Time  Cell",
+        "* In [3]   RAM        420   1200    1620    2100    8.250s  model.fit(x)",
+        "           GPU       2467   1433    3900    3900",
+        "  In [1]   RAM        370     20     390     500    2.100s  import torch",
+        "* In [2]   RAM        -50     30      30     510   12.000s  load()  (failed: OSError)",
+        "* needed most: In [3], 1620 MB of RAM (peak 2100); In [3], 3900 MB on GPU (peak 3900)",
         "* consumed most: In [3], 420 MB of RAM; In [3], 2467 MB on GPU",
         "* longest: In [2], 12.000s",
     ]
@@ -72,7 +72,7 @@ def test_the_whole_of_it():
 @pytest.mark.parametrize(
     ("by", "says"),
     [
-        ("peak", "the highest peak first"),
+        ("peak", "by what each needed above what was in use before it"),
         ("consumed", "who consumed most first"),
         ("time", "the longest first"),
     ],
@@ -92,16 +92,16 @@ def test_what_is_not_exact_is_at_least():
         cell(2, 0, 0, 70, "bounded", 70),
     ]
     lines = told(cells)
-    assert re.search(r"RAM +0 +90 +≥90 ", lines[2])
-    assert re.search(r"GPU +0 +80 +≥80$", lines[3])
-    assert re.search(r"RAM +0 +70 +70 ", lines[4])
-    assert "* highest peak: In [1], ≥90 MB of RAM; In [1], ≥80 MB on GPU" in lines
+    assert re.search(r"RAM +0 +90 +≥90 +≥90 ", lines[2])
+    assert re.search(r"GPU +0 +80 +≥80 +≥80$", lines[3])
+    assert re.search(r"RAM +0 +70 +70 +70 ", lines[4])
+    assert "* needed most: In [1], ≥90 MB of RAM (peak ≥90); In [1], ≥80 MB on GPU (peak ≥80)" in lines
 
 
 def test_what_nobody_tells_is_not_zero():
     """A device of which nobody tells whose memory it is: n/a, and it is the worst of nothing."""
     lines = told([cell(1, 0, 5, 5, gpus=[gpu(0, 0, 0, attributed=False)])])
-    assert re.search(r"GPU +n/a +n/a +n/a$", lines[3])
+    assert re.search(r"GPU +n/a +n/a +n/a +n/a$", lines[3])
     assert not any("on GPU" in line for line in lines)
 
 
@@ -109,15 +109,15 @@ def test_a_device_keeps_its_name():
     """The name of a device does not depend on which others a cell touched."""
     cells = [cell(1, 0, 5, 5, gpus=[gpu(0, 7, 7, index=1)]), cell(2, 0, 5, 5, gpus=[gpu(0, 3, 3)])]
     lines = told(cells)
-    assert re.search(r"GPU1 +7 +0 +7$", lines[3])
-    assert re.search(r"GPU0 +3 +0 +3$", lines[5])
+    assert re.search(r"GPU1 +7 +0 +7 +7$", lines[3])
+    assert re.search(r"GPU0 +3 +0 +3 +3$", lines[5])
 
 
 def test_of_many_devices_those_where_something_happened():
     """Rows for the devices that moved, and for the fullest, which the ranking may be due to."""
     gpus = [gpu(900, 900, 900), gpu(10, 10, 10, index=1), gpu(0, 7, 7, index=2), gpu(0, 0, 8, index=3)]
     lines = told([cell(1, 0, 5, 5, gpus=gpus)])
-    assert re.findall(r"GPU\d(?= +\d+ +\d+ +\d+$)", "\n".join(lines), re.MULTILINE) == [
+    assert re.findall(r"GPU\d(?= +\d+ +\d+ +\d+ +\d+$)", "\n".join(lines), re.MULTILINE) == [
         "GPU0",
         "GPU2",
         "GPU3",
@@ -128,7 +128,7 @@ def test_long_histories_are_short():
     """Twenty cells, and how many more; the worst are named wherever they stand."""
     cells = [cell(count, 0, 0, 100, time_s=float(count)) for count in range(1, 1235)]
     lines = told(cells)
-    assert lines[0] == "1,234 cells, the highest peak first; MB"
+    assert lines[0] == "1,234 cells, by what each needed above what was in use before it; MB"
     assert sum(bool(re.search(r"In \[\d+\] +RAM", line)) for line in lines) == 20
     assert "  and 1,214 more" in lines
     assert "* longest: In [1234], 1234.000s" in lines
@@ -143,9 +143,9 @@ def test_a_quiet_notebook_has_no_worst_memory():
 
 
 def test_of_equals_the_first_is_the_worst():
-    """Cells that run while what another took is still there have the same peak, and did nothing."""
-    cells = [cell(3, 900, 900, 900), cell(2, 0, 900, 900), cell(4, 900, 0, 900)]
-    assert "* highest peak: In [2], 900 MB of RAM" in told(cells)
+    """Cells that run while what another took is still there have the same peak, and needed nothing."""
+    cells = [cell(3, 900, 900, 900), cell(2, 0, 900, 900), cell(4, 900, 0, 900), cell(5, 100, 1000, 1000)]
+    assert "* needed most: In [2], 900 MB of RAM (peak 900)" in told(cells)
 
 
 def test_no_cells():

@@ -135,8 +135,7 @@ def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
 def _need_bytes(line: LineUsage, usage: Usage, device: _Device) -> int:
     """How much it held at once, at most: what is given back between its runs counts once."""
     name = CPU if device == _RAM else f"{device[0]}:{device[1]}"
-    in_all_bytes = max(0, usage.consumed_bytes) + usage.peaked_bytes
-    return min(in_all_bytes, dict(line.risen).get(name, in_all_bytes))
+    return min(usage.needed_bytes, dict(line.risen).get(name, usage.needed_bytes))
 
 
 def _usage(line: LineUsage, device: _Device) -> Usage | None:

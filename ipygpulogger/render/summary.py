@@ -20,7 +20,7 @@ _GROUPS = 5  # leak suspects
 _NAMES = 5  # that grew in one
 _RUNS = 6  # of one suspect
 _FIRST = {
-    "peak": "the highest peak first",
+    "peak": "by what each needed above what was in use before it",
     "consumed": "who consumed most first",
     "time": "the longest first",
 }
@@ -41,7 +41,7 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     marked = {id(record) for _, found in worst for record, _ in found}
     cells = "1 cell" if len(records) == 1 else f"{len(records):,} cells"
     lines = [f"{cells}, {_FIRST[by]}; MB"]
-    lines.append(f"{'':18}{'Consumed':>9}{'Peaked':>8}{'Peak':>8}{'Time':>11}  Cell")
+    lines.append(f"{'':16}{'Consumed':>9}{'Peaked':>7}{'Needed':>8}{'Peak':>8}{'Time':>10}  Cell")
     for record in records[:_ROWS]:
         lines += _ranked(record, names, "*" if id(record) in marked else "")
     if len(records) > _ROWS:
@@ -69,11 +69,14 @@ def _worst(
 ) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
     """In what a cell can be the worst, and which cells are: with RAM, and with any device."""
     memories = [(record, *memory) for record in records for memory in _memories(record, names)]
-    figures: dict[str, tuple[Callable[[Usage], int], Callable[[Usage], str]]] = {
-        "highest peak": (lambda usage: usage.peak.lo_bytes, _peak),
+    figures: dict[str, tuple[Callable[[Usage], int], Callable[[Usage, str], str]]] = {
+        "needed most": (
+            lambda usage: usage.needed_bytes,
+            lambda usage, where: f"{_needed(usage)} {where} (peak {_peak(usage)})",
+        ),
         "consumed most": (
             lambda usage: usage.consumed_bytes,
-            lambda usage: str(rounded_mb(usage.consumed_bytes)),
+            lambda usage, where: f"{rounded_mb(usage.consumed_bytes)} {where}",
         ),
     }
     worst = []
@@ -84,8 +87,8 @@ def _worst(
             if known:
                 top_mb = max(rounded_mb(figure(use)) for _, _, use in known)
                 first = (one for one in known if rounded_mb(figure(one[2])) == top_mb)
-                cell, name, use = min(first, key=lambda one: one[0].started_at)  # the others inherited it
-                found += [(cell, f"{said(use)} {_where(name)}")] if figure(use) >= MB else []
+                cell, name, use = min(first, key=lambda one: one[0].started_at)
+                found += [(cell, said(use, _where(name)))] if figure(use) >= MB else []
         worst += [(words, found)] if found else []
     longest = max(records, key=lambda record: record.time_s)
     return [*worst, ("longest", [(longest, f"{longest.time_s:.3f}s")])]
@@ -95,17 +98,17 @@ def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[st
     """A row for RAM, and one for each device; of several those where something happened, or most is used."""
     ended = printable(outcome(record))
     fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
-    tail = f"{record.time_s:10.3f}s  {printable(record.source)}{f'  ({ended})' if ended else ''}"
+    tail = f"{record.time_s:9.3f}s  {printable(record.source)}{f'  ({ended})' if ended else ''}"
     head = f"{mark:2}{printable(record.label)}"
     for name, usage in _memories(record, names):
-        figures = "n/a", "n/a", "n/a"
+        figures: tuple[str, ...] = ("n/a",) * 4
         if usage is not None:
             idle = max(abs(usage.consumed_bytes), usage.peaked_bytes) < MB
             if idle and name != "RAM" and usage.peak.lo_bytes < fullest:
                 continue
             consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
-            figures = str(consumed), str(peaked), _peak(usage)
-        yield f"{head:12} {name:5}{figures[0]:>9}{figures[1]:>8}{figures[2]:>8}{tail}"
+            figures = str(consumed), str(peaked), _needed(usage), _peak(usage)
+        yield f"{head:10} {name:5}{figures[0]:>9}{figures[1]:>7}{figures[2]:>8}{figures[3]:>8}{tail}"
         head = tail = ""
 
 
@@ -132,8 +135,17 @@ def _growth(name: str, sizes: Sequence[int]) -> str:
 
 
 def _peak(usage: Usage) -> str:
-    lo_mb, hi_bytes = rounded_mb(usage.peak.lo_bytes), usage.peak.hi_bytes
-    return f"{'' if hi_bytes is not None and rounded_mb(hi_bytes) == lo_mb else '≥'}{lo_mb}"
+    return f"{_at_least(usage)}{rounded_mb(usage.peak.lo_bytes)}"
+
+
+def _needed(usage: Usage) -> str:
+    return f"{_at_least(usage)}{rounded_mb(usage.needed_bytes)}"
+
+
+def _at_least(usage: Usage) -> str:
+    """The sign before a figure that depends on a peak which is only known from below."""
+    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
+    return "" if hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(lo_bytes) else "≥"
 
 
 def _where(name: str) -> str:
