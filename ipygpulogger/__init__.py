@@ -12,6 +12,7 @@ schema          records as JSON, as a notebook keeps them, and back again
 budget          how much memory a cell may use
 timeline        the course of one number over a scope, kept small
 wrappers        functions of ours in the place of another library's, and theirs back again
+collector       the user's garbage collector, which our own work neither sets off nor brings nearer
 signals         what a signal handler raised, told apart from what failed
 output          words of ours on the user's streams
 calls           a context around every call of a function; whether a call still runs

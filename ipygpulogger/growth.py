@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .collector import undisturbed
 from .holdings import ALLOCATED
 from .machine import machine
 from .records import CPU, CellRecord, Owner, notable
@@ -107,9 +108,7 @@ class Growth:
         """A cell is about to begin: look again where memory moved since the last time."""
         used = self._used()
         if self._last is None or self._is_stale(self._last, used):
-            from .reach import nothing_collected  # loaded by whoever walks, and by nobody else
-
-            with nothing_collected():
+            with undisturbed():
                 self._last = self._take(used)
 
     def begin(self, cell: Hashable) -> None:
@@ -131,9 +130,7 @@ class Growth:
         before, bound = self._before.pop(cell, (None, {}))
         if before is None or not record.grown():
             return record
-        from .reach import nothing_collected
-
-        with nothing_collected():
+        with undisturbed():
             after = self._last = self._take(self._used())
             anew = {name for name, value in after.bound.items() if bound.get(name) != value}
             found = growth(before, after, anew, record.grown())

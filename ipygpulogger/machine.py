@@ -6,14 +6,13 @@ back once nobody measures.
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from . import driver
+from . import collector, driver
 from .holdings import RESERVED, Allowance, Holdings, Ledger, allowance
 from .peaks import PeakOwner
 from .records import Diagnosis
@@ -136,9 +135,9 @@ class Machine:
         if gc_collect:
             if self._ran:
                 self._ran = False
-                gc.collect()
+                collector.collect()
             else:
-                gc.collect(1)
+                collector.collect(1)
         if clear_cache:
             self._each(lambda framework: framework.settle())
 

@@ -14,7 +14,6 @@ containers below 1 KB), and what only C code can see. The walk runs no code of t
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import time
 from operator import attrgetter
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .claims import GRAPH, Blocks, Claims, Found, Kind, Link, Met, Node, Path, Root
+from .collector import undisturbed
 from .frames import CODE_WITH_FAST_LOCALS, function_name, is_shells, locals_of
 from .referents import PLAIN_CONTAINERS, TICK, in_pieces, may_be_asked, referents_of, worth_a_look
 
@@ -53,25 +53,8 @@ def walk(
         closed: Objects not to go into.
         budget_s: After so long it stops.
     """
-    with nothing_collected():
+    with undisturbed():  # collecting lets ids be used again, and would free what is to be told of
         return _Walk(holdings, closed, budget_s).run(roots)
-
-
-@contextlib.contextmanager
-def nothing_collected() -> Iterator[None]:
-    """Collecting runs finalizers and callbacks, which are the user's, and lets ids be used again.
-
-    It would also free what a cell left behind, before anybody could tell of it. The switch itself is not
-    touched: another thread may turn the collector off meanwhile, and shall find it so.
-    """
-    was = gc.get_threshold()
-    ours = (0, *was[1:])
-    gc.set_threshold(*ours)
-    try:
-        yield
-    finally:
-        if gc.get_threshold() == ours:
-            gc.set_threshold(*was)
 
 
 def holding_of(value: Any, holdings: Holdings) -> Holding | None:

@@ -23,6 +23,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from . import collector
 from .tracing import spent
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class CellEvents:
         if self._listeners or shell is None:
             return
         self._running.clear()
+        collector.restore()
         for event, callback in (("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)):
             try:
                 shell.events.unregister(event, callback)
@@ -167,13 +169,21 @@ class CellEvents:
 
     def _pre_run_cell(self, info: Any = None) -> None:
         try:
-            self._began(info)
+            try:
+                collector.begin_hook()
+                self._began(info)
+            finally:
+                collector.end_hook()
         except BaseException:  # interrupted between two steps: IPython would print it into the cell
             pass
 
     def _post_run_cell(self, result: Any = None) -> None:
         try:
-            self._over(result)
+            try:
+                collector.begin_hook()
+                self._over(result)
+            finally:
+                collector.end_hook()
         except BaseException:  # as above
             pass
 

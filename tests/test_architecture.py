@@ -21,6 +21,7 @@ ORDER = [
     "budget",
     "timeline",
     "wrappers",
+    "collector",
     "signals",
     "output",
     "calls",
