@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # More containers than any work of ours makes. Not 0, which means "never": where another thread reads the
 # threshold just now and sets it again later, its collector would be off for good. Odd, to be known as ours.
 _RAISED = 10_000_019
-_SPARES = 4096  # 200 KB: what some hundred records keep
+_SPARES = 8192  # 400 KB: what is loaded with the first owners and errors, and what 500 records keep
 
 
 class _Spare:
@@ -65,8 +65,8 @@ def undisturbed() -> Iterator[None]:
 def begin_hook() -> None:
     """As `undisturbed`, until `end_hook`; and then the collector's count is what it is now.
 
-    A function, and raised first: even the objects that a `with` needs could set off a collection. No other work
-    of ours goes on around a hook: what seems to was interrupted, and what that left is put right.
+    A function that raises the threshold first: even what a `with` needs could set off a collection. No other
+    work of ours goes on around a hook: what seems to was interrupted, and what that left is put right.
     """
     _raise()
     frame: FrameType | None = sys._getframe()

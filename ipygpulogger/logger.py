@@ -488,9 +488,10 @@ class IPyGPULogger(Configurable):
         self._say_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
 
     def _say_if_no_gpu(self) -> None:
+        seen = machine().nvml.devices()  # always: loading NVML's library is no work for the first hook
         if self.report == "none" or machine().current_gpu() is not None:
             return
-        if not machine().nvml.devices():
+        if not seen:
             say(f"No GPU here ({machine().nvml.diagnose().says}): general RAM only.")
         elif machine().hides_all_gpus() and self.devices != "all":
             say("No GPU here (CUDA_VISIBLE_DEVICES hides them all): general RAM only.")
