@@ -506,14 +506,14 @@ def test_the_sampler_survives_a_failing_look():
 def test_settling_costs_once(fresh, monkeypatch):
     """One full collection after a scope; the next settle, nothing having run, only looks at the young."""
     calls = []
-    monkeypatch.setattr(gc, "collect", lambda *generation: calls.append(generation))
+    monkeypatch.setattr(gc, "collect", calls.append)
     run(fresh)
     fresh.settle(gc_collect=True, clear_cache=True)
     fresh.settle(gc_collect=True, clear_cache=True)
     run(fresh)
     fresh.settle(gc_collect=True, clear_cache=True)
     fresh.settle(gc_collect=False, clear_cache=True)
-    assert calls == [(), (1,), ()]
+    assert calls == [2, 1, 2]
 
 
 # -- measure ---------------------------------------------------------------------------------------
