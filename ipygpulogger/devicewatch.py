@@ -15,8 +15,11 @@ from .sources import Unavailable
 from .timeline import Timeline
 from .units import MB
 
+JUMP_BYTES = 64 * MB  # so much more outside the allocators, seen by the sampler, and the driver is asked
+_QUESTIONS = 32  # of that kind, in one scope
+
 if TYPE_CHECKING:
-    from .holdings import Allowance, Holdings
+    from .holdings import Allowance, Holdings, Shares
     from .peaks import Interval, PeakOwner
     from .records import Metric
     from .records import Timeline as Course
@@ -33,9 +36,63 @@ class DeviceWatch:
         self.neighbours_before_bytes: int | None = None
         self.highest_used_bytes = 0  # of the whole device, as the sampler saw it
         self.highest_other_bytes = 0  # and of what stands outside the allocators
+        self.seen_bytes = 0  # the most that this process was seen to hold
+        self.listed_peak_bytes: int | None = None  # and all others that the driver lists; None: nobody told
+        self._known_bytes: int | None = None  # outside the allocators, as last known: jumps start from there
+        self._jumped: list[tuple[int, int | None]] = []  # seen outside the allocators, and of that known
         self.timeline = Timeline()
         self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at its beginning
         self.metrics: tuple[Metric, ...] = ()
+
+    def inherit(self, raw: DeviceWatch) -> None:
+        """Take over what was seen of the same device before a framework began to use it."""
+        self.neighbours_before_bytes = raw.neighbours_before_bytes
+        self.listed_peak_bytes = raw.listed_peak_bytes
+        self.timeline, self.energy_j = raw.timeline, raw.energy_j
+        self.highest_used_bytes, self.seen_bytes = raw.highest_used_bytes, raw.seen_bytes
+        self._jumped = raw._jumped
+
+    def asks(self, other_bytes: int) -> bool:
+        """Whether so much outside the allocators is a jump, and worth the driver's slow answer."""
+        return self._jumps(other_bytes) and len(self._jumped) < _QUESTIONS
+
+    def sampled(self, used_bytes: int, other_bytes: int | None, found: Shares | None) -> None:
+        """The sampler looked.
+
+        Args:
+            used_bytes: In use on the whole device.
+            other_bytes: Of that, outside the allocators; None where they moved meanwhile.
+            found: Whose it is, where anybody asked and the driver told.
+        """
+        self.highest_used_bytes = max(self.highest_used_bytes, used_bytes)
+        self.highest_other_bytes = max(self.highest_other_bytes, other_bytes or 0)
+        known_bytes = None
+        if found is not None:
+            self.seen_bytes = max(self.seen_bytes, found.own)
+            known_bytes = found.outside
+            if found.listed is not None:
+                self.listed_peak_bytes = max(self.listed_peak_bytes or 0, found.listed)
+                known_bytes += found.listed
+        if other_bytes is None:
+            return
+        level_bytes = self._level_bytes()
+        if self._jumps(other_bytes):
+            self._known_bytes = other_bytes
+            if len(self._jumped) > _QUESTIONS:  # of those that nobody asks about, the highest is kept
+                other_bytes = max(other_bytes, self._jumped.pop()[0])
+            self._jumped.append((other_bytes, known_bytes))
+        else:
+            self._known_bytes = other_bytes if level_bytes is None else min(level_bytes, other_bytes)
+
+    def _jumps(self, other_bytes: int) -> bool:
+        level_bytes = self._level_bytes()
+        if level_bytes is None or self.device.unified:  # there everybody's RAM is outside
+            return False
+        return other_bytes - level_bytes > JUMP_BYTES
+
+    def _level_bytes(self) -> int | None:
+        """What stood outside the allocators before a jump; None where nobody looked yet."""
+        return self._known_bytes if self._known_bytes is not None else self.before and self.before.other
 
     def usage(self, after: Holdings, allowance: Allowance, timeline: Course) -> DeviceUsage:
         """What the scope used of it.
@@ -47,15 +104,16 @@ class DeviceWatch:
         """
         before, device = self.before, self.device
         outside_before = before.outside if before else after.outside  # a context made here is a note
-        outside_after, unattributed_bytes = after.outside, 0
+        outside_after, unattributed_bytes, seen_bytes = after.outside, 0, self.seen_bytes
         if outside_before is None or outside_after is None:
+            seen_bytes = 0  # it contains what the two ends do not
             was, now = before and before.other, after.other
             if was is not None and now is not None and not device.unified:  # there everybody's RAM is outside
                 unattributed_bytes = now - was
             outside_before = outside_after = 0
         before_bytes = outside_before + sum(i.before_bytes(ALLOCATED) for i in self.intervals.values())
         after_bytes = outside_after + (after.allocated or 0)
-        peak = self._peak(after, before_bytes, after_bytes, (outside_before, outside_after))
+        peak = self._peak(after, before_bytes, after_bytes, (outside_before, outside_after), seen_bytes)
         memory = after.memory
         return DeviceUsage(
             before_bytes,
@@ -79,8 +137,10 @@ class DeviceWatch:
             other_bytes=after.other,
             neighbours_bytes=after.neighbours,
             neighbours_before_bytes=self.neighbours_before_bytes,
+            neighbours_peak_bytes=self._neighbours_peak_bytes(after),
             driver_bytes=after.driver,
             unattributed_bytes=unattributed_bytes,
+            unknown_rise_bytes=self._unknown_rise_bytes(after),
             limit_bytes=allowance.limit_bytes,
             context_bytes=(after.outside or 0) if before is None else 0,
             metrics=self.metrics,
@@ -90,8 +150,39 @@ class DeviceWatch:
     def _tells_reserved(self) -> bool:
         return bool(self.intervals) and all(i.series_count > 1 for i in self.intervals.values())
 
-    def _peak(self, after: Holdings, before_bytes: int, after_bytes: int, outside: tuple[int, int]) -> Peak:
-        ends_bytes = max(before_bytes, after_bytes)
+    def _ends(self, after: Holdings) -> list[Holdings]:
+        return [after] if self.before is None else [self.before, after]
+
+    def _unlisted_bytes(self, after: Holdings) -> int:
+        """What nobody holds whom the driver lists, at the end where that was less."""
+        return min((held.unlisted for held in self._ends(after) if held.unlisted is not None), default=0)
+
+    def _neighbours_peak_bytes(self, after: Holdings) -> int | None:
+        if self.listed_peak_bytes is None or after.memory is None:
+            return None
+        unlisted_bytes = 0 if after.memory.driver_in_used else self._unlisted_bytes(after)
+        return self.listed_peak_bytes + unlisted_bytes
+
+    def _unknown_rise_bytes(self, after: Holdings) -> int:
+        """By how much the highest jump whose owner is unknown stood above both ends; 0 if not by a jump."""
+        ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
+        if not ends_bytes:
+            return 0
+        rise_bytes = 0
+        for seen_bytes, known_bytes in self._jumped:
+            told_bytes = 0 if known_bytes is None else known_bytes + self._unlisted_bytes(after)
+            rise_bytes = max(rise_bytes, seen_bytes - max(told_bytes, *ends_bytes))
+        return rise_bytes if rise_bytes > JUMP_BYTES else 0
+
+    def _peak(
+        self,
+        after: Holdings,
+        before_bytes: int,
+        after_bytes: int,
+        outside: tuple[int, int],
+        seen_bytes: int,
+    ) -> Peak:
+        ends_bytes = max(before_bytes, after_bytes, seen_bytes)
         if not self.intervals:
             return Peak(max(ends_bytes, self._raw_peak_bytes(after)), None, "sampled")
         allocated = together(list(self.intervals.values()), ALLOCATED)
@@ -106,6 +197,7 @@ class DeviceWatch:
         """Without an allocator to ask: the highest sample, where nobody else is on the device."""
         before = self.before
         alone = before is not None and before.neighbours == after.neighbours == 0
+        alone = alone and not self.listed_peak_bytes and not self._unknown_rise_bytes(after)
         return self.highest_used_bytes if alone and (after.own or (before and before.own)) else 0
 
     def _rose_unseen(self, after: Holdings) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from . import driver
 from .peaks import QUIET_TRIES
 from .records import DRIVER
+from .sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -64,6 +65,13 @@ class Holdings(NamedTuple):
         return max(0, self.memory.used_bytes - self.own)
 
     @property
+    def unlisted(self) -> int | None:
+        """In use outside the allocators by nobody whom the driver lists: its own, other tenants'."""
+        if self.other is None or self.outside is None or self.listed is None:
+            return None
+        return max(0, self.other - self.outside - self.listed)
+
+    @property
     def driver(self) -> int | None:
         """What the driver keeps for itself."""
         if self.memory is None:
@@ -73,6 +81,20 @@ class Holdings(NamedTuple):
         if self.own is None or self.listed is None:
             return None
         return max(0, self.memory.used_bytes - self.own - self.listed)
+
+
+class Shares(NamedTuple):
+    """Who holds a device's memory outside the allocators at one moment, at least, in bytes.
+
+    Attributes:
+        outside: This process.
+        own: The same with what its allocators have handed out.
+        listed: All other processes that the driver lists; None where it does not tell.
+    """
+
+    outside: int
+    own: int
+    listed: int | None
 
 
 class Allowance(NamedTuple):
@@ -145,6 +167,40 @@ class Ledger:
                 break
         return holdings
 
+    def examine(self, device: Device, owners: Sequence[PeakOwner], memory: DeviceMemory) -> Shares | None:
+        """Whose the memory outside the allocators is just now: one slow question, for any thread.
+
+        Allocators may move while the driver answers. Then what they hold counts as nothing. Nothing of the
+        answer is kept.
+
+        Args:
+            device: The device.
+            owners: Of the frameworks' allocators on it that count.
+            memory: The whole device a moment ago.
+
+        Returns:
+            None where nobody tells.
+        """
+        try:
+            looks = [owner.look() for owner in owners]
+            reserved = sum(look.readings[RESERVED].current_bytes for look in looks)
+            own, listed = self._processes(device, reserved)
+            later = [owner.look() for owner in owners]
+        except Unavailable:
+            return None
+        if own is None:
+            return None
+        if not own and listed is None:  # this process cannot be there: all of it is others'
+            return Shares(0, 0, memory.used_bytes)
+        if all(look.stamp and look.stamp == now.stamp for look, now in zip(looks, later, strict=True)):
+            allocated = sum(look.readings[ALLOCATED].current_bytes for look in looks)
+            return Shares(own - reserved, own - reserved + allocated, listed)
+        peaks = [look.readings[RESERVED].peak_bytes for look in later]
+        if None in peaks:
+            return None
+        outside = max(0, own - sum(filter(None, peaks)))
+        return Shares(outside, outside, listed)
+
     def close(self) -> None:
         """Forget what was said."""
         self._outside.clear()
@@ -169,15 +225,20 @@ class Ledger:
         if not ask and (known is None or known.other != other):
             return Holdings(allocated, reserved, memory, None, None)
         if known is None or known.other != other or (ask and now_s - known.asked_s > ASK_AGAIN_S):
-            own, listed = self._nvml.processes(uuid) if _may_use(device) else (0, None)
-            if own is not None and own <= (reserved or 0) and surely_uses(device):
-                own = listed = None  # with a context it is more than that: this is not about us
+            own, listed = self._processes(device, reserved or 0)
             outside = None if own is None else own - (reserved or 0)
             known = self._outside[uuid] = _Outside(other, outside, listed, now_s)
             if self._nvml.fails("processes"):  # which may pass while nothing moves
                 del self._outside[uuid]
         own = None if known.own is None else known.own + (reserved or 0)
         return Holdings(allocated, reserved, memory, own, known.listed)
+
+    def _processes(self, device: Device, reserved: int) -> tuple[int | None, int | None]:
+        """What the driver says of this process, everything included, and of all others it lists."""
+        own, listed = self._nvml.processes(device.uuid or "") if _may_use(device) else (0, None)
+        if own is not None and own <= reserved and surely_uses(device):
+            return None, None  # with a context it is more than that: this is not about us
+        return own, listed
 
 
 def allowance(counters: Sequence[DeviceCounter]) -> Allowance:

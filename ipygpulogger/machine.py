@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from .devicewatch import DeviceWatch
+    from .holdings import Shares
     from .sources import DeviceMemory
 
 ENTRY_POINTS = "ipygpulogger.sources"
@@ -66,7 +67,9 @@ class Measuring(Protocol):
     def sampled(self, resident_bytes: int) -> None:
         """The sampler looked at general RAM."""
 
-    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
+    def device_sampled(
+        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
+    ) -> None:
         """The sampler looked at a device."""
 
 
@@ -384,8 +387,12 @@ class Machine:
                 # Only where the allocators stood still is it known what was outside them just then.
                 still = before == after and after.stamps is not None
                 other_bytes = memory.used_bytes - after.reserved_bytes if still else None
+                watches = (w for scope in scopes for w in scope.watches() if w.device.uuid == uuid)
+                found = None
+                if other_bytes is not None and any(watch.asks(other_bytes) for watch in watches):
+                    found = self._ledger.examine(devices[uuid], owners.get(uuid, []), memory)
                 for scope in scopes:
-                    scope.device_sampled(uuid, memory.used_bytes, other_bytes)
+                    scope.device_sampled(uuid, memory.used_bytes, other_bytes, found)
 
 
 def _stand(owners: Iterable[PeakOwner]) -> _Stand:

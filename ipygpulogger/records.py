@@ -176,9 +176,13 @@ class DeviceUsage(Usage):
         other_bytes: In use outside that allocator: context, libraries, neighbours; None when unknown.
         neighbours_bytes: Held by other processes; None when unknown.
         neighbours_before_bytes: The same when the scope began.
+        neighbours_peak_bytes: The most that other processes were seen to hold, each time that memory outside
+            the allocator jumped; None where it did not, or nobody could tell.
         driver_bytes: What the driver keeps for itself; None when unknown.
         unattributed_bytes: By how much memory outside the allocator grew, where nobody can tell whose
             it is; it is no part of ``consumed_bytes``. 0 where all of it is known.
+        unknown_rise_bytes: By how much memory outside the allocator stood higher for a moment than at both
+            ends, where nobody can tell whose it was; it is no part of ``peak``. 0 where none was seen.
         limit_bytes: The most the framework lets itself reserve; None without a limit.
         context_bytes: What creating the device's context took, if it happened within the scope;
             it is no part of ``consumed_bytes``.
@@ -202,8 +206,10 @@ class DeviceUsage(Usage):
     other_bytes: int | None = None
     neighbours_bytes: int | None = None
     neighbours_before_bytes: int | None = None
+    neighbours_peak_bytes: int | None = None
     driver_bytes: int | None = None
     unattributed_bytes: int = 0
+    unknown_rise_bytes: int = 0
     limit_bytes: int | None = None
     context_bytes: int = 0
     metrics: tuple[Metric, ...] = ()
@@ -220,6 +226,14 @@ class DeviceUsage(Usage):
         if self.total_bytes is None or self.free_bytes is None:
             return self.used_bytes
         return self.total_bytes - self.free_bytes
+
+    @property
+    def neighbours_rise_bytes(self) -> int:
+        """By how much other processes were seen to hold more for a moment than at both ends."""
+        ends_bytes = (self.neighbours_before_bytes, self.neighbours_bytes)
+        if self.neighbours_peak_bytes is None or None in ends_bytes:
+            return 0
+        return max(0, self.neighbours_peak_bytes - max(filter(None, ends_bytes), default=0))
 
     @property
     def ladder(self) -> tuple[Rung, ...]:

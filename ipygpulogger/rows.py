@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .devicewatch import DeviceWatch
+    from .holdings import Shares
     from .machine import Machine
     from .peaks import Interval, PeakOwner
     from .records import Sizes
@@ -346,7 +347,9 @@ class Gauges:
     def sampled(self, resident_bytes: int) -> None:
         """Lines need no sampler."""
 
-    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
+    def device_sampled(
+        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
+    ) -> None:
         """Lines need no sampler."""
 
 

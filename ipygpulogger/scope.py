@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
     from .calls import Call
+    from .holdings import Shares
     from .machine import Machine
     from .peaks import Interval, PeakOwner
     from .records import DeviceUsage
@@ -204,9 +205,7 @@ class Scope:
             raw = next((w for w in raws if device.uuid and w.device.uuid == device.uuid), None)
             if raw is not None:  # until now NVML alone told of it
                 del self._watches[_raw_key(raw.device)]
-                watch.neighbours_before_bytes = raw.neighbours_before_bytes
-                watch.timeline, watch.energy_j = raw.timeline, raw.energy_j
-                watch.highest_used_bytes = raw.highest_used_bytes
+                watch.inherit(raw)
                 if raw.before is not None and raw.before.own:
                     watch.before = raw.before  # this process was there already, by other means
         try:
@@ -231,20 +230,22 @@ class Scope:
         if not self._closed and self._start_s:
             self._ram_timeline.add(time.perf_counter() - self._start_s, resident_bytes)
 
-    def device_sampled(self, uuid: str, used_bytes: int, other_bytes: int | None) -> None:
+    def device_sampled(
+        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
+    ) -> None:
         """The sampler looked at a device.
 
         Args:
             uuid: The device.
             used_bytes: In use on the whole device.
             other_bytes: Of that, outside the frameworks' allocators; None where they moved meanwhile.
+            found: Whose it is, where that jumped and the driver told.
         """
         if self._closed or not self._start_s:
             return
         for watch in self.watches():
             if watch.device.uuid == uuid:
-                watch.highest_used_bytes = max(watch.highest_used_bytes, used_bytes)
-                watch.highest_other_bytes = max(watch.highest_other_bytes, other_bytes or 0)
+                watch.sampled(used_bytes, other_bytes, found)
                 watch.timeline.add(time.perf_counter() - self._start_s, used_bytes)
 
     def _end_peaks(self, now_s: float) -> None:

@@ -1,0 +1,359 @@
+"""Memory outside the allocators that jumps and is gone before the cell ends: whose it was, and how much.
+
+The sampler's looks are made by hand, so that no test depends on when it comes.
+"""
+
+import itertools
+import os
+import random
+import time
+
+import pytest
+from memory import MB
+
+from ipygpulogger import driver
+from ipygpulogger.machine import Machine
+from ipygpulogger.records import Measurement
+from ipygpulogger.render import html, text
+from ipygpulogger.sampler import Sampler
+from ipygpulogger.scope import Scope
+
+GB = 1024 * MB
+
+
+@pytest.fixture
+def on(gpu, monkeypatch):
+    """A machine of its own, in a process that has loaded CUDA's library; its sampler never wakes."""
+    monkeypatch.setattr(driver, "absent", lambda: False)
+    on = Machine()
+    on.sampler = Sampler(lambda: None, delay_s=3600)
+    yield on
+    on.sampler.close()
+    on.close()
+
+
+@pytest.fixture
+def asked(on, monkeypatch):
+    """The devices whose processes the driver was asked for by the sampler."""
+    real, found = on._ledger.examine, []
+
+    def examine(device, *rest):
+        found.append(device.uuid)
+        return real(device, *rest)
+
+    monkeypatch.setattr(on._ledger, "examine", examine)
+    return found
+
+
+def measured(on, *steps, **options):
+    """What a scope told of its devices, by index: each step is looked at by the sampler."""
+    scope = Scope(on, all_devices=True, **options).open()
+    for step in steps:
+        step()
+        on._sample()
+    scope.close()
+    result = scope.result(Measurement, "test")
+    assert html.report(result)
+    return {usage.index: usage for usage in result.gpus}, text.report(result)
+
+
+def setting(thing, name, value):
+    return lambda: setattr(thing, name, value)
+
+
+def test_our_own_counts(gpu, on, asked):
+    """5 GB of this process for a moment, beside 200 MB: in the lower bound, and nobody else's."""
+    row = gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    usages, report = measured(on, setting(row, "used", 5 * GB + 200 * MB), setting(row, "used", 200 * MB))
+    assert usages[0].peaked_bytes == 5 * GB
+    assert (usages[0].unknown_rise_bytes, usages[0].neighbours_rise_bytes) == (0, 0)
+    assert "moment" not in report
+    assert len(asked) == 1
+
+
+def test_a_neighbours_is_named(gpu, on):
+    """5 GB of somebody else for a moment: no peak of ours, and the row says whose it was."""
+    gpu.dev[0].base_used = 300 * MB  # tenants that the driver does not list
+    gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    row = gpu.dev[0].add_process(1, 10 * MB)
+    usages, report = measured(on, setting(row, "used", 5 * GB + 10 * MB), setting(row, "used", 10 * MB))
+    assert usages[0].peaked_bytes == 0
+    assert usages[0].neighbours_rise_bytes == 5 * GB
+    assert "(other processes 5120 MB more for a moment)" in report
+    row.used = 0
+    usages, report = measured(on, setting(row, "used", 5 * GB), setting(row, "used", 1 * GB))
+    assert "(other processes 1324 MB, 4096 MB more for a moment)" in report
+
+
+def test_both_at_once(gpu, on, asked):
+    """3 GB of ours and 2 GB of somebody else in one jump: each told as what it is."""
+    ours, theirs = gpu.dev[0].add_process(os.getpid(), 200 * MB), gpu.dev[0].add_process(1, 100 * MB)
+
+    def both(more):
+        ours.used, theirs.used = 200 * MB + 3 * more, 100 * MB + 2 * more
+
+    usages, report = measured(on, lambda: both(GB), lambda: both(0))
+    assert usages[0].peaked_bytes == 3 * GB
+    assert "(other processes 2048 MB more for a moment)" in report
+    assert "unknown" not in report
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("how", ["container", "WSL", "no permission", "unlisted", "over", "lost"])
+def test_an_unknown_owner_is_said(gpu, on, how, monkeypatch):
+    """Nobody tells, or it was over before the answer: no peak, and the row says how much and that."""
+    gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    if how == "container":
+        gpu.pid_offset = 5_000_000
+    elif how == "WSL":
+        gpu.proc_mem_na = 1
+    elif how == "no permission":
+        gpu.fault("nvmlDeviceGetComputeRunningProcesses*", 4)
+    row = gpu.dev[0].add_process(1, 10 * MB)
+    thing, name = (gpu.dev[0], "base_used") if how == "unlisted" else (row, "used")
+    real, was = on.nvml.processes, getattr(thing, name)
+
+    def over(uuid):
+        row.used = 10 * MB
+        return real(uuid)
+
+    def spike():
+        setattr(thing, name, was + 5 * GB)
+        if how == "over":
+            monkeypatch.setattr(on.nvml, "processes", over)
+        if how == "lost":
+            gpu.fault("nvmlDeviceGetComputeRunningProcesses*", 15)
+
+    usages, report = measured(on, spike, setting(thing, name, was))
+    assert usages[0].peaked_bytes == 0
+    assert usages[0].unknown_rise_bytes == 5 * GB
+    assert usages[0].neighbours_rise_bytes == 0
+    assert "(5120 MB more for a moment, owner unknown)" in report
+
+
+def test_what_stays_is_no_moment(gpu, on):
+    """In a container 5 GB that come and stay are told as a growth; a spike on top of them as a moment."""
+    gpu.pid_offset = 5_000_000
+    row = gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    usages, report = measured(on, setting(row, "used", 5 * GB + 200 * MB))
+    assert usages[0].unknown_rise_bytes == 0
+    assert "moment" not in report
+    usages, _ = measured(on, setting(row, "used", 7 * GB), setting(row, "used", 6 * GB))
+    assert usages[0].unknown_rise_bytes == 1 * GB
+
+
+def test_below_a_jump_nobody_is_asked(gpu, on, asked):
+    """64 MB and less are not worth a slow question, and no sentence."""
+    row = gpu.dev[0].add_process(1, 100 * MB)
+    _, report = measured(on, setting(row, "used", 164 * MB), setting(row, "used", 100 * MB))
+    assert not asked
+    assert "moment" not in report
+
+
+def test_a_slow_rise_is_a_jump_as_well(gpu, on, asked):
+    """40 MB at a time are 160 in the end: asked each time that 64 more stand there, not for each step."""
+    ours = gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    steps = [setting(ours, "used", (200 + 40 * i) * MB) for i in (1, 2, 3, 4, 0)]
+    usages, _ = measured(on, *steps)
+    assert usages[0].peaked_bytes == 160 * MB
+    assert len(asked) == 2
+
+
+def test_one_question_a_jump_and_so_many_a_cell(gpu, on, asked):
+    """What stays up is asked for once; what comes again, again; and not for ever."""
+    row = gpu.dev[0].add_process(1, 0)
+    up, down = setting(row, "used", 5 * GB), setting(row, "used", 0)
+    measured(on, up, up, up, up)
+    assert len(asked) == 1
+    measured(on, down, up, up, down, up)
+    assert len(asked) == 3  # it was up when that began
+    _, report = measured(on, *[down, up] * 40, down)
+    assert len(asked) == 3 + 32
+    assert "(5120 MB more for a moment, owner unknown)" not in report  # it stood there before
+    _, report = measured(on, *[up, down] * 40)
+    assert len(asked) == 3 + 2 * 32
+    assert "(5120 MB more for a moment, owner unknown)" in report
+
+
+def test_each_device_by_itself(gpu, on, asked):
+    """Ours on one device, somebody else's on another, in the same look."""
+    ours = gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    gpu.dev[1].add_process(os.getpid(), 100 * MB)
+    theirs = gpu.dev[1].add_process(1, 10 * MB)
+
+    def both(more):
+        ours.used, theirs.used = 200 * MB + more, 10 * MB + more
+
+    usages, _ = measured(on, lambda: both(GB), lambda: both(0))
+    assert (usages[0].peaked_bytes, usages[1].peaked_bytes) == (GB, 0)
+    assert (usages[0].neighbours_rise_bytes, usages[1].neighbours_rise_bytes) == (0, GB)
+    assert len(asked) == len(set(asked)) == 2
+
+
+def test_scopes_that_overlap_share_the_answer(gpu, on, asked):
+    """Two open scopes, one question; one that opened on top of the jump needs none."""
+    ours = gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    outer, inner = Scope(on).open(), Scope(on).open()
+    ours.used = 3 * GB
+    on._sample()
+    late = Scope(on).open()
+    on._sample()
+    ours.used = 200 * MB
+    results = []
+    for scope in (late, inner, outer):
+        scope.close()
+        results.append(scope.result(Measurement, "").gpus[0])
+    assert [usage.peak.lo_bytes for usage in results] == [3 * GB] * 3
+    assert len(asked) == 1
+
+
+def test_ours_that_grows_while_the_driver_answers(gpu, on, monkeypatch):
+    """Between the look and the answer, or after it, our own part moves: none of it becomes a neighbour's."""
+    ours = gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    real = on.nvml.processes
+    for before, after in ((2 * GB, 3 * GB), (3 * GB, 2 * GB), (200 * MB, 5 * GB), (5 * GB, 200 * MB)):
+
+        def processes(uuid, before=before, after=after):
+            ours.used = before
+            found = real(uuid)
+            ours.used = after
+            return found
+
+        def spike(processes=processes):
+            ours.used = GB
+            monkeypatch.setattr(on.nvml, "processes", processes)
+
+        def end():
+            monkeypatch.setattr(on.nvml, "processes", real)
+            ours.used = 200 * MB
+
+        usages, _ = measured(on, spike, end)
+        assert usages[0].neighbours_rise_bytes == 0
+        assert usages[0].peak.lo_bytes <= max(before, GB)
+
+
+def test_any_story(gpu, on):
+    """Random steps of ours and of others: no bound above the truth, and every jump told to the byte."""
+    ours, theirs = gpu.dev[0].add_process(os.getpid(), 200 * MB), gpu.dev[0].add_process(1, 100 * MB)
+    chance = random.Random(3)
+
+    def size():
+        return chance.choice(
+            [chance.randrange(100, 200), chance.randrange(200, 5000)]
+        ) * MB + chance.randrange(MB)
+
+    for _ in range(100):
+        base = gpu.dev[0].base_used = chance.choice([0, 1500 * MB])
+        seen = []
+
+        def step(seen=seen, base=base):
+            ours.used, theirs.used = size(), size()
+            seen.append((ours.used, theirs.used + base))
+
+        step()
+        scope = Scope(on).open()
+        for _ in range(chance.randrange(6)):
+            step()
+            on._sample()
+        jumps = [now for was, now in itertools.pairwise(seen) if sum(now) - sum(was) > 64 * MB]
+        step()
+        scope.close()
+        (usage,) = scope.result(Measurement, "").gpus
+        ends = seen[0], seen[-1]
+        assert usage.unknown_rise_bytes == 0
+        assert usage.peak.lo_bytes in {own for own, _ in seen}
+        assert usage.peak.lo_bytes >= max(own for own, _ in (*ends, *jumps))
+        most = max(usage.neighbours_before_bytes, usage.neighbours_bytes) + usage.neighbours_rise_bytes
+        assert most in {others for _, others in seen}
+        assert most >= max(others for _, others in (*ends, *jumps))
+
+
+def test_it_comes_through_the_sampler_itself(gpu, monkeypatch):
+    """The same with the thread at work: a second or less of 5 GB, of our own."""
+    monkeypatch.setattr(driver, "absent", lambda: False)
+    on, row = Machine(), gpu.dev[0].add_process(os.getpid(), 200 * MB)
+    scope = Scope(on).open()
+    row.used = 5 * GB
+    deadline_s = time.monotonic() + 30
+    while not scope.watches()[0].seen_bytes and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    row.used = 200 * MB
+    scope.close()
+    (usage,) = scope.result(Measurement, "").gpus
+    assert usage.peaked_bytes == 5 * GB - 200 * MB
+    on.sampler.close()
+    on.close()
+
+
+# -- beside torch ----------------------------------------------------------------------------------
+
+
+def tensor(size_bytes):
+    import torch
+
+    return torch.empty(size_bytes, dtype=torch.uint8, device="cuda:0")
+
+
+@pytest.mark.torch
+def test_beside_torch_ours_adds_to_its_tensors(cuda, on):
+    """1 GB of tensors, and 5 GB outside torch for a moment: the peak is at least both together."""
+    kept, device = tensor(GB), cuda.dev[0]
+
+    def more(size_bytes):
+        device.mine().used += size_bytes
+
+    usages, report = measured(on, lambda: more(5 * GB), lambda: more(-5 * GB))
+    assert usages[0].peaked_bytes == 5 * GB
+    assert usages[0].peak.hi_bytes is None
+    assert "moment" not in report
+    del kept
+
+
+@pytest.mark.torch
+def test_beside_torch_a_neighbours_is_named(cuda, on):
+    """Somebody else's 5 GB while torch holds tensors: named, and no peak of ours."""
+    kept, row = tensor(GB), cuda.dev[0].add_process(1, 10 * MB)
+    usages, report = measured(on, setting(row, "used", 5 * GB), setting(row, "used", 10 * MB))
+    assert usages[0].peaked_bytes == 0
+    assert "(other processes 5110 MB more for a moment)" in report
+    cuda.pid_offset = 5_000_000
+    usages, report = measured(on, setting(row, "used", 5 * GB), setting(row, "used", 10 * MB))
+    assert usages[0].peaked_bytes == 0
+    assert "(5110 MB more for a moment, owner unknown)" in report
+    del kept
+
+
+@pytest.mark.torch
+def test_tensors_that_come_and_go_while_the_driver_answers(cuda, on, monkeypatch):
+    """Torch allocates during the question: what it holds then is not certain, and nothing is claimed of it."""
+    kept, device = [tensor(GB)], cuda.dev[0]
+    real = on.nvml.processes
+
+    def processes(uuid):
+        found = real(uuid)
+        kept.clear()
+        return found
+
+    def spike():
+        device.mine().used += 2 * GB
+        monkeypatch.setattr(on.nvml, "processes", processes)
+
+    def end():
+        monkeypatch.setattr(on.nvml, "processes", real)
+        device.mine().used -= 2 * GB
+
+    truth = GB + device.mine().used - GB + 2 * GB
+    usages, report = measured(on, spike, end)
+    assert usages[0].peak.lo_bytes <= truth
+    assert usages[0].neighbours_rise_bytes == 0
+    assert "owner unknown" not in report
+
+
+@pytest.mark.torch
+def test_torch_that_grows_by_itself_is_no_jump(cuda, on, asked):
+    """The allocator counts its own: nobody is asked about it."""
+    kept = []
+    usages, _ = measured(on, lambda: kept.append(tensor(GB)), kept.clear)
+    assert usages[0].peak.quality == "exact"
+    assert usages[0].peaked_bytes == GB
+    assert not asked
