@@ -60,7 +60,8 @@ def devices(index, *, attributed):
         name: maybe(SIZES)
         for name in DeviceUsage.__dataclass_fields__
         if name.endswith("_bytes")
-        and name not in ("before_bytes", "after_bytes", "unattributed_bytes", "context_bytes")
+        and name
+        not in ("before_bytes", "after_bytes", "unattributed_bytes", "unknown_rise_bytes", "context_bytes")
     }
     return st.builds(
         DeviceUsage,
@@ -75,6 +76,7 @@ def devices(index, *, attributed):
         unified=st.booleans(),
         reserved_peak=maybe(peaks()),
         unattributed_bytes=st.just(0) | SIZES,
+        unknown_rise_bytes=st.just(0) | SIZES,
         context_bytes=st.just(0) | SIZES,
         metrics=st.lists(
             st.builds(Metric, st.just("energy"), maybe(st.floats(0, 1e9)), st.just("J"), TEXTS), max_size=2
