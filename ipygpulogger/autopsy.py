@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-    from .reach import Holdings
     from .records import DeviceUsage
     from .sources import DeviceCounter, Framework
 
@@ -59,8 +58,7 @@ def examine(error: BaseException | None, shell: Any, frameworks: Sequence[Framew
     device = (
         f"{counter.device.backend}:{counter.device.index}" if counter else f"gpu:{said.device_index or 0}"
     )
-    holdings = [framework.holding for framework in frameworks]
-    found = owners_in(shell, holdings, error)
+    found = owners_in(shell, [framework.holding for framework in frameworks], error)
     allocated_bytes, reserved_bytes = _allocator(counter)
     memory = counter.device_memory() if counter else None
     return Autopsy(
@@ -73,7 +71,7 @@ def examine(error: BaseException | None, shell: Any, frameworks: Sequence[Framew
         said.allowed_bytes or (counter.limit_bytes() if counter else None),
         tuple(owner for owner in found.owners if owner.device == device),
         found.complete,
-        _batch_of(error, shell, holdings),
+        _batch_of(error, shell, frameworks),
     )
 
 
@@ -311,7 +309,7 @@ _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC
 # -- the batch -------------------------------------------------------------------------------------
 
 
-def _batch_of(error: BaseException | None, shell: Any, holdings: Holdings) -> Batch | None:
+def _batch_of(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
     """What names the batch nearest to where it failed; else the leading dimension its arrays share."""
     frames = [frame for one in chain(error) for frame in reversed(frames_of(one)) if not is_shells(frame)]
     users = [
@@ -323,7 +321,7 @@ def _batch_of(error: BaseException | None, shell: Any, holdings: Holdings) -> Ba
         for name, value in names:
             if type(value) is int and value > 0 and type(name) is str and _BATCH.fullmatch(name):
                 return Batch(f"{name} = {value}", value)
-    return _leading_dimension(users, shell, holdings)
+    return _leading_dimension(users, shell, frameworks)
 
 
 def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
@@ -346,18 +344,18 @@ def _names_in(value: Any) -> list[tuple[Any, Any]]:
     return list(value.items()) if type(value) is dict and len(value) <= _SMALL else []
 
 
-def _leading_dimension(frames: list[FrameType], shell: Any, holdings: Holdings) -> Batch | None:
+def _leading_dimension(frames: list[FrameType], shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
     found: Counter[int] = Counter()
     seen = set()
     for frame in frames:
         for _, value in locals_of(frame) if frame.f_locals is not shell.user_ns else ():
-            holding = holding_of(value, holdings)
-            if holding is None or holding.key in seen or getattr(value, "requires_grad", False) is True:
-                continue  # a weight's first dimension is no batch
-            seen.add(holding.key)
-            shape: Any = getattr(value, "shape", ())
-            if len(shape) > 1 and int(shape[0]) > 1:
-                found[int(shape[0])] += 1
+            for framework in frameworks:
+                holding = holding_of(value, (framework.holding,))
+                if holding is not None and holding.key not in seen:
+                    seen.add(holding.key)
+                    size = framework.leading_dimension(value)
+                    if size is not None and size > 1:
+                        found[size] += 1
     for size, arrays in found.most_common(1):
         if arrays > 1:
             return Batch("the leading dimension", size)

@@ -261,6 +261,11 @@ class Framework(ABC):
         """The memory behind one of the framework's arrays; None for any other value."""
         return None
 
+    def leading_dimension(self, value: Any) -> int | None:
+        """The first of several dimensions of one of the framework's arrays, which may be a batch's size."""
+        shape: Any = getattr(value, "shape", ())
+        return int(shape[0]) if len(shape) > 1 else None
+
     def diagnose(self) -> Diagnosis | None:
         """What is exact here, and why; None where the user has nothing to do with the framework."""
         counters = list(self.counters())

@@ -303,14 +303,26 @@ class Torch(Framework):
         torch = _torch()
         if torch is None:
             return None
-        kind = type(value)
+        kind, c = type(value), torch._C
         if kind is torch.nn.Parameter or kind is torch.Tensor:
-            if not torch._C._len_torch_function_stack():
-                return _tensor(value, torch, getattr)
-        elif not issubclass(kind, torch._C.TensorBase):
+            if not c._len_torch_function_stack() and not c._len_torch_dispatch_stack():
+                return _tensor(value, c, getattr)
+        elif not issubclass(kind, c.TensorBase):
             return _node(value) if self.may_hold(kind) else None
-        with torch._C.DisableTorchFunction():  # a subclass's own code, and a mode's, is the user's
-            return _tensor(value, torch, _own)
+        # A subclass's own code, and a mode's, is the user's.
+        with c.DisableTorchFunction(), c._DisableTorchDispatch():
+            return _tensor(value, c, _own)
+
+    def leading_dimension(self, value: Any) -> int | None:
+        """Of a tensor that is no weight; nothing is asked of one that answers with Python code."""
+        torch = _torch()
+        if torch is None or not issubclass(type(value), torch._C.TensorBase):
+            return None
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            if _answers_itself(value, torch._C) or _own(value, "requires_grad"):
+                return None
+            shape = _own(value, "shape")
+        return int(shape[0]) if len(shape) > 1 else None
 
     def diagnose(self) -> Diagnosis:
         """Whether torch has a device here."""
@@ -513,37 +525,49 @@ def _own(value: Any, name: str) -> Any:
     return found.__get__(value)
 
 
-def _tensor(value: Any, torch: ModuleType, get: Callable[[Any, str], Any]) -> Holding | None:
-    device, node = get(value, "device"), get(value, "grad_fn")
-    name = _device_names.get(device) or _device_names.setdefault(device, str(device))
+def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | None:
+    """What is asked runs no code of a subclass's, if torch functions and dispatch are switched off.
+
+    A subclass may answer for its device, layout and shape all the same (`dispatch_device=True` and its
+    kin). So the device is the storage's, and of a tensor that answers in Python nothing else is asked.
+    """
+    node = get(value, "grad_fn")
     # torch warns whoever reads the gradient of an intermediate result that keeps none.
     gradient = get(value, "grad") if node is None or get(value, "retains_grad") else None
     parts = () if gradient is None else (gradient,)
     try:
-        storage = torch._C.TensorBase.untyped_storage(value)
+        storage = c.TensorBase.untyped_storage(value)
         address = storage.data_ptr()
         if address:
+            device = storage.device
+            name = _device_names.get(device) or _device_names.setdefault(device, str(device))
             on_cpu = name == "cpu"
             borrowed = on_cpu and not storage.resizable()  # numpy's memory, a mapped file, ...
             size_bytes = storage.nbytes()
             return Holding((name, address), size_bytes, name, parts, node, True, on_cpu, storage, borrowed)
-    except (*_TORCH_ERRORS, NotImplementedError):  # a sparse, fake or functional tensor
-        parts += tuple(_parts_of_sparse(value, torch._C.TensorBase))
-    return Holding(None, 0, name, parts, node) if parts or node is not None else None
+    except (*_TORCH_ERRORS, NotImplementedError):  # a sparse, fake or functional tensor, or a wrapper
+        if not _answers_itself(value, c):
+            parts += tuple(_parts_of_sparse(value, c.TensorBase))
+    return Holding(None, 0, "", parts, node) if parts or node is not None else None
+
+
+def _answers_itself(value: Any, c: Any) -> bool:
+    """Whether its class has a `__torch_dispatch__`: as a rule a wrapper, whose attributes hold its memory."""
+    return bool(c._dispatch_keys(value).has(c.DispatchKey.Python))
 
 
 def _parts_of_sparse(value: Any, base: Any) -> Iterator[Any]:
-    for name in _PARTS_OF_SPARSE:
-        try:
-            yield getattr(base, name)(value)
-        except (*_TORCH_ERRORS, NotImplementedError):  # of another layout
-            continue
+    for name in _PARTS_OF_SPARSE.get(str(_own(value, "layout")), ()):
+        yield getattr(base, name)(value)
 
 
-_PARTS_OF_SPARSE = (
-    *("_indices", "_values", "values"),
-    *("crow_indices", "ccol_indices", "row_indices", "col_indices"),
-)
+_PARTS_OF_SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
 
 
 def _node(value: Any) -> Holding:
