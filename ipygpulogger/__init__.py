@@ -56,6 +56,7 @@ tracebacks      gpu_mem_restore and its kin: an exception goes on without the me
 autopsy         a cell that ran out of memory: why, and the one next step
 logger          IPyGPULogger: the cell
 device          gpu_mem_get and its kin: one GPU from outside
+dataframes      reduce_mem_usage: a DataFrame in smaller types
 trace           measure, GPUMemTrace: a block or a function
 linetrace       measure_lines: each line of a function
 epochs          watch_epochs: one epoch of a training

@@ -21,6 +21,7 @@ from .units import truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
 _FLOATS_A_MB = 2**18
 
@@ -141,6 +142,17 @@ def get_nvml_gpu_id(torch_gpu_id: int) -> int:
             f"torch has no device {torch_gpu_id!r} here that NVML knows: see `ipygpulogger doctor`"
         )
     return seen.index
+
+
+def load_pynvml_env() -> ModuleType:
+    """NVML's binding, with the driver's library open until ``pynvml.nvmlShutdown()``.
+
+    Raises:
+        pynvml.NVMLError: There is no driver.
+    """
+    pynvml = importlib.import_module("pynvml")
+    pynvml.nvmlInit()
+    return pynvml
 
 
 def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> Any:

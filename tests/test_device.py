@@ -1,5 +1,7 @@
 """gpu_mem_get and its kin where torch is not installed: NVML tells, or nobody does."""
 
+import contextlib
+import gc
 import subprocess
 import sys
 
@@ -22,6 +24,7 @@ FASTAI = {
     "GPUMemory", "b2mb", "use_gpu", "preload_pytorch", "gpu_mem_get", "gpu_mem_get_all", "gpu_mem_get_free",
     "gpu_mem_get_used", "gpu_mem_get_free_no_cache", "gpu_mem_get_used_no_cache", "gpu_mem_get_used_fast",
     "gpu_with_max_free_mem", "gpu_mem_trace", "GPUMemTrace", "gpu_mem_restore", "gpu_mem_restore_ctx",
+    "load_pynvml_env", "reduce_mem_usage",
 }  # fmt: skip
 IPYEXPERIMENTS = {
     "preload_pytorch", "gpu_mem_allocate_mbs", "gpu_mem_get_total_mbs", "gpu_mem_get_free_mbs",
@@ -30,6 +33,18 @@ IPYEXPERIMENTS = {
     "use_gpu", "pynvml",
 }  # fmt: skip
 DRIVER_MB = 512  # what the simulated driver keeps of each device
+# Python's own in the star import of fastai 1.0.61's `utils.mem`, all but `copy`, there the function.
+STANDARD = {
+    "Any", "AnyStr", "ArgumentParser", "BufferedWriter", "BytesIO", "Callable", "Collection", "Counter", "Dict",
+    "Enum", "Hashable", "InitVar", "IntEnum", "Iterable", "Iterator", "List", "Mapping", "NewType", "Number",
+    "Optional", "OrderedDict", "Path", "ProcessPoolExecutor", "Sequence", "SimpleNamespace", "Sized",
+    "ThreadPoolExecutor", "Tuple", "TypeVar", "Union", "abc", "abstractmethod", "abstractproperty", "attrgetter",
+    "bz2", "collections", "concurrent", "contextmanager", "csv", "dataclass", "deepcopy", "defaultdict", "field",
+    "functools", "gc", "gzip", "hashlib", "html", "importlib", "inspect", "io", "itemgetter", "itertools", "json",
+    "math", "mimetypes", "namedtuple", "numbers", "operator", "os", "partial", "pathlib", "pickle", "platform",
+    "random", "re", "reduce", "set_trace", "shutil", "subprocess", "sys", "tarfile", "tempfile", "threading",
+    "time", "typing", "warn", "warnings", "weakref",
+}  # fmt: skip
 QUIET = GPUMemory(total=16384, free=15872, used=DRIVER_MB)
 
 
@@ -41,13 +56,18 @@ def closed():
     yield
     machine().close()
     machine().nvml._memory_version.clear()
+    with contextlib.suppress(pynvml.NVMLError):
+        while True:  # as often as the door's own `pynvml` was asked for
+            pynvml.nvmlShutdown()
 
 
 def test_every_name_is_there():
-    """`from ipygpulogger.utils.mem import *` brings every name of both originals, and ours alone."""
+    """`from ipygpulogger.utils.mem import *` brings every name of both originals, and Python's as fastai's did."""
     names = {}
     exec("from ipygpulogger.utils.mem import *", names)
-    assert names.keys() - {"__builtins__"} == FASTAI | IPYEXPERIMENTS
+    assert names.keys() - {"__builtins__"} == FASTAI | IPYEXPERIMENTS | STANDARD
+    assert names["gc"] is gc
+    assert names["re"].findall(r"\d+", "1 22") == ["1", "22"]
     with pytest.raises(AttributeError, match="no_such_name"):
         door.no_such_name  # noqa: B018
 
@@ -208,6 +228,26 @@ def test_a_handle_of_pynvmls(gpu):
             device.gpu_mem_get_used_fast(handle)
     finally:
         pynvml.nvmlShutdown()
+
+
+def test_pynvml_is_open(gpu):
+    """The star's `pynvml` can be asked at once, as fastai's could, also after our own use of it ended."""
+    names = {}
+    exec("from ipygpulogger.utils.mem import *", names)
+    machine().close()
+    assert names["pynvml"].nvmlDeviceGetCount() == names["load_pynvml_env"]().nvmlDeviceGetCount() == 2
+    handle = names["pynvml"].nvmlDeviceGetHandleByIndex(0)
+    assert names["gpu_mem_get_used_fast"](handle) == DRIVER_MB
+
+
+def test_pynvml_without_a_driver(gpu):
+    """The star import raises nothing there; who asks for the driver is told that there is none."""
+    gpu.fault("nvmlInit*", 9)
+    names = {}
+    exec("from ipygpulogger.utils.mem import *", names)
+    assert names["pynvml"] is pynvml
+    with pytest.raises(pynvml.NVMLError):
+        names["load_pynvml_env"]()
 
 
 @pytest.mark.parametrize("code", [3, 4, 15, 999])

@@ -1,12 +1,15 @@
 """The names of `fastai.utils.mem` and `ipyexperiments.utils.mem`.
 
-``from ipygpulogger.utils.mem import *`` is all that changes. ``use_gpu`` is answered when it is asked for.
+``from ipygpulogger.utils.mem import *`` is all that changes. It brings the standard library's names that
+fastai's line brought, such as ``gc`` and ``re``, but not those of torch, numpy and other libraries: no
+library is imported that the user did not import. ``use_gpu`` is answered when it is asked for.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..dataframes import reduce_mem_usage
 from ..device import (
     GPUMemory,
     b2mb,
@@ -28,10 +31,13 @@ from ..device import (
     gpu_mem_get_used_no_cache_mbs,
     gpu_mem_leave_free_mbs,
     gpu_with_max_free_mem,
+    load_pynvml_env,
     preload_pytorch,
 )
 from ..trace import GPUMemTrace, gpu_mem_trace
 from ..tracebacks import gpu_mem_restore, gpu_mem_restore_ctx
+from . import standard
+from .standard import *  # noqa: F403 - all that it has, by its own list
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -63,10 +69,13 @@ __all__ = [
     "gpu_mem_restore_ctx",
     "gpu_mem_trace",
     "gpu_with_max_free_mem",
+    "load_pynvml_env",
     "preload_pytorch",
     "pynvml",
+    "reduce_mem_usage",
     "use_gpu",
 ]
+__all__ += standard.__all__
 
 
 def __getattr__(name: str) -> Any:
@@ -75,5 +84,8 @@ def __getattr__(name: str) -> Any:
     if name == "pynvml":
         import pynvml
 
-        return pynvml
+        try:
+            return load_pynvml_env()  # code that came with it asks the driver at once
+        except pynvml.NVMLError:
+            return pynvml
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
