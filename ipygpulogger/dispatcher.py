@@ -119,10 +119,11 @@ class Dispatcher:
             return why_not
 
     def ignore(self, listener: Listener) -> None:
-        """Tell a listener no more; after the last one nothing of ours is left."""
+        """Tell a listener no more; after the last one nothing of ours is left.
+
+        Again it changes nothing, or ends what was interrupted, in `listen` too.
+        """
         with self._lock:
-            if listener not in self.listeners:
-                return
             self.listeners = tuple(other for other in self.listeners if other is not listener)
             for key, (code, followers) in tuple(self._followed.items()):
                 left = tuple(pair for pair in followers if pair[0] is not listener)

@@ -109,12 +109,13 @@ class EpochScope:
                 current device. None where nobody knows.
             marked: Whoever asks shows himself which figures are not exact; else a warning says so.
         """
-        scope, self._scope = self._scope, None
+        scope = self._scope
         if scope is None:
             return None
         try:
             stale = scope.orphaned()
             scope.close()
+            self._scope = None
             if stale:
                 return None
             kind, _, index = str(device or "").partition(":")
@@ -126,6 +127,7 @@ class EpochScope:
                 gpu_index=int(index) if index.isdecimal() else current,
             )
         except Exception as reason:
+            self._scope = None
             tell(f"{label} is not measured: {reason}")
             return None
         for note in record.notes:
@@ -136,15 +138,12 @@ class EpochScope:
 
     def drop(self) -> None:
         """The epoch did not end: nothing is told of it, and nothing stays behind."""
-        scope, self._scope = self._scope, None
         try:
-            if scope is not None:
-                scope.close()
+            if self._scope is not None:
+                self._scope.close()
         except Exception:  # there is nothing to tell, and at the interpreter's end the engine may be gone
             pass
-
-    def __del__(self) -> None:
-        self.drop()
+        self._scope = None
 
     def __reduce__(self) -> tuple[type[EpochScope], tuple[()]]:
         return EpochScope, ()

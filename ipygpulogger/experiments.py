@@ -352,12 +352,12 @@ class IPyExperiments:
         return self.data if self._enabled else None
 
     def _end(self) -> None:
-        machine().hold()  # so that the driver's library stays open: opening it again leaves cycles
+        machine().hold(self)  # so that the driver's library stays open: opening it again leaves cycles
         try:
             self._abandon()
             self._final = self._finish()
         finally:
-            machine().release()
+            machine().release(self)
             machine().close()
 
     def _finish(self) -> IPyExperimentData:

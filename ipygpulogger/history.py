@@ -207,8 +207,8 @@ def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _no_collection() -> Iterator[None]:
     """Without collecting garbage: all that is made here stays, and to look through it takes long."""
     collects = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if collects:

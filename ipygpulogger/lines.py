@@ -70,16 +70,16 @@ class Lines:
             self.stop()
 
     def stop(self) -> None:
-        """Measure no more; nothing of it remains in the process. Stopping again changes nothing."""
+        """Measure no more; nothing of it remains in the process. Again it ends what was interrupted."""
         if not self._running:
             return
-        self._running = False
-        self._overhead_s = self._spent.s - self._spent_before_s
+        overhead_s = self._spent.s - self._spent_before_s
         tracing.ignore(self)
         now_s = tracing.now_s()
         for code in self._codes:
             code.end_all(now_s)
         self._gauges.stop()
+        self._overhead_s, self._running = overhead_s, False
 
     @property
     def overhead_s(self) -> float:

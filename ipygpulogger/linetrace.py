@@ -57,6 +57,9 @@ class _Call:
             self._trace._end(self)
         except Exception as reason:
             tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
+        except BaseException:
+            self._trace._end(self)  # interrupted: what it had not done is done now
+            raise
 
 
 class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
@@ -121,19 +124,22 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             together.lines.start()
 
     def _end(self, call: _Call) -> None:
-        together, call.together = call.together, None
+        together = call.together
         if together is None:
             return
         with self._lock:
             together.calls.discard(call)
             here = threading.get_ident()
             if here in together.joined and here not in {other.thread for other in together.calls}:
-                together.joined.discard(here)
                 tracing.part()
+                together.joined.discard(here)
             if together.calls or together.over:
+                call.together = None
                 return
-            together.over, self._together = True, None
+            self._together = None
             together.lines.stop()
+            together.over = True
+            call.together = None
             lines, notes = together.lines.result(_place_of), together.lines.notes_of(_place_of)
             self._last = lines
         if self._report:

@@ -46,7 +46,10 @@ _OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets of
 
 
 class Place(Protocol):
-    """Where a running cell is shown."""
+    """Where a running cell is shown; each step may be done again, should it have been interrupted."""
+
+    def begin(self) -> None:
+        """From now on notice what else is written there."""
 
     def show(self, measurement: Measurement) -> None:
         """How it stands so far; called in a thread of ours."""
@@ -67,7 +70,7 @@ class _Tap:
     Ears hear before the call is made. With the last of them the method is as it was.
     """
 
-    _lock = threading.RLock()  # of all taps
+    lock = threading.RLock()  # of all taps
 
     def __init__(self, owner: Any, name: str) -> None:
         self._owner, self._name = owner, name
@@ -76,19 +79,21 @@ class _Tap:
         self._ears: list[Callable[..., object]] = []
 
     @classmethod
-    def open(cls, owner: Any, name: str, ear: Callable[..., object]) -> _Tap:
+    def of(cls, owner: Any, name: str) -> _Tap:
+        """The one that is there, or a new one, which stands in for nothing before it is opened."""
+        tap = vars(owner).get(name)
+        return tap if isinstance(tap, cls) else cls(owner, name)
+
+    def open(self, ear: Callable[..., object]) -> None:
         """Let one more ear hear."""
-        with cls._lock:
-            tap = vars(owner).get(name)
-            if not isinstance(tap, cls):
-                tap = cls(owner, name)
-                setattr(owner, name, tap)
-            tap._ears.append(ear)
-            return tap
+        with self.lock:
+            self._ears.append(ear)
+            if vars(self._owner).get(self._name) is not self:
+                setattr(self._owner, self._name, self)
 
     def close(self, ear: Callable[..., object]) -> None:
         """One ear less."""
-        with self._lock:
+        with self.lock:
             if ear in self._ears:
                 self._ears.remove(ear)
             if not self._ears and vars(self._owner).get(self._name) is self:
@@ -102,6 +107,14 @@ class _Tap:
             with suppress(Exception):  # the call is the user's
                 ear(*args, **kwargs)
         return self.call(*args, **kwargs)
+
+
+def _tap(owner: Any, name: str, ear: Callable[..., object], taps: list[_Tap]) -> None:
+    """Let an ear hear; the tap is known to whoever will close it before it is open."""
+    with _Tap.lock:
+        tap = _Tap.of(owner, name)
+        taps.append(tap)
+        tap.open(ear)
 
 
 def _untapped(owner: Any, name: str) -> Any:
@@ -127,7 +140,12 @@ class Display:
         self._ended = self._cleared = False
         self._clears_next = False  # `clear_output(wait=True)`: the cell's next output clears
         self._redirects: set[Any] = set()  # the output widgets that take what the cell puts out
-        self._tap = _Tap.open(publisher.session, "send", self._hears)
+        self._session = publisher.session
+        self._taps: list[_Tap] = []
+
+    def begin(self) -> None:
+        """Hear what is sent."""
+        _tap(self._session, "send", self._hears, self._taps)
 
     def show(self, measurement: Measurement) -> None:
         """Display it, or update the display."""
@@ -148,7 +166,8 @@ class Display:
                 with suppress(Exception):  # none, or a closed one
                     stream.flush()
         with self._lock:
-            self._tap.close(self._hears)
+            for tap in self._taps:
+                tap.close(self._hears)
             if not self._id or self._cleared or self._redirects:  # a widget does not take updates
                 return False
             self._put(bundle)
@@ -209,9 +228,14 @@ class Line:
         self._column = 0  # where ours begins; 0: nowhere
         self._ended = False
         self._write, self._flush = _untapped(sys.stdout, "write"), _untapped(sys.stdout, "flush")
+        self._tapped = (*product((sys.stdout, sys.stderr), ("write", "flush")), (shell, "system"))
         self._taps: list[_Tap] = []
-        for owner, name in (*product((sys.stdout, sys.stderr), ("write", "flush")), (shell, "system")):
-            self._taps += [_Tap.open(owner, name, self._hears)] if hasattr(owner, name) else []
+
+    def begin(self) -> None:
+        """Hear what is written."""
+        for owner, name in self._tapped:
+            if hasattr(owner, name):
+                _tap(owner, name, self._hears, self._taps)
 
     def show(self, measurement: Measurement) -> None:
         """Write it over the last one."""
@@ -291,20 +315,26 @@ class Live:
             self._renew()
         label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
         self._running[cell] = _Running(label, scope, place, time.monotonic())
-        if not self._ticker.start():
-            del self._running[cell]
-            place.end()
-            place.clear()
+        try:
+            place.begin()
+        except Exception as error:  # a stream that cannot be watched
+            if is_from_a_handler(error):
+                raise
+            self.drop(cell)
+        else:
+            if not self._ticker.start(cell):
+                self.drop(cell)
 
     def end(self, cell: Cell) -> None:
         """The cell has ended: nothing is shown any longer."""
-        if cell not in self._running:
+        running = self._running.get(cell)
+        if running is None:
             return
-        running = self._running.pop(cell)
         if self._pid == os.getpid():
-            self._ticker.stop()
             self._ended[cell] = running.place
             running.place.end()
+            self._ticker.stop(cell)
+        self._running.pop(cell, None)  # last: until then whoever asks ends it again
 
     def settle(self, cell: Cell, bundle: dict[str, Any]) -> bool:
         """Put the report in the place of what was shown; False where nothing was, or it is gone."""
@@ -314,12 +344,15 @@ class Live:
     def drop(self, cell: Cell) -> None:
         """Forget the cell; what was shown and did not settle is taken away."""
         self.end(cell)
-        place = self._ended.pop(cell, None)
+        place = self._ended.get(cell)
         if place is not None:
             place.clear()
+        self._ended.pop(cell, None)
 
     def close(self) -> None:
-        """End the thread."""
+        """Forget every cell, and end the thread."""
+        for cell in (*self._running, *self._ended):
+            self.drop(cell)
         if self._pid == os.getpid():
             self._ticker.close()
 
@@ -343,7 +376,7 @@ def place_for(shell: Any, report: str) -> Place | None:
     try:
         can_rewrite = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         return Line(shell) if can_rewrite else None
-    except Exception as error:  # no stream, a closed or broken one, one that cannot be watched
+    except Exception as error:  # no stream, a closed or broken one
         if is_from_a_handler(error):
             raise
         return None

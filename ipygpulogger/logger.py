@@ -183,10 +183,14 @@ class IPyGPULogger(Configurable):
     def start(self) -> IPyGPULogger:
         """Report from now on, the rest of the running cell included; calling it again changes nothing."""
         if not self._running:
-            self._say_if_no_gpu()
-            self._preload()
-            self._settle()
-            self._listen(running=True)
+            try:
+                self._say_if_no_gpu()
+                self._preload()
+                self._settle()
+                self._listen(running=True)
+            except BaseException:  # interrupted half way
+                self.stop()
+                raise
         self._only = None
         return self
 
@@ -202,29 +206,29 @@ class IPyGPULogger(Configurable):
 
     def _listen(self, *, running: bool) -> None:
         self._machine = machine()  # a child that a fork makes lets go of this one, its parent's
-        self._machine.hold()
-        self._running = True
-        self._shell.configurables.append(self)  # so that %config finds it
+        self._machine.hold(self)
+        if self not in self._shell.configurables:
+            self._shell.configurables.append(self)  # so that %config finds it
         CellEvents.of(self._shell).subscribe(self, running=running)
+        self._running = True
 
     def stop(self) -> None:
         """Report no longer, not even this cell; prints nothing, and calling it again changes nothing.
 
         No thread, hook or handle of ours remains. The one thing that may: while taking our wrapper
         off would make ``torch.cuda.max_memory_allocated()`` forget a peak of the time before, the
-        wrapper stays, until your next ``reset_peak_memory_stats()``.
+        wrapper stays, until your next ``reset_peak_memory_stats()``. Should you interrupt it, call it again.
         """
-        if self._running:
-            self._running = False
-            CellEvents.of(self._shell).unsubscribe(self)
-            while self._scopes:
-                self._drop(next(iter(self._scopes)))
-            if self in self._shell.configurables:
-                self._shell.configurables.remove(self)
-            self._live.close()
-            self._growth.close()
-            self._machine.release()
-            self._machine.close()
+        CellEvents.of(self._shell).unsubscribe(self)
+        for cell in tuple(self._requests):
+            self._drop(cell)
+        if self in self._shell.configurables:
+            self._shell.configurables.remove(self)
+        self._live.close()
+        self._growth.close()
+        self._machine.release(self)
+        self._machine.close()
+        self._running = False
 
     @property
     def running(self) -> bool:
@@ -344,11 +348,9 @@ class IPyGPULogger(Configurable):
 
     def _finish(self, cell: Cell) -> None:
         """Keep the record and show it."""
-        autopsy = self._autopsies.pop(cell, None)
         if cell not in self._scopes:
             return
-        scope, _ = self._scopes.pop(cell)
-        request = self._requests.pop(cell)
+        (scope, _), request, autopsy = self._scopes[cell], self._requests[cell], self._autopsies.get(cell)
         record = scope.result(
             CellRecord,
             request.label or cell.label,
@@ -364,7 +366,7 @@ class IPyGPULogger(Configurable):
             late = () if autopsy.complete else ("There was no time to find all who hold memory.",)
             verdict = autopsy.verdict(record.gpus)
             record = replace(record, out_of_memory=verdict, notes=(*record.notes, *late))
-        lines = self._lines.pop(cell, None)
+        lines = self._lines.get(cell)
         if lines is not None:
             with self._explaining("what each line used"):
                 record = replace(record, lines=lines.result(), notes=(*record.notes, *lines.notes))
@@ -377,8 +379,7 @@ class IPyGPULogger(Configurable):
         self._show(record, cell)
         if lines is not None and request.lines:
             self._show_lines(lines.indented(record.lines))
-        self._live.drop(cell)
-        self._rest()
+        self._drop(cell)
 
     @contextmanager
     def _explaining(self, what: str = "who holds memory") -> Iterator[None]:
@@ -409,17 +410,22 @@ class IPyGPULogger(Configurable):
                 self._say_once(f"ipygpulogger writes {log.path} again; {cells} missing in it.")
 
     def _drop(self, cell: Cell) -> None:
-        """The cell's end will not be told: stop measuring it."""
-        self._autopsies.pop(cell, None)
-        self._requests.pop(cell, None)
-        self._growth.drop(cell)
+        """Nothing more is told of the cell: whatever of it still goes on ends.
+
+        It is forgotten last, so that whoever is interrupted can drop it again.
+        """
+        if cell not in self._requests:
+            return
         try:
             if cell in self._lines:
-                self._lines.pop(cell).stop()
+                self._lines[cell].stop()
             if cell in self._scopes:
-                self._scopes.pop(cell)[0].close()
+                self._scopes[cell][0].close()
         finally:
             self._live.drop(cell)
+            self._growth.drop(cell)
+            for known in (self._autopsies, self._lines, self._scopes, self._requests):
+                known.pop(cell, None)
             self._rest()
 
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -97,8 +98,9 @@ class Machine:
         self._owners: dict[tuple[str, tuple[str, int]], PeakOwner] = {}  # by framework and device
         self._devices: dict[tuple[str, int], Device] = {}
         self._pinned: dict[str, PeakOwner] = {}
-        self._scopes: set[Measuring] = set()
-        self._holders = 0
+        # Held weakly: one that an interrupt kept from being closed ends with whoever had it.
+        self._scopes: weakref.WeakSet[Measuring] = weakref.WeakSet()
+        self._holders: weakref.WeakSet[object] = weakref.WeakSet()
         self._ran = True  # the user's code, since the last full collection
 
     def _find_frameworks(self) -> Iterator[Framework]:
@@ -168,6 +170,7 @@ class Machine:
 
     def memory(self, index: int) -> DeviceMemory | None:
         """A whole device, all processes together; None where nobody tells."""
+        self.nvml.devices()  # which opens the driver's library, if nobody has
         uuid = self.uuid(index)
         memory = self.nvml.memory(uuid) if uuid else None
         return memory or next((m for c in self._counting(index) if (m := c.device_memory())), None)
@@ -219,15 +222,15 @@ class Machine:
         self._said.add(sentence)
         return new
 
-    def hold(self) -> None:
-        """A logger runs from now on."""
+    def hold(self, holder: object) -> None:
+        """A logger runs from now on, until `release` or its death."""
         with self._lock:
-            self._holders += 1
+            self._holders.add(holder)
 
-    def release(self) -> None:
-        """One less; after the last nothing of ours stays in the frameworks."""
+    def release(self, holder: object) -> None:
+        """It runs no longer, if it did; after the last nothing of ours stays in the frameworks."""
         with self._lock:
-            self._holders -= 1
+            self._holders.discard(holder)
         self._rest()
 
     def close(self) -> None:
@@ -251,18 +254,20 @@ class Machine:
     def leave(self, scope: Measuring) -> None:
         """A scope is over."""
         with self._lock:
-            if scope not in self._scopes:
-                return
+            self._ran = self._ran or scope in self._scopes
             self._scopes.discard(scope)
-            self._ran = True
         self._end_orphans()
         self._rest()
 
     def _end_orphans(self) -> None:
         """Close the scopes that nobody else will."""
-        for scope in tuple(self._scopes):
+        for scope in self._measuring():
             if scope.orphaned():
                 scope.close()
+
+    def _measuring(self) -> list[Measuring]:
+        with self._lock:
+            return list(self._scopes)
 
     def _rest(self) -> None:
         """Where nobody measures any longer, nothing of ours stays in the frameworks."""
@@ -276,6 +281,7 @@ class Machine:
         """Another thread may have held a lock at the moment of the fork."""
         self._lock = threading.RLock()
         self.sampler = Sampler(self._sample)
+        self.nvml.after_fork_in_child()
         self._each(lambda framework: framework.after_fork_in_child())
 
     def discover(self) -> None:
@@ -288,12 +294,12 @@ class Machine:
                     if key not in self._owners:
                         device = self._identify(counter.device)
                         owner = self._owners[key] = PeakOwner(counter)
-                        for scope in self._scopes:
+                        for scope in list(self._scopes):
                             scope.adopt(owner, device, sure=framework.name not in late)
             for framework, pinned in self._each(lambda framework: framework.pinned()):
                 if pinned is not None and framework.name not in self._pinned:
                     owner = self._pinned[framework.name] = PeakOwner(pinned)
-                    for scope in self._scopes:
+                    for scope in list(self._scopes):
                         scope.adopt_pinned(owner)
 
     def devices(self) -> list[tuple[Device, list[PeakOwner]]]:
@@ -378,8 +384,6 @@ class Machine:
         for scope in scopes:
             scope.sampled(resident_bytes)
         for uuid in filter(None, devices):
-            if not self._scopes:  # over meanwhile: a question now would open the library again
-                return
             before = _stand(owners.get(uuid, ()))
             memory = self.nvml.memory(uuid)
             after = _stand(owners.get(uuid, ()))

@@ -40,14 +40,13 @@ class Monitoring(Dispatcher):
         }
 
     def _begin(self) -> str | None:
+        self._end()  # should an interrupt have kept it from being done
         api, events = self._api, self._api.events
         for tool_id in _TOOL_IDS:
-            try:
+            if api.get_tool(tool_id) is None:
+                self._tool_id = tool_id  # first: should an interrupt come now, `_end` finds it
                 api.use_tool_id(tool_id, _NAME)
-            except ValueError:
-                continue
-            self._tool_id = tool_id
-            break
+                break
         else:
             return "lines are not measured: other tools hold all of Python's monitoring ids"
         for event, callback in self._callbacks.items():
@@ -87,15 +86,17 @@ class Monitoring(Dispatcher):
                 super().ignore(listener)
 
     def _end(self) -> None:
-        api, tool_id, self._tool_id = self._api, self._tool_id, None
+        api, tool_id = self._api, self._tool_id
         if tool_id is None:
             return
-        api.set_events(tool_id, 0)
-        for event in self._callbacks:
-            api.register_callback(tool_id, event, None)
-        api.free_tool_id(tool_id)
-        # What we disabled stays so for the id's next owner, unless all is started again.
-        api.restart_events()
+        if api.get_tool(tool_id) == _NAME:
+            api.set_events(tool_id, 0)
+            for event in self._callbacks:
+                api.register_callback(tool_id, event, None)
+            api.free_tool_id(tool_id)
+            # What we disabled stays so for the id's next owner, unless all is started again.
+            api.restart_events()
+        self._tool_id = None
 
     def _ask_again(self) -> None:
         self._api.restart_events()

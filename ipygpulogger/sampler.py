@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,19 +37,20 @@ class Sampler:
     ) -> None:
         self._look, self._delay_s, self._period_s, self._name = look, delay_s, period_s, name
         self._lock = threading.RLock()  # a finalizer may end a scope in the middle of starting one
-        self._wanted, self._since_s = 0, 0.0
+        self._wanted: weakref.WeakSet[object] = weakref.WeakSet()  # by these, while they live
+        self._since_s = 0.0
         self._thread: threading.Thread | None = None
         self._awake = False  # the thread will look at `_wanted` again by itself
         self._call = self._end = threading.Event()
 
-    def start(self) -> bool:
-        """One more scope wants it; False where the system gives no thread."""
+    def start(self, whom: object) -> bool:
+        """Look for one more, until `stop` or its death; False where the system gives no thread."""
         with self._lock:
-            if self._wanted:
-                self._wanted += 1
-                return True
-            self._since_s = time.monotonic()
-            if self._thread is None or not self._thread.is_alive():  # none yet, or lost in a fork
+            if not self._wanted:
+                self._since_s = time.monotonic()
+            if self._thread is None or not self._thread.is_alive() or self._end.is_set():
+                # None yet, or lost in a fork, or an interrupt came as it was started or ended.
+                self._end.set()
                 self._call, self._end, self._awake = threading.Event(), threading.Event(), True
                 self._thread = threading.Thread(
                     target=self._run, args=(self._call, self._end), name=self._name, daemon=True
@@ -58,37 +60,37 @@ class Sampler:
                 except RuntimeError:  # no exact number depends on it
                     self._thread = None
                     return False
-            elif not self._awake:
-                self._awake = True
+            self._wanted.add(whom)
+            if not self._awake:
                 self._call.set()
-            self._wanted = 1
+                self._awake = True
             return True
 
-    def stop(self) -> None:
-        """One scope less; after the last nothing is looked at any longer."""
+    def stop(self, whom: object) -> None:
+        """Look no longer for this one, if it was looked for; after the last for nobody."""
         with self._lock:
-            self._wanted -= 1
+            self._wanted.discard(whom)
 
     def close(self) -> None:
-        """End the thread, unless a scope wants it; at once, or as soon as the driver answers."""
+        """End the thread, unless it is wanted; at once, or as soon as the driver answers."""
         with self._lock:
             if self._wanted:
                 return
-            thread, self._thread = self._thread, None
             self._end.set()
             self._call.set()
-        if thread is not None and thread is not threading.current_thread():
+            thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(timeout=0.2)
 
     def _run(self, call: threading.Event, end: threading.Event) -> None:
         wait_s = self._delay_s
         while not end.wait(wait_s):
             with self._lock:
+                if end.is_set():
+                    return
                 self._awake = bool(self._wanted)
                 due_s = self._since_s + self._delay_s - time.monotonic()
                 call.clear()
-                if end.is_set():
-                    return
             if not self._awake:
                 call.wait()
                 wait_s = self._delay_s

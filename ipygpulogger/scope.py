@@ -73,12 +73,12 @@ class Scope:
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
         self._metrics, self._during = metrics, during
-        self._end = threading.Lock()  # taken by whoever ends it
+        self._end = threading.RLock()  # held by the thread that ends it
         self._ram_timeline = Timeline()
         self._watches: dict[tuple[str, int], DeviceWatch] = {}
         self._pinned: dict[PeakOwner, Interval] = {}
         self._notes: list[str] = []
-        self._sampling = self._closed = False
+        self._sampling = self._closed = self._over = False
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
 
@@ -100,7 +100,7 @@ class Scope:
                 except Unavailable as reason:
                     self._note(reason)
             if any(watch.device.uuid for watch in self._watches.values()):
-                self._sampling = on.sampler.start()
+                self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
             self._ram = on.ram.open(reset=self._reset_peaks)
             self._exact_before_bytes = on.process.exact_resident_bytes()
@@ -111,10 +111,20 @@ class Scope:
         return self
 
     def close(self) -> None:
-        """Stop the clock, then fix the peaks. Closing again changes nothing."""
+        """Stop the clock, then fix the peaks. Again it changes nothing, or ends what was interrupted."""
         now_s = time.perf_counter()
-        if self._end.acquire(blocking=False):
+        if self._over or not self._end.acquire(blocking=False):
+            return
+        try:
             self._end_peaks(now_s)
+        finally:
+            self._end.release()
+
+    def __del__(self) -> None:
+        try:
+            self.close()  # whoever had it was interrupted, or forgot it
+        except Exception:  # at the interpreter's end the engine may be gone
+            pass
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -250,14 +260,15 @@ class Scope:
 
     def _end_peaks(self, now_s: float) -> None:
         on = self._machine
-        try:
+        if not self._closed:
             self._closed, self.time_s = True, now_s - self._start_s
+        try:
             self._read_peaks(final=True)
         finally:
-            if self._sampling:
-                self._sampling = False
-                on.sampler.stop()
+            self._sampling = False
+            on.sampler.stop(self)
             on.leave(self)
+        self._over = True  # last: whoever finds it false ends it again
 
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
         """What was resident at the beginning, what is now, and how far their difference may be off."""

@@ -78,9 +78,11 @@ class SetTrace(Dispatcher):
         ):
             listener.cut_off(ENDED)
         super().ignore(listener)
-        here = self._threads.pop(listener, None) == threading.get_ident()
-        if here and threading.get_ident() not in self._threads.values() and sys.gettrace() is self._of_calls:
+        here = threading.get_ident()
+        others = [thread for other, thread in self._threads.items() if other is not listener]
+        if self._threads.get(listener) == here and here not in others and sys.gettrace() is self._of_calls:
             sys.settrace(None)
+        self._threads.pop(listener, None)
 
     def join(self) -> bool:
         """Trace the calling thread, too, if it has no tracer; whether that is new."""

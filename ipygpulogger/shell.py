@@ -27,6 +27,7 @@ from . import collector
 from .tracing import spent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from .records import Status
@@ -139,10 +140,11 @@ class CellEvents:
             running: Take in the cell that runs already, from here to its end.
         """
         shell: Any = self._shell()
-        if not self._listeners:
-            shell.events.register("pre_run_cell", self._pre_run_cell)
-            shell.events.register("post_run_cell", self._post_run_cell)
-        self._listeners.append(listener)
+        for event, callback in self._callbacks():
+            if callback not in shell.events.callbacks[event]:
+                shell.events.register(event, callback)
+        if listener not in self._listeners:
+            self._listeners.append(listener)
         stack = self._running.setdefault(threading.get_ident(), [])
         if not stack:
             for info, count in _cells_on_this_thread():
@@ -161,11 +163,14 @@ class CellEvents:
             return
         self._running.clear()
         collector.restore()
-        for event, callback in (("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)):
+        for event, callback in self._callbacks():
             try:
                 shell.events.unregister(event, callback)
             except ValueError:  # somebody reset the shell's events
                 pass
+
+    def _callbacks(self) -> tuple[tuple[str, Callable[..., None]], ...]:
+        return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
 
     def _pre_run_cell(self, info: Any = None) -> None:
         try:
@@ -184,16 +189,16 @@ class CellEvents:
                 self._over(result)
             finally:
                 collector.end_hook()
-        except BaseException:  # as above
+        except BaseException:  # as above; what was left undone the next event does
             pass
 
     def _began(self, info: Any) -> None:
         began_s, spent_s = time.perf_counter(), spent().s
         stack = self._running.setdefault(threading.get_ident(), [])
         here = _cells_on_this_thread()
-        if getattr(info, "store_history", True):  # not nested as `%%capture` nests
-            while stack and not any(stack[-1].info is running for running, _ in here):
-                self._tell("_drop", stack.pop())  # it ended untold
+        nested = not getattr(info, "store_history", True)  # as `%%capture` nests
+        while stack and not (stack[-1].info and (nested or any(stack[-1].info is one for one, _ in here))):
+            self._drop_last(stack)  # it ended untold
         count = next((count for running, count in here if running is info), None)
         cell = Cell(info, count, stack[-1] if stack else None)
         stack.append(cell)
@@ -207,21 +212,34 @@ class CellEvents:
     def _over(self, result: Any) -> None:
         began_s, spent_s = time.perf_counter(), spent().s
         cell = self._ended(result)
-        if cell is not None and cell.ours:
-            self._tell("_end", cell)
-            cell.end(result)
-            if cell.exception is not None:
-                try:
-                    self._tell("_died", cell)
-                finally:
-                    cell.exception = None
-            self._tell("_settle")
-            self._tell("_finish", cell)
-            if self._running.get(threading.get_ident()):
+        if cell is None:
+            return
+        stack = self._running[threading.get_ident()]
+        try:
+            if cell.ours:
+                self._tell("_end", cell)
+                cell.end(result)
+                if cell.exception is not None:
+                    try:
+                        self._tell("_died", cell)
+                    finally:
+                        cell.exception = None
+                self._tell("_settle")
+                self._tell("_finish", cell)
+        finally:
+            self._drop_last(stack)
+            if not stack:
+                self._running.pop(threading.get_ident(), None)
+            elif cell.ours:
                 _spent(began_s, spent_s)
 
+    def _drop_last(self, stack: list[Cell]) -> None:
+        """Of the innermost cell nothing goes on from here; it is forgotten last, lest an interrupt come."""
+        self._tell("_drop", stack[-1])
+        stack.pop()
+
     def _ended(self, result: Any) -> Cell | None:
-        """The cell that this event ends, taken off its stack; None for an empty cell."""
+        """The cell that this event ends, the innermost of its stack then; None for an empty cell."""
         stack = self._running.get(threading.get_ident(), [])
         info = getattr(result, "info", None)
         depth = next((i for i, cell in enumerate(stack) if cell.info is info), -1)
@@ -231,11 +249,8 @@ class CellEvents:
         if depth < 0:
             return None
         while len(stack) > depth + 1:
-            self._tell("_drop", stack.pop())  # it ended untold
-        cell = stack.pop()
-        if not stack:
-            self._running.pop(threading.get_ident(), None)
-        return cell
+            self._drop_last(stack)  # it ended untold
+        return stack[-1]
 
     def _tell(self, step: str, *args: Any) -> None:
         for listener in tuple(self._listeners):

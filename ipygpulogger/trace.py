@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
@@ -33,7 +34,7 @@ class _Block:
         self._scope: Scope | None = None
 
     def __enter__(self) -> None:
-        scope = self._scope = Scope()  # ours before it is open, so that an interrupt leaves none behind
+        scope = self._scope = Scope()
         try:
             scope.open()
         except Exception as reason:
@@ -51,13 +52,14 @@ class _Block:
             tell(f"{self._label} is not measured: {reason}")
         else:
             self.measure.finished(measurement)
+        finally:
+            self.close()
 
-    def __del__(self) -> None:
-        try:
+    def close(self) -> None:
+        """End the scope, whatever kept it from being ended; what is wrong with it was told."""
+        with suppress(Exception):
             if self._scope is not None:
                 self._scope.close()
-        except Exception:  # at the interpreter's end the engine may be gone
-            pass
 
 
 @final
@@ -71,18 +73,31 @@ class Measure:
 
     def __enter__(self) -> Measure:
         block = _Block(self, self._label or "block")
-        block.__enter__()
         self._open.append(block)
-        _entered_here.set((*_entered_here.get(), weakref.ref(block)))
+        try:
+            block.__enter__()
+            _entered_here.set((*_entered_here.get(), weakref.ref(block)))
+        except BaseException:  # interrupted: the block will not be left either
+            self._forget(block)
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
         # The block of this task, or, where another task or thread ends what this one began, the latest.
         here = [block for known in _entered_here.get() if (block := known()) in self._open]
         for block in (here or self._open)[-1:]:
+            try:
+                self._open.remove(block)
+                others = (known for known in _entered_here.get() if known() not in (block, None))
+                _entered_here.set(tuple(others))
+                block.__exit__(*error)
+            finally:
+                self._forget(block)
+
+    def _forget(self, block: _Block) -> None:
+        block.close()
+        if block in self._open:
             self._open.remove(block)
-            _entered_here.set(tuple(known for known in _entered_here.get() if known() not in (block, None)))
-            block.__exit__(*error)
 
     def __call__(self, function: F) -> F:
         """Measure every call of a function, coroutine function or generator function.
@@ -196,7 +211,7 @@ class GPUMemTrace:
         self._close()
         self._figures, self._doubt = (0, 0), ""
         # Resident memory is nobody's question here: the kernel's peak stays as it is.
-        scope = self._scope = Scope(reset_peaks=False)  # ours before it is open, for an interrupt's sake
+        scope = self._scope = Scope(reset_peaks=False)
         try:
             scope.open()
         except Exception as reason:
@@ -210,8 +225,10 @@ class GPUMemTrace:
 
     def stop(self) -> None:
         """Trace no longer: the figures stay what they are."""
-        self.data()
-        self._close()
+        try:
+            self.data()
+        finally:
+            self._close()
 
     def data(self) -> tuple[int, int]:
         """Consumed and peaked on the current device, in MB (``2**20``), truncated toward zero."""
@@ -263,16 +280,11 @@ class GPUMemTrace:
         if self.on_exit_report:
             self.report("exit")
 
-    def __del__(self) -> None:
-        try:
-            self._close()
-        except Exception:  # at the interpreter's end the engine may be gone
-            pass
-
     def _close(self) -> None:
-        scope, self._scope = self._scope, None
+        scope = self._scope
         if scope is not None:
             scope.close()
+            self._scope = None
             for note in scope.notes:
                 tell(note)
 

@@ -50,8 +50,12 @@ class Wrappers:
                 if original is not None and name not in self._on:
                     ours = functools.wraps(original)(maker(original))
                     setattr(ours, _ORIGINAL, original)
-                    self._on[name] = original, ours
-                    setattr(place, name, ours)
+                    try:
+                        setattr(place, name, ours)
+                        self._on[name] = original, ours
+                    except BaseException:  # interrupted between the two
+                        setattr(place, name, original)
+                        raise
 
     def take_off(self) -> None:
         """Put the library's own back, wherever ours still stand."""

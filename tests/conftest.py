@@ -80,7 +80,7 @@ def _threads():
 
 def _measuring():
     machine = machines._machine
-    return (set(machine._scopes), machine._holders) if machine else (set(), 0)
+    return (set(machine._scopes), len(machine._holders)) if machine else (set(), 0)
 
 
 @pytest.fixture(scope="module")

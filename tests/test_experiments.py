@@ -986,7 +986,7 @@ def standing(shell):
         {event: list(found) for event, found in shell.events.callbacks.items()},
         [thread.name for thread in threading.enumerate()],
         set(machine()._scopes),
-        machine()._holders,
+        set(machine()._holders),
         [one for one in shell.configurables if isinstance(one, IPyGPULogger)],
         set(experiments._unfinished),
         dict(os.environ),
@@ -1019,7 +1019,7 @@ def test_between_cells_nothing_is_open(shell, capsys):
     """However long an experiment lasts, no scope waits and no thread looks on its account."""
     exp = IPyExperimentsCPU(cl_enable=False)
     assert not machine()._scopes
-    assert machine()._holders == 0
+    assert not machine()._holders
     assert not [thread for thread in threading.enumerate() if "ipygpulogger" in thread.name]
     exp.finish()
 

@@ -327,7 +327,7 @@ def test_nothing_is_left(shell, cuda, capsys):
     run(shell, "exp.finish();")
     assert dict(os.environ) == before
     assert not machine()._scopes
-    assert machine()._holders == 0
+    assert not machine()._holders
     torch.cuda.reset_peak_memory_stats()
     assert torch._C._cuda_memoryStats is reads
 

@@ -53,7 +53,7 @@ def quiet_kernel(the_kernel):
         the_kernel.run(f"if {name!r} in dir(): {name}.stop(); del {name}", silent=True)
     left = (
         "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-        " [len(machine.machine()._scopes), machine.machine()._holders],"
+        " [len(machine.machine()._scopes), len(machine.machine()._holders)],"
         " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
         " len(shell.CellEvents.of(get_ipython())._running)]"
     )

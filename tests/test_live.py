@@ -96,6 +96,9 @@ class Recorder:
     def __init__(self):
         self.told, self.shown = [], threading.Semaphore(0)
 
+    def begin(self):
+        pass
+
     def show(self, measurement):
         self.told.append(measurement)
         self.shown.release()
@@ -114,6 +117,11 @@ class Recorder:
 class a_cell:
     def __init__(self, execution_count=4):
         self.execution_count = execution_count
+
+
+def begun(place):
+    place.begin()
+    return place
 
 
 @pytest.fixture
@@ -308,7 +316,7 @@ def here(call, *args, **kwargs):
 def test_one_display_is_rewritten_and_settles():
     """A display, updates of it, and the report as the last update; all under one id."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     for time_s in (2.0, 3.0, 4.0):
         display.show(standing(time_s))
     display.end()
@@ -328,7 +336,7 @@ def test_one_display_is_rewritten_and_settles():
 def test_what_was_never_shown_does_not_settle():
     """A short cell's report is a display of its own."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     display.end()
     assert not display.settle({"text/plain": "the report"})
     display.clear()
@@ -340,7 +348,7 @@ def test_what_was_never_shown_does_not_settle():
 def test_a_cell_that_clears_its_output_is_shown_no_longer(before, where):
     """Whichever thread clears: our display is gone, no update of it, and the report is displayed anew."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     for _ in range(before):
         display.show(standing())
     where(publisher.clear_output)
@@ -355,7 +363,7 @@ def test_a_cell_that_clears_its_output_is_shown_no_longer(before, where):
 def test_a_clear_between_the_end_and_the_report_counts(where):
     """A thread that outlives the cell may clear before the report comes."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     display.show(standing())
     display.end()
     where(publisher.clear_output)
@@ -379,7 +387,7 @@ def hooked(publisher, clear):
 def test_what_others_clear_is_not_ours(by, wait):
     """An output widget, a hook that takes the message, a task of an earlier cell: ours stands and settles."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     display.show(standing())
     if by == "hook":
         hooked(publisher, lambda: publisher.clear_output(wait))
@@ -404,7 +412,7 @@ def test_what_others_clear_is_not_ours(by, wait):
 def test_nothing_is_shown_into_an_output_widget():
     """While a widget takes the cell's output, ours waits; after the widget it comes under the cell."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     output_widget(publisher, "ours")
     display.show(standing())
     output_widget(publisher, "ours", outputs=[])
@@ -418,7 +426,7 @@ def test_nothing_is_shown_into_an_output_widget():
 def test_the_report_is_no_update_into_an_output_widget():
     """A widget that still takes the output would lose the update: the report is a display, in it."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     display.show(standing())
     output_widget(publisher, "ours")
     display.end()
@@ -428,7 +436,7 @@ def test_the_report_is_no_update_into_an_output_widget():
 def test_a_clear_that_waits_is_not_set_off_by_us():
     """clear_output(wait=True) as the last call: what stands there stays, and our display becomes the report."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     display.show(standing())
     publisher.clear_output(wait=True)
     display.show(standing())
@@ -440,7 +448,7 @@ def test_a_clear_that_waits_is_not_set_off_by_us():
 def test_a_clear_that_waits_is_not_set_off_by_our_first_display():
     """Before ours was there: it does not come in order to clear."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     publisher.clear_output(wait=True)
     display.show(standing())
     assert publisher.sent == []
@@ -451,7 +459,7 @@ def test_a_clear_that_waits_is_not_set_off_by_our_first_display():
 def test_a_clear_that_waits_comes_with_the_next_output(kind, where):
     """The cell's next output, by any thread, takes our display away."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     display.show(standing())
     publisher.clear_output(wait=True)
     where(publisher.send, kind, {})
@@ -464,7 +472,7 @@ def test_a_clear_that_waits_comes_with_the_next_output(kind, where):
 def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
     """Printed after clear_output(wait=True) and still in a buffer: they go first, then the report."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     display.show(standing())
     publisher.clear_output(wait=True)
     display.end()
@@ -481,8 +489,8 @@ def test_the_session_is_as_it_was_after_the_last(ends_first):
     publisher = Publisher()
     displays = []
     for first in (*ends_first, True):
-        displays.append(Display(publisher))
-        displays.append(Display(publisher))
+        displays.append(begun(Display(publisher)))
+        displays.append(begun(Display(publisher)))
         gone = displays.pop(0 if first else -1)
         gone.end()
         gone.clear()
@@ -504,11 +512,11 @@ def test_another_who_watches_the_session_stays():
         return lambda *args, **kwargs: (seen.append(1), send(*args, **kwargs))
 
     publisher.session.send = before = wrapped(publisher.session.send)
-    first = Display(publisher)
+    first = begun(Display(publisher))
     first.end()
     first.clear()
     assert publisher.session.send is before
-    second = Display(publisher)
+    second = begun(Display(publisher))
     publisher.session.send = after = wrapped(publisher.session.send)
     second.end()
     second.clear()
@@ -522,7 +530,7 @@ def test_another_who_watches_the_session_stays():
 def test_odd_messages_are_sent_as_ever(odd):
     """Whatever somebody sends, it goes out, and nobody is hurt."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     publisher.session.send("socket", odd)
     display.show(standing())
     display.end()
@@ -541,7 +549,7 @@ def test_a_kernel_whose_messages_cannot_be_seen_is_not_live():
 def test_a_report_that_never_comes_leaves_an_empty_display():
     """A stop within the cell: what stood there is wiped out."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     display.show(standing())
     display.end()
     display.clear()
@@ -551,7 +559,7 @@ def test_a_report_that_never_comes_leaves_an_empty_display():
 def test_a_publisher_that_failed_once_begins_anew():
     """What was not sent has no id to update."""
     publisher = Publisher()
-    display = Display(publisher)
+    display = begun(Display(publisher))
     publish, display._publish = display._publish, None
     with pytest.raises(TypeError):
         display.show(standing())
@@ -616,7 +624,7 @@ def a_line(monkeypatch):
         screen.shell = SimpleNamespace(system=screen.write)
         monkeypatch.setattr(sys, "stdout", screen)
         monkeypatch.setattr(sys, "stderr", screen)
-        return screen, Line(screen.shell)
+        return screen, begun(Line(screen.shell))
 
     return made
 
@@ -671,7 +679,7 @@ def test_two_loggers_on_one_screen_leave_nothing(a_line):
     """Each writes its own over the other's, in whichever order they end."""
     for first in (0, 1):
         screen, line = a_line()
-        lines = [line, Line(screen.shell)]
+        lines = [line, begun(Line(screen.shell))]
         for showing in lines:
             showing.show(standing())
         assert screen.lines == [text.so_far(standing()).rjust(79)]
@@ -816,5 +824,5 @@ def test_a_budget_that_is_no_size_is_refused(shell):
 def test_the_bundle_of_a_running_cell_is_no_record(shell):
     """Only the report carries the record: a saved notebook never holds half a one."""
     publisher = Publisher()
-    Display(publisher).show(standing())
+    begun(Display(publisher)).show(standing())
     assert MIME not in publisher.sent[0][2]

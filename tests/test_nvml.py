@@ -4,14 +4,19 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import types
 from functools import partial
+from random import Random
 
 import pynvml
 import pytest
 import simgpu
 
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.machine import machine
+from ipygpulogger.sampler import Sampler
 from ipygpulogger.sources import Unavailable
 from ipygpulogger.sources.nvml import Nvml
 
@@ -35,6 +40,7 @@ def nvml(gpu):
 
 
 def used_bytes(nvml, uuid):
+    nvml.devices()  # which opens the library
     memory = nvml.memory(uuid)
     return None if memory is None else memory.used_bytes
 
@@ -308,3 +314,156 @@ def test_utilization_is_the_mean_of_what_fell_into_the_time(gpu, nvml):
     gpu.fault("nvmlDeviceGetSamples", pynvml.NVML_ERROR_NOT_SUPPORTED)
     with pytest.raises(Unavailable, match="does not tell"):
         nvml.utilization_percent(uuid, time.time() - 0.4)
+
+
+# -- closed under nobody's question ----------------------------------------------------------------
+
+
+def openings():
+    return pynvml._nvmlLib_refcount
+
+
+def wait_until(so):
+    deadline_s = time.monotonic() + 20
+    while not so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def test_a_question_in_flight_is_never_closed_under(gpu, nvml, restless):
+    """Threads that ask a slow driver while another opens and closes: each answer is one, or none."""
+    uuid = nvml.devices()[0].uuid
+    gpu.fault("nvmlDeviceGet*", delay_us=300)
+    over, answers = threading.Event(), []
+
+    def ask():
+        while not over.is_set():
+            memory = nvml.memory(uuid)
+            answers.append(memory and memory.used_bytes)
+            answers.append(nvml.processes(uuid).own)
+            time.sleep(0.001)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    random = Random(11)
+    for _ in range(100):
+        time.sleep(random.random() * 0.002)
+        nvml.close()
+        time.sleep(random.random() * 0.002)
+        nvml.devices()
+    over.set()
+    for thread in threads:
+        thread.join()
+    nvml.close()
+    assert openings() == 0
+    assert gpu.in_flight_at_shutdown == 0
+    assert {None, 0} == set(answers)
+    assert nvml.take_notes() == ()
+
+
+def test_a_question_that_hangs_closes_the_library_on_its_way_out(gpu, nvml):
+    """Closing does not wait for it; a question that comes once all is closed opens nothing."""
+    uuid = nvml.devices()[0].uuid
+    hangs = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=1_000_000)
+    asking = threading.Thread(target=lambda: nvml.memory(uuid))
+    asking.start()
+    wait_until(lambda: hangs.hits)
+    began_s = time.monotonic()
+    nvml.close()
+    nvml.close()  # again, as whoever was interrupted would
+    assert asking.is_alive(), f"closing took {time.monotonic() - began_s} s"
+    assert openings() == 1
+    asking.join()
+    assert openings() == 0
+    assert nvml.memory(uuid) is None
+    assert openings() == 0
+    assert gpu.in_flight_at_shutdown == 0
+
+
+def test_who_asks_for_the_devices_meanwhile_keeps_it_open(gpu, nvml):
+    """A logger that starts again while the last one's question hangs finds the library as it was."""
+    devices = nvml.devices()
+    hangs = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=200_000, count=1)
+    asking = threading.Thread(target=lambda: nvml.memory(devices[0].uuid))
+    asking.start()
+    wait_until(lambda: hangs.hits)
+    nvml.close()
+    assert nvml.devices() == devices
+    asking.join()
+    assert openings() == 1
+    assert nvml.memory(devices[0].uuid) is not None
+
+
+@pytest.mark.parametrize(
+    "at", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlShutdown"]
+)
+def test_an_interrupt_leaves_it_open_for_nobody(gpu, nvml, monkeypatch, at):
+    """Before or after the call: what was interrupted is done again, and closed in the end; the user's stays."""
+    pynvml.nvmlInit()  # the user's own
+    real = getattr(pynvml, at)
+    try:
+        for first in (False, True):
+            strikes = iter([KeyboardInterrupt])
+
+            def struck(*args, first=first, strikes=strikes):
+                answer = None if first else real(*args)
+                for strike in strikes:
+                    raise strike
+                return real(*args) if first else answer
+
+            with monkeypatch.context() as patch:
+                patch.setattr(pynvml, at, struck)
+                with pytest.raises(KeyboardInterrupt):
+                    nvml.devices()
+                    nvml.close()
+            assert len(nvml.devices()) == 2
+            nvml.close()
+            assert openings() == 1
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def test_a_logger_that_stops_under_a_slow_driver(gpu, shell, monkeypatch, restless):
+    """Random starts, cells and stops while the sampler asks: the library is closed under no question."""
+    sampler = Sampler(machine()._sample, delay_s=0.0, period_s=0.0)
+    monkeypatch.setattr(machine(), "sampler", sampler)
+    gpu.fault("nvml*", delay_us=500)
+    gpu.dev[0].add_process(4242, 300 << 20)
+    random = Random(11)
+    il = IPyGPULogger(report="none", gc_collect=False)
+    for _ in range(60):
+        il.start()
+        for _ in range(random.randrange(3)):
+            shell.run_cell(f"import time; time.sleep({random.random() * 0.004})", store_history=True)
+        il.stop()
+    thread = sampler._thread
+    if thread is not None:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert il.history
+    assert {record.status for record in il.history} == {"ok"}
+    assert openings() == 0
+    assert gpu.in_flight_at_shutdown == 0
+
+
+def test_stop_waits_for_no_driver_that_hangs(gpu, shell, monkeypatch):
+    """Within the cell, while the sampler's question hangs: `stop` is over long before it, and it closes up."""
+    sampler = Sampler(machine()._sample, delay_s=0.0, period_s=0.0)
+    monkeypatch.setattr(machine(), "sampler", sampler)
+    il = IPyGPULogger(report="none").start()
+    faults = []
+
+    def hang():
+        faults.append(gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=1_500_000))
+        wait_until(lambda: faults[0].hits)
+        il.stop()
+        return sampler._thread.is_alive(), openings()
+
+    shell.user_ns["hang"] = hang
+    result = shell.run_cell("hang()", store_history=True)
+    assert result.result == (True, 1)
+    sampler._thread.join(20)
+    assert openings() == 0
+    assert gpu.in_flight_at_shutdown == 0
+    assert not machine()._scopes

@@ -540,7 +540,7 @@ def test_a_peak_reset_in_the_scope_that_imports_torch(cuda, sampled):
         from ipygpulogger import measure
         from ipygpulogger.machine import machine
         MB = 2**20
-        machine().sampler.start = lambda: False  # it has its say below, or none
+        machine().sampler.start = lambda _: False  # it has its say below, or none
         with measure() as m:
             import torch
             if {sampled}:

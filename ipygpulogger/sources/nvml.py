@@ -6,7 +6,9 @@ each failure costs one figure, never a cell, and is said once.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import Diagnosis
+from ..signals import is_from_a_handler
 from . import DeviceMemory, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 
@@ -48,10 +51,17 @@ class Processes(NamedTuple):
 
 
 class Nvml:
-    """The driver's library, opened at the first question and again after a fork."""
+    """The driver's library, opened by whoever asks for the devices, and again after a fork.
+
+    Any thread may ask while another one closes it. Only a question for the devices opens it, so that no
+    thread of ours that is a little late opens again what was closed.
+    """
 
     def __init__(self) -> None:
-        self._pid = 0
+        self._gate = threading.RLock()  # of what opens and closes; nobody holds it during a question
+        self._asking: set[int] = set()  # the threads that are in the library just now
+        self._closing = False  # it is to be closed once the last of them is out of it
+        self._pid = 0  # of the process that opened it
         self._module: ModuleType | None = None
         self._handles: dict[str, Any] = {}
         self._devices: tuple[NvmlDevice, ...] = ()
@@ -62,15 +72,18 @@ class Nvml:
 
     def devices(self) -> tuple[NvmlDevice, ...]:
         """Every device of the machine, whatever CUDA_VISIBLE_DEVICES hides from the frameworks."""
-        if self._pid != os.getpid():
-            self._open()
+        if self._pid != os.getpid() or self._closing:
+            with self._gate:
+                self._closing = False
+                if self._pid != os.getpid():
+                    self._open()
         return self._devices
 
     def device(self, uuid: str | None) -> NvmlDevice | None:
         """The device of this UUID, however its kind ("GPU-", "MIG-") is written; None if NVML has none."""
-        if uuid is None or self._handle(uuid) is None:
+        if uuid is None:
             return None
-        return next((one for one in self._devices if _bare(one.uuid) == _bare(uuid)), None)
+        return next((one for one in self.devices() if _bare(one.uuid) == _bare(uuid)), None)
 
     def visible(self, ordinal: int) -> NvmlDevice | None:
         """The device that CUDA counts as this one, told from the environment; None where it cannot be told.
@@ -120,11 +133,11 @@ class Nvml:
         The same version of the question throughout: v1, of drivers before R510, counts what the driver
         keeps for itself as used, v2 does not (nvml-wrapper#57).
         """
-        handle = self._handle(uuid)
-        if handle is None:
-            return None
-        memory: DeviceMemory | None = self._ask(lambda: self._memory(uuid, handle), "device memory")
-        return memory
+        with self._device(uuid) as (module, handle):
+            if module is None:
+                return None
+            memory: DeviceMemory | None = self._ask(lambda: self._memory(uuid, handle), "device memory")
+            return memory
 
     def memory_of(self, handle: Any) -> DeviceMemory | None:
         """The whole device of a handle of pynvml's own; None without a driver.
@@ -132,9 +145,10 @@ class Nvml:
         Raises:
             pynvml.NVMLError: The driver does not tell.
         """
-        if not self.devices() or self._module is None:
+        if not self.devices():
             return None
-        return self._memory(self._module.nvmlDeviceGetUUID(handle), handle)
+        with self._library() as module:
+            return None if module is None else self._memory(module.nvmlDeviceGetUUID(handle), handle)
 
     def processes(self, uuid: str) -> Processes:
         """Who holds the device's memory.
@@ -144,12 +158,10 @@ class Nvml:
 
         Slow (4.5 ms on one laptop, holding a driver-wide lock): for boundaries where something moved.
         """
-        handle = self._handle(uuid)
-        if handle is None:
-            return Processes(None, None)
-        module = self._module
-        assert module is not None
-        rows = self._ask(lambda: module.nvmlDeviceGetComputeRunningProcesses(handle), "processes")
+        with self._device(uuid) as (module, handle):
+            if module is None:
+                return Processes(None, None)
+            rows = self._ask(lambda: module.nvmlDeviceGetComputeRunningProcesses(handle), "processes")
         if rows is None:
             return Processes(None, None)
         mine = [row.usedGpuMemory for row in rows if row.pid == os.getpid()]
@@ -168,13 +180,13 @@ class Nvml:
         Raises:
             Unavailable: The driver does not tell (before Volta, under MIG and WSL).
         """
-        handle, module = self._handle(uuid), self._module
-        if handle is None or module is None:
-            raise Unavailable("NVML does not know this device")
-        try:
-            return int(module.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
-        except module.NVMLError as error:
-            raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
+        with self._device(uuid) as (module, handle):
+            if module is None:
+                raise Unavailable("NVML does not know this device")
+            try:
+                return int(module.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+            except module.NVMLError as error:
+                raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
 
     def utilization_percent(self, uuid: str, since_s: float) -> float:
         """The share of time in which any kernel ran: the mean of the driver's own samples since then.
@@ -186,17 +198,17 @@ class Nvml:
         Raises:
             Unavailable: The driver took no sample since, or tells none.
         """
-        handle, module = self._handle(uuid), self._module
-        if handle is None or module is None:
-            raise Unavailable("NVML does not know this device")
-        try:
-            _, samples = module.nvmlDeviceGetSamples(
-                handle, module.NVML_GPU_UTILIZATION_SAMPLES, int(since_s * 1e6)
-            )
-        except module.NVMLError_NotFound:
-            samples = []
-        except module.NVMLError as error:
-            raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
+        with self._device(uuid) as (module, handle):
+            if module is None:
+                raise Unavailable("NVML does not know this device")
+            try:
+                _, samples = module.nvmlDeviceGetSamples(
+                    handle, module.NVML_GPU_UTILIZATION_SAMPLES, int(since_s * 1e6)
+                )
+            except module.NVMLError_NotFound:
+                samples = []
+            except module.NVMLError as error:
+                raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
         now_s = time.time()
         values = [s.sampleValue.uiVal for s in samples if since_s <= s.timeStamp / 1e6 <= now_s]
         if not values:
@@ -209,11 +221,25 @@ class Nvml:
         return notes
 
     def close(self) -> None:
-        """Let the library go; the next question opens it again."""
-        if self._module is not None and self._pid == os.getpid():
-            self._ask(self._module.nvmlShutdown, "")
-        self._pid, self._devices, self._module = 0, (), None
-        self._handles.clear()
+        """Let the library go; the next question for the devices opens it again.
+
+        While another thread is in it, which on a driver that hangs may be for good, it stays open: that
+        thread closes it on its way out. Closing it under a question would free what the driver works on.
+        """
+        with self._gate:
+            self._asking.discard(threading.get_ident())  # whoever closes it is in no question
+            module = self._module if self._pid == os.getpid() else None
+            if module is not None and self._asking:
+                self._closing = True
+                return
+            if module is not None:
+                self._shut_down(module)
+            self._forget()
+
+    def after_fork_in_child(self) -> None:
+        """Another thread may have held the lock, and is not here."""
+        self._gate = threading.RLock()
+        self._asking.clear()
 
     def diagnose(self) -> Diagnosis:
         """Whether the driver answers, and which devices it has."""
@@ -233,28 +259,78 @@ class Nvml:
 
     def _open(self) -> None:
         """Find the driver and its devices; without them there are simply none."""
-        self._pid, self._devices, self._module = os.getpid(), (), None
-        self._handles.clear()
+        self._forget()
+        self._asking.clear()
         self._without.clear()
         try:
             import pynvml
         except ImportError:
             self._without["import"] = "nvidia-ml-py is not installed"
-            return
-        self._module = pynvml
+        else:
+            opened_before = _openings(pynvml)
+            try:
+                self._initialise(pynvml)
+            except BaseException:  # interrupted: what is open now is known to nobody
+                if _openings(pynvml) > opened_before:
+                    self._shut_down(pynvml)
+                self._forget()
+                raise
+        self._pid = os.getpid()  # last: an opening that was interrupted is done again
+
+    def _initialise(self, pynvml: ModuleType) -> None:
         try:
             pynvml.nvmlInit()
         except Exception as error:  # another module may go by the name of pynvml
-            self._module = None
+            if is_from_a_handler(error):
+                raise
             known = isinstance(error, getattr(pynvml, "NVMLError", ()))
             reason = _reason(pynvml, error) if known else f"pynvml fails: {error}"
             self._without["open"] = reason
             if reason != _NO_DRIVER:
                 self._say("open", f"no figures of the whole GPU: {reason}")
             return
+        self._module = pynvml
         count = self._ask(pynvml.nvmlDeviceGetCount, "device count") or 0
         found = [self._ask(partial(self._find, index), f"device {index}") or [] for index in range(count)]
         self._devices = tuple(device for devices in found for device in devices)
+
+    def _shut_down(self, module: ModuleType) -> None:
+        opened = _openings(module)
+        try:
+            module.nvmlShutdown()
+        except module.NVMLError:
+            pass
+        except BaseException:
+            if _openings(module) < opened:  # interrupted, but done: once more would close the user's own
+                self._forget()
+            raise
+
+    def _forget(self) -> None:
+        self._pid, self._devices, self._module, self._closing = 0, (), None, False
+        self._handles.clear()
+
+    @contextlib.contextmanager
+    def _library(self) -> Iterator[ModuleType | None]:
+        """The library, which nobody closes meanwhile; None while it is closed."""
+        thread = threading.get_ident()
+        within = thread in self._asking  # another question of this thread's
+        try:
+            with self._gate:
+                self._asking.add(thread)
+                module = self._module if self._pid == os.getpid() else None
+            yield module
+        finally:
+            if not within:
+                self._asking.discard(thread)
+                if self._closing:
+                    self.close()
+
+    @contextlib.contextmanager
+    def _device(self, uuid: str) -> Iterator[tuple[ModuleType | None, Any]]:
+        """The library and a handle of this device; None twice while it is closed or knows none."""
+        with self._library() as module:
+            handle = None if module is None else self._handles.get(_bare(uuid))
+            yield (None, None) if handle is None else (module, handle)
 
     def _find(self, index: int) -> list[NvmlDevice]:
         """A device, or its slices: of a card in MIG mode NVML tells what all slices use together."""
@@ -304,11 +380,6 @@ class Nvml:
         info = module.nvmlDeviceGetMemoryInfo(handle, version=version)
         return DeviceMemory(int(info.total), int(info.used), int(info.free), driver_in_used=version is None)
 
-    def _handle(self, uuid: str) -> Any:
-        if self._pid != os.getpid():
-            self._open()
-        return self._handles.get(_bare(uuid))
-
     def _ask(self, question: Callable[[], Any], what: str) -> Any:
         """The driver's answer, or None where it gives an error; the first of each kind is noted."""
         module = self._module
@@ -329,8 +400,10 @@ class Nvml:
             self._unsaid.append(sentence)
 
     def _driver_version(self) -> str:
-        assert self._module is not None
-        return str(self._ask(self._module.nvmlSystemGetDriverVersion, "driver version") or "?")
+        with self._library() as module:
+            if module is None:
+                return "?"
+            return str(self._ask(module.nvmlSystemGetDriverVersion, "driver version") or "?")
 
 
 _NO_DRIVER = "no NVIDIA driver"
@@ -351,6 +424,11 @@ def _reason(module: ModuleType, error: Exception) -> str:
         module.NVMLError_NoPermission: "no permission",
     }
     return known.get(type(error)) or f"NVML says {str(error)!r}"
+
+
+def _openings(module: ModuleType) -> int:
+    """How often the library is open in this process, the user's own openings included; 0 if nobody tells."""
+    return int(getattr(module, "_nvmlLib_refcount", 0))
 
 
 def _bare(uuid: str) -> str:

@@ -157,8 +157,8 @@ class TensorFlow(Framework):
                         return
                 except Unavailable:
                     pass
-            self._wrappers.take_off()
             self._highest.clear()
+            self._wrappers.take_off()
 
     def _read_wrapper(self, original: Callable[[Any, str], Info]) -> Callable[[Any, str], Info]:
         def get_memory_info(context: Any, dev: str) -> Info:

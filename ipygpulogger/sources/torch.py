@@ -284,8 +284,8 @@ class Torch(Framework):
                         return
                 except Unavailable:
                     pass
-            self._wrappers.take_off()
             self._users = _UserPeaks()
+            self._wrappers.take_off()
 
     def may_hold(self, kind: type) -> bool:
         """Tensors, and the nodes of autograd graphs."""

@@ -110,7 +110,7 @@ class Fault(C.Structure):
 class State(C.Structure):
     _fields_ = (
         ("magic", u32), ("size", u32), ("n_dev", u32), ("lock", u32), ("pid_offset", C.c_int32),
-        ("proc_mem_na", u32), ("n_fault", u32), ("cuda_version", u32), ("mig_parent_uuid", u32), ("pad", u32),
+        ("proc_mem_na", u32), ("n_fault", u32), ("cuda_version", u32), ("in_flight_at_shutdown", u32), ("mig_parent_uuid", u32),
         ("driver_version", C.c_char * 32), ("cuda_order", u32 * MAX_DEV),
         ("faults", Fault * MAX_FAULT), ("dev", Dev * MAX_DEV),
     )  # fmt: skip

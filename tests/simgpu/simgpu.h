@@ -84,7 +84,8 @@ typedef struct {
     uint32_t proc_mem_na; /* WSL/WDDM: process memory is NVML_VALUE_NOT_AVAILABLE */
     uint32_t n_fault;     /* fault slots in use (fast path when 0) */
     uint32_t cuda_version;
-    uint32_t mig_parent_uuid, pad; /* older CUDA: in a MIG slice, cudaDeviceProp.uuid is the whole device's */
+    uint32_t in_flight_at_shutdown; /* how often nvmlShutdown came while another thread was in the library */
+    uint32_t mig_parent_uuid; /* older CUDA: in a MIG slice, cudaDeviceProp.uuid is the whole device's */
     char driver_version[32];
     uint32_t cuda_order[SIM_MAX_DEV]; /* CUDA's FASTEST_FIRST order, as NVML indices */
     sim_fault fault[SIM_MAX_FAULT];

@@ -360,3 +360,23 @@ def test_clear(h, gpu):
     gpu.fault("nvml*", 3)
     gpu.clear()
     assert bytes(gpu) == quiet
+
+
+def test_a_shutdown_under_a_question_is_noticed(gpu):
+    """The last one that closes the library while a thread is in it; not one that leaves it open."""
+    N.nvmlInit()
+    N.nvmlInit()
+    handle = N.nvmlDeviceGetHandleByIndex(0)
+    slow = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=300_000)
+    asking = threading.Thread(target=lambda: N.nvmlDeviceGetMemoryInfo(handle))
+    asking.start()
+    while not slow.hits:
+        time.sleep(0.001)
+    N.nvmlShutdown()
+    assert gpu.in_flight_at_shutdown == 0
+    N.nvmlShutdown()
+    assert gpu.in_flight_at_shutdown == 1
+    asking.join()
+    N.nvmlInit()
+    N.nvmlShutdown()
+    assert gpu.in_flight_at_shutdown == 1
