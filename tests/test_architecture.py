@@ -187,7 +187,7 @@ def test_nothing_foreign_at_the_top(path):
 
 def test_sources_do_not_know_each_other():
     """A source imports no other source and nothing of the engine."""
-    below = {"units", "records", "wrappers", "watcher", "resets", "driver", "sources"}
+    below = {"units", "records", "signals", "wrappers", "watcher", "resets", "driver", "sources"}
     for path in (ROOT / "sources").glob("*.py"):
         for module, ours in imports(path):
             assert not ours or module in below, f"{name_of(path)} imports {module}"
