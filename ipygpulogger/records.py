@@ -60,6 +60,11 @@ class Peak:
     quality: Quality
     precision_bytes: int = 0
 
+    @property
+    def coarse(self) -> bool:
+        """Whether the grain is to be told beside the peak: it is over 1 MB and 1 % of it."""
+        return self.precision_bytes > max(MB, self.lo_bytes // 100)
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -105,7 +105,7 @@ def records(**fixed):
                 timezones=st.sampled_from([timezone.utc, timezone(timedelta(hours=-3, minutes=-30))]),
             ),
             "time_s": TIMES_S,
-            "gen": st.builds(RamUsage, SIZES, SIZES, peaks(), HEAPS, HEAPS, TIMELINES),
+            "gen": st.builds(RamUsage, SIZES, SIZES, peaks(), HEAPS, HEAPS, TIMELINES, st.just(0) | SIZES),
             "gpus": GPUS,
             "children": maybe(st.builds(ChildrenUsage, SIZES, SIZES, peaks(), st.integers(1, 99))),
             "pinned": maybe(st.builds(Usage, SIZES, SIZES, peaks())),

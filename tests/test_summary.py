@@ -98,6 +98,16 @@ def test_what_is_not_exact_is_at_least():
     assert "* needed most: In [1], ≥90 MB of RAM (peak ≥90); In [1], ≥80 MB on GPU (peak ≥80)" in lines
 
 
+def test_a_coarse_grain_is_told_once():
+    """Where the kernel counts RAM more coarsely than 1 MB and 1 %, a line below the table says how coarsely."""
+    fine, coarse = cell(1, 0, 0, 400), cell(2, 0, 0, 400)
+    coarse = replace(coarse, gen=replace(coarse.gen, peak=replace(coarse.gen.peak, precision_bytes=96 * MB)))
+    assert not [line for line in told([fine]) if "±" in line]
+    assert [line for line in told([fine, coarse]) if "±" in line] == [
+        "RAM: each peak is within ±96 MB, as coarsely as the kernel counts"
+    ]
+
+
 def test_what_nobody_tells_is_not_zero():
     """A device of which nobody tells whose memory it is: n/a, and it is the worst of nothing."""
     lines = told([cell(1, 0, 5, 5, gpus=[gpu(0, 0, 0, attributed=False)])])

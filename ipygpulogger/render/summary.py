@@ -49,6 +49,11 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     for words, found in worst:
         told = (f"{printable(record.label)}, {figure}" for record, figure in found)
         lines.append(f"* {words}: {'; '.join(told)}")
+    coarse = [record.gen.peak.precision_bytes for record in records if record.gen.peak.coarse]
+    if coarse:
+        lines.append(
+            f"RAM: each peak is within ±{rounded_mb(max(coarse))} MB, as coarsely as the kernel counts"
+        )
     if suspects:
         lines.append("May leak: every run consumed more, and left more in use than the one before:")
         lines += [f"  {_suspect(runs, names)}" for runs in suspects[:_GROUPS]]

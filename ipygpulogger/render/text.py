@@ -296,8 +296,7 @@ def _metric(metric: Metric) -> str:
 
 
 def _peak_remark(peak: Peak) -> str:
-    grain_bytes = peak.precision_bytes
-    grain = f"±{rounded_mb(grain_bytes)} MB" if grain_bytes > max(MB, 0.01 * peak.lo_bytes) else ""
+    grain = f"±{rounded_mb(peak.precision_bytes)} MB" if peak.coarse else ""
     if peak.quality == "sampled" or peak.hi_bytes is None:
         return f"(peak at least, {grain})" if grain else "(peak at least)"
     lo_mb, hi_mb = rounded_mb(peak.lo_bytes), rounded_mb(peak.hi_bytes)
