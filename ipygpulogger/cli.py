@@ -23,6 +23,7 @@ from .log import Log
 from .machine import machine
 from .render import summary, text
 from .run import Run, one_line, read, written
+from .schema import from_json
 from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
@@ -99,15 +100,13 @@ def _load(path: Path) -> History:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             history = History.load(path)
-        for record in history:
-            _check_sizes(record.to_dict(), path)
-    except BadRequest:
-        raise
     except FileNotFoundError as error:
         raise BadRequest(f"there is no file {path}") from error
     except Exception as error:  # what reads csv, parquet and notebooks raises many kinds
         said = one_line(error)
         raise BadRequest(said if str(path) in said else f"{path} cannot be read: {said}") from error
+    if warned and not history:
+        raise BadRequest(str(warned[0].message))
     if not history:
         raise BadRequest(
             f"{path} holds no record of a cell: execute the notebook with ipygpulogger run,"
@@ -118,21 +117,12 @@ def _load(path: Path) -> History:
     return history
 
 
-def _check_sizes(values: Any, path: Path) -> None:
-    """Refuse what is no size: it cannot be divided, drawn or compared."""
-    if isinstance(values, int) and abs(values) >= 2**63:
-        raise BadRequest(f"{path} holds a number that no size can be")
-    if isinstance(values, (dict, list, tuple)):
-        for member in values.values() if isinstance(values, dict) else values:
-            _check_sizes(member, path)
-
-
 def _sources(path: Path, history: Sequence[CellRecord]) -> list[str]:
     """The whole text of each cell where the file is a notebook, else its first line."""
     found: dict[Any, str] = {}
     if path.suffix.lower() == ".ipynb":
         with contextlib.suppress(TypeError, KeyError, AttributeError):  # mangled, as no record is
-            for cell in json.loads(path.read_bytes())["cells"]:
+            for cell in from_json(path.read_bytes())["cells"]:
                 source = "".join(cell["source"])
                 found |= {("id", cell.get("id")): source, ("count", cell.get("execution_count")): source}
     return [

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints, overload
 
 from .records import MIME, CellRecord, growing_names
-from .schema import is_utf8, record_from
+from .schema import ImpossibleNumberError, from_json, is_utf8, record_from
 from .units import MB
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ class History(Sequence[CellRecord]):
     def load(cls, path: str | os.PathLike[str]) -> History:
         """Read what `save` wrote, a log, or the records that a saved notebook (.ipynb) keeps of its cells.
 
-        A line that a killed kernel or a full disk cut short is left out, with a warning.
+        Left out, each with a warning: a line that a killed kernel or a full disk cut short, and a record
+        with a number that no machine can have measured.
 
         Raises:
             ValueError: The name ends otherwise, or it does not hold records; says where.
@@ -171,6 +172,8 @@ class History(Sequence[CellRecord]):
                         problems.append(f"{path}, {where}: {found}")
                     else:
                         records.append(record_from(found))
+                except ImpossibleNumberError as error:
+                    problems.append(f"{path}, {where}: {error}; it is left out")
                 except ValueError as error:
                     raise ValueError(f"{path}, {where}: {error}") from None
         for problem in problems:
@@ -298,7 +301,7 @@ def _read_jsonl(path: Path) -> _Found:
                 yield where, _CUT_SHORT
             continue
         try:
-            yield where, json.loads(text)
+            yield where, from_json(text)
         except (ValueError, RecursionError):
             # Half a line ends the file, or has an empty one behind it, which `log.Log` puts there.
             ends = number == len(lines) or (number < len(lines) - 1 and not lines[number])
@@ -309,7 +312,7 @@ def _read_jsonl(path: Path) -> _Found:
 
 def _read_ipynb(path: Path) -> _Found:
     try:
-        cells = [dict(cell) for cell in json.loads(path.read_bytes())["cells"]]
+        cells = [dict(cell) for cell in from_json(path.read_bytes())["cells"]]
         reports = [(own_report(cell), cell.get("id")) for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{path} is no notebook, or an old or a broken one") from None
@@ -364,7 +367,7 @@ def _value(cell: str, hint: Any) -> Any:
         return None
     if _of_text(hint) and not cell.startswith('"'):
         return cell
-    return json.loads(cell)
+    return from_json(cell)
 
 
 def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
@@ -398,7 +401,7 @@ def _read_parquet(path: Path) -> _Found:
 
 def _unpacked(value: Any, hint: Any) -> Any:
     if isinstance(value, str) and (not _of_text(hint) or value.startswith('"')):
-        return json.loads(value)
+        return from_json(value)
     return value
 
 

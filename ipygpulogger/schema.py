@@ -10,15 +10,15 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
+from decimal import Decimal
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .records import CellRecord, DeviceUsage, Peak, Timeline
+from .records import CellRecord, ChildrenUsage, DeviceUsage, Peak, RamUsage, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,6 +36,28 @@ _OWN = (
     "backend",
     "attributed",
 )  # beside a device's peak
+# Counts, and sizes that are read from a counter; a difference of two of them may be negative.
+_NEVER_NEGATIVE = frozenset(
+    (
+        "time_s",
+        "execution_count",
+        "current_gpu",
+        "index",
+        "count",
+        "lineno",
+        "hits",
+        "precision_bytes",
+        "total_bytes",
+        "used_bytes",
+        "free_bytes",
+        "allocated_bytes",
+        "reserved_bytes",
+        "limit_bytes",
+        "in_use_bytes",
+        "kept_bytes",
+    )
+)
+_BEYOND = 2**63  # bytes, seconds, or anything else that is counted: no machine has as many
 _ID_BYTES = 64  # of a cell's name, where all else is cut already: nbformat allows no longer one
 
 # -- the compact form ------------------------------------------------------------------------------
@@ -292,12 +314,18 @@ _STEPS: tuple[Callable[[dict[str, Any]], list[str]], ...] = (
 # -- and back --------------------------------------------------------------------------------------
 
 
+class ImpossibleNumberError(ValueError):
+    """A record of a cell, one of whose numbers no machine can have measured."""
+
+
 def record_from(values: Mapping[str, Any]) -> CellRecord:
     """The record that a dict of either form tells of, as read from JSON.
 
     What is missing is None or its default; what is unknown, of a later version, is ignored.
 
     Raises:
+        ImpossibleNumberError: A size, a count or a time is beyond any machine, negative where it cannot be,
+            no whole number or no number ("NaN"); says which.
         ValueError: It is no record; says which field is wrong.
     """
     try:
@@ -305,8 +333,24 @@ def record_from(values: Mapping[str, Any]) -> CellRecord:
             values = {**values, "gpus": _rows(values["gpu_columns"])}
         record: CellRecord = _decoder(CellRecord)(values)
     except _WrongError as wrong:
-        raise ValueError(f"this is no record of a cell: {wrong}") from None
+        kind = ImpossibleNumberError if isinstance(wrong, _ImpossibleError) else ValueError
+        raise kind(f"this is no record of a cell: {wrong}") from None
     return record
+
+
+def from_json(text: str | bytes) -> Any:
+    """`json.loads`, also of whole numbers with more digits than Python converts: they stay beyond all sizes.
+
+    Raises:
+        ValueError: The text is no JSON.
+        RecursionError: It is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # sys.get_int_max_str_digits(): 4300
+        return json.loads(text, parse_int=lambda digits: int(digits[:30]))
 
 
 class _WrongError(Exception):
@@ -318,6 +362,13 @@ class _WrongError(Exception):
 
     def __str__(self) -> str:
         return f"{self.path.removeprefix('.') or 'it'} {self.fault}"
+
+
+class _ImpossibleError(_WrongError):
+    """The fault is a number that no machine can have measured."""
+
+    def __init__(self, fault: str = "is a number that no machine can have measured", path: str = "") -> None:
+        super().__init__(fault, path)
 
 
 def _rows(columns: Any) -> list[dict[str, Any]]:
@@ -364,8 +415,14 @@ def _decoder(kind: Any) -> _Decoder:
 
 def _of_dataclass(kind: Any) -> _Decoder:
     hints = get_type_hints(kind, localns={"datetime": datetime})
-    members = [
-        (name, _PLAIN.get(hints[name], ()), _decoder(hints[name]), _missing(kind, name, default, hints[name]))
+    members: list[tuple[Any, ...]] = [
+        (
+            name,
+            _PLAIN.get(hints[name], ()),
+            0 if name in _NEVER_NEGATIVE or (kind in _RESIDENT and name in _ENDS) else -_BEYOND,
+            _decoder(hints[name]),
+            _missing(kind, name, default, hints[name]),
+        )
         for name, default in _defaults(kind)
     ]
 
@@ -373,8 +430,8 @@ def _of_dataclass(kind: Any) -> _Decoder:
         if not isinstance(values, Mapping):
             raise _WrongError("is no object")
         found = {}
-        for name, plain, decode_member, default in members:
-            value = values.get(name, default)
+        for name, plain, lowest, decode_member, default in members:
+            value: Any = values.get(name, default)
             if type(value) not in plain:
                 if value is MISSING:
                     raise _WrongError("is missing", f".{name}")
@@ -382,13 +439,25 @@ def _of_dataclass(kind: Any) -> _Decoder:
                     try:
                         value = decode_member(value)
                     except _WrongError as wrong:
-                        raise _WrongError(wrong.fault, f".{name}{wrong.path}") from None
+                        raise type(wrong)(wrong.fault, f".{name}{wrong.path}") from None
+            if type(value) in _NUMBERS and not lowest <= value < _BEYOND:
+                raise _ImpossibleError(path=f".{name}")
             found[name] = value
         return kind(**found)
 
     if kind is Peak:
         return lambda values: decode(_bounded(values))
-    return decode
+    return (lambda values: _resident(decode(values))) if kind in _RESIDENT else decode
+
+
+def _resident(usage: RamUsage | ChildrenUsage) -> RamUsage | ChildrenUsage:
+    if usage.peak.lo_bytes < 0:
+        raise _ImpossibleError(path=".peak.lo_bytes")
+    return usage
+
+
+_NUMBERS = frozenset((int, float))
+_RESIDENT, _ENDS = (RamUsage, ChildrenUsage), ("before_bytes", "after_bytes")  # read, and no sum of changes
 
 
 _PLAIN: dict[Any, tuple[type, ...]] = {
@@ -420,7 +489,12 @@ def _of_plain(kind: type) -> _Decoder:
 
     def decode(value: Any) -> Any:
         if type(value) is not kind:
-            raise _WrongError(f"is not {said}")
+            is_number = (
+                kind is int and isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+            )
+            raise (_ImpossibleError if is_number else _WrongError)(f"is not {said}")
+        if type(value) is int and not -_BEYOND <= value < _BEYOND:
+            raise _ImpossibleError
         return value
 
     return decode
@@ -444,7 +518,7 @@ def _of_many(decode: _Decoder) -> _Decoder:
             try:
                 found.append(decode(value))
             except _WrongError as wrong:
-                raise _WrongError(wrong.fault, f"[{len(found)}]{wrong.path}") from None
+                raise type(wrong)(wrong.fault, f"[{len(found)}]{wrong.path}") from None
         return tuple(found)
 
     return decode_all
@@ -455,8 +529,12 @@ def _of_course(decode_all: _Decoder) -> _Decoder:
 
     def decode(points: Any) -> Any:
         try:
-            found = [(at, size) for at, size in points if type(at) is float and type(size) is int]
-            whole = len(found) == len(points) and math.isfinite(sum(at for at, _ in found))
+            found = [
+                (at, size)
+                for at, size in points
+                if type(at) is float and type(size) is int and abs(at) < _BEYOND and abs(size) < _BEYOND
+            ]
+            whole = len(found) == len(points)
         except (TypeError, ValueError):
             whole = False
         return tuple(found) if whole and type(points) in (list, tuple) else decode_all(points)
@@ -474,11 +552,17 @@ def _of_pair(first: _Decoder, second: _Decoder) -> _Decoder:
 
 
 def _float(value: Any) -> float:
-    if type(value) in (float, int):
-        with suppress(OverflowError):
-            if math.isfinite(value):
-                return float(value)
-    raise _WrongError("is not a number")
+    if type(value) not in _NUMBERS:
+        raise _WrongError("is not a number")
+    try:
+        found = float(value)
+    except OverflowError:
+        raise _ImpossibleError from None
+    if math.isnan(found):
+        raise _ImpossibleError("is not a number")
+    if abs(found) >= _BEYOND:
+        raise _ImpossibleError
+    return found
 
 
 def _datetime(value: Any) -> datetime:

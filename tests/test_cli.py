@@ -631,12 +631,31 @@ def test_half_a_surrogate_pair(notebook, capsys):
 
 @pytest.mark.parametrize("words", [["report"], ["report", "--html", "page.html"], ["compare"]])
 def test_numbers_beyond_all_sizes(tmp_path, monkeypatch, capsys, words):
-    """A log with a number that nothing can be divided by: one sentence, exit 2, nothing written."""
+    """A log whose only record has an impossible number: one sentence, exit 2, nothing written."""
     monkeypatch.chdir(tmp_path)
     huge = saved(tmp_path / "huge.jsonl", made(peak_mb=10**400))
     logs = [huge, huge] if words == ["compare"] else [huge]
-    assert refused([words[0], *logs, *words[1:]], capsys, "holds a number that no size can be")
+    says = "gen.peak.lo_bytes is a number that no machine can have measured; it is left out"
+    assert refused([words[0], *logs, *words[1:]], capsys, says)
     assert [p.name for p in tmp_path.iterdir()] == ["huge.jsonl"]
+
+
+@pytest.mark.parametrize("words", [["report"], ["report", "--html", "page.html"], ["compare"]])
+def test_an_impossible_number_costs_its_record_alone(tmp_path, monkeypatch, capsys, words):
+    """The others are ranked, drawn and compared, and one sentence on stderr tells of the lost one."""
+    monkeypatch.chdir(tmp_path)
+    good, huge = made(source="good()"), made(source="huge()", peak_mb=2**70)
+    log = saved(tmp_path / "log.jsonl", good, huge, made(source="more()"))
+    logs = [log, log] if words == ["compare"] else [log]
+    assert main([words[0], *map(str, logs), *words[1:]]) == 0
+    out, err = capsys.readouterr()
+    assert ("good()" in out, "more()" in out, "huge()" in out) == (True, True, False)
+    told = [line for line in err.splitlines() if "page:" not in line]
+    assert len(told) == len(logs)
+    for line in told:
+        assert line.startswith(
+            f"ipygpulogger: {log}, line 2: this is no record of a cell: gen.peak.lo_bytes is"
+        )
 
 
 def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
