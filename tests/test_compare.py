@@ -106,6 +106,42 @@ def test_what_nobody_tells_is_no_zero():
         found = compare([before], [after])
         assert not found.regressed
         assert "n/a" in comparison(found)
+        change = found.pairs[0].changes[1]
+        assert None in (change.before_bytes, change.after_bytes)
+        assert (change.inherited_bytes, change.at_least) == (None, False)
+
+
+@given(st.integers(0, 4 * MB), st.integers(0, 4 * MB), st.sampled_from(["cuda:0", "cuda:1"]))
+def test_a_device_left_untouched_counts_as_empty(size_bytes, before_bytes, name):
+    """Where one run has nothing on a device, all of the other's is the change, judged as from or to nothing."""
+    peak = Peak(size_bytes, size_bytes, "exact")
+    gpu = DeviceUsage(before_bytes, 0, peak, index=int(name[-1]), name="x")
+    (came,), (went,) = (
+        [
+            change
+            for change in compare([cell(gpus=was)], [cell(gpus=now)]).pairs[0].changes
+            if change.name == name
+        ]
+        for was, now in (((), (gpu,)), ((gpu,), ()))
+    )
+    assert (came.before_bytes, came.after_bytes, came.inherited_bytes) == (0, size_bytes, before_bytes)
+    assert (went.before_bytes, went.after_bytes, went.inherited_bytes) == (size_bytes, 0, -before_bytes)
+    assert came.regressed == (size_bytes > FLOOR_BYTES)
+    assert not went.regressed
+
+
+@pytest.mark.parametrize(("size_bytes", "grew"), [(FLOOR_BYTES, False), (FLOOR_BYTES + 1, True)])
+def test_a_device_that_is_new_may_hold_the_floor(size_bytes, grew):
+    """From nothing to just the tolerated size is no regression; a byte more is."""
+    gpu = DeviceUsage(0, 0, Peak(size_bytes, size_bytes, "exact"), index=0, name="x")
+    assert regressed(cell(), cell(gpus=(gpu,))) == grew
+
+
+@given(sizes_mb, sizes_mb)
+def test_what_was_inherited(was_mb, now_mb):
+    """What a cell found in use at its beginning is told apart from what it did: the difference of the two."""
+    (pair,) = compare([cell(before_mb=was_mb)], [cell(before_mb=now_mb)]).pairs
+    assert pair.changes[0].inherited_bytes == (now_mb - was_mb) * MB
 
 
 def test_slices_of_one_card_stay_apart():

@@ -69,6 +69,26 @@ def test_neighbours_in_one_stride_become_their_higher():
         assert [size for _, size in course(samples, 1.0)[1:-1]] == [9]
 
 
+def test_of_equals_in_one_stride_the_first_stays():
+    """The time of a point is when that size was reached."""
+    assert course([(0.1, 9), (0.11, 9), (0.12, 9)], 1.0)[1:-1] == ((0.1, 9),)
+
+
+@given(st.integers(1, 300))
+def test_half_of_the_points_go_only_where_one_more_does_not_fit(count):
+    """A sample a stride: each is kept while a record has room for it and both ends; then every second goes."""
+    samples = [((i + 0.5) * FIRST_STRIDE_S, i) for i in range(count)]
+    points, stride = course(samples, 1e3), 1
+    while len(samples[::stride]) + 2 > 64:
+        stride *= 2
+    assert len(points) == len(samples[::stride]) + 2
+
+
+def test_what_was_sampled_before_the_scope_is_not_in_its_course():
+    """The first point is where the scope began, whatever was seen until then, and at that very moment."""
+    assert course([(-0.5, 9), (0.0, 8), (0.2, 5)], 1.0) == ((0.0, 1), (0.2, 5), (1.0, 2))
+
+
 def test_a_scope_that_leaves_out_our_own_cost():
     """Samples beyond the end of the time that counts are kept at the end: the highest may be there."""
     points = course([(0.1, 5), (0.2, 6), (0.5, 900)], 0.3)

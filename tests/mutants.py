@@ -1,0 +1,332 @@
+"""Mutation testing: would the tests notice if an operator in what counts or does arithmetic were another?
+
+    python tests/mutants.py                    every file of mutants.toml
+    python tests/mutants.py peaks records      these files
+    python tests/mutants.py --sample 100       at most so many mutants of each file, the same ones every time
+
+It prints each mutant that survives the tests of its file, then a table of scores, and fails where a survivor
+is not listed in mutants.toml as equivalent, or where a listed one does not survive or no longer exists.
+
+The mutants are cosmic-ray's; mutmut does not mutate a decorated function, and much of the arithmetic here
+stands in properties. They are run here instead of by `cosmic-ray exec`, which starts Python and pytest for each
+of a thousand mutants: this process imports both once and forks. The files mutated are those of a copy, which
+the tests' subprocesses import as well.
+"""
+
+import argparse
+import ast
+import compileall
+import difflib
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import hypothesis
+import parso.python.tree as tree
+import pytest
+import tomllib
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.ast.ast_query import ASTQuery
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Operator
+from cosmic_ray.plugins import get_operator
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "ipygpulogger"
+MEMORY_BYTES = 8 << 30  # of one mutant's tests: one that grows for ever shall fail soon
+PYTEST = ["-x", "-q", "--no-header", "-m", "not torch", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
+PYTEST += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported before pytest begins
+
+
+class Swap(Operator):
+    """One token for another."""
+
+    SWAPS = types.MappingProxyType({})
+
+    def mutation_positions(self, node):
+        if self.swapped(node):
+            yield node.start_pos, node.end_pos
+
+    def mutate(self, node, index):  # noqa: ARG002 - cosmic-ray's signature
+        node.value = self.SWAPS[node.value]
+        return node
+
+    @classmethod
+    def examples(cls):
+        return ()
+
+
+class SwapAssignment(Swap):
+    """An augmented assignment: `+=` for `-=`."""
+
+    SWAPS = types.MappingProxyType({"+=": "-=", "-=": "+=", "*=": "//=", "|=": "&=", "&=": "|="})
+
+    def swapped(self, node):
+        return isinstance(node, tree.Operator) and node.value in self.SWAPS
+
+
+class SwapFunction(Swap):
+    """A call of the opposite: `max` for `min`."""
+
+    SWAPS = types.MappingProxyType({"max": "min", "min": "max", "any": "all", "all": "any"})
+
+    def swapped(self, node):
+        return isinstance(node, tree.Name) and node.value in self.SWAPS and node.get_next_leaf().value == "("
+
+
+class DropCall(Operator):
+    """A statement that is a call, left out."""
+
+    def mutation_positions(self, node):
+        called = node.type == "simple_stmt" and node.children[0].type in ("power", "atom_expr")
+        if called and node.children[0].children[-1].get_code().endswith(")"):
+            yield node.start_pos, node.end_pos
+
+    def mutate(self, node, index):  # noqa: ARG002 - cosmic-ray's signature
+        leaf = node.get_first_leaf()
+        node.children[0] = tree.Keyword("pass", leaf.start_pos, leaf.prefix)
+        return node
+
+    @classmethod
+    def examples(cls):
+        return ()
+
+
+# Each operator's opposite, and its neighbour at the boundary: of the eleven that cosmic-ray would put for a plus
+# most are no arithmetic at all, die in any test, and would embellish the score.
+REPLACED = {
+    "BinaryOperator": "Add_Sub Sub_Add Mul_FloorDiv Div_Mul FloorDiv_Mul Mod_FloorDiv Pow_Mul LShift_RShift "
+    "RShift_LShift BitOr_BitAnd BitAnd_BitOr BitXor_BitAnd",
+    "ComparisonOperator": "Eq_NotEq NotEq_Eq Lt_LtE Lt_GtE LtE_Lt LtE_Gt Gt_GtE Gt_LtE GtE_Gt GtE_Lt Is_IsNot "
+    "IsNot_Is",
+    "UnaryOperator": "Delete_USub Delete_Not Delete_Invert",
+}
+NAMES = [f"Replace{kind}_{change}" for kind, changes in REPLACED.items() for change in changes.split()]
+NAMES += ["AddNot", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd"]
+NAMES += ["ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ExceptionReplacer", "NumberReplacer"]
+NAMES += ["ZeroIterationForLoop"]
+OPERATORS = [
+    *(get_operator(f"core/{name}")() for name in NAMES),
+    SwapAssignment(),
+    SwapFunction(),
+    DropCall(),
+]
+
+
+class Mutant(NamedTuple):
+    """One change of one file: where, and its lines before and after."""
+
+    file: str
+    lineno: int
+    within: str
+    was: str
+    becomes: str
+    code: str
+
+    @property
+    def key(self):
+        """What it is known by in mutants.toml."""
+        return self.within, self.was, self.becomes
+
+    def __str__(self):
+        return f"{self.file}.py:{self.lineno} in {self.within}:\n    - {self.was}\n    + {self.becomes}"
+
+
+def mutants_of(file):
+    """Every mutant of a file of the package, in the order of the lines."""
+    source = (ROOT / PACKAGE / f"{file}.py").read_text(encoding="utf-8")
+    parsed, silent = get_ast(source), silent_lines(source)
+    found, known = [], {None, essence(source)}
+    for operator in OPERATORS:
+        positions = (
+            (node, start, stop)
+            for node in ast_nodes(parsed)
+            for start, stop in operator.mutation_positions(node)
+        )
+        for occurrence, (node, start, stop) in enumerate(positions):
+            if any(first <= start and stop <= last for first, last in silent):
+                continue
+            code = mutate_code(source, operator, occurrence)
+            if essence(code) not in known:
+                known.add(essence(code))
+                was, becomes = changed(source, code)
+                within = ASTQuery(node).get_definition_name() or "the module"
+                found.append(Mutant(file, start[0], within, was, becomes, code))
+    return sorted(found)
+
+
+def changed(source, code):
+    """The lines that differ, in one line each."""
+    lines = list(difflib.ndiff(source.splitlines(), code.splitlines()))
+    return (" ".join(" ".join(line[2:].split()) for line in lines if line.startswith(mark)) for mark in "-+")
+
+
+def silent_lines(source):
+    """Where nothing happens at run time or nothing is counted: annotations, decorators, types alone."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        parts = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        parts += getattr(node, "decorator_list", [])
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            parts.append(node)
+        found += [
+            ((part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)) for part in parts if part
+        ]
+    return found
+
+
+def essence(code):
+    """What a module's code does: two that compile to the same are one mutant, `not a is b` and `a is not b`."""
+    try:
+        compiled = compile(code, "", "exec", dont_inherit=True) if isinstance(code, str) else code
+    except SyntaxError:
+        return None
+    constants = tuple(
+        essence(c) if isinstance(c, types.CodeType) else (type(c), c) for c in compiled.co_consts
+    )
+    return compiled.co_code, compiled.co_names, compiled.co_varnames, compiled.co_exceptiontable, constants
+
+
+class Copy:
+    """A copy of the package and its tests, in which one file at a time is another."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
+        for name in (PACKAGE, "tests"):
+            shutil.copytree(ROOT / name, self.folder / name, ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", self.folder)
+        compileall.compile_dir(self.folder / PACKAGE, quiet=2)
+        self.output = self.folder / "output"
+
+    def run(self, tests, limit_s):
+        """The exit status of these tests, None when they took too long; and their time in seconds."""
+        began_s = time.monotonic()
+        pid = os.fork()
+        if not pid:
+            self._child(tests)
+        status = None
+        while status is None and time.monotonic() - began_s < limit_s:
+            done, how = os.waitpid(pid, os.WNOHANG)
+            if done:
+                status = how
+            else:
+                time.sleep(0.01)
+        try:
+            os.killpg(pid, signal.SIGKILL)  # what it left behind as well
+        except ProcessLookupError:
+            pass
+        if status is None:
+            os.waitpid(pid, 0)
+        return status, time.monotonic() - began_s
+
+    def _child(self, tests):
+        os.setsid()
+        output = os.open(self.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.chdir(self.folder)
+        os.environ["PYTHONPATH"] = str(self.folder)
+        sys.path[:] = [str(self.folder), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
+        status = 70
+        try:
+            status = int(pytest.main([*PYTEST, *tests]))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def test(self, file, mutants, tests, equivalent):
+        """Those of a file's mutants that live; what is not expected to is printed at once."""
+        path = self.folder / PACKAGE / f"{file}.py"
+        source = path.read_text(encoding="utf-8")
+        status, took_s = self.run(tests, 600)
+        if status != 0:
+            sys.exit(f"{file}: its tests fail without any mutant:\n{self.output.read_text()}")
+        for cached in path.parent.glob(f"__pycache__/{file}.*"):
+            cached.unlink()
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may have the original's size and second
+        sys.dont_write_bytecode = True
+        lived = []
+        for mutant in mutants:
+            path.write_text(mutant.code, encoding="utf-8")
+            if self.run(tests, 20 + 5 * took_s)[0] == 0:
+                lived.append(mutant)
+                if mutant.key not in equivalent:
+                    print(mutant, flush=True)
+        path.write_text(source, encoding="utf-8")
+        return lived
+
+
+def main():
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="without .py; by default all of mutants.toml"
+    )
+    parser.add_argument("--sample", type=int, metavar="N", help="at most so many mutants of each file")
+    parser.add_argument("--lines", metavar="FROM-TO", help="those of these lines alone")
+    options = parser.parse_args()
+    known = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))
+    # What a test finds shall not depend on the day, and nobody reads the smallest example.
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile(
+        "mutants", phases=phases, database=None, deadline=None, derandomize=True
+    )
+    hypothesis.settings.load_profile("mutants")
+    rows, wrong = [], []
+    for file in options.files or known:
+        mutants = mutants_of(file)
+        equivalent = {
+            (one.get("in", ""), one["was"], becomes)
+            for one in known[file].get("equivalent", ())
+            for becomes in one["becomes"]
+        }
+        every = {mutant.key for mutant in mutants}
+        wrong += [f"{file}: listed as equivalent, but no such mutant: {one}" for one in equivalent - every]
+        if options.lines:
+            first, last = map(int, options.lines.split("-"))
+            mutants = [mutant for mutant in mutants if first <= mutant.lineno <= last]
+        if options.sample and options.sample < len(mutants):
+            mutants = sorted(random.Random(0).sample(mutants, options.sample))
+        with tempfile.TemporaryDirectory() as folder:
+            lived = Copy(folder).test(file, mutants, known[file]["tests"], equivalent)
+        expected = [mutant for mutant in mutants if mutant.key in equivalent]
+        wrong += [
+            f"listed as equivalent, but the tests tell it apart: {m}" for m in expected if m not in lived
+        ]
+        new = [mutant for mutant in lived if mutant not in expected]
+        wrong += [f"{file}: {len(new)} survived, see above"] if new else []
+        rows.append((file, len(mutants), len(lived), len(expected)))
+        print_table(rows[-1:])
+    if len(rows) > 1:
+        print_table([*rows, ("all", *(sum(row[i] for row in rows) for i in (1, 2, 3)))])
+    print("\n".join(wrong))
+    sys.exit(bool(wrong))
+
+
+def print_table(rows):
+    print("| file | mutants | killed | equivalent | survived | score |")
+    print("|---|---|---|---|---|---|")
+    for file, count, lived, equivalent in rows:
+        killed, alive = count - lived, lived - equivalent
+        score = f"{killed / max(1, count - equivalent):.1%}"
+        print(f"| {file} | {count} | {killed} | {equivalent} | {alive} | {score} |")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,390 @@
+"""Who holds what on a device: a card whose truth is written down, asked through a driver that we made."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ipygpulogger import driver, holdings
+from ipygpulogger.holdings import Allowance, Holdings, Ledger, allowance, surely_uses
+from ipygpulogger.records import DRIVER
+from ipygpulogger.sources import Device, DeviceMemory, Look, Reading
+
+SIZES = st.integers(0, 1 << 40)
+GPU = Device("cuda", 0, "a card", "GPU-1")
+RAW = Device(DRIVER, 0, "a card", "GPU-1")  # no framework of this process uses it
+
+
+class Card:
+    """One device: what is on it, and the driver's answers. Sizes are arbitrary."""
+
+    def __init__(self, *, total=10_000, drivers=100, mine=50, listed=0, unlisted=0, old_driver=False):
+        self.total, self.drivers, self.old_driver = total, drivers, old_driver
+        self.mine, self.listed, self.unlisted = mine, listed, unlisted  # `mine` stands outside the allocator
+        self.allocated = self.reserved = 0
+        self.tells_memory = self.tells_processes = True
+        self.failing = False
+        self.meanwhile = []  # what another thread does while the driver answers, one a question
+        self.asked = []
+
+    @property
+    def used(self):
+        shown = self.drivers if self.old_driver else 0
+        return self.mine + self.reserved + self.listed + self.unlisted + shown
+
+    def device_memory(self):
+        free = self.total - self.used - (0 if self.old_driver else self.drivers)
+        return DeviceMemory(self.total, self.used, free, driver_in_used=self.old_driver)
+
+    def memory(self, uuid):
+        assert uuid == GPU.uuid
+        self.asked.append("memory")
+        return self.device_memory() if self.tells_memory else None
+
+    def processes(self, uuid):
+        assert uuid == GPU.uuid
+        self.asked.append("processes")
+        found = (self.mine + self.reserved, self.listed) if self.tells_processes else (None, None)
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        return found
+
+    def fails(self, what):
+        return what == "processes" and self.failing
+
+    def allocate(self, size):
+        self.allocated += size
+        self.reserved += size
+
+    def look(self):
+        return Look((Reading(self.allocated, None), Reading(self.reserved, None)), ())
+
+    def holdings(self):
+        """The truth."""
+        own = self.mine + self.reserved
+        return Holdings(self.allocated, self.reserved, self.device_memory(), own, self.listed)
+
+    def slow_questions(self):
+        """How often the driver was asked for its processes since the last time."""
+        count = self.asked.count("processes")
+        self.asked.clear()
+        return count
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time stands still but for what a test adds."""
+    now = SimpleNamespace(s=1000.0)
+    monkeypatch.setattr(holdings, "time", SimpleNamespace(monotonic=lambda: now.s))
+    return now
+
+
+@pytest.fixture
+def contexts(monkeypatch):
+    """What the CUDA driver library says of this process: a list of ordinals, or None where it is not loaded."""
+    said = SimpleNamespace(ordinals=None, uuids={0: "GPU-0", 1: "GPU-1"})
+    monkeypatch.setattr(driver, "contexts", lambda: said.ordinals)
+    monkeypatch.setattr(driver, "absent", lambda: said.ordinals is None)
+    monkeypatch.setattr(driver, "facts", lambda ordinal: driver.Facts(said.uuids[ordinal], 1))
+    return said
+
+
+# -- the arithmetic ---------------------------------------------------------------------------------
+
+parts = st.fixed_dictionaries(
+    {"mine": SIZES, "listed": SIZES, "unlisted": SIZES, "drivers": SIZES, "total": st.just(1 << 43)}
+)
+
+
+@given(parts, SIZES)
+def test_the_parts_of_a_device(sizes, reserved):
+    """What the driver leaves out of `used` is its own; what is used and not ours is the others'."""
+    card = Card(**sizes)
+    card.allocate(reserved)
+    held = card.holdings()
+    assert held.other == card.mine + card.listed + card.unlisted
+    assert held.outside == card.mine
+    assert held.neighbours == card.listed + card.unlisted
+    assert held.driver == card.drivers
+
+
+@given(parts, SIZES)
+def test_the_parts_where_the_driver_counts_itself_as_used(sizes, reserved):
+    """With an old driver the others are those that are listed, and whatever is left may be the driver's."""
+    card = Card(**sizes, old_driver=True)
+    card.allocate(reserved)
+    held = card.holdings()
+    assert held.other == card.mine + card.listed + card.unlisted + card.drivers
+    assert held.outside == card.mine
+    assert held.neighbours == card.listed
+    assert held.driver == card.drivers + card.unlisted
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.booleans())
+def test_no_part_is_negative(used, own, listed, old_driver):
+    """The list of processes lags behind the memory: what it tells too much is nobody's loss."""
+    held = Holdings(0, 0, DeviceMemory(5000, used, 5000 - used, old_driver), own, listed)
+    assert held.neighbours == (listed if old_driver else max(0, used - own))
+    assert held.driver == (max(0, used - own - listed) if old_driver else 0)
+
+
+@pytest.mark.parametrize("old_driver", [False, True])
+def test_what_is_not_told_is_unknown(old_driver):
+    """None, and never a figure made of what is known beside it."""
+    memory = DeviceMemory(1000, 300, 600, old_driver)
+    nothing = Holdings(None, None, None, None, None)
+    assert (nothing.other, nothing.outside, nothing.neighbours, nothing.driver) == (None,) * 4
+    undivided = Holdings(100, 200, memory, None, None)
+    assert (undivided.other, undivided.outside, undivided.neighbours) == (100, None, None)
+    assert undivided.driver == (None if old_driver else 100)
+    assert Holdings(100, 200, None, 250, 0).neighbours is None
+    assert Holdings(100, 200, memory, 250, None).driver == (None if old_driver else 100)
+    assert Holdings(100, 200, memory, None, 20).driver == (None if old_driver else 100)
+    without_allocator = Holdings(None, None, memory, 250, 0)
+    assert (without_allocator.other, without_allocator.outside) == (300, 250)
+
+
+# -- what is asked, and when ------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["allocate", "mine", "listed", "unlisted", "wait"]), st.integers(1, 500)),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_the_slow_question_is_asked_where_something_outside_moved(program):
+    """Every answer is the truth; what the allocator did is no reason to ask."""
+    card, now = Card(), SimpleNamespace(s=0.0)
+    ledger = Ledger(card)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holdings, "time", SimpleNamespace(monotonic=lambda: now.s))
+        assert ledger.take(GPU, [card], []) == card.holdings()
+        assert card.slow_questions() == 1
+        for what, size in program:
+            if what == "wait":
+                now.s += 2 * holdings.ASK_AGAIN_S
+            elif what == "allocate":
+                card.allocate(size)
+            else:
+                setattr(card, what, getattr(card, what) + size)
+            glance = ledger.glance(GPU, [card], [])
+            known = what in ("allocate", "wait")
+            assert glance == (card.holdings() if known else card.holdings()._replace(own=None, listed=None))
+            assert card.slow_questions() == 0
+            assert ledger.take(GPU, [card], []) == card.holdings()
+            assert card.slow_questions() == (what != "allocate")
+
+
+def test_a_neighbours_loss_that_is_our_gain_is_found_after_five_seconds(clock):
+    """The two cancel out on the whole device: until then it goes unseen, and then is asked again."""
+    card = Card(listed=500)
+    ledger = Ledger(card)
+    ledger.take(GPU, [card], [])
+    card.listed, card.mine = 400, 150
+    clock.s += 5.0
+    assert ledger.take(GPU, [card], []).outside == 50
+    clock.s += 0.5
+    assert ledger.glance(GPU, [card], []).outside == 50  # no slow question, however long ago
+    assert ledger.take(GPU, [card], []).outside == 150
+    assert card.slow_questions() == 2
+
+
+def test_a_failure_is_not_remembered(clock):
+    """What the driver could not tell now is asked again the next time, though nothing moved."""
+    card = Card()
+    ledger = Ledger(card)
+    card.failing, card.tells_processes = True, False
+    assert ledger.take(GPU, [card], []).own is None
+    card.failing, card.tells_processes = False, True
+    assert ledger.take(GPU, [card], []).own == 50
+
+
+def test_what_a_driver_never_tells_is_asked_once(clock):
+    """Unknown without a failure, as in a container: that answer holds until something moves."""
+    card = Card()
+    ledger = Ledger(card)
+    card.tells_processes = False
+    for _ in range(3):
+        held = ledger.take(GPU, [card], [])
+        assert (held.own, held.listed) == (None, None)
+    assert card.slow_questions() == 1
+
+
+def test_closed_is_forgotten(clock):
+    """After `close` nothing is known of the time before."""
+    card = Card()
+    ledger = Ledger(card)
+    ledger.take(GPU, [card], [])
+    ledger.close()
+    assert ledger.glance(GPU, [card], []).own is None
+
+
+def test_a_quiet_device_is_looked_at_once(clock):
+    """One question for the memory, one for the processes, then one for the memory alone."""
+    card = Card()
+    ledger = Ledger(card)
+    for look, asked in (
+        (ledger.take, ["memory", "processes"]),
+        (ledger.take, ["memory"]),
+        (ledger.glance, ["memory"]),
+    ):
+        look(GPU, [card], [])
+        assert card.asked == asked
+        card.asked.clear()
+
+
+@pytest.mark.parametrize("moves", [1, 2, 3])
+def test_what_another_thread_does_meanwhile(clock, moves):
+    """It allocates while the driver answers: all of what is told is of one moment, and so is what is kept."""
+    card = Card()
+    card.meanwhile = [lambda: card.allocate(1000)] * moves
+    ledger = Ledger(card)
+    assert ledger.take(GPU, [card], []) == card.holdings()
+    assert ledger.take(GPU, [card], []) == card.holdings()
+    assert card.slow_questions() == moves + 1
+
+
+def test_a_glance_while_another_thread_moves():
+    """What it shows is of one moment, and it gives up after four."""
+    card = Card()
+    ledger = Ledger(card)
+    ledger.take(GPU, [card], [])
+    card.asked.clear()
+    looks = iter([0, 70, 70, 70])
+    owner = SimpleNamespace(look=lambda: Look((Reading(7, None), Reading(next(looks), None)), ()))
+    held = ledger.glance(GPU, [owner], [])
+    assert (held.reserved, card.asked) == (70, ["memory"] * 2)
+    card.asked.clear()
+    endless = iter(range(100))
+    owner = SimpleNamespace(look=lambda: Look((Reading(0, None), Reading(next(endless), None)), ()))
+    for look in (ledger.glance, ledger.take):
+        look(GPU, [owner], [])
+        assert card.asked.count("memory") == 4
+        card.asked.clear()
+
+
+def test_several_allocators_are_added_up(clock):
+    """Two frameworks on one device; the first series is what is live, the last what was taken."""
+    card = Card(mine=50)
+    card.allocate(300)
+    card.allocated = 100
+    other = SimpleNamespace(look=lambda: Look((Reading(20, None), Reading(1, None), Reading(30, None)), ()))
+    held = Ledger(card).take(GPU, [card, other], [])
+    assert (held.allocated, held.reserved) == (120, 330)
+    nobody = Ledger(card).take(GPU, [], [])
+    assert (nobody.allocated, nobody.reserved, nobody.other) == (None, None, 350)
+
+
+# -- whether a process is on a device at all --------------------------------------------------------
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+@example(1, 0)
+@example(0, 0)
+def test_a_list_that_leaves_this_process_out_is_none(mine, reserved):
+    """With a context it holds more than its allocator took; a list that says otherwise speaks of others."""
+    card = Card(mine=0)
+    card.reserved = reserved
+    card.processes = lambda _: (mine, 7)
+    held = Ledger(card).take(GPU, [card], [])
+    assert (held.own, held.listed) == ((mine, 7) if mine > reserved else (None, None))
+
+
+def test_a_device_without_an_allocator_that_lists_nothing_of_us(clock):
+    """A framework is on it, but has no allocator that counts: 0 cannot be all that it holds there."""
+    card = Card(mine=0)
+    assert Ledger(card).take(GPU, [], []).own is None
+
+
+@pytest.mark.parametrize(
+    ("ordinals", "own", "asked"),
+    [
+        (None, 0, 0),  # CUDA is not loaded: nothing here uses any device
+        ((), 50, 1),  # loaded, without a primary context: a library may have made one of its own
+        ((0,), 0, 0),  # on another device
+        ((0, 1), 50, 1),
+        ((1,), 50, 1),
+    ],
+)
+def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
+    """Whether this process can be on it at all, the CUDA library tells without a question to the driver."""
+    contexts.ordinals = ordinals
+    card = Card()
+    held = Ledger(card).take(RAW, [], [])
+    assert (held.own, card.slow_questions()) == (own, asked)
+    assert surely_uses(RAW) == (1 in (ordinals or ()))
+
+
+def test_a_frameworks_device_is_used_for_sure(contexts):
+    """Whatever the CUDA library says."""
+    contexts.ordinals = None
+    assert surely_uses(GPU)
+    contexts.ordinals = (0,)
+    assert surely_uses(GPU)
+
+
+def test_nothing_of_us_without_a_context_is_zero(clock, contexts):
+    """CUDA is loaded and the list does not name us: we hold nothing there, and the others hold what they do."""
+    contexts.ordinals = ()
+    card = Card(mine=0, listed=300)
+    held = Ledger(card).take(RAW, [], [])
+    assert (held.own, held.listed, held.neighbours) == (0, 300, 300)
+    contexts.ordinals = (1,)  # with a context it cannot be nothing
+    assert Ledger(card).take(RAW, [], []).own is None
+
+
+# -- where NVML tells nothing -----------------------------------------------------------------------
+
+
+class Unwilling:
+    """A stranger's counter of which any question may fail."""
+
+    def __init__(self, error=None, memory=None, limit=None, pools=None):
+        self.error, self.memory, self.limit, self.pools = error, memory, limit, pools
+
+    def _answer(self, value):
+        if self.error:
+            raise self.error
+        return value
+
+    def device_memory(self):
+        return self._answer(self.memory)
+
+    def limit_bytes(self):
+        return self._answer(self.limit)
+
+    def pools_bytes(self):
+        return self._answer(self.pools)
+
+
+@pytest.mark.parametrize("uuid", ["GPU-1", None])
+def test_a_device_that_nvml_does_not_know(uuid):
+    """Then the first allocator that tells the whole device is believed, but no glance asks it: that may block."""
+    card = Card()
+    card.tells_memory = False
+    card.allocate(10)
+    memories = [DeviceMemory(1000, 500, 400), DeviceMemory(1, 1, 0)]
+    counters = [Unwilling(OSError()), Unwilling(), *(Unwilling(memory=memory) for memory in memories)]
+    device = GPU if uuid else Device("xpu", 0, "a card")
+    assert Ledger(card).take(device, [card], counters) == Holdings(10, 10, memories[0], None, None)
+    assert Ledger(card).take(device, [card], counters[:2]) == Holdings(10, 10, None, None, None)
+    assert Ledger(card).glance(device, [card], counters) == Holdings(10, 10, None, None, None)
+    assert card.slow_questions() == 0
+
+
+def test_what_the_allocators_allow():
+    """The lowest limit holds, pools add up; silence and failures count for nothing."""
+    some = [
+        Unwilling(limit=700, pools=3),
+        Unwilling(limit=500, pools=0),
+        Unwilling(),
+        Unwilling(SystemExit()),
+    ]
+    assert allowance(some) == Allowance(500, 3)
+    assert allowance([*some, Unwilling(pools=4)]) == Allowance(500, 7)
+    assert allowance([Unwilling(pools=0, limit=0)]) == Allowance(0, 0)
+    assert allowance([Unwilling()]) == allowance([]) == Allowance(None, None)
+    with pytest.raises(KeyboardInterrupt):
+        allowance([Unwilling(KeyboardInterrupt())])
