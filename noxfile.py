@@ -8,6 +8,7 @@ frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are l
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
 gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for few machines have one
+mutants     whether the tests notice a changed operator in what counts: not by default, for it takes half an hour
 """
 
 import os
@@ -179,6 +180,19 @@ def browser(session):
         session.skip("this machine has no Chromium")
     session.install("-e", ".[test]", "jupyterlab", "playwright")
     session.run("python", "-m", "pytest", "tests/browser", *session.posargs)
+
+
+@nox.session
+def mutants(session):
+    """Each operator of what counts and does arithmetic changed in turn: some test must fail.
+
+    Files (`nox -s mutants -- peaks`) and `--sample 50` may follow. tests/mutants.toml says which tests must
+    notice, and which mutants nothing can; tests/mutants.py why it is cosmic-ray, and how it is run.
+    """
+    if sys.version_info < (3, 11):
+        session.skip("it reads TOML with the standard library, which Python 3.10 cannot")
+    install(session, "-e", ".[test]", "cosmic-ray==8.7.*")
+    session.run("python", "tests/mutants.py", *session.posargs, env={"OPENBLAS_NUM_THREADS": "1"})
 
 
 @nox.session
