@@ -8,7 +8,7 @@ frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are l
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
 gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for few machines have one
-mutants     whether the tests notice a changed operator in what counts: not by default, for it takes half an hour
+mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
 """
 
 import os
