@@ -172,13 +172,15 @@ class PeakOwner:
         _owners.add(self)
 
     def look(self) -> Look:
-        """Read the counter, changing nothing.
+        """Read the counter; all that is open keeps what it reports only once, such as a sampler's highest.
 
         Raises:
             Unavailable: It cannot be read now.
         """
         with self._lock:
-            return self._look()
+            look = self._look()
+            self._fold(look)
+            return look
 
     def _look(self) -> Look:
         try:
@@ -389,7 +391,8 @@ class PeakOwner:
         if not self._lifetime:
             self._lifetime = [0] * len(look.readings)
         for i, reading in enumerate(look.readings):
-            self._lifetime[i] = max(self._lifetime[i], reading.current_bytes, reading.peak_bytes or 0)
+            known_bytes = reading.current_bytes, reading.seen_bytes, reading.peak_bytes or 0
+            self._lifetime[i] = max(self._lifetime[i], *known_bytes)
         for interval in tuple(self._open):
             interval._fold(look)
 

@@ -227,6 +227,12 @@ def test_only_the_speakers_speak():
             assert not {"print", "display"} & set(calls), name_of(path)
 
 
+def test_only_its_owner_looks_at_the_memory_of_the_process():
+    """What a look reports once, a foreign reset or a sampler's highest, is lost to open scopes on any other way."""
+    for path in FILES:
+        assert name_of(path) == "peaks" or "process.counter.look(" not in path.read_text(), name_of(path)
+
+
 def test_importing_is_light():
     """`import ipygpulogger` brings no framework, no IPython, no driver binding, and starts nothing."""
     program = (

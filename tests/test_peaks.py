@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.peaks import PeakOwner
+from ipygpulogger.peaks import LAP_SLACK_BYTES, PeakOwner, together
 from ipygpulogger.records import Peak
 from ipygpulogger.sources import Counter, Look, Reading, Unavailable
 
@@ -21,7 +21,7 @@ class Model(Counter):
         self.current = self.highest = 1000
         self.allocated = 0  # ever: the stamp
         self.story = [self.current]  # every value the memory ever had
-        self.before_reset = lambda: None
+        self.before_reset = self.before_stamp = lambda: None
         self.broken = False
         self.erased = False  # something else reset the counter since the last look
         self.watched = []
@@ -38,6 +38,10 @@ class Model(Counter):
         peak = None if self.peak_class == "sampled" else self.highest
         erased, self.erased = self.erased, False
         return Look((Reading(self.current, peak),), (self.allocated,) if self.certified else (), erased)
+
+    def stamp(self):
+        self.before_stamp()
+        return super().stamp()
 
     def describe(self):
         return "the model"
@@ -412,3 +416,561 @@ def test_what_something_else_erased_is_never_exact(program):  # noqa: C901 - one
                 (lap,) = owner.lap(one["interval"])
                 check(as_peak(lap), one)
                 one |= {"began": len(model.story) - 1, "erased": False}
+
+
+# -- several numbers, several counters --------------------------------------------------------------
+
+
+class Pair(Model):
+    """A counter of two numbers: what is live, and what was taken from the device for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken = Model()
+
+    def look(self):
+        live, taken = super().look(), self.taken.look()
+        return Look(live.readings + taken.readings, live.stamp + taken.stamp)
+
+    def reset(self):
+        super().reset()
+        self.taken.reset()
+
+    def growth_bytes(self, earlier, later):
+        return tuple(now - before for before, now in zip(earlier, later, strict=True))
+
+
+def test_each_series_has_its_own_figures():
+    """The first is meant where none is named: at the beginning, at its peak, and over the whole life."""
+    model = Pair()
+    model.taken.move(500)
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.move(10)
+    model.taken.move(100)
+    model.taken.move(-600)
+    laps = owner.lap(interval)
+    assert [(lap.lo_bytes, lap.hi_bytes, lap.after_bytes) for lap in laps] == [
+        (1010, 1010, 1010),
+        (1600, 1600, 1000),
+    ]
+    assert interval.before_bytes() == interval.before_bytes(0) == 1010
+    assert interval.before_bytes(1) == 1000
+    assert interval.peak() == interval.peak(0) == Peak(1010, 1010, "exact")
+    assert interval.peak(1) == Peak(1000, 1000, "exact")
+    assert owner.lifetime_peak_bytes() == owner.lifetime_peak_bytes(0) == 1010
+    assert owner.lifetime_peak_bytes(1) == 1600
+    assert interval.series_count == 2
+
+
+def test_a_lap_resets_where_any_series_stands_above():
+    """One number that fell is enough; without it the next lap would have the other's record."""
+    model, resets = Pair(), []
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.before_reset = lambda: resets.append(1)
+    model.taken.move(-100)
+    owner.lap(interval)
+    assert len(resets) == 1
+    model.move(-100)
+    owner.lap(interval)
+    assert len(resets) == 2
+
+
+sum_steps = st.lists(
+    st.tuples(st.sampled_from(["move", "blip"]), st.integers(0, 2), st.integers(-300, 300)), max_size=12
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sum_steps, st.sampled_from([0, 7]))
+def test_the_sum_of_several_counters(program, precision):
+    """The highest sum lies within the bounds; it is exact where at most one moved, and what moved is told."""
+    models = [Model() for _ in range(3)]
+    for model in models:
+        model.precision_bytes = precision
+    owners = [PeakOwner(model) for model in models]
+    intervals = [owner.open() for owner in owners]
+    sums, moved = [sum(model.current for model in models)], [False] * 3
+    for what, i, step in program:
+        if what == "blip":
+            models[i].move(abs(step))
+            sums.append(sum(model.current for model in models))
+            models[i].move(-abs(step))
+        else:
+            models[i].move(step)
+            owners[i].fold(intervals[i])
+        sums.append(sum(model.current for model in models))
+        moved[i] |= bool(step)
+    for owner, interval in zip(owners, intervals, strict=True):
+        owner.close(interval)
+    peak = together(intervals, 0)
+    assert [interval.moved for interval in intervals] == moved
+    assert peak.lo_bytes <= max(sums) <= peak.hi_bytes
+    assert peak.precision_bytes == 3 * precision
+    if sum(moved) <= 1:
+        assert peak.lo_bytes == peak.hi_bytes
+    assert peak.hi_bytes == sum(interval.peak().hi_bytes for interval in intervals)
+    assert (peak.quality == "exact") == (peak.hi_bytes - peak.lo_bytes <= 3 * precision)
+    highest = [interval.peak().lo_bytes for interval in intervals]
+    still = [0 if interval.moved else 1000 for interval in intervals]
+    assert peak.lo_bytes == max(high + sum(still) - alone for high, alone in zip(highest, still, strict=True))
+
+
+def test_a_sum_with_one_that_nobody_counts():
+    """It is at least what is known, whatever the others are."""
+    exact, sampled = Model(), Model("sampled")
+    owners = [PeakOwner(exact), PeakOwner(sampled)]
+    intervals = [owner.open() for owner in owners]
+    sampled.move(50)
+    exact.move(7)
+    for owner, interval in zip(owners, intervals, strict=True):
+        owner.close(interval)
+    assert together(intervals, 0) == Peak(1050, None, "sampled")
+    assert together(intervals[::-1], 0) == Peak(1050, None, "sampled")
+
+
+def test_without_a_stamp_anything_may_have_moved():
+    """Nothing shows a blip then; where there is a stamp, nothing moved until it shows."""
+    for certified in (False, True):
+        owner = PeakOwner(Model(certified=certified))
+        interval = owner.open()
+        assert interval.moved is not certified
+        owner.lap(interval)
+        assert interval.moved is not certified
+        owner.close(interval)
+
+
+@pytest.mark.parametrize("grain", [100, LAP_SLACK_BYTES, 1 << 20])
+def test_a_lap_leaves_no_more_than_256_kib(grain):
+    """The record may stand above what is in use by the grain, and by no more than 256 KiB."""
+    model, resets = Model(), []
+    model.precision_bytes = grain
+    model.before_reset = lambda: resets.append(1)
+    model.current = model.highest = 1 << 30
+    owner = PeakOwner(model)
+    interval = owner.open()
+    resets.clear()
+    model.move(-min(grain, 256 * 1024))
+    owner.lap(interval)
+    assert not resets
+    model.move(-1)
+    owner.lap(interval)
+    assert resets
+    owner.close(interval)
+
+
+# -- the certificate --------------------------------------------------------------------------------
+
+
+def test_what_came_before_a_lap_resets_is_read_and_not_guessed():
+    """A blip between the lap's reading and its reset moves the stamp: it is read once more, and exact."""
+    model = Model()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.move(-100)
+
+    def blip():
+        model.before_stamp = lambda: None
+        model.move(700)
+        model.move(-700)
+
+    model.before_stamp = blip
+    assert owner.lap(interval) == [(1600, 1600, 900)]
+    assert owner.lap(interval) == [(900, 900, 900)]
+
+
+def test_a_quiet_lap_resets_at_once():
+    """Where the stamp stood still, a lap reads once, resets, and looks at the stamp alone before and after."""
+    model, steps = Model(), []
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.move(-100)
+    look = model.look
+    model.look = lambda: (steps.append("look"), look())[1]
+    model.stamp = lambda: (steps.append("stamp"), look().stamp)[1]
+    model.before_reset = lambda: steps.append("reset")
+    owner.lap(interval)
+    assert steps == ["look", "stamp", "reset", "stamp"]
+
+
+def test_a_lap_without_a_stamp_is_at_least():
+    """Nothing certifies that its reset lost nothing, for itself and for all that are open."""
+    model = Model(certified=False)
+    owner = PeakOwner(model)
+    outer, inner = owner.open(), owner.open()
+    model.move(-100)
+    (lap,) = owner.lap(inner)
+    assert (lap.lo_bytes, lap.hi_bytes) == (1000, None)
+    owner.close(outer)
+    assert outer.peak() == Peak(1000, None, "sampled")
+
+
+@pytest.mark.parametrize("after", ["lap", "open", "user"])
+def test_what_came_with_the_reset_counts_from_then_on(after):
+    """A rise that lasts, between the reset and the look after it: all that are open have it as their own."""
+    model = Model()
+    owner = PeakOwner(model)
+    outer, inner = owner.open(), owner.open()
+    model.move(-100)
+    resets = []
+
+    def rise():
+        if not resets:
+            resets.append(1)
+            model.move(500)
+
+    model.before_reset = rise
+    {"lap": lambda: owner.lap(inner), "open": owner.open, "user": lambda: owner.user_resets(model.reset)}[
+        after
+    ]()
+    assert outer.peak().lo_bytes == 1400  # before any other boundary
+    assert owner._lifetime == [1400]
+    model.move(-500)
+    owner.close(outer)
+    assert outer.peak() == Peak(1400, 1400, "exact")
+
+
+@pytest.mark.parametrize("moves", range(7))
+def test_before_a_reset_it_waits_for_quiet(moves):
+    """While other threads move the stamp the owner looks again, four times at most; alone, it looks once."""
+    model = Model()
+    owner = PeakOwner(model)
+    opened = owner.open()
+    looks, left, look = [], [moves], model.look
+
+    def restless():
+        looks.append(bool(model.highest))
+        if left[0]:
+            left[0] -= 1
+            model.move(1)
+        return look()
+
+    model.look = restless
+    at_reset = []
+    model.before_reset = lambda: at_reset.append(len(looks))
+    owner.open()
+    assert at_reset == [1 + min(max(moves, 1), 4)]
+    owner.close(opened)
+
+
+def test_nobody_open_needs_no_second_look():
+    """The first interval resets after one look: there is nobody whose peak could be lost."""
+    model, steps = Model(), []
+    look = model.look
+    model.look = lambda: (steps.append("look"), look())[1]
+    model.before_reset = lambda: steps.append("reset")
+    PeakOwner(model).open()
+    assert steps == ["look", "reset", "look"]
+
+
+# -- a reset that fails -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["open", "lap"])
+def test_a_reset_that_fails_leaves_an_old_record(how):
+    """What begins under it is bounded by that record, and exact only above it."""
+    model = Model()
+    owner = PeakOwner(model)
+    outer = owner.open()
+    model.move(500)
+    model.move(-500)
+
+    def refuse():
+        raise OSError("no reset today")
+
+    model.before_reset = refuse
+    if how == "open":
+        interval = owner.open()
+    else:
+        interval = outer
+        assert owner.lap(interval) == [(1500, 1500, 1000)]
+    model.move(200)
+    owner.fold(interval)
+    assert interval.peak() == Peak(1200, 1500, "bounded")
+    model.move(600)
+    owner.close(interval)
+    assert interval.peak() == Peak(1800, 1800, "exact")
+
+
+def test_what_a_handler_raises_in_a_lap_goes_on():
+    """Ctrl-C during the reset is the user's."""
+    model = Model()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.move(-100)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    model.before_reset = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        owner.lap(interval)
+
+
+def test_laps_that_reset_nothing_keep_the_old_record():
+    """Where the caller forbids it, the record bounds the next lap, and is not taken for its own."""
+    model = Model()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.move(500)
+    model.move(-500)
+    assert owner.lap(interval, reset=False) == [(1500, 1500, 1000)]
+    assert owner.lap(interval, reset=False) == [(1000, 1500, 1000)]
+
+
+# -- watching ---------------------------------------------------------------------------------------
+
+watch_steps = st.lists(
+    st.tuples(st.sampled_from(["open", "adopt", "close", "close again", "drop", "break"]), st.integers(0, 5)),
+    max_size=20,
+)
+
+
+@given(watch_steps)
+def test_watched_while_anything_is_open(program):
+    """Told once when the first begins, however it does, and once when the last ends, however it does."""
+    model = Model("sampled")
+    owner, open_ones, ended = PeakOwner(model), [], []
+    for what, value in program:
+        if what in ("open", "adopt"):
+            open_ones.append(getattr(owner, what)())
+        elif what == "close again" and ended:
+            owner.close(ended[value % len(ended)])
+        elif open_ones and what in ("close", "break"):
+            model.broken = what == "break"
+            ended.append(open_ones.pop(value % len(open_ones)))
+            try:
+                owner.close(ended[-1])
+            except Unavailable:
+                assert model.broken
+            model.broken = False
+        assert model.watched == [i % 2 == 0 for i in range(len(model.watched))]
+        assert (len(model.watched) % 2 == 1) == bool(open_ones)
+        assert set(owner._open) == set(open_ones)
+
+
+class Sampled(Model):
+    """A counter whose sampler tells once what it saw since the last look."""
+
+    def __init__(self):
+        super().__init__("sampled")
+        self.seen = 0
+
+    def move(self, step):
+        super().move(step)
+        self.seen = max(self.seen, self.current)
+
+    def look(self):
+        seen, self.seen = self.seen, 0
+        return Look((Reading(self.current, None, seen),), ())
+
+
+@pytest.mark.parametrize(
+    "who", ["look", "open", "open without a reset", "adopt", "fold", "lifetime_peak_bytes", "close"]
+)
+def test_what_a_sampler_saw_counts_whoever_asked(who):
+    """It tells it once: any look gives it to all that are open, and to the lifetime."""
+    model = Sampled()
+    owner = PeakOwner(model)
+    outer, other = owner.open(), owner.open()
+    model.move(700)
+    model.move(-700)
+    calls = {
+        "open without a reset": lambda: owner.open(reset=False),
+        "fold": lambda: owner.fold(other),
+        "close": lambda: owner.close(other),
+    }
+    calls.get(who, getattr(owner, who, None))()
+    assert outer.peak() == Peak(1700, None, "sampled")
+    owner.close(outer)
+    assert outer.peak().lo_bytes == owner.lifetime_peak_bytes() == 1700
+
+
+def test_a_foreign_reset_is_told_once_and_noted_by_whoever_looks():
+    """The counter says so at one look, and what is open must know it, whose look it was."""
+    model = Model()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.move(500)
+    model.move(-500)
+    model.reset_elsewhere(reported=True)
+    owner.look()
+    owner.close(interval)
+    assert interval.peak().quality == "sampled"
+    assert "the model" in owner.loss(interval)
+    assert owner.loss(owner.open()) == ""
+
+
+# -- at hand at any time ----------------------------------------------------------------------------
+
+
+def test_brought_up_to_date_while_open():
+    """`fold` reads what is the highest so far and leaves all open; of one that ended it changes nothing."""
+    model = Model()
+    owner = PeakOwner(model)
+    interval, ended = owner.open(), owner.open()
+    owner.close(ended)
+    model.move(300)
+    assert interval.peak().hi_bytes == 1000
+    owner.fold(ended)
+    assert interval.peak().hi_bytes == 1000
+    owner.fold(interval)
+    assert interval.peak() == Peak(1300, 1300, "exact")
+    assert ended.peak() == Peak(1000, 1000, "exact")
+    model.move(-300)
+    owner.close(interval)
+    assert interval.peak() == Peak(1300, 1300, "exact")
+
+
+def test_a_counter_that_stops_telling_its_peak():
+    """From there on it is at least what was seen, for what was open and what begins."""
+    model = Model()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.move(500)
+    owner.fold(interval)
+    model.peak_class = "sampled"
+    owner.close(interval)
+    assert interval.peak() == Peak(1500, None, "sampled")
+    assert owner.open().peak().quality == "sampled"
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_adopted(sure):
+    """It goes on being measured; where somebody may have reset the counter, it is at least what is seen."""
+    model = Model()
+    model.move(500)
+    owner = PeakOwner(model)
+    interval = owner.adopt(sure=sure)
+    assert interval.before_bytes() == 0
+    assert interval.peak() == Peak(1500, *((1500, "exact") if sure else (None, "sampled")))
+    assert interval.moved
+    model.move(200)
+    model.move(-1700)
+    owner.close(interval)
+    assert interval.peak() == Peak(1700, *((1700, "exact") if sure else (None, "sampled")))
+
+
+def test_adopted_under_the_highest():
+    """A peak that the counter knows from before it was adopted is the interval's: it came within its scope."""
+    model = Model()
+    model.move(500)
+    model.move(-900)
+    owner = PeakOwner(model)
+    assert owner.adopt().peak() == Peak(1500, 1500, "exact")
+
+
+@pytest.mark.parametrize(
+    ("peak_class", "highest"), [("resettable", 6000), ("monotone", 6000), ("sampled", 5000)]
+)
+def test_the_lifetime_is_read_when_it_is_asked_for(peak_class, highest):
+    """Nobody need have measured anything; and what is in use counts where nothing tells a peak."""
+    model = Model(peak_class)
+    owner = PeakOwner(model)
+    assert owner.lifetime_peak_bytes() == 1000
+    model.move(4000)
+    assert owner.lifetime_peak_bytes() == 5000
+    model.move(1000)
+    model.move(-5500)
+    assert owner.lifetime_peak_bytes() == highest
+    model.current = model.highest = 0
+    fresh = Model(peak_class)
+    fresh.current = fresh.highest = 0
+    assert PeakOwner(fresh).lifetime_peak_bytes() == 0
+
+
+@pytest.mark.parametrize("somebody", [False, True])
+def test_the_user_resets(somebody):
+    """Theirs is done once, whoever measures, and what is open keeps what was known."""
+    model, resets = Model(), []
+    model.before_reset = lambda: resets.append(1)
+    owner = PeakOwner(model)
+    interval = owner.open() if somebody else None
+    model.move(500)
+    model.move(-500)
+    resets.clear()
+    owner.user_resets(model.reset)
+    assert (resets, model.highest) == ([1], 1000)
+    if interval:
+        owner.close(interval)
+        assert interval.peak() == Peak(1500, 1500, "exact")
+
+
+# -- a stranger's counter ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        (),
+        ((5, 6),),
+        ((5, 6), (7, 8), (9, 10)),
+        ((5, 6), (7.5, 8)),
+        ((5, 6), (7, 8.5)),
+        ((float("nan"), 6), (7, 8)),
+        ((None, 6), (7, 8)),
+        ((5, 6), (7, "8")),
+    ],
+)
+def test_what_is_no_reading_is_refused(readings):
+    """Another number of series than before, or what is no whole number: one sentence that names the counter."""
+    model = Pair()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.look = lambda: Look(tuple(Reading(*one) for one in readings), (0, 0))
+    with pytest.raises(Unavailable, match="Pair fails: "):
+        owner.look()
+    with pytest.raises(Unavailable, match="Pair fails: "):
+        owner.close(interval)
+    assert interval.peak(1).quality == "sampled"
+
+
+def test_no_series_at_all_is_refused_from_the_first():
+    """Nothing is no figure."""
+    model = Model()
+    model.look = lambda: Look((), ())
+    with pytest.raises(Unavailable, match="no reading"):
+        PeakOwner(model).look()
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), SystemExit(3), GeneratorExit()])
+def test_a_counter_that_fails_in_any_way(error):
+    """It is unavailable, and the sentence says which and why; a Ctrl-C is the user's."""
+    model = Model()
+
+    def fail():
+        raise error
+
+    model.look = fail
+    with pytest.raises(Unavailable, match=f"Model fails: {type(error).__name__}"):
+        PeakOwner(model).look()
+    error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        PeakOwner(model).look()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_what_a_fork_leaves_open_is_the_parents():
+    """In the child its peak is at least what was known; in the parent nothing has changed."""
+    model = Model()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.move(500)
+    model.move(-500)
+    owner.fold(interval)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            model.highest = model.current  # as the kernel does
+            owner.close(interval)
+            sampled = interval.peak() == Peak(1500, None, "sampled")
+            again = owner.open()
+            owner.close(again)
+            status = not (sampled and again.peak().quality == "exact" and not again.reset_elsewhere)
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    owner.close(interval)
+    assert interval.peak() == Peak(1500, 1500, "exact")
