@@ -7,6 +7,7 @@ The house, from the ground up; imports go downward only:
 
 ==============  =======================================================================
 units           bytes, megabytes and seconds to text
+clock           seconds and the time of day, also where a test has frozen Python's clocks
 records         Data, CellRecord, Measurement, Usage, Peak, DeviceUsage, ...
 schema          records as JSON, as a notebook keeps them, and back again
 budget          how much memory a cell may use

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from .clock import monotonic_s
 from .signals import is_from_a_handler
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
-clock = time.perf_counter
 name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which is the user's
 
 
@@ -82,7 +81,7 @@ def spent() -> Spent:
 
 def now_s() -> float:
     """The clock that stands still while tracing works, on the calling thread."""
-    return clock() - here.spent.s
+    return monotonic_s() - here.spent.s
 
 
 class Followed(NamedTuple):
@@ -176,7 +175,7 @@ class Dispatcher:
                 self._running(frame)
                 for listener, follower in self._followed[id(frame.f_code)].followers:
                     if listener is newest:
-                        follower.resumed(frame, clock() - here.spent.s)
+                        follower.resumed(frame, monotonic_s() - here.spent.s)
 
     def _running(self, frame: FrameType) -> None:
         """This frame of a followed code object runs already."""
@@ -233,7 +232,7 @@ class Dispatcher:
                     enough = False
                     self._failed(listener, follower, error)
         finally:
-            spent.s += clock() - began_s
+            spent.s += monotonic_s() - began_s
         return enough
 
     def _failed(self, listener: Listener, follower: Follower, error: BaseException) -> None:

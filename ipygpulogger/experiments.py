@@ -30,11 +30,11 @@ import os
 import random
 import re
 import sys
-import time
 import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from . import clock
 from .logger import IPyGPULogger, _shell
 from .machine import machine
 from .output import say
@@ -251,7 +251,7 @@ class IPyExperiments:
         self._notes: list[str] = []
         self._elsewhere = _Consumed(0, 0)  # given back by older experiments meanwhile
         self._final: IPyExperimentData | None = None
-        self._scope, self._began_s = _begun(), time.monotonic()
+        self._scope, self._began_s = _begun(), clock.monotonic_s()
         print(render.started(self._backend_name))
         self._print_device()
         if exp_enable:
@@ -365,7 +365,7 @@ class IPyExperiments:
         consumed, reclaimed = self._consumed(self._now()), _Consumed(0, 0)
         if self._enabled:
             newer = [(other, other._consumed(other._now())) for other in self._newer()]
-            print(render.finished(type(self).__name__, time.monotonic() - self._began_s))
+            print(render.finished(type(self).__name__, clock.monotonic_s() - self._began_s))
             deleted, failed, kept = self._delete()
             _say(render.variables(deleted, failed, kept))
             _say(render.garbage(gc.collect(), len(gc.garbage)))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import array
 import gc
 import sys
-import time
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from . import clock
 from .frames import namespace_of_module
 from .reach import asked, who_knows
 from .units import MB
@@ -44,7 +44,7 @@ def waiting(holdings: Holdings, claimed: Container[Hashable], budget_s: float = 
         claimed: The keys of the blocks that names hold.
         budget_s: After so long it stops; what is undecided by then does not count.
     """
-    deadline_s = time.monotonic() + budget_s
+    deadline_s = clock.monotonic_s() + budget_s
     graph = _Graph()
     blocks = _Scan(graph, holdings, claimed).run(deadline_s - budget_s / 2)
     garbage = graph.unreachable(deadline_s) if blocks else set()
@@ -90,7 +90,7 @@ class _Graph:
         asked = len(self.nodes)
         level = list(range(asked))
         while level:
-            if time.monotonic() > deadline_s:
+            if clock.monotonic_s() > deadline_s:
                 return set()
             fresh = self._climb(level, namespaces)
             references = _references(self.nodes)
@@ -201,7 +201,7 @@ def _newest_first(deadline_s: float) -> Iterator[list[Any]]:
     """All that the collector knows: garbage is newer than the last full collection."""
     for generation in range(3):
         objects = gc.get_objects(generation=generation)
-        while objects and time.monotonic() < deadline_s:
+        while objects and clock.monotonic_s() < deadline_s:
             yield objects[-_PIECE:]
             del objects[-_PIECE:]
 

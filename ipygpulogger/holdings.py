@@ -6,10 +6,9 @@ asked only where something outside the allocators moved.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from . import driver
+from . import clock, driver
 from .peaks import QUIET_TRIES
 from .records import DRIVER
 from .sources import Unavailable
@@ -221,7 +220,7 @@ class Ledger:
             memory = next(iter(answers), None)
             return Holdings(allocated, reserved, memory, None, None)
         uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
-        known, now_s = self._outside.get(uuid), time.monotonic()
+        known, now_s = self._outside.get(uuid), clock.monotonic_s()
         if not ask and (known is None or known.other != other):
             return Holdings(allocated, reserved, memory, None, None)
         if known is None or known.other != other or (ask and now_s - known.asked_s > ASK_AGAIN_S):

@@ -23,12 +23,12 @@ import os
 import shutil
 import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from . import clock
 from .render import html, text
 from .sampler import Sampler
 from .signals import is_from_a_handler
@@ -314,7 +314,7 @@ class Live:
         if self._pid != os.getpid():  # a fork's child: its parent's thread is not there, nor let go of a lock
             self._renew()
         label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
-        self._running[cell] = _Running(label, scope, place, time.monotonic())
+        self._running[cell] = _Running(label, scope, place, clock.monotonic_s())
         try:
             place.begin()
         except Exception as error:  # a stream that cannot be watched
@@ -357,7 +357,7 @@ class Live:
             self._ticker.close()
 
     def _tick(self) -> None:
-        now_s = time.monotonic()
+        now_s = clock.monotonic_s()
         for running in tuple(self._running.values()):
             if now_s - running.began_s >= AFTER_S:
                 with suppress(Exception):  # closed meanwhile, or nowhere to write: the report will tell

@@ -6,7 +6,8 @@ import dis
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .dispatcher import CO_ASYNC_GENERATOR, CO_COROUTINE, ENDED, Dispatcher, clock, here, name_of
+from .clock import monotonic_s
+from .dispatcher import CO_ASYNC_GENERATOR, CO_COROUTINE, ENDED, Dispatcher, here, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,22 +112,22 @@ class Monitoring(Dispatcher):
             self._api.set_local_events(self._tool_id, code, 0)
 
     def _on_start(self, code: CodeType, _: int) -> Any:
-        began_s, spent = clock(), here.spent
+        began_s, spent = monotonic_s(), here.spent
         frame = sys._getframe(1)
         try:
             followed = id(code) in self._begins_with_def or (
                 self._asked(frame) and _begins_with_its_def(code)
             )
         finally:
-            spent.s += clock() - began_s
+            spent.s += monotonic_s() - began_s
         if not followed:
             return self._api.DISABLE
         self._begins_with_def.add(id(code))
-        self._tell("line", frame, clock(), frame.f_lineno)
+        self._tell("line", frame, monotonic_s(), frame.f_lineno)
         return None
 
     def _on_resume(self, code: CodeType, _: int) -> Any:
-        began_s = clock()
+        began_s = monotonic_s()
         frame = sys._getframe(1)
         if id(code) not in self._followed and not self._asked(frame):
             return self._api.DISABLE
@@ -134,7 +135,7 @@ class Monitoring(Dispatcher):
         return None
 
     def _on_line(self, code: CodeType, lineno: int) -> Any:
-        began_s, spent = clock(), here.spent
+        began_s, spent = monotonic_s(), here.spent
         followed = self._followed.get(id(code))
         if followed is None or len(followed[1]) > 1 or self._unsure:
             return self._api.DISABLE if self._tell("line", sys._getframe(1), began_s, lineno) else None
@@ -144,11 +145,11 @@ class Monitoring(Dispatcher):
         except BaseException as error:
             self._failed(listener, follower, error)
         finally:
-            spent.s += clock() - began_s
+            spent.s += monotonic_s() - began_s
         return self._api.DISABLE if enough else None
 
     def _on_yield(self, code: CodeType, _: int, value: object) -> None:
-        began_s, flags = clock(), code.co_flags
+        began_s, flags = monotonic_s(), code.co_flags
         if flags & CO_COROUTINE or (
             flags & CO_ASYNC_GENERATOR and name_of(type(value)) != "async_generator_wrapped_value"
         ):
@@ -156,11 +157,11 @@ class Monitoring(Dispatcher):
         self._tell("suspended", sys._getframe(1), began_s)
 
     def _on_return(self, _: CodeType, __: int, ___: object) -> None:
-        began_s = clock()
+        began_s = monotonic_s()
         self._tell("over", sys._getframe(1), began_s)
 
     def _on_unwind(self, code: CodeType, _: int, error: BaseException) -> None:
-        began_s = clock()
+        began_s = monotonic_s()
         followed = self._followed.get(id(code))
         if followed is not None:
             if isinstance(error, (RecursionError, KeyboardInterrupt)):
@@ -169,7 +170,7 @@ class Monitoring(Dispatcher):
             self._tell("over", sys._getframe(1), began_s)
 
     def _on_throw(self, code: CodeType, _: int, __: BaseException) -> None:
-        began_s = clock()
+        began_s = monotonic_s()
         frame = sys._getframe(1)
         if id(code) in self._followed or self._asked(frame):
             self._tell("resumed", frame, began_s)

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from . import clock
 from .claims import GRAPH, Blocks, Claims, Found, Kind, Link, Met, Node, Path, Root
 from .collector import undisturbed
 from .frames import CODE_WITH_FAST_LOCALS, function_name, is_shells, locals_of
@@ -107,7 +107,7 @@ _NEW: Any = object()
 class _Walk:
     def __init__(self, holdings: Holdings, closed: Iterable[Any], budget_s: float) -> None:
         self._holdings = holdings
-        self._deadline_s = time.monotonic() + budget_s
+        self._deadline_s = clock.monotonic_s() + budget_s
         # By id. Only what others keep alive comes in here, or what `_kept` does: no id is used twice.
         # None: nothing is below it.
         self._seen: dict[int, Met | None] = {id(value): None for value in closed}
@@ -140,18 +140,18 @@ class _Walk:
                 self._go(path, share)
             share = _TURN
         late_s = self._deadline_s + _LATE_S
-        return Claims(self._blocks, self._seen, lambda: time.monotonic() <= late_s).found(
+        return Claims(self._blocks, self._seen, lambda: clock.monotonic_s() <= late_s).found(
             self._paths, self._uncounted
         )
 
     def _in_time(self) -> bool:
-        return time.monotonic() <= self._deadline_s
+        return clock.monotonic_s() <= self._deadline_s
 
     # -- the walk ----------------------------------------------------------------------------------
 
     def _go(self, path: Path, share: float) -> None:  # noqa: C901, PLR0912 - a loop over every object: calls would cost
         """One turn, of this share of the time left."""
-        now_s = time.monotonic()
+        now_s = clock.monotonic_s()
         if now_s > self._deadline_s:
             return
         turn_ends_s = now_s + share * (self._deadline_s - now_s)
@@ -163,7 +163,7 @@ class _Walk:
                 for value in values:
                     step += 1
                     if value is TICK or not step % _LOOK_AT_CLOCK:
-                        if time.monotonic() > turn_ends_s:
+                        if clock.monotonic_s() > turn_ends_s:
                             if value is not TICK:
                                 path.push((value,))
                             return

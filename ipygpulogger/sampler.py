@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING
+
+from . import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,7 @@ class Sampler:
         """Look for one more, until `stop` or its death; False where the system gives no thread."""
         with self._lock:
             if not self._wanted:
-                self._since_s = time.monotonic()
+                self._since_s = clock.monotonic_s()
             if self._thread is None or not self._thread.is_alive() or self._end.is_set():
                 # None yet, or lost in a fork, or an interrupt came as it was started or ended.
                 self._end.set()
@@ -89,7 +90,7 @@ class Sampler:
                 if end.is_set():
                     return
                 self._awake = bool(self._wanted)
-                due_s = self._since_s + self._delay_s - time.monotonic()
+                due_s = self._since_s + self._delay_s - clock.monotonic_s()
                 call.clear()
             if not self._awake:
                 call.wait()
@@ -97,9 +98,9 @@ class Sampler:
             elif due_s > 0:  # another scope began since
                 wait_s = due_s
             else:
-                began_s = time.perf_counter()
+                began_s = clock.monotonic_s()
                 with contextlib.suppress(Exception):  # nobody could do anything about it in this thread
                     self._look()
-                took_s = time.perf_counter() - began_s
+                took_s = clock.monotonic_s() - began_s
                 slowest_s = max(self._period_s, SLOWEST_PERIOD_S)
                 wait_s = min(max(self._period_s, took_s / _BUSY_SHARE), slowest_s)

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import warnings
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from . import clock
 from .devicewatch import DeviceWatch
 from .holdings import Allowance, surely_uses
 from .machine import machine
@@ -87,7 +86,7 @@ class Scope:
         on = self._machine
         try:
             on.enter(self)
-            self.started_at = datetime.now(timezone.utc)
+            self.started_at = clock.utc_now()
             self._children = on.process.children(on.ram.lifetime_peak_bytes)
             self._children_ended = children_ended()
             for device, owners in on.devices():
@@ -107,12 +106,12 @@ class Scope:
         except BaseException:
             self.close()
             raise
-        self._start_s = time.perf_counter()
+        self._start_s = clock.monotonic_s()
         return self
 
     def close(self) -> None:
         """Stop the clock, then fix the peaks. Again it changes nothing, or ends what was interrupted."""
-        now_s = time.perf_counter()
+        now_s = clock.monotonic_s()
         if self._over or not self._end.acquire(blocking=False):
             return
         try:
@@ -145,7 +144,7 @@ class Scope:
         """
         assert self._ram is not None, "open() comes first"
         if not self._closed:
-            self.time_s = time.perf_counter() - self._start_s
+            self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
         on, ram_peak = self._machine, self._ram.peak()
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
@@ -181,7 +180,7 @@ class Scope:
         """
         assert self._ram is not None, "open() comes first"
         assert self._start_s, "open() comes first"
-        time_s = time.perf_counter() - self._start_s
+        time_s = clock.monotonic_s() - self._start_s
         intervals = [(self._machine.ram, self._ram)]
         for watch in self.watches():
             intervals += watch.intervals.items()
@@ -238,7 +237,7 @@ class Scope:
     def sampled(self, resident_bytes: int) -> None:
         """The sampler looked at general RAM."""
         if not self._closed and self._start_s:
-            self._ram_timeline.add(time.perf_counter() - self._start_s, resident_bytes)
+            self._ram_timeline.add(clock.monotonic_s() - self._start_s, resident_bytes)
 
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
@@ -256,7 +255,7 @@ class Scope:
         for watch in self.watches():
             if watch.device.uuid == uuid:
                 watch.sampled(used_bytes, other_bytes, found)
-                watch.timeline.add(time.perf_counter() - self._start_s, used_bytes)
+                watch.timeline.add(clock.monotonic_s() - self._start_s, used_bytes)
 
     def _end_peaks(self, now_s: float) -> None:
         on = self._machine

@@ -7,13 +7,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from .clock import monotonic_s
 from .dispatcher import (
     CO_ASYNC_GENERATOR,
     CO_COROUTINE,
     CO_GENERATOR,
     ENDED,
     Dispatcher,
-    clock,
     frames,
     here,
     name_of,
@@ -107,7 +107,7 @@ class SetTrace(Dispatcher):
         code = frame.f_code
         if id(code) in self._unwanted:
             return None
-        began_s, spent = clock(), here.spent
+        began_s, spent = monotonic_s(), here.spent
         if not self.listeners:  # this thread went on after the last one stopped listening
             if sys.gettrace() is self._of_calls:
                 sys.settrace(None)
@@ -116,13 +116,13 @@ class SetTrace(Dispatcher):
             if not self._asked(frame):
                 return None
         finally:
-            spent.s += clock() - began_s
+            spent.s += monotonic_s() - began_s
         if event == "call" and code.co_flags & _CO_SUSPENDS and frame.f_lasti > self._first(code):
-            self._tell("resumed", frame, clock())
+            self._tell("resumed", frame, monotonic_s())
         return self._of_events
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:
-        began_s = clock()
+        began_s = monotonic_s()
         if id(frame.f_code) not in self._followed:
             frame.f_trace = None
             return None

@@ -19,11 +19,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from . import collector
+from . import clock, collector
 from .tracing import spent
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ class CellEvents:
             pass
 
     def _began(self, info: Any) -> None:
-        began_s, spent_s = time.perf_counter(), spent().s
+        began_s, spent_s = clock.monotonic_s(), spent().s
         stack = self._running.setdefault(threading.get_ident(), [])
         here = _cells_on_this_thread()
         nested = not getattr(info, "store_history", True)  # as `%%capture` nests
@@ -210,7 +209,7 @@ class CellEvents:
                 cell.hooks_s -= _spent(began_s, spent_s)
 
     def _over(self, result: Any) -> None:
-        began_s, spent_s = time.perf_counter(), spent().s
+        began_s, spent_s = clock.monotonic_s(), spent().s
         cell = self._ended(result)
         if cell is None:
             return
@@ -270,7 +269,7 @@ def _guarded(listener: Listener, step: str, *args: Cell) -> None:
 
 def _spent(began_s: float, spent_s: float) -> float:
     """Take a hook's time off the thread's clock of cells and lines; what tracing took of it, it took off."""
-    took_s = time.perf_counter() - began_s - (spent().s - spent_s)
+    took_s = clock.monotonic_s() - began_s - (spent().s - spent_s)
     spent().s += took_s
     return took_s
 

@@ -16,6 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # From the ground up. A file may import what stands before it, never beside or after it.
 ORDER = [
     "units",
+    "clock",
     "records",
     "schema",
     "budget",
@@ -187,7 +188,7 @@ def test_nothing_foreign_at_the_top(path):
 
 def test_sources_do_not_know_each_other():
     """A source imports no other source and nothing of the engine."""
-    below = {"units", "records", "signals", "wrappers", "watcher", "resets", "driver", "sources"}
+    below = {"units", "clock", "records", "signals", "wrappers", "watcher", "resets", "driver", "sources"}
     for path in (ROOT / "sources").glob("*.py"):
         for module, ours in imports(path):
             assert not ours or module in below, f"{name_of(path)} imports {module}"
@@ -247,6 +248,20 @@ def test_the_light_import_test_can_fail():
     """A meta-test: the same question about a module that does import numpy answers otherwise."""
     program = "import sys, numpy; print('numpy' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "True"
+
+
+def test_one_clock():
+    """Nobody asks Python's own clocks, which users' tests freeze, but the one room that knows of that."""
+    frozen = {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"}
+    clocks = {f"time.{name}" for name in frozen} | {"datetime.now", "datetime.utcnow", "datetime.today"}
+    for path in FILES:
+        asked = {
+            f"{node.value.id}.{node.attr}"
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        }
+        assert name_of(path) == "clock" or not asked & clocks, name_of(path)
+        assert "from time import" not in path.read_text(), name_of(path)
 
 
 def test_public_names():

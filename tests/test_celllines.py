@@ -9,6 +9,7 @@ import pytest
 from ipygpulogger import IPyGPULogger, dispatcher, monitoring, scope, settrace
 from ipygpulogger import shell as events
 from ipygpulogger.celllines import CellLines
+from ipygpulogger.clock import utc_now
 from ipygpulogger.machine import Machine
 from ipygpulogger.render.lines import heaviest
 
@@ -258,8 +259,9 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
 
     class Clock:
         now_s = 1000.0
+        utc_now = staticmethod(utc_now)
 
-        def perf_counter(self):
+        def monotonic_s(self):
             return self.now_s
 
         def work(self, seconds):
@@ -272,9 +274,9 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
         settle(*args, **kwargs)
 
     for module in (scope, events):
-        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "clock", clock)
     for module in (dispatcher, monitoring, settrace):
-        monkeypatch.setattr(module, "clock", clock.perf_counter)
+        monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)
     monkeypatch.setattr(Machine, "settle", slow)
     shell.user_ns.update(clock=clock, shell=shell)
     run(

@@ -292,7 +292,7 @@ def test_what_leads_out_is_closed():
 def test_a_huge_list_starves_nobody(size, monkeypatch):
     """Whoever comes after it is found all the same; out of time, it says so and stops at once."""
     clock = itertools.count()  # a millisecond whenever somebody looks
-    monkeypatch.setattr(reach, "time", types.SimpleNamespace(monotonic=lambda: next(clock) / 1000))
+    monkeypatch.setattr(reach, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
     roots = [Root("huge", "variable", [(str(i), [i]) for i in range(size)] + [Array(1)])]
     roots += [Root(f"a{i}", "variable", Plain(Array(2))) for i in range(5)]
     found = walk(roots, [holding], budget_s=0.05)
@@ -304,7 +304,7 @@ def test_a_huge_list_starves_nobody(size, monkeypatch):
 def test_many_huge_lists_starve_nobody(monkeypatch):
     """Each name has a glance before any has its long turn."""
     clock = itertools.count()  # a millisecond whenever somebody looks
-    monkeypatch.setattr(reach, "time", types.SimpleNamespace(monotonic=lambda: next(clock) / 1000))
+    monkeypatch.setattr(reach, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
     roots = [Root(f"huge{n}", "variable", [(str(i), [i]) for i in range(20_000)]) for n in range(8)]
     roots += [Root(f"a{i}", "variable", Plain(Array(2))) for i in range(5)]
     found = walk(roots, [holding], budget_s=0.05)
@@ -778,7 +778,7 @@ def test_memory_within_memory():
 def test_cut_short_names(monkeypatch):
     """Of what was not seen whole the names are told."""
     clock = itertools.count()
-    monkeypatch.setattr(reach, "time", types.SimpleNamespace(monotonic=lambda: next(clock) / 1000))
+    monkeypatch.setattr(reach, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
     roots = [Root("huge", "variable", [[i] for i in range(1_000_000)]), Root("a", "variable", Array(2))]
     found = walk(roots, [holding], budget_s=0.05)
     assert not found.complete

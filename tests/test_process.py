@@ -271,7 +271,7 @@ class Kernel:
         monkeypatch.setattr(
             module, "_faults_and_mark", lambda: ((self.faults, 0), max(self.mark, self.summed) * self.PAGE)
         )
-        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(module.clock, "monotonic_s", lambda: self.now_s)
 
     def move(self, pages, cpu):
         """Some pages come or go on one CPU."""

@@ -20,6 +20,7 @@ from IPython.utils.capture import capture_output
 
 from ipygpulogger import IPyGPULogger, logger, scope
 from ipygpulogger import shell as events
+from ipygpulogger.clock import utc_now
 from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.render import html as render_html
@@ -62,8 +63,9 @@ def clock(monkeypatch):
 
     class Clock:
         now_s = 1000.0
+        utc_now = staticmethod(utc_now)
 
-        def perf_counter(self):
+        def monotonic_s(self):
             return self.now_s
 
         def work(self, seconds):
@@ -71,7 +73,7 @@ def clock(monkeypatch):
 
     clock = Clock()
     for module in (scope, events):
-        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "clock", clock)
 
     def slow(real):
         def slower(*args, **kwargs):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .. import clock
 from ..records import Diagnosis
 from ..signals import is_from_a_handler
 from . import DeviceMemory, Unavailable
@@ -209,7 +209,7 @@ class Nvml:
                 samples = []
             except module.NVMLError as error:
                 raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
-        now_s = time.time()
+        now_s = clock.wall_s()
         values = [s.sampleValue.uiVal for s in samples if since_s <= s.timeStamp / 1e6 <= now_s]
         if not values:
             raise Unavailable("too short for the driver's samples")

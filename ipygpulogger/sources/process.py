@@ -18,12 +18,12 @@ import ctypes
 import os
 import re
 import sys
-import time
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
+from .. import clock
 from ..records import Diagnosis, Heap
 from ..resets import ResetWatch
 from ..units import MB
@@ -327,9 +327,9 @@ class Process:
             size_bytes = int(_read("/proc/self/statm").split()[1]) * _PAGE_BYTES
             if size_bytes * self._walk_s_per_byte > _WALK_S:
                 return None
-            began_s = time.perf_counter()
+            began_s = clock.monotonic_s()
             rollup = _read("/proc/self/smaps_rollup")
-            took_s = time.perf_counter() - began_s
+            took_s = clock.monotonic_s() - began_s
             start = rollup.index(b"\nRss:") + len(b"\nRss:")
             exact_bytes = int(rollup[start : rollup.index(b"kB", start)]) * _KIB
         except (OSError, ValueError):  # before Linux 4.14, or refused

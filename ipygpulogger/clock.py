@@ -1,0 +1,46 @@
+"""The clocks of every measurement: they run on where a test has frozen Python's.
+
+freezegun puts functions of its own in the place of `time.monotonic`, `time.perf_counter`, `time.time` and
+`datetime`, in every module that has them. time-machine moves the time of day in C. Neither touches
+`time.clock_gettime(CLOCK_MONOTONIC)`, nor what a `functools.partial` refers to.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+if hasattr(time, "clock_gettime"):
+    # The clock behind `time.perf_counter`, on macOS as on Linux.
+    _clock_id = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)
+    monotonic_s: Callable[[], float] = functools.partial(time.clock_gettime, _clock_id)
+else:
+    monotonic_s = functools.partial(time.perf_counter)
+
+_REALTIME_COARSE = (
+    5  # clock_gettime(2), on Linux: behind CLOCK_REALTIME by one tick of the kernel's, 10 ms at most
+)
+
+
+def wall_s() -> float:
+    """Seconds of the epoch, as the system has them."""
+    if not hasattr(time, "clock_gettime"):
+        return time.time()
+    now_s = time.clock_gettime(time.CLOCK_REALTIME)
+    if sys.platform == "linux":
+        coarse_s = time.clock_gettime(_REALTIME_COARSE)
+        if abs(now_s - coarse_s) > 1:  # time-machine moved the other
+            return coarse_s
+    return now_s
+
+
+def utc_now() -> datetime:
+    """The time of day, by Python's own class where freezegun has put another in its place."""
+    own = next(kind for kind in datetime.__mro__ if kind.__module__ == "datetime")
+    return own.fromtimestamp(wall_s(), timezone.utc)  # type: ignore[attr-defined, no-any-return] # no other base

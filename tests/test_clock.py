@@ -1,0 +1,119 @@
+"""Under a clock that a test has frozen, searches end in time and every figure in seconds is true."""
+
+import contextlib
+import datetime as dt
+import os
+import time
+
+import pytest
+from memory import MB, Block
+
+from ipygpulogger import History, IPyGPULogger, clock, measure
+from ipygpulogger.claims import Root
+from ipygpulogger.garbage import waiting
+from ipygpulogger.reach import walk
+
+real_sleep, real_stat = time.sleep, os.stat
+
+
+@contextlib.contextmanager
+def freezegun():
+    found = pytest.importorskip("freezegun")
+    with found.freeze_time("2020-01-01"):
+        assert time.time() == time.time()
+        yield
+
+
+@contextlib.contextmanager
+def time_machine():
+    found = pytest.importorskip("time_machine")
+    with found.travel("2020-01-01", tick=False):
+        assert time.time() == time.time()
+        yield
+
+
+@contextlib.contextmanager
+def functions():
+    """By hand: as `monkeypatch.setattr(time, "monotonic", ...)` in a user's own tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("time", "monotonic", "perf_counter"):
+            patch.setattr(time, name, lambda: 1.6e9)
+        yield
+
+
+@pytest.fixture(params=[freezegun, time_machine, functions], ids=lambda freezer: freezer.__name__)
+def frozen_clock(request):
+    return request.param
+
+
+def now_s(folder):
+    """The time of day as the file system has it."""
+    (folder / "now").write_text("")
+    return real_stat(folder / "now").st_mtime
+
+
+def test_it_runs_on(frozen_clock, tmp_path):
+    """Seconds pass as they do, and the time of day is the system's, of Python's own class."""
+    with frozen_clock():
+        before_s = clock.monotonic_s()
+        real_sleep(0.02)
+        assert 0.02 <= clock.monotonic_s() - before_s < 10
+        now = clock.utc_now()
+    assert type(now) is dt.datetime
+    assert now.tzinfo is dt.timezone.utc
+    assert abs(now.timestamp() - now_s(tmp_path)) < 30
+
+
+def test_a_search_ends(frozen_clock):
+    """Of a million objects as many are seen as there is time for."""
+    many = [[i] for i in range(1_000_000)]
+    with frozen_clock():
+        assert not walk([Root("many", "variable", many)], [lambda _: None], budget_s=0.001).complete
+        assert waiting([lambda _: None], (), budget_s=0.001) == {}
+
+
+@pytest.fixture
+def il(shell):
+    il = IPyGPULogger(report="none", lines=True).start()
+    yield il
+    il.stop()
+    shell.user_ns.clear()
+
+
+def test_a_cell(frozen_clock, shell, il, tmp_path):
+    """Its time, its lines' and its time series run on, and it began when it did; the record is kept so."""
+    shell.user_ns.update(sleep=real_sleep, Block=Block)
+    with frozen_clock():
+        shell.run_cell("sleep(0.3)\nblock = Block(20)\nsleep(0.1)", store_history=True)
+        record = il.record
+        il.history.save(tmp_path / "history.jsonl")
+        (loaded,) = History.load(tmp_path / "history.jsonl")
+        assert loaded.started_at == record.started_at
+    assert 0.4 <= record.time_s < 30
+    assert abs(record.started_at.timestamp() + record.time_s - now_s(tmp_path)) < 30
+    assert all(line.time_s >= least_s for line, least_s in zip(record.lines, (0.3, 0, 0.1), strict=True))
+    times = [time_s for time_s, _ in record.gen.timeline]
+    assert len(times) > 2
+    assert times == sorted(set(times))
+    assert record.gen.consumed_bytes >= 20 * MB
+
+
+def test_frozen_in_one_cell_and_released_in_another(shell, il):
+    """As in a notebook that tries its own tests: the cells between have their own times."""
+    freeze_time = pytest.importorskip("freezegun").freeze_time
+    shell.user_ns.update(sleep=real_sleep, freezer=freeze_time("2020-01-01"))
+    for source in ("_ = freezer.start()", "sleep(0.1)", "freezer.stop()"):
+        shell.run_cell(source, store_history=True)
+    times = [record.time_s for record in il.history]
+    assert 0.1 <= times[1] < 10
+    assert all(0 < time_s < 10 for time_s in times)
+    starts = [record.started_at for record in il.history]
+    assert starts == sorted(starts)
+    assert starts[-1] - starts[0] < dt.timedelta(seconds=60)
+
+
+def test_a_block(frozen_clock):
+    """`measure` has its true time."""
+    with frozen_clock(), measure() as m:
+        real_sleep(0.05)
+    assert 0.05 <= m.time_s < 10
