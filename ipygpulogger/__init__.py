@@ -114,6 +114,15 @@ def unload_ipython_extension(shell: Any) -> None:
     unload(shell)
 
 
+def _magics_of(shell: Any, logger: IPyGPULogger) -> Any:
+    from .magics import GpulogMagics  # 40 ms of loading, IPython's own included: only where there is a logger
+
+    return GpulogMagics(shell, logger)
+
+
+IPyGPULogger.magics_of = _magics_of
+
+
 def __getattr__(name: str) -> str:
     if name == "__version__":
         from importlib.metadata import version

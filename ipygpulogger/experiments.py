@@ -152,9 +152,8 @@ class CellLogger(IPyGPULogger):
             CellLoggerTime(record.time_s),
         )
 
-    def stop(self) -> None:
-        """Report no longer, not even this cell, and leave nothing behind; prints nothing."""
-        super().stop()
+    def _halt(self) -> None:
+        super()._halt()
         if self._cudnn is not None:
             (deterministic, benchmark), self._cudnn = self._cudnn, None
             try:
@@ -264,6 +263,7 @@ class IPyExperiments:
             except BaseException:
                 self.cl.stop()
                 raise
+            self._scope = _begun()  # what the cell logger loaded is ours
         self._running = True
         _unfinished.add(self)
         atexit.unregister(_abandon_all)

@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from traitlets import Bool, Enum, Instance, TraitError, Tuple, Unicode, Union, validate
 from traitlets.config import Configurable
@@ -32,12 +32,22 @@ from .tracing import spent
 from .units import rounded_mb, truncated_mb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from .autopsy import Autopsy
     from .records import LineUsage, Measurement, Owner
     from .render.owners import Freed
     from .shell import Cell
+
+
+class Magics(Protocol):
+    """``%gpulog``, about one logger."""
+
+    def offer(self) -> None:
+        """It stands in the logger's shell from now on."""
+
+    def withdraw(self) -> None:
+        """It does no longer."""
 
 
 class IPyGPULogger(Configurable):
@@ -90,6 +100,9 @@ class IPyGPULogger(Configurable):
         True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."
     ).tag(config=True)
 
+    # Set by the package, for the magics stand above this file.
+    magics_of: ClassVar[Callable[[Any, IPyGPULogger], Magics]]
+
     _log: Log | None = None
 
     def __init__(self, compact: bool | None = None, gc_collect: bool | None = None, **options: Any) -> None:
@@ -104,6 +117,7 @@ class IPyGPULogger(Configurable):
             )
         super().__init__(parent=shell, **options)
         self._shell = shell
+        self._magics = type(self).magics_of(shell, self)
         self._running = False
         self._machine = machine()
         self._history = History()
@@ -181,10 +195,14 @@ class IPyGPULogger(Configurable):
     # -- what users call -----------------------------------------------------------------------
 
     def start(self) -> IPyGPULogger:
-        """Report from now on, the rest of the running cell included; calling it again changes nothing."""
+        """Report from now on, the rest of the running cell included; calling it again changes nothing.
+
+        ``%gpulog`` is then about this logger, unless the extension is loaded: that has one of its own.
+        """
         if not self._running:
             try:
                 self._say_if_no_gpu()
+                self._magics.offer()
                 self._preload()
                 self._settle()
                 self._listen(running=True)
@@ -202,7 +220,7 @@ class IPyGPULogger(Configurable):
                 self._only = threading.get_ident()
             except Exception as error:  # the cell runs all the same
                 self._failed(error)
-                self.stop()
+                self._halt()
 
     def _listen(self, *, running: bool) -> None:
         self._machine = machine()  # a child that a fork makes lets go of this one, its parent's
@@ -215,10 +233,16 @@ class IPyGPULogger(Configurable):
     def stop(self) -> None:
         """Report no longer, not even this cell; prints nothing, and calling it again changes nothing.
 
-        No thread, hook or handle of ours remains. The one thing that may: while taking our wrapper
-        off would make ``torch.cuda.max_memory_allocated()`` forget a peak of the time before, the
-        wrapper stays, until your next ``reset_peak_memory_stats()``. Should you interrupt it, call it again.
+        No thread, hook or handle of ours remains, nor ``%gpulog``, unless the extension is loaded. The one
+        thing that may: while taking our wrapper off would make ``torch.cuda.max_memory_allocated()`` forget
+        a peak of the time before, the wrapper stays, until your next ``reset_peak_memory_stats()``. Should
+        you interrupt it, call it again.
         """
+        self._magics.withdraw()
+        self._halt()
+
+    def _halt(self) -> None:
+        """Measure no longer; ``%gpulog`` stays."""
         CellEvents.of(self._shell).unsubscribe(self)
         for cell in tuple(self._requests):
             self._drop(cell)
@@ -234,6 +258,11 @@ class IPyGPULogger(Configurable):
     def running(self) -> bool:
         """Whether cells are being reported."""
         return self._running
+
+    @property
+    def magics(self) -> Magics:
+        """``%gpulog``, about this logger; in the shell once it was started."""
+        return self._magics
 
     @property
     def record(self) -> CellRecord | None:
@@ -302,7 +331,7 @@ class IPyGPULogger(Configurable):
         request = request_of(cell.raw)
         if self._only is not None and request is None:
             if not self._scopes and self._only == threading.get_ident():
-                self.stop()  # another cell came than the one that is to be measured
+                self._halt()  # another cell came than the one that is to be measured
             return
         self._requests[cell] = request = request or Request()
         with self._explaining():
@@ -392,7 +421,7 @@ class IPyGPULogger(Configurable):
     def _rest(self) -> None:
         """The one cell to be measured is over."""
         if self._running and self._only is not None and not self._scopes:
-            self.stop()
+            self._halt()
 
     def _keep(self, record: CellRecord) -> None:
         """Add the record to the log, if there is one; a log that cannot be written hurts no cell."""

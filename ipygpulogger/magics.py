@@ -39,14 +39,55 @@ _KEYS = ("%gpulog", "%%gpulog")  # completers are found by what the line begins 
 
 @magics_class
 class GpulogMagics(Magics):
-    """The extension's one magic, for a line and for a cell."""
+    """``%gpulog`` for a line and for a cell, about one logger.
+
+    Of several it is about the one that was started last, and once the extension is loaded about its own.
+    """
 
     def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
         super().__init__(shell)
         self.shell: Any  # never None from here on
+        shell.configurables.remove(self)  # only while it is offered
         self.logger = logger
         self.first_line = _FirstLine(logger)
+
+    def offer(self) -> None:
+        """It stands in the shell from now on."""
+        offered = _offered.setdefault(self.shell, [])
+        if self in offered:
+            offered.remove(self)
+        offered.append(self)
+        offered.sort(key=lambda magics: _loaded.get(self.shell) is magics)
+        _arrange(offered, offered)
+
+    def withdraw(self) -> None:
+        """It does no longer, unless the extension is loaded with it; another logger's comes in its place."""
+        offered = _offered.get(self.shell, [])
+        if self in offered and _loaded.get(self.shell) is not self:
+            _arrange(offered, [magics for magics in offered if magics is not self])
+            offered.remove(self)  # last, so that whoever was interrupted can do it again
+            if not offered:
+                del _offered[self.shell]
+
+    def _put_in(self) -> None:
+        self.shell.register_magics(self)
+        for key in _KEYS:
+            self.shell.set_hook("complete_command", _complete, str_key=key)
+        self.shell.configurables.append(self)
         self.listen()
+
+    def _take_out(self) -> None:
+        shell = self.shell
+        if self in shell.configurables:
+            shell.configurables.remove(self)
+        transforms = shell.input_transformer_manager.line_transforms
+        if self.first_line in transforms:
+            transforms.remove(self.first_line)
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("gpulog", None)
+        for key in _KEYS:
+            shell.strdispatchers["complete_command"].strs.pop(key, None)
+        shell.magics_manager.registry.pop(type(self).__name__, None)
 
     def listen(self) -> None:
         """See each cell's first line before IPython makes cell magics of them."""
@@ -111,6 +152,7 @@ class GpulogMagics(Magics):
 
     def _stop(self) -> None:
         self.logger.stop()
+        self.offer()  # for `%gpulog start`
 
     def _status(self) -> None:
         logger = self.logger
@@ -237,7 +279,20 @@ def _option(word: str) -> tuple[str, Any]:
     return name, {"True": True, "False": False, "None": None}.get(value, value)
 
 
-_loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = weakref.WeakKeyDictionary()
+_loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = (
+    weakref.WeakKeyDictionary()
+)  # the extension's, by shell
+_offered: weakref.WeakKeyDictionary[Any, list[GpulogMagics]] = (
+    weakref.WeakKeyDictionary()
+)  # the last is in place
+
+
+def _arrange(offered: list[GpulogMagics], remaining: list[GpulogMagics]) -> None:
+    """Only the last of those that remain is in the shell."""
+    for magics in offered:
+        magics._take_out()
+    if remaining:
+        remaining[-1]._put_in()
 
 
 def load(shell: Any, report: str | None = None) -> None:
@@ -252,10 +307,9 @@ def load(shell: Any, report: str | None = None) -> None:
     if report is None and "report" not in shell.config.IPyGPULogger:
         report = "rich"
     logger = IPyGPULogger(report=report) if report else IPyGPULogger()
-    magics = _loaded[shell] = GpulogMagics(shell, logger)
-    shell.register_magics(magics)
-    for key in _KEYS:
-        shell.set_hook("complete_command", _complete, str_key=key)
+    assert isinstance(logger.magics, GpulogMagics)
+    _loaded[shell] = logger.magics
+    logger.magics.offer()
     shell.user_ns.setdefault("il", logger)
     logger.start()
 
@@ -266,15 +320,6 @@ def unload(shell: Any) -> None:
     if magics is None:
         return
     magics.logger.stop()
+    magics.withdraw()
     if shell.user_ns.get("il") is magics.logger:
         del shell.user_ns["il"]
-    if magics in shell.configurables:
-        shell.configurables.remove(magics)
-    transforms = shell.input_transformer_manager.line_transforms
-    if magics.first_line in transforms:
-        transforms.remove(magics.first_line)
-    for kind in ("line", "cell"):
-        shell.magics_manager.magics[kind].pop("gpulog", None)
-    for key in _KEYS:
-        shell.strdispatchers["complete_command"].strs.pop(key, None)
-    shell.magics_manager.registry.pop(GpulogMagics.__name__, None)

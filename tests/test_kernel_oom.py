@@ -117,6 +117,15 @@ def test_a_death_in_a_function(kernel, gpu):
     assert kernel.run("x.numel()").result == str(6000 * MB)
 
 
+def test_the_card_works_as_typed_without_the_extension(kernel):
+    """Where only `IPyGPULogger().start()` was called, the command on the card gives back what the card says."""
+    ran = kernel.run("from ipygpulogger import IPyGPULogger\nil = IPyGPULogger().start()\nimport torch")
+    kernel.run(START.partition("import torch\n")[2])
+    ran = kernel.run(DEATH + "step(15000)")
+    command = re.search(r"`(%gpulog [a-z]+)` \(gives 2000 MB back\)", advice(ran))[1]
+    assert "came back: cuda:0 2000 MB" in kernel.run(command).stdout
+
+
 CHAINED = """
 class Trainer:
     def fit(self):

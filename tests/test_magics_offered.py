@@ -1,0 +1,207 @@
+"""%gpulog where only `IPyGPULogger().start()` was called: whom it is about, and that what we tell people works."""
+
+import ast
+import gc
+import re
+import weakref
+from pathlib import Path
+
+import pytest
+
+import ipygpulogger
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.experiments import IPyExperimentsCPU
+from ipygpulogger.magics import _TAKES
+
+ROOT = Path(ipygpulogger.__file__).parent
+README = ROOT.parent.joinpath("README.md")
+COMMAND = re.compile(r"%{1,2}gpulog(?! has)(?: (?:--)?[a-z]+(?:[= ](?:PATH|TEXT|peak|True))?)?")
+
+
+def run(shell, code):
+    """Run a cell the way a front end does."""
+    return shell.run_cell(code, store_history=True)
+
+
+def traces(shell):
+    """All of a shell that the magics change."""
+    return {
+        "magics": {kind: dict(names) for kind, names in shell.magics_manager.magics.items()},
+        "registry": dict(shell.magics_manager.registry),
+        "transforms": list(shell.input_transformer_manager.line_transforms),
+        "completers": sorted(map(str, shell.strdispatchers["complete_command"].strs)),
+        "configurables": list(shell.configurables),
+        "callbacks": {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()},
+    }
+
+
+def about(shell):
+    """The logger that %gpulog is about."""
+    return shell.magics_manager.registry["GpulogMagics"].logger
+
+
+@pytest.fixture
+def shell(shell):
+    """The shell, without a logger at the end."""
+    run(shell, "%unload_ext ipygpulogger")  # IPython brings in its own magics at their first use
+    yield shell
+    for one in list(shell.configurables):
+        if isinstance(one, IPyGPULogger):
+            one.stop()
+    run(shell, "%unload_ext ipygpulogger")
+
+
+@pytest.mark.parametrize(
+    "ways", [["il.stop()"], ["%gpulog stop", "il.stop()"], ["%gpulog stop", "%gpulog start", "il.stop()"]]
+)
+def test_it_comes_with_start_and_goes_with_stop(shell, capsys, ways):
+    """`il.start()` alone brings %gpulog, about il; %gpulog stop keeps it, il.stop() leaves no trace."""
+    before = traces(shell)
+    il = shell.user_ns["il"] = IPyGPULogger(report="none")
+    assert traces(shell) == before
+    assert not run(shell, "%gpulog status").success
+    run(shell, "il.start()")
+    assert about(shell) is il
+    assert run(shell, "%gpulog status").success
+    capsys.readouterr()
+    for way in ways:
+        assert run(shell, way).success
+        if way.startswith("%"):
+            assert about(shell) is il
+            assert il.running == way.endswith("start")
+    assert traces(shell) == before
+    assert not run(shell, "%gpulog status").success
+    il.stop()
+    assert traces(shell) == before
+
+
+def test_a_single_cell_while_stopped(shell):
+    """After %gpulog stop, %%gpulog measures its cell, and %gpulog is still there."""
+    shell.user_ns["il"] = il = IPyGPULogger(report="none").start()
+    run(shell, "%gpulog stop")
+    for count in (1, 2):
+        assert run(shell, "%%gpulog --label mine\nx = 1").success
+        assert [record.label for record in il.history] == ["mine"] * count
+        assert not il.running
+        assert about(shell) is il
+
+
+def test_of_two_it_is_about_the_one_started_last(shell):
+    """And about the other again, once that one has been stopped; an interrupted `stop` can be repeated."""
+    before = traces(shell)
+    first, second = IPyGPULogger(report="none").start(), IPyGPULogger(report="none").start()
+    assert about(shell) is second
+    first.start()  # runs already: nothing changes
+    assert about(shell) is second
+    run(shell, "%gpulog stop")
+    assert (first.running, second.running) == (True, False)
+    second.stop()
+    assert about(shell) is first
+    second.start()
+    first.stop()
+    assert about(shell) is second
+    transforms = shell.input_transformer_manager.line_transforms
+    assert [type(one).__name__ for one in transforms].count("_FirstLine") == 1
+    second.stop()
+    assert traces(shell) == before
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_with_the_extension_it_is_about_its_own(shell, earlier):
+    """Whoever starts before or after it; unloaded, it is about the other, or gone."""
+    before = traces(shell)
+    other = IPyGPULogger(report="none")
+    if earlier:
+        other.start()
+    run(shell, "%load_ext ipygpulogger")
+    other.start()
+    il = shell.user_ns["il"]
+    assert about(shell) is il is not other
+    run(shell, "il.stop()")
+    assert about(shell) is il
+    run(shell, "%unload_ext ipygpulogger")
+    assert about(shell) is other
+    other.stop()
+    assert traces(shell) == before
+
+
+def test_a_logger_that_was_stopped_is_not_kept(shell):
+    """The magics hold nobody whom the user let go."""
+    il = IPyGPULogger(report="none").start()
+    il.stop()
+    gone = weakref.ref(il)
+    del il
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_interrupted_while_it_goes(shell, monkeypatch, alone):
+    """A `stop` that was interrupted while it took %gpulog out is done again by the next."""
+    before = traces(shell)
+    other = None if alone else IPyGPULogger(report="none").start()
+    il = IPyGPULogger(report="none").start()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(il.magics), "_take_out", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            il.stop()
+    il.stop()
+    if other:
+        assert about(shell) is other
+        other.stop()
+    assert traces(shell) == before
+
+
+def interrupted(_):
+    raise KeyboardInterrupt
+
+
+def test_while_an_experiment_runs(shell, capsys):
+    """Its cells' reports tell of %gpulog as well: it is there until the experiment finishes."""
+    before = traces(shell)
+    shell.user_ns["X"] = IPyExperimentsCPU
+    run(shell, "exp = X()")
+    assert about(shell) is shell.user_ns["exp"].cl
+    assert run(shell, "%gpulog free").success
+    run(shell, "exp.finish();")
+    assert "Circular ref" not in capsys.readouterr().out
+    assert traces(shell) == before
+
+
+# -- what we tell people to type ------------------------------------------------------------------------
+
+
+def told():
+    """Every command of %gpulog in a text of ours: what the package may print, and the README."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for command in COMMAND.findall(node.value):
+                    found.setdefault(command, path.name)
+    for command in COMMAND.findall(README.read_text(encoding="utf-8").replace("[", "").replace("]", "")):
+        found.setdefault(command, README.name)
+    return found
+
+
+TOLD = {command: where for command, where in told().items() if command not in ("%gpulog", "%%gpulog")}
+
+
+def test_the_texts_are_found():
+    """A meta-test: among them are the out-of-memory card's, and all that the magic takes."""
+    assert TOLD["%gpulog free"] == "autopsy.py"
+    assert {f"%gpulog {word}" for word in _TAKES} <= {" ".join(command.split()[:2]) for command in TOLD}
+    assert "%%gpulog --lines" in TOLD
+
+
+@pytest.mark.parametrize("command", sorted(TOLD), ids=lambda command: f"{command} ({TOLD[command]})")
+def test_what_we_say_works_as_typed(shell, tmp_path, command):
+    """In a shell in which nothing but `IPyGPULogger().start()` was called."""
+    run(shell, "from ipygpulogger import IPyGPULogger\nil = IPyGPULogger(report='none').start()")
+    run(shell, "x = 1")
+    typed = command.replace("PATH", f"'{tmp_path}/run.jsonl'")
+    if command == "%gpulog save":
+        typed += f" '{tmp_path}/run.jsonl'"
+    ran = run(shell, f"{typed}\ny = 2" if command.startswith("%%") else typed)
+    assert ran.success, (command, TOLD[command], ran.error_before_exec or ran.error_in_exec)
+    shell.user_ns["il"].stop()
