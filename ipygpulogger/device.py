@@ -139,7 +139,8 @@ def get_nvml_gpu_id(torch_gpu_id: int) -> int:
     seen = memory and machine().nvml.device(machine().uuid(torch_gpu_id))
     if seen is None:
         raise ValueError(
-            f"torch has no device {torch_gpu_id!r} here that NVML knows: see `ipygpulogger doctor` in a terminal"
+            f"torch has no device {torch_gpu_id!r} here that NVML knows;"
+            " `ipygpulogger doctor` in a terminal says what there is"
         )
     return seen.index
 
