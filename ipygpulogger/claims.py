@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .records import Owner
-from .sources.host import DEVICE, of_files, resident_bytes
+from .sources.host import ASKED_FROM, DEVICE, of_files, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -24,7 +24,6 @@ Kind = Literal["variable", "output", "traceback", "other"]
 Claimant = tuple[str, str, Kind]  # a name, a device, and where the name stands
 
 GRAPH = " (autograd graph)"
-_ASKED_FROM = 1 << 20  # bytes: of smaller blocks the system is not asked
 _LARGE = 1 << 20  # bytes: of smaller blocks it is not kept who shares them and whether they are alive
 _NOBODY: Any = object()
 
@@ -310,7 +309,7 @@ class Blocks:
             for number, ranges in left.items():
                 self.sizes[number] = sum(stop - begin for begin, stop in ranges)
             if device == DEVICE:
-                asked = [number for number in left if self.sizes[number] >= _ASKED_FROM]
+                asked = [number for number in left if self.sizes[number] >= ASKED_FROM]
                 sizes = resident_bytes([left[number] for number in asked])
                 for number, size_bytes in zip(asked, sizes, strict=True):
                     self.sizes[number] = size_bytes
@@ -332,7 +331,7 @@ class Blocks:
 
     def no_memory(self) -> list[int]:
         """Those that only show a file, or nothing that is resident."""
-        large = [number for number in self._mapped if self.sizes[number] >= _ASKED_FROM]
+        large = [number for number in self._mapped if self.sizes[number] >= ASKED_FROM]
         asked = {self.keys[number]: number for number in large if number not in self._borrowed}
         found = of_files(key[1] for key in asked if type(key) is tuple and key[0] == DEVICE)
         nothing = [number for number in self._borrowed if not self.sizes[number]]

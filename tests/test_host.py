@@ -7,6 +7,7 @@ import itertools
 import mmap
 import pathlib
 import sys
+import tempfile
 from collections import OrderedDict, deque
 
 import numpy as np
@@ -137,6 +138,21 @@ def test_files_are_not_memory(tmp_path):
     with (tmp_path / "file").open("rb") as file:
         shown = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     assert held(mapped=mapped, part=mapped[10:], shown=shown, look=np.frombuffer(shown, np.uint8)) == {}
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/shm").is_dir(), reason="shared memory has no such folder here")
+def test_a_file_in_shared_memory_is_memory():
+    """Its pages go only when the file goes, so who maps it holds them, with all that look into the mapping."""
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        file.write(b"x" * 2 * MB)
+        file.flush()
+        shared = mmap.mmap(file.fileno(), 0)
+    looks = {
+        "array": np.frombuffer(shared, np.uint8)[5:],
+        "view": np.frombuffer(memoryview(shared)[7:], "u1"),
+    }
+    assert held(shared=shared, **looks) == {"shared": (2 * MB, ("array", "view"))}
+    assert held(**looks) == {"array": (2 * MB, ("view",))}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nobody else tells")

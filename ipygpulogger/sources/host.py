@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 DEVICE = "cpu"
+ASKED_FROM = 1 << 20  # bytes: of smaller blocks the system is not asked whether they show a file
 _SMALL = 1 << 10  # bytes: what is smaller is not worth its row
 _bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
 _name_of: Callable[[type], str] = vars(type)["__name__"].__get__
@@ -128,15 +129,16 @@ def _view(_: Any, value: Any) -> Holding | None:
 
 
 def _mapping(base: Any, value: Any) -> Holding | None:
-    """Memory that no file stands behind."""
+    """Memory that no file stands behind, or one that may live in memory, as shared memory does."""
     try:
         base.size(value)
+        if base.__len__(value) < ASKED_FROM or not sys.platform.startswith("linux"):
+            return None  # nobody will tell where its file lives
     except OSError:  # there is no file
-        size_bytes = base.__len__(value)
-        return Holding((DEVICE, _look(value)[0] or id(value)), size_bytes, DEVICE, mapped=True)
-    except ValueError:  # it is closed
         pass
-    return None
+    except ValueError:  # it is closed
+        return None
+    return Holding((DEVICE, _look(value)[0] or id(value)), base.__len__(value), DEVICE, mapped=True)
 
 
 def _look(value: Any) -> tuple[int | None, int]:
