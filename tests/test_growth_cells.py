@@ -197,7 +197,8 @@ def test_walks_are_outside_the_cell(run, il, monkeypatch):
     monkeypatch.setattr(Scope, "close", note("close", closed))
     il._growth.close()
     record = run("x = np.ones(50 * MB, 'u1')")
-    assert order == ["walk", "open", "close", "walk"]
+    assert order[:3] == ["walk", "open", "close"]
+    assert [word for word in order[3:] if word != "close"] == ["walk"]  # closing again changes nothing
     assert grew(record) == {"x": 50}
     assert record.gen.peaked_bytes < 50 * MB
 
