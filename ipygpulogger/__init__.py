@@ -28,6 +28,7 @@ holdings        who holds what on a device
 machine         every source of the process, and the owners of their peaks
 devicewatch     one device in one scope, and the arithmetic of it
 scope           open, close, usage: every measurement is a scope
+gap             what moved between the end of one cell and the beginning of the next
 dispatcher      who listens to the lines that run, and what each is told
 monitoring      sys.monitoring tells of them, from Python 3.12 on
 settrace        sys.settrace does, before

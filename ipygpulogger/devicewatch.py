@@ -33,6 +33,7 @@ class DeviceWatch:
         self.device = device
         self.intervals: dict[PeakOwner, Interval] = {}  # of each framework's allocator on it
         self.before: Holdings | None = None  # None: the device came to life within the scope
+        self.after: Holdings | None = None  # None: not known yet
         self.neighbours_before_bytes: int | None = None
         self.highest_used_bytes = 0  # of the whole device, as the sampler saw it
         self.highest_other_bytes = 0  # and of what stands outside the allocators

@@ -14,6 +14,7 @@ from traitlets.config import Configurable
 
 from .budget import excesses, parse
 from .celllines import CellLines
+from .gap import Gap
 from .growth import Growth
 from .history import History
 from .live import Live, place_for
@@ -128,6 +129,8 @@ class IPyGPULogger(Configurable):
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
         self._autopsies: dict[Cell, Autopsy] = {}
         self._growth = Growth.of(shell)
+        self._gap = Gap()  # since the last cell
+        self._gaps: dict[Cell, Gap] = {}  # before each cell that runs, if no other ran beside it
         self._live = Live(self._over_budget)
         self._said: set[str] = set()
 
@@ -250,6 +253,7 @@ class IPyGPULogger(Configurable):
             self._shell.configurables.remove(self)
         self._live.close()
         self._growth.close()
+        self._gap = Gap()
         self._machine.release(self)
         self._machine.close()
         self._running = False
@@ -317,10 +321,11 @@ class IPyGPULogger(Configurable):
 
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if so wished."""
-        if self.preload:
-            machine().preload()
-        with self._explaining():
-            self._growth.refresh()
+        with self._gap.own_work():
+            if self.preload:
+                self._gap.preload()
+            with self._explaining():
+                self._growth.refresh()
 
     def _settle(self) -> None:
         """Bring memory to rest, as far as the options say."""
@@ -333,6 +338,9 @@ class IPyGPULogger(Configurable):
             if not self._scopes and self._only == threading.get_ident():
                 self._halt()  # another cell came than the one that is to be measured
             return
+        if not (cell.nested or self._scopes):
+            self._gaps[cell] = self._gap
+        self._gap = Gap()
         self._requests[cell] = request = request or Request()
         with self._explaining():
             self._growth.begin(cell)
@@ -391,6 +399,10 @@ class IPyGPULogger(Configurable):
             current_gpu=machine().current_gpu(),
             gpulog_only=is_gpulog_only(cell.raw),
         )
+        gap = self._gaps.get(cell)
+        if gap is not None:
+            between = gap.moved(scope, record.gen.before_bytes)
+            record = replace(record, between=between, notes=(*gap.notes(scope), *record.notes))
         if autopsy is not None:
             late = () if autopsy.complete else ("There was no time to find all who hold memory.",)
             verdict = autopsy.verdict(record.gpus)
@@ -409,6 +421,8 @@ class IPyGPULogger(Configurable):
         if lines is not None and request.lines:
             self._show_lines(lines.indented(record.lines))
         self._drop(cell)
+        if self._running and not self._scopes:
+            self._gap = Gap(after=scope)
 
     @contextmanager
     def _explaining(self, what: str = "who holds memory") -> Iterator[None]:
@@ -453,7 +467,7 @@ class IPyGPULogger(Configurable):
         finally:
             self._live.drop(cell)
             self._growth.drop(cell)
-            for known in (self._autopsies, self._lines, self._scopes, self._requests):
+            for known in (self._autopsies, self._gaps, self._lines, self._scopes, self._requests):
                 known.pop(cell, None)
             self._rest()
 

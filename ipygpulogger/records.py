@@ -489,6 +489,41 @@ def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, .
     return found
 
 
+class Held(NamedTuple):
+    """What this process holds at one moment.
+
+    Attributes:
+        name: Of the device, as in `Owner.device`.
+        inside_bytes: Resident memory, or what live arrays hold on a device.
+        outside_bytes: On a device, outside the frameworks' allocators; None where unknown.
+    """
+
+    name: str
+    inside_bytes: int
+    outside_bytes: int | None = None
+
+
+def moved_between(ended: Mapping[str, Held], began: Mapping[str, Held], grain_bytes: int) -> Sizes:
+    """By how much memory moved from the end of one scope to the beginning of the next.
+
+    A device that is new began with no array; what was outside the allocators there is unknown and left out.
+
+    Args:
+        ended: At the end of the one, by whatever names a device; general RAM as "cpu".
+        began: At the beginning of the next, likewise.
+        grain_bytes: How far the difference of two resident sizes may lie from the truth.
+    """
+    found = []
+    for key, now in began.items():
+        was = ended.get(key, Held(now.name, 0))
+        moved_bytes = now.inside_bytes - was.inside_bytes
+        if now.outside_bytes is not None and was.outside_bytes is not None:
+            moved_bytes += now.outside_bytes - was.outside_bytes
+        if abs(moved_bytes) > max(MB, grain_bytes if now.name == CPU else 0):
+            found.append((now.name, moved_bytes))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRecord(Measurement):
     """What one cell used.
@@ -508,6 +543,9 @@ class CellRecord(Measurement):
             gave back, or have not touched all of it.
         lines: What each line used, in the order of the text; empty where nobody asked.
         out_of_memory: What is known of a cell that died for want of device memory.
+        between: By how much memory moved between the end of the cell before and the beginning of this one, by
+            device, where that is more than 1 MB; without what our own work took. Empty where no cell came
+            before, or another ran at the same time.
         gpulog_only: Whether the cell holds nothing but this package's own magics, such as ``%gpulog free``.
     """
 
@@ -522,6 +560,7 @@ class CellRecord(Measurement):
     unexplained: Sizes = ()
     lines: tuple[LineUsage, ...] = ()
     out_of_memory: OutOfMemory | None = None
+    between: Sizes = ()
     gpulog_only: bool = False
 
     def explained(

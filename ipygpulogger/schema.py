@@ -299,7 +299,7 @@ _STEPS: tuple[Callable[[dict[str, Any]], list[str]], ...] = (
         "context_bytes",
         *_OWN,
     ),
-    _without("pinned", "children", "owners", "unexplained", "notes"),
+    _without("pinned", "children", "owners", "unexplained", "between", "notes"),
     _only("name", "peak", *_OWN),
     _first("owners", 0),
     _cut(60),

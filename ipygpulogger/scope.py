@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import clock
 from .devicewatch import DeviceWatch
-from .holdings import Allowance, surely_uses
+from .holdings import Allowance, Holdings, surely_uses
 from .machine import machine
 from .peaks import together
-from .records import DRIVER, ChildrenUsage, Measurement, Metric, Peak, RamUsage, Usage
+from .records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak, RamUsage, Usage
 from .sources import Device, Unavailable
 from .sources.nvml import ENERGY_RESOLVES_S
 from .sources.process import children_ended
@@ -199,6 +199,14 @@ class Scope:
             gpus=self._gpus(final=False),
         )
 
+    def held_before(self) -> dict[str, Held]:
+        """What this process held on each device when the scope began, by UUID or by name."""
+        return _held((watch.device, watch.before) for watch in self.watches())
+
+    def held_after(self) -> dict[str, Held]:
+        """The same at its end, once `result` was asked for."""
+        return _held((watch.device, watch.after) for watch in self.watches())
+
     def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
         """A framework began to use a device within this scope: it held nothing there before.
 
@@ -339,6 +347,7 @@ class Scope:
                 if final:
                     self._note(reason)
                 continue
+            watch.after = after if final else watch.after
             own = after.own or (watch.before and watch.before.own)
             touched = device.backend != DRIVER or own or (after.own is None and surely_uses(device))
             if touched or self._all_devices:
@@ -431,6 +440,16 @@ def tell(sentence: str) -> None:
         warnings.warn(sentence, RuntimeWarning, stacklevel=3)
     except (RuntimeWarning, OSError, ValueError):  # the latter two of a stream that cannot be written
         pass
+
+
+def _held(found: Iterable[tuple[Device, Holdings | None]]) -> dict[str, Held]:
+    """By UUID, or by name where a device has none."""
+    held = {}
+    for device, holdings in found:
+        if holdings is not None and (holdings.allocated is not None or holdings.own is not None):
+            name = f"{device.backend}:{device.index}"
+            held[device.uuid or name] = Held(name, holdings.allocated or 0, holdings.outside)
+    return held
 
 
 def _raw_key(device: Device) -> tuple[str, int]:

@@ -122,6 +122,9 @@ def records(**fixed):
             "unexplained": st.lists(
                 st.tuples(st.sampled_from(["cpu", "cuda:0"]), st.integers(-(1 << 40), 1 << 40)), max_size=2
             ).map(tuple),
+            "between": st.lists(
+                st.tuples(st.sampled_from(["cpu", "cuda:0"]), st.integers(-(1 << 40), 1 << 40)), max_size=2
+            ).map(tuple),
             "lines": st.lists(
                 st.builds(
                     LineUsage,

@@ -44,6 +44,7 @@ ORDER = [
     "machine",
     "devicewatch",
     "scope",
+    "gap",
     "dispatcher",
     "monitoring",
     "settrace",

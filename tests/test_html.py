@@ -230,6 +230,16 @@ def test_details_are_folded():
     assert "open" not in details[:20]
 
 
+def test_what_moved_before_is_said_in_both():
+    """A cell that did nothing has its table then; the same words in text and HTML."""
+    given = record(0, between=(("cpu", -97 * MB), ("cuda:0", 200 * MB)))
+    said = "between cells: -97 MB, cuda:0 +200 MB"
+    assert text.report(given).splitlines()[-1] == said
+    assert text.report(given, compact=True).split(" | ")[-1] == said
+    assert said in Reader(render_html.report(given)).words
+    assert text.between(record(0)) == ""
+
+
 def test_who_grew_is_said_in_both():
     """Names, sizes, devices, who shares them, and what is left unexplained; the same words in text and HTML."""
     owners = (

@@ -95,6 +95,22 @@ def test_a_cell_that_makes_the_context(kernel):
     assert rows(kernel.run("del x"))["GPU"] == (-100, 0, 500, "")
 
 
+def test_what_moves_between_cells(kernel, gpu):
+    """The context made before a cell is named; a tensor that goes in no cell is told, a neighbour is not ours."""
+    kernel.run(START.format(options=""))
+    kernel.run("import torch")
+    first = kernel.run("1")
+    assert "before this cell: + context 500 MB (cuda:0)" in first.stdout
+    assert "between cells" not in first.stdout
+    kernel.run(keep("x", 100))
+    kernel.run("del x", silent=True)
+    gpu.dev[0].add_process(1, 3000 * MB)
+    told = kernel.run("2").stdout.splitlines()
+    assert [line for line in told if "cells" in line] == ["between cells: cuda:0 -100 MB"]
+    assert kernel.value("il.record.between") == [["cuda:0", -100 * MB]]
+    assert "cells" not in kernel.run("3").stdout
+
+
 def test_two_devices_in_one_cell(kernel):
     """Each device its own row and numbers; il.data speaks of the current one."""
     kernel.run(START.format(options=""))

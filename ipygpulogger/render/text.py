@@ -165,9 +165,19 @@ def outcome(measurement: Measurement) -> str:
 
 
 def sentences(measurement: Measurement) -> tuple[str, ...]:
-    """What is said below the figures: who grew, the heaviest line where lines were measured, the notes."""
+    """What is said below the figures: what moved before, who grew, the heaviest measured line, the notes."""
     line = heaviest(measurement.lines) if isinstance(measurement, CellRecord) else ""
-    return (*filter(None, [grew(measurement), line]), *measurement.notes)
+    return (*filter(None, [between(measurement), grew(measurement), line]), *measurement.notes)
+
+
+def between(measurement: Measurement) -> str:
+    """What moved since the cell before; empty if nothing."""
+    moved = measurement.between if isinstance(measurement, CellRecord) else ()
+    said = [
+        f"{'' if device == CPU else f'{device} '}{rounded_mb(size_bytes):+} MB"
+        for device, size_bytes in moved
+    ]
+    return f"between cells: {', '.join(said)}" if said else ""
 
 
 def grew(measurement: Measurement) -> str:

@@ -1,0 +1,261 @@
+"""What moves between cells is told with the next one; the truth is known by construction."""
+
+import gc
+import os
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory import MB, Block
+
+from ipygpulogger import IPyGPULogger, gap
+from ipygpulogger.machine import machine
+from ipygpulogger.records import CPU, Held, moved_between
+from ipygpulogger.schema import record_from
+from ipygpulogger.scope import Scope
+
+
+@pytest.fixture
+def il(shell):
+    """A logger whose reports are not looked at."""
+    il = IPyGPULogger(report="none", gc_collect=False).start()
+    shell.user_ns["Block"] = Block
+    yield il
+    il.stop()
+    shell.user_ns.clear()
+
+
+@pytest.fixture
+def run(shell, il):
+    def run(source):
+        shell.run_cell(source, store_history=True)
+        return il.record
+
+    return run
+
+
+def between(record):
+    """In MB."""
+    return {device: round(size_bytes / MB) for device, size_bytes in record.between}
+
+
+CYCLE = "class Node: pass\nnode = Node(); node.me = node; node.block = Block(100); del node"
+
+
+def test_garbage_that_goes_between_cells(il, run, capsys):
+    """A cell leaves a cycle of 100 MB, the collector takes it before the next: that one tells of it."""
+    il.report = "text"
+    consumed = run(CYCLE).gen.consumed_bytes
+    assert consumed == pytest.approx(100 * MB, abs=MB)
+    gc.collect()
+    capsys.readouterr()
+    assert between(run("x = 1")) == {"cpu": -100}
+    assert "between cells: -100 MB" in capsys.readouterr().out.splitlines()
+    assert run("x = 1").between == ()
+
+
+def test_garbage_that_our_own_settling_takes(il, run):
+    """Asked for since, it collects before the next cell what the last one left."""
+    run(CYCLE)
+    il.gc_collect = True
+    assert between(run("x = 1")) == {"cpu": -100}
+
+
+def test_nothing_is_told_twice(il, run):
+    """What settling after a cell takes is that cell's, and not told again before the next."""
+    il.gc_collect = True
+    assert run(CYCLE).gen.consumed_bytes == pytest.approx(0, abs=MB)
+    assert run("x = 1").between == ()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=1, max_size=5))
+def test_every_gap(shell, run, steps):
+    """Whatever moves in cells and between them: each has its own."""
+    blocks = shell.user_ns["blocks"] = []
+
+    def move(eights):
+        for _ in range(abs(eights)):
+            if eights > 0:
+                blocks.append(Block(8))
+            elif blocks:
+                blocks.pop().free()
+
+    shell.user_ns["move"] = move
+    run("x = 1")
+    try:
+        for outside, inside in steps:
+            before = len(blocks)
+            move(outside)
+            moved_mb, middle = 8 * (len(blocks) - before), len(blocks)
+            record = run(f"move({inside})")
+            assert between(record) == ({"cpu": moved_mb} if moved_mb else {})
+            assert record.gen.consumed_bytes == pytest.approx(8 * MB * (len(blocks) - middle), abs=MB)
+    finally:
+        while blocks:
+            blocks.pop().free()
+
+
+def test_less_than_a_megabyte_is_not_told(run):
+    """Nor, where the kernel's figure is coarser, less than its grain."""
+    run("x = 1")
+    block = Block(60)
+    assert between(run("x = 1")) == {"cpu": 60}
+    block.free()
+    counter = machine().ram.counter
+    was, counter.current_precision_bytes = counter.current_precision_bytes, 40 * MB
+    try:
+        assert run("x = 1").between == ()
+    finally:
+        counter.current_precision_bytes = was
+
+
+def test_our_own_work_is_left_out(il, run, monkeypatch):
+    """After a cell and before one, what our hooks need for themselves is nobody's."""
+    kept = []
+    run("x = 1")
+    for target, name in ((il, "_show"), (il._growth, "refresh")):
+        real = getattr(target, name)
+        monkeypatch.setattr(target, name, lambda *args, real=real: (kept.append(Block(20)), real(*args)))
+    run("x = 1")
+    block = Block(10)
+    assert between(run("x = 1")) == {"cpu": 10}
+    assert len(kept) == 4
+    for one in (block, *kept):
+        one.free()
+
+
+def test_cells_within_cells(shell, il, run):
+    """A nested cell has no gap of its own; the cell around it and the next one have theirs."""
+    run("x = 1")
+    block = Block(30)
+    outer = run("%%capture\nb = Block(20)")
+    inner = il.history[-2]
+    assert inner.label.startswith("nested")
+    assert inner.between == ()
+    assert between(outer) == {"cpu": 30}
+    block.free()
+    assert between(run("b.free()")) == {"cpu": -30}
+
+
+def test_cells_at_the_same_time(shell, il, run):
+    """One that begins while another runs has none; from the end of the last there is one again."""
+
+    def aside(source):
+        thread = threading.Thread(target=shell.run_cell, args=(source,), kwargs={"store_history": True})
+        thread.start()
+        thread.join()
+
+    shell.user_ns["aside"] = aside
+    run("x = 1")
+    block = Block(30)
+    outer = run("aside('y = Block(20)')")
+    other = il.history[-2]
+    assert other.between == ()
+    assert between(outer) == {"cpu": 30}
+    block.free()
+    assert between(run("y.free()")) == {"cpu": -30}
+
+
+@pytest.mark.parametrize("how", ["stopped", "a fork", "not measured", "one cell alone"])
+def test_without_a_cell_just_before_there_is_none(shell, il, run, monkeypatch, how):
+    """Then what moved is not known to have moved between two cells."""
+    run("x = 1")
+    if how == "stopped":
+        il.stop()
+        il.start()
+    elif how == "one cell alone":
+        il.stop()
+        il.expect()
+    elif how == "a fork":
+        pid = os.getpid()
+        monkeypatch.setattr(gap.os, "getpid", lambda: pid + 1)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(Scope, "open", lambda _: 1 / 0)
+            shell.run_cell("y = 1", store_history=True)
+    block = Block(30)
+    assert run("%%gpulog\nx = 1" if how == "one cell alone" else "x = 1").between == ()
+    block.free()
+    if how in ("stopped", "not measured"):
+        assert between(run("x = 1")) == {"cpu": -30}
+
+
+def test_a_logger_started_within_a_cell(shell, il, run):
+    """What its cell did before is nobody's; the gap after it is told."""
+    il.stop()
+    shell.user_ns["il"] = il
+    run("first = Block(30); il.start()")
+    block = Block(20)
+    assert between(run("first.free()")) == {"cpu": 20}
+    block.free()
+
+
+def test_a_cell_that_fails(run):
+    """It ends as any other."""
+    run("1 / 0")
+    block = Block(20)
+    assert between(run("raise KeyboardInterrupt")) == {"cpu": 20}
+    block.free()
+    assert between(run("x = 1")) == {"cpu": -20}
+
+
+def test_no_figure_where_memory_cannot_be_read(il, run, monkeypatch):
+    """For want of descriptors, say: then nothing is told, and the cell is measured all the same."""
+    run("x = 1")
+    block = Block(20)
+    look, times = machine().process.counter.look, iter([OSError(24, "Too many open files")])
+
+    def failing():
+        for error in times:
+            raise error
+        return look()
+
+    monkeypatch.setattr(machine().process.counter, "look", failing)
+    record = run("y = Block(10)")
+    assert record.between == ()
+    assert record.gen.consumed_bytes == pytest.approx(10 * MB, abs=MB)
+    block.free()
+    assert between(run("y.free()")) == {"cpu": -20}
+
+
+# -- of devices, and as data -----------------------------------------------------------------------
+
+
+def held(name, inside_mb, outside_mb=None):
+    return Held(name, inside_mb * MB, None if outside_mb is None else outside_mb * MB)
+
+
+@pytest.mark.parametrize(
+    ("ended", "began", "moved_mb"),
+    [
+        (held("cuda:0", 100, 500), held("cuda:0", 300, 500), 200),
+        (held("cuda:0", 100, 500), held("cuda:0", 100, 700), 200),
+        (held("cuda:0", 100, None), held("cuda:0", 100, 700), 0),  # it was there, and nobody told
+        (held("cuda:0", 100, 500), held("cuda:0", 50, None), -50),
+        (None, held("cuda:0", 40, 500), 40),  # with a context, which is no array
+        (held("nvml:0", 0, 800), held("cuda:0", 200, 600), 0),  # a framework took over its own device
+        (held("cuda:0", 100, 500), None, 0),
+    ],
+)
+def test_arithmetic_of_a_device(ended, began, moved_mb):
+    """Arrays, and what stands outside the allocators where that is known at both ends."""
+    was = {"GPU-1": ended} if ended else {}
+    now = {"GPU-1": began} if began else {}
+    assert moved_between(was, now, 0) == ((("cuda:0", moved_mb * MB),) if moved_mb else ())
+
+
+def test_the_grain_is_general_rams_alone():
+    """A device's figures have none."""
+    was = {CPU: held(CPU, 100), "GPU-1": held("cuda:0", 100)}
+    now = {CPU: held(CPU, 104), "GPU-1": held("cuda:0", 104)}
+    assert moved_between(was, now, 8 * MB) == (("cuda:0", 4 * MB),)
+    assert dict(moved_between(was, now, 0)) == {CPU: 4 * MB, "cuda:0": 4 * MB}
+
+
+def test_an_older_log_has_none(run):
+    """A record without the field loads."""
+    values = run("x = 1").to_dict()
+    del values["between"]
+    assert record_from(values).between == ()
