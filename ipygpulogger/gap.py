@@ -90,7 +90,7 @@ class Gap:
 
     def _resident_bytes(self) -> int:
         try:
-            return machine().process.counter.look().readings[0].current_bytes
+            return machine().ram.look().readings[0].current_bytes
         except (OSError, Unavailable):  # no descriptors left, for one: what moved is not known
             self._ended = None
             return 0
