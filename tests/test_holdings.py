@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipygpulogger import driver, holdings
-from ipygpulogger.holdings import Allowance, Holdings, Ledger, allowance, surely_uses
+from ipygpulogger.holdings import Allowance, Holdings, Ledger, Shares, allowance, surely_uses
 from ipygpulogger.records import DRIVER
-from ipygpulogger.sources import Device, DeviceMemory, Look, Reading
+from ipygpulogger.sources import Device, DeviceMemory, Look, Reading, Unavailable
 
 SIZES = st.integers(0, 1 << 40)
 GPU = Device("cuda", 0, "a card", "GPU-1")
@@ -107,6 +107,7 @@ def test_the_parts_of_a_device(sizes, reserved):
     assert held.outside == card.mine
     assert held.neighbours == card.listed + card.unlisted
     assert held.driver == card.drivers
+    assert held.unlisted == card.unlisted
 
 
 @given(parts, SIZES)
@@ -118,7 +119,7 @@ def test_the_parts_where_the_driver_counts_itself_as_used(sizes, reserved):
     assert held.other == card.mine + card.listed + card.unlisted + card.drivers
     assert held.outside == card.mine
     assert held.neighbours == card.listed
-    assert held.driver == card.drivers + card.unlisted
+    assert held.driver == held.unlisted == card.drivers + card.unlisted
 
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.booleans())
@@ -126,6 +127,7 @@ def test_no_part_is_negative(used, own, listed, old_driver):
     """The list of processes lags behind the memory: what it tells too much is nobody's loss."""
     held = Holdings(0, 0, DeviceMemory(5000, used, 5000 - used, old_driver), own, listed)
     assert held.neighbours == (listed if old_driver else max(0, used - own))
+    assert held.unlisted == max(0, used - own - listed)
     assert held.driver == (max(0, used - own - listed) if old_driver else 0)
 
 
@@ -137,6 +139,9 @@ def test_what_is_not_told_is_unknown(old_driver):
     assert (nothing.other, nothing.outside, nothing.neighbours, nothing.driver) == (None,) * 4
     undivided = Holdings(100, 200, memory, None, None)
     assert (undivided.other, undivided.outside, undivided.neighbours) == (100, None, None)
+    for own, listed in ((None, 20), (250, None)):
+        assert Holdings(100, 200, memory, own, listed).unlisted is None
+    assert Holdings(100, 200, None, 250, 20).unlisted is None
     assert undivided.driver == (None if old_driver else 100)
     assert Holdings(100, 200, None, 250, 0).neighbours is None
     assert Holdings(100, 200, memory, 250, None).driver == (None if old_driver else 100)
@@ -333,6 +338,77 @@ def test_nothing_of_us_without_a_context_is_zero(clock, contexts):
     assert (held.own, held.listed, held.neighbours) == (0, 300, 300)
     contexts.ordinals = (1,)  # with a context it cannot be nothing
     assert Ledger(card).take(RAW, [], []).own is None
+
+
+# -- whose a sudden rise is ---------------------------------------------------------------------------
+
+
+class Live:
+    """An allocator that tells its peak and a stamp, and moves when it is told to."""
+
+    def __init__(self, allocated, reserved, *, stamped=True, peaks=True):
+        self.allocated, self.reserved, self.highest = allocated, reserved, reserved
+        self.ever, self.stamped, self.peaks = 1, stamped, peaks
+        self.fails = False
+
+    def move(self, size):
+        self.ever += 1
+        self.allocated, self.reserved = self.allocated + size, self.reserved + size
+        self.highest = max(self.highest, self.reserved)
+
+    def look(self):
+        if self.fails:
+            raise Unavailable("gone")
+        peaks = (self.allocated, self.highest) if self.peaks else (None, None)
+        readings = (Reading(self.allocated, peaks[0]), Reading(self.reserved, peaks[1]))
+        return Look(readings, (self.ever,) if self.stamped else ())
+
+
+def examined(card, *owners, device=GPU):
+    card.reserved = sum(owner.reserved for owner in owners)
+    return Ledger(card).examine(device, list(owners), card.device_memory())
+
+
+def test_whose_the_memory_is_now(contexts):
+    """What the allocators handed out, what this process holds beside them, and the others that are listed."""
+    card = Card(mine=50, listed=70)
+    assert examined(card, Live(30, 100), Live(5, 10)) == Shares(50, 85, 70)
+    assert examined(card) == Shares(50, 50, 70)
+    card.tells_processes = False
+    assert examined(card, Live(30, 100)) is None
+    broken = Live(30, 100)
+    broken.fails = True
+    assert examined(Card(), broken) is None
+
+
+def test_a_device_that_this_process_cannot_be_on(contexts):
+    """All of it is others', without a question."""
+    contexts.ordinals = (0,)
+    card = Card(mine=0, listed=300, unlisted=40)
+    assert examined(card, device=RAW) == Shares(0, 0, 340)
+    assert card.slow_questions() == 0
+    contexts.ordinals = ()
+    assert examined(card, device=RAW) == Shares(0, 0, 300)
+
+
+@pytest.mark.parametrize("size", [20, -20])
+@pytest.mark.parametrize("stamped", [True, False])
+def test_an_allocator_that_moves_while_the_driver_answers(size, stamped):
+    """Of what this process holds as much as the allocators may have had counts as theirs: at least the rest."""
+    card, live, still = Card(mine=50, listed=70), Live(30, 100, stamped=stamped), Live(1, 10)
+    card.meanwhile = [lambda: live.move(size)]
+    assert examined(card, live, still) == Shares(50 - max(0, size), 50 - max(0, size), 70)
+    card.meanwhile = [lambda: live.move(500)]
+    assert examined(card, live, still) == Shares(0, 0, 70)
+
+
+def test_without_a_stamp_it_may_always_have_moved():
+    """Then the highest that the allocators had is theirs; where nothing tells that, nothing is known."""
+    card = Card(mine=50, listed=70)
+    assert examined(card, Live(30, 100, stamped=False)) == Shares(50, 50, 70)
+    assert examined(card, Live(30, 100, stamped=False, peaks=False)) is None
+    assert examined(card, Live(30, 100, stamped=False, peaks=False), Live(1, 1)) is None
+    assert examined(card, Live(30, 100, peaks=False)) == Shares(50, 80, 70)
 
 
 # -- where NVML tells nothing -----------------------------------------------------------------------

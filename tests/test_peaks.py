@@ -974,3 +974,14 @@ def test_what_a_fork_leaves_open_is_the_parents():
     assert os.waitpid(pid, 0)[1] == 0
     owner.close(interval)
     assert interval.peak() == Peak(1500, 1500, "exact")
+
+
+def test_a_lap_begins_with_a_counter_of_its_own():
+    """After a lap that reset, what the next needs for a moment is its own, however high the last one was."""
+    model = Model()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    for highest in (500, 200, 300):
+        model.move(highest)
+        model.move(-highest)
+        assert owner.lap(interval) == [(1000 + highest, 1000 + highest, 1000)]

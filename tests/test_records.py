@@ -12,6 +12,7 @@ from ipygpulogger.records import (
     CPU,
     DRIVER,
     CellRecord,
+    ChildrenUsage,
     Data,
     DeviceUsage,
     Heap,
@@ -73,6 +74,29 @@ def test_peaked_is_never_negative(before, after, missed):
     """Also where the counter's grain put the peak below an end."""
     usage = Usage(before, after, Peak(max(before, after) - missed, None, "sampled"))
     assert usage.peaked_bytes == 0
+
+
+@given(SIZES, SIZES, SIZES)
+def test_what_a_scope_needed_at_once(before, after, highest):
+    """From what was in use before it up to its highest moment, whatever it gave back."""
+    highest = max(before, after, highest)
+    usage = Usage(before, after, Peak(highest, highest, "exact"))
+    if after >= before:
+        assert usage.needed_bytes == highest - before
+    else:
+        assert usage.needed_bytes == highest - max(before, after)
+    assert usage.needed_bytes >= 0
+
+
+@given(SIZES, SIZES)
+@example(0, MB)
+@example(0, MB + 1)
+@example(500 * MB, 5 * MB)
+@example(500 * MB, 5 * MB + 1)
+def test_a_coarse_grain_is_over_a_megabyte_and_a_hundredth(size, precision):
+    """Just as much is not more."""
+    peak = Peak(size, size, "exact", precision)
+    assert peak.coarse == (precision > MB and precision > size // 100)
 
 
 # -- what malloc keeps ------------------------------------------------------------------------------
@@ -201,11 +225,35 @@ def test_what_a_record_is_unless_said_otherwise():
     """A device is attributed, has memory of its own and nothing else to tell; lines and owners are complete."""
     usage = gpu()
     assert (usage.backend, usage.attributed, usage.unified) == ("cuda", True, False)
-    assert (usage.unattributed_bytes, usage.context_bytes) == (0, 0)
+    assert (usage.unattributed_bytes, usage.unknown_rise_bytes, usage.context_bytes) == (0, 0, 0)
     assert (usage.metrics, usage.timeline) == ((), ())
     assert Peak(1, 1, "exact").precision_bytes == 0
     assert LineUsage(1, "x", 1, 0.5, ram()).complete
-    assert cell().owners_complete
+    assert (cell().owners_complete, cell().gpulog_only, ram().precision_bytes) == (True, False, 0)
+    assert not ChildrenUsage(0, 0, Peak(0, 0, "exact"), 0).at_least
+
+
+@given(SIZES, SIZES, SIZES)
+def test_what_is_taken_is_what_is_not_free(used, drivers, free):
+    """The driver's own included; where the total or what is free is unknown, what is used."""
+    sizes = {"total_bytes": used + drivers + free, "used_bytes": used, "free_bytes": free}
+    assert gpu(**sizes).taken_bytes == used + drivers
+    assert gpu(**sizes | {"total_bytes": None}).taken_bytes == used
+    assert gpu(**sizes | {"free_bytes": None}).taken_bytes == used
+    assert gpu(total_bytes=100).taken_bytes is None
+
+
+@given(SIZES, SIZES, SIZES)
+@example(0, 0, 5)
+@example(3, 0, 5)
+@example(0, 3, 5)
+def test_what_neighbours_held_for_a_moment(before, after, highest):
+    """Above both ends, as peaked of our own; 0 where one of the three is unknown."""
+    sizes = {"neighbours_before_bytes": before, "neighbours_bytes": after, "neighbours_peak_bytes": highest}
+    ends = max(before, after)
+    assert gpu(**sizes).neighbours_rise_bytes == (highest - ends if highest > ends else 0)
+    for name in sizes:
+        assert gpu(**sizes | {name: None}).neighbours_rise_bytes == 0
 
 
 # -- what is worth a name ---------------------------------------------------------------------------
@@ -307,6 +355,16 @@ def test_what_malloc_keeps_is_no_growth(before, handed_out, kept):
     usage = ram(before, before + handed_out + kept, None, Heap(0, 0), Heap(handed_out, kept))
     grew = cell(usage).grown()
     assert grew == ({CPU: handed_out} if notable(handed_out, usage.after_bytes) else {})
+
+
+@pytest.mark.parametrize(
+    ("precision", "grew"), [(0, True), (9 * MB, True), (10 * MB, False), (11 * MB, False)]
+)
+def test_what_the_grain_may_be_is_no_growth(precision, grew):
+    """Where the resident size itself is approximate, what lies within its grain has no owner; devices count."""
+    usage = RamUsage(0, 10 * MB, Peak(10 * MB, 10 * MB, "exact"), precision_bytes=precision)
+    grown = measured(usage, gpu(0, 0, 10 * MB)).grown()
+    assert grown == ({CPU: 10 * MB} if grew else {}) | {"cuda:0": 10 * MB}
 
 
 def test_what_came_back():

@@ -1,0 +1,474 @@
+"""One device in one scope, against a card whose whole course is written down."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ipygpulogger.devicewatch import JUMP_BYTES, DeviceWatch
+from ipygpulogger.holdings import Allowance, Holdings, Shares
+from ipygpulogger.peaks import PeakOwner
+from ipygpulogger.records import DRIVER, Metric, Peak
+from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
+
+MB = 2**20
+TOTAL = 1 << 40
+GPU = Device("cuda", 1, "a card", "GPU-1", total_bytes=5)
+RAW = Device(DRIVER, 0, "a card", "GPU-1")
+UNIFIED = Device("mps", 0, "a chip", unified=True)
+NOTHING = Allowance(None, None)
+
+
+class Allocator(Counter):
+    """Live and reserved bytes, each with the highest since the last reset; nothing is ever missed."""
+
+    peak_class = "resettable"
+
+    def __init__(self, *, tells_reserved=True, peak_class="resettable", precision_bytes=0):
+        self.now, self.highest, self.ever = [0, 0], [0, 0], 0
+        self.tells_reserved, self.peak_class, self.precision_bytes = (
+            tells_reserved,
+            peak_class,
+            precision_bytes,
+        )
+
+    def allocate(self, size, *, cached=0):
+        self.ever += abs(size) + cached
+        self.now = [self.now[0] + size, self.now[1] + max(size, 0) + cached]
+        self.highest = list(map(max, self.highest, self.now))
+
+    def look(self):
+        peaks = self.highest if self.peak_class == "resettable" else (None, None)
+        readings = tuple(Reading(now, peak) for now, peak in zip(self.now, peaks, strict=True))
+        return Look(readings if self.tells_reserved else readings[:1], (self.ever,))
+
+    def reset(self):
+        self.highest = list(self.now)
+
+    def growth_bytes(self, earlier, later):
+        return (later[0] - earlier[0],) * 2
+
+
+class Story:
+    """A scope over one device: the truth of each moment, and what the watch was told of it."""
+
+    def __init__(
+        self, *, device=GPU, mine=0, others=0, unlisted=0, known=True, born=False, allocator=True, **how
+    ):
+        self.allocator = Allocator(**how)
+        self.owners = [PeakOwner(self.allocator)] if allocator else []
+        self.device, self.known = device, known
+        self.mine, self.others, self.unlisted = mine, others, unlisted  # outside the allocator
+        self.watch = DeviceWatch(device)
+        self.course = []
+        if not born:
+            self.watch.before = self.holdings()
+            self.watch.neighbours_before_bytes = self.watch.before.neighbours
+        for owner in self.owners:
+            self.watch.intervals[owner] = owner.adopt() if born else owner.open()
+        self.tell()
+
+    @property
+    def reserved(self):
+        return self.allocator.now[-1] if self.allocator.tells_reserved else self.allocator.now[0]
+
+    @property
+    def used(self):
+        return self.reserved + self.other
+
+    @property
+    def other(self):
+        return self.mine + self.others + self.unlisted
+
+    def holdings(self):
+        memory = DeviceMemory(TOTAL, self.used, TOTAL - self.used)
+        allocated, reserved = (self.allocator.now[0], self.reserved) if self.owners else (None, None)
+        own, listed = (self.mine + self.reserved, self.others) if self.known else (None, None)
+        return Holdings(allocated, reserved, memory, own, listed)
+
+    def tell(self):
+        self.course.append(self.mine + self.allocator.now[0])
+
+    def sample(self, *, found=False):
+        held = self.mine + self.allocator.now[0]
+        shares = Shares(self.mine, held, self.others) if found else None
+        self.watch.sampled(self.used, self.other, shares)
+
+    def end(self, after=None, allowance=NOTHING, timeline=()):
+        for owner, interval in self.watch.intervals.items():
+            owner.close(interval)
+        return self.watch.usage(after or self.holdings(), allowance, timeline)
+
+
+megabytes = st.integers(-3, 3).map(lambda number: number * 40 * MB)
+moves = st.lists(st.tuples(st.sampled_from(["allocate", "mine"]), megabytes), max_size=8)
+
+
+@settings(max_examples=300)
+@given(moves, st.booleans(), st.sampled_from([0, 40 * MB]))
+@example([("mine", 40 * MB)], True, 0)
+@example([("mine", 40 * MB), ("mine", -40 * MB)], True, 0)
+@example([("allocate", 40 * MB), ("allocate", -40 * MB), ("mine", 40 * MB)], True, 0)
+def test_the_peak_holds_both_parts(program, asked, others):
+    """Allocators and what stands outside them, seen at each step: the truth lies in the bounds, or is sampled.
+
+    It is exact where nothing outside the allocators moved, and never below what anybody saw.
+    """
+    story = Story(mine=200 * MB, others=others)
+    story.allocator.allocate(200 * MB)
+    for owner, interval in story.watch.intervals.items():
+        owner.close(interval)
+        story.watch.intervals[owner] = owner.open()
+    story.watch.before, story.course = story.holdings(), []
+    story.tell()
+    for what, size in program:
+        if what == "mine":
+            story.mine = max(0, story.mine + size)
+        else:
+            story.allocator.allocate(max(size, -story.allocator.now[0]))
+        story.tell()
+        story.sample(found=asked)
+    usage, truth = story.end(), max(story.course)
+    assert (usage.before_bytes, usage.after_bytes) == (story.course[0], story.course[-1])
+    assert usage.peak.lo_bytes <= truth
+    assert usage.peak.hi_bytes is None or truth <= usage.peak.hi_bytes
+    assert (usage.peak.hi_bytes is None) == (usage.peak.quality == "sampled")
+    assert (usage.peak.hi_bytes == usage.peak.lo_bytes) == (usage.peak.quality == "exact")
+    if not any(what == "mine" and size for what, size in program):
+        assert usage.peak == Peak(truth, truth, "exact")
+    assert usage.peak.lo_bytes >= (truth if asked else max(story.course[0], story.course[-1]))
+
+
+def test_bounds_where_something_outside_stays_higher():
+    """The allocator's peak may have met the lower or the higher of the two: within their difference."""
+    story = Story(mine=10 * MB)
+    story.allocator.allocate(100 * MB)
+    story.allocator.allocate(-100 * MB)
+    story.mine = 17 * MB
+    assert story.end().peak == Peak(110 * MB, 117 * MB, "bounded")
+    story = Story(mine=17 * MB, precision_bytes=7 * MB)
+    story.allocator.allocate(100 * MB)
+    story.allocator.allocate(-100 * MB)
+    story.mine = 10 * MB
+    assert story.end().peak == Peak(110 * MB, 117 * MB, "exact", 7 * MB)
+
+
+def test_an_end_may_be_the_highest():
+    """What came outside after the allocator gave back: the end itself is the peak, and known."""
+    story = Story()
+    story.allocator.allocate(10 * MB)
+    story.allocator.allocate(-10 * MB)
+    story.mine = 70 * MB
+    usage = story.end()
+    assert usage.peak.lo_bytes == 70 * MB
+    assert usage.peak.hi_bytes == 80 * MB
+
+
+@pytest.mark.parametrize("above", [0, 1])
+@pytest.mark.parametrize("before", [0, 300 * MB])
+def test_a_sample_above_what_both_ends_explain(above, before):
+    """By more than a megabyte: then nothing bounds the peak from above. Just as much is noise."""
+    for used, other in ((0, before + MB + above), (before + 64 * MB + MB + above, None)):
+        story = Story(mine=before)
+        story.allocator.allocate(64 * MB)
+        story.watch.sampled(used, other, None)
+        assert (story.end().peak.hi_bytes is None) == bool(above)
+    story = Story(mine=before)
+    story.mine += 5
+    story.watch.sampled(0, before + 5 + MB + above, None)  # the higher end explains
+    assert (story.end().peak.hi_bytes is None) == bool(above)
+
+
+def test_where_nobody_tells_the_device_nothing_is_called_unseen():
+    """Without the device's memory no sample can be compared."""
+    story = Story()
+    story.watch.sampled(10 * MB, 900 * MB, None)
+    assert story.end(Holdings(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
+
+
+def test_a_sampled_allocator_samples_the_device():
+    """It is at least the ends and what was seen."""
+    story = Story(peak_class="sampled", mine=5)
+    story.allocator.allocate(100)
+    assert story.end().peak == Peak(105, None, "sampled")
+
+
+# -- where it cannot be divided ---------------------------------------------------------------------
+
+
+def test_what_nobody_can_attribute():
+    """Only the allocators count; what moved outside them is told beside, but not where RAM is shared."""
+    for device, moved in ((GPU, 30), (UNIFIED, 0)):
+        story = Story(device=device, known=False, mine=50, others=20)
+        story.watch.seen_bytes = 999  # it contains what the ends do not
+        story.allocator.allocate(7)
+        story.others += 30
+        usage = story.end()
+        assert (usage.before_bytes, usage.after_bytes, usage.peak) == (0, 7, Peak(7, 7, "exact"))
+        assert (usage.unattributed_bytes, usage.attributed, usage.unified) == (moved, True, device.unified)
+
+
+@pytest.mark.parametrize("unknown_at", ["the beginning", "the end"])
+def test_one_unknown_end_is_enough(unknown_at):
+    """A difference needs both."""
+    story = Story(mine=50, known=unknown_at == "the end")
+    story.known = not story.known
+    story.mine = 80
+    usage = story.end()
+    assert (usage.before_bytes, usage.after_bytes, usage.unattributed_bytes) == (0, 0, 30)
+
+
+def test_nothing_known_at_the_beginning_is_no_change():
+    """Without the device's memory at one end nobody can say that anything moved."""
+    story = Story(known=False, mine=50)
+    story.watch.before = Holdings(0, 0, None, None, None)
+    assert story.end().unattributed_bytes == 0
+    story = Story(known=False, mine=50)
+    assert story.end(Holdings(0, 0, None, None, None)).unattributed_bytes == 0
+
+
+def test_a_device_that_came_to_life_within_the_scope():
+    """It held nothing; its context is told apart, and stands at both ends."""
+    story = Story(born=True, mine=400)
+    story.allocator.allocate(100)
+    usage = story.end()
+    assert (usage.before_bytes, usage.after_bytes, usage.context_bytes) == (400, 500, 400)
+    assert (usage.held_before_bytes, usage.peak) == (0, Peak(500, 500, "exact"))
+    assert Story(mine=400).end().context_bytes == 0
+    story = Story(born=True, mine=400, known=False)
+    assert (story.end().context_bytes, story.end().unattributed_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("allocated", "own", "attributed"), [(None, None, False), (0, None, True), (None, 0, True)]
+)
+def test_whether_anything_tells_this_process_s_part(allocated, own, attributed):
+    """Its allocator, or the driver."""
+    watch = DeviceWatch(RAW)
+    watch.before = after = Holdings(allocated, allocated, None, own, None)
+    assert watch.usage(after, NOTHING, ()).attributed is attributed
+
+
+# -- without an allocator ---------------------------------------------------------------------------
+
+alone = {"device": RAW, "allocator": False, "mine": 50 * MB}
+
+
+def test_alone_on_a_device_the_highest_sample_is_ours():
+    """Without an allocator to ask; and it is at least that."""
+    story = Story(**alone)
+    story.watch.sampled(90 * MB, None, None)
+    usage = story.end()
+    assert usage.peak == Peak(90 * MB, None, "sampled")
+    assert (usage.allocated_bytes, usage.reserved_bytes, usage.reserved_peak) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "who", ["others before", "others after", "listed meanwhile", "a jump", "unborn", "not us"]
+)
+def test_not_alone_the_highest_sample_is_nobodys(who):
+    """Whoever else was there at an end or in between may have been it: only the ends count."""
+    mine = 0 if who == "not us" else 50 * MB
+    story = Story(
+        **alone | {"mine": mine, "born": who == "unborn", "others": MB if who == "others before" else 0}
+    )
+    if who == "others before":
+        story.others = 0
+    if who == "others after":
+        story.others = MB
+    if who == "listed meanwhile":
+        story.watch.sampled(0, None, Shares(0, 0, 5))
+    story.watch.sampled(900 * MB, 900 * MB if who == "a jump" else None, None)
+    assert story.end().peak == Peak(mine, None, "sampled")
+
+
+@pytest.mark.parametrize("gone", ["before", "after"])
+def test_at_one_end_is_on_it(gone):
+    """Alone on it, and there at one end."""
+    story = Story(**alone | {"mine": 0 if gone == "before" else 50 * MB})
+    story.mine = 0 if gone == "after" else 50 * MB
+    story.watch.sampled(90 * MB, None, None)
+    assert story.end().peak.lo_bytes == 90 * MB
+
+
+def test_what_was_seen_of_this_process_counts():
+    """A jump that the driver attributed is part of the lower bound, with an allocator or without."""
+    for how in ({}, alone):
+        story = Story(**how)
+        story.mine = 500 * MB
+        story.sample(found=True)
+        story.mine = 50 * MB
+        usage = story.end()
+        assert usage.peak == Peak(500 * MB, None, "sampled")
+        assert usage.unknown_rise_bytes == 0
+
+
+# -- jumps ------------------------------------------------------------------------------------------
+
+
+def jumps(story, *others):
+    found = []
+    for other in others:
+        found.append(story.watch.asks(other))
+        story.watch.sampled(0, other, None)
+    return found
+
+
+@pytest.mark.parametrize("base", [0, 300 * MB])
+def test_a_jump_is_more_than_64_mb(base):
+    """Above the lowest since the last one, be it at once or little by little."""
+    limit = 64 * MB
+    assert jumps(Story(mine=base), base + limit, base + limit + 1, base + limit + 2) == [False, True, False]
+    assert jumps(Story(mine=base), base + 40 * MB, base + 65 * MB) == [False, True]
+    up_again = [base + 100 * MB, base, base + 100 * MB]
+    assert jumps(Story(mine=base), *up_again) == [True, False, True]
+    assert jumps(Story(mine=base), base + 100 * MB, base + 164 * MB, base + 165 * MB) == [True, False, True]
+    assert limit == JUMP_BYTES
+
+
+def test_no_jump_without_a_level():
+    """Where nobody looked before the first sample is where it starts; where RAM is shared there is none."""
+    story = Story(born=True)
+    assert jumps(story, 500 * MB, 600 * MB, 400 * MB, 470 * MB) == [False, True, False, True]
+    assert jumps(Story(device=UNIFIED), 500 * MB, 900 * MB) == [False, False]
+    story = Story(mine=500 * MB)
+    story.watch.sampled(0, None, None)  # the allocators moved meanwhile: nothing is known of the rest
+    assert jumps(story, 564 * MB, 565 * MB) == [False, True]
+
+
+def test_so_many_questions_and_no_more():
+    """A device that goes up and down for hours: 32 are asked; of the rest the highest is kept."""
+    story = Story()
+    high = [100 * MB] * 32 + [300 * MB, 500 * MB, 200 * MB]
+    asked = jumps(story, *(size for one in high for size in (one, 0)))
+    assert sum(asked) == 32
+    assert asked.index(False, 1) == 1
+    assert not any(asked[64:])
+    assert len(story.watch._jumped) == 33
+    assert story.end().unknown_rise_bytes == 500 * MB
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=5),
+    st.integers(0, 3),
+)
+def test_what_of_a_rise_nobody_could_attribute(rises, unlisted):
+    """By how much it stood above both ends and above all that was told; at most 64 MB are not worth a word."""
+    story = Story(mine=20 * MB, unlisted=unlisted * MB)
+    base, expected = story.other, 0
+    for mine, others, strange, found in rises:
+        other = base + 64 * (mine + others + strange) * MB
+        if story.watch.asks(other):
+            shares = Shares(20 * MB + 64 * mine * MB, 0, 64 * others * MB) if found else None
+            told = 20 * MB + 64 * (mine + others) * MB + story.unlisted if found else 0
+            expected = max(expected, other - max(told, base))
+        else:
+            shares = None
+        story.watch.sampled(0, other, shares)
+        story.watch.sampled(0, base, None)
+    assert story.end().unknown_rise_bytes == (expected if expected > 64 * MB else 0)
+
+
+@pytest.mark.parametrize("listed", [None, 0])
+def test_a_rise_of_which_only_ours_is_told(listed):
+    """The rest is unknown; the end that stood higher explains its part."""
+    story = Story()
+    story.watch.sampled(0, 300 * MB, Shares(100 * MB, 100 * MB, listed))
+    story.others = 50 * MB
+    assert story.end().unknown_rise_bytes == 200 * MB
+    assert story.watch.listed_peak_bytes == listed
+
+
+def test_a_rise_without_a_known_end():
+    """Nothing to compare it with."""
+    story = Story()
+    jumps(story, 300 * MB)
+    story.watch.before = None
+    assert story.end(Holdings(0, 0, None, None, None)).unknown_rise_bytes == 0
+
+
+def test_the_unlisted_are_counted_where_there_were_fewer():
+    """Of those whom nobody lists as many as at both ends are no news."""
+    story = Story(unlisted=30 * MB)
+    story.watch.sampled(0, 400 * MB, Shares(0, 0, 100 * MB))
+    story.unlisted = 10 * MB
+    usage = story.end()
+    assert usage.unknown_rise_bytes == 400 * MB - 110 * MB
+    assert usage.neighbours_peak_bytes == 110 * MB
+    story = Story(born=True, unlisted=30 * MB)
+    story.watch.sampled(0, 0, Shares(0, 0, 100 * MB))
+    assert story.end().neighbours_peak_bytes == 130 * MB
+
+
+def test_the_most_that_neighbours_held():
+    """Of several answers the highest; None where nobody told, or the device is unknown."""
+    story = Story()
+    for listed in (5, 9, None, 7, 0):
+        story.watch.sampled(0, None, Shares(0, 0, listed))
+    assert story.end().neighbours_peak_bytes == 9
+    assert Story().end().neighbours_peak_bytes is None
+    story = Story()
+    story.watch.sampled(0, None, Shares(0, 0, 9))
+    assert story.end(Holdings(0, 0, None, None, None)).neighbours_peak_bytes is None
+    after = Holdings(0, 0, DeviceMemory(100, 60, 40, driver_in_used=True), 0, 0)
+    assert story.end(after).neighbours_peak_bytes == 9  # what is left over may be the driver's
+
+
+# -- what passes through ----------------------------------------------------------------------------
+
+
+def test_every_figure_of_the_device():
+    """As the last look tells it, under its own name."""
+    story = Story(mine=3, others=20, unlisted=5)
+    story.allocator.allocate(100, cached=50)
+    story.allocator.allocate(-30)
+    story.watch.metrics = metrics = (Metric("energy", 1.0, "J"),)
+    usage = story.end(allowance=Allowance(70, 11), timeline=((0.5, 9),))
+    assert (usage.index, usage.name, usage.uuid, usage.backend) == (1, "a card", "GPU-1", "cuda")
+    assert (usage.total_bytes, usage.used_bytes, usage.free_bytes) == (TOTAL, 178, TOTAL - 178)
+    assert (usage.allocated_bytes, usage.reserved_bytes, usage.reserved_peak) == (
+        70,
+        150,
+        Peak(150, 150, "exact"),
+    )
+    assert (usage.other_bytes, usage.neighbours_bytes, usage.neighbours_before_bytes) == (28, 25, 25)
+    assert (usage.limit_bytes, usage.pools_bytes, usage.driver_bytes) == (70, 11, 0)
+    assert (usage.metrics, usage.timeline, usage.attributed) == (metrics, ((0.5, 9),), True)
+    unknown = story.watch.usage(Holdings(70, 150, None, 153, 20), NOTHING, ())
+    assert (unknown.total_bytes, unknown.used_bytes, unknown.free_bytes) == (5, None, None)
+
+
+def test_what_an_allocator_does_not_tell():
+    """Without a second series nothing is known of its cache: one that does not tell is enough."""
+    story = Story(tells_reserved=False)
+    assert (story.end().reserved_bytes, story.end().reserved_peak) == (None, None)
+    story = Story()
+    silent = PeakOwner(Allocator(tells_reserved=False))
+    story.watch.intervals[silent] = silent.open()
+    assert (story.end().reserved_bytes, story.end().reserved_peak) == (None, None)
+
+
+def test_before_anything_is_known():
+    """A watch that has seen nothing."""
+    watch = DeviceWatch(GPU)
+    assert (watch.highest_used_bytes, watch.highest_other_bytes, watch.seen_bytes) == (0, 0, 0)
+    assert isinstance(watch.energy_j, Unavailable)
+    watch.sampled(5, 3, Shares(1, 2, 0))
+    watch.sampled(4, None, None)
+    assert (watch.highest_used_bytes, watch.highest_other_bytes, watch.seen_bytes) == (5, 3, 2)
+    assert watch.listed_peak_bytes == 0
+
+
+def test_what_was_seen_before_a_framework_came_is_inherited():
+    """The device is the same: its highest, its neighbours, its course and its rises."""
+    raw = Story(**alone)
+    raw.watch.neighbours_before_bytes, raw.watch.energy_j = 7, 1.5
+    raw.watch.timeline.add(0.5, 77)
+    raw.watch.sampled(900 * MB, 900 * MB, Shares(60 * MB, 70 * MB, 5 * MB))
+    watch = DeviceWatch(GPU)
+    watch.inherit(raw.watch)
+    usage = watch.usage(raw.holdings(), NOTHING, ())
+    assert (watch.timeline.between(None, None, 1.0), watch.energy_j) == (((0.5, 77),), 1.5)
+    assert (usage.neighbours_before_bytes, usage.neighbours_peak_bytes) == (7, 5 * MB)
+    assert usage.peak.lo_bytes == 70 * MB
+    assert usage.unknown_rise_bytes == 835 * MB
+    assert watch.highest_used_bytes == 900 * MB
