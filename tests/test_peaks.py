@@ -985,3 +985,21 @@ def test_a_lap_begins_with_a_counter_of_its_own():
         model.move(highest)
         model.move(-highest)
         assert owner.lap(interval) == [(1000 + highest, 1000 + highest, 1000)]
+
+
+@pytest.mark.parametrize("how", ["open", "lap", "user"])
+def test_any_reset_of_ours_frees_those_under_an_old_record(how):
+    """An interval that began under a record above it: after a reset, what the counter tells is its own."""
+    model = Model()
+    owner = PeakOwner(model)
+    other = owner.open()
+    model.move(5000)
+    model.move(-5000)
+    interval = owner.open(reset=False)
+    {"open": owner.open, "lap": lambda: owner.lap(other), "user": lambda: owner.user_resets(model.reset)}[
+        how
+    ]()
+    model.move(300)
+    model.move(-300)
+    owner.close(interval)
+    assert interval.peak() == Peak(1300, 6000, "bounded")
