@@ -330,7 +330,7 @@ def test_without_time_nothing_behind_a_link():
 
 def test_what_a_path_is_called():
     """Its label, where it has one, else its name, is what shares; a graph is not told beside its own name."""
-    blocks = blocks_of(1, 2, 4)
+    blocks = blocks_of(1, MB)
     graph = path_of("g", 0, rank=5)
     paths = [
         path_of("x", Link(graph, 7, "y"), label="frame of x"),
@@ -342,5 +342,5 @@ def test_what_a_path_is_called():
     everybody = [
         path_of(name, 1, rank=i) for i, name in enumerate(["o", f"o{GRAPH}", "p", f"p{GRAPH}", f"q{GRAPH}"])
     ]
-    (owner,) = found_by(blocks, *everybody).owners
-    assert owner.shared == ("p", f"q{GRAPH}")
+    found = found_by(blocks, *everybody)
+    assert found.owners[0].shared == found.shared[GPU, 1000 * MB] == ("p", f"q{GRAPH}")

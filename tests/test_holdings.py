@@ -76,7 +76,7 @@ class Card:
 def clock(monkeypatch):
     """Time stands still but for what a test adds."""
     now = SimpleNamespace(s=1000.0)
-    monkeypatch.setattr(holdings, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(holdings.clock, "monotonic_s", lambda: now.s)
     return now
 
 
@@ -164,7 +164,7 @@ def test_the_slow_question_is_asked_where_something_outside_moved(program):
     card, now = Card(), SimpleNamespace(s=0.0)
     ledger = Ledger(card)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holdings, "time", SimpleNamespace(monotonic=lambda: now.s))
+        patch.setattr(holdings.clock, "monotonic_s", lambda: now.s)
         assert ledger.take(GPU, [card], []) == card.holdings()
         assert card.slow_questions() == 1
         for what, size in program:

@@ -1003,3 +1003,32 @@ def test_any_reset_of_ours_frees_those_under_an_old_record(how):
     model.move(-300)
     owner.close(interval)
     assert interval.peak() == Peak(1300, 6000, "bounded")
+
+
+@pytest.mark.parametrize(("grain", "noticed"), [(0, True), (1, False), (2, False)])
+def test_a_peak_that_falls_by_more_than_its_grain_was_reset(grain, noticed):
+    """Down to nothing, by a single byte; within the grain of the counter it may sink by itself."""
+    model = Model()
+    model.precision_bytes = grain
+    model.current, model.highest = 0, 1
+    owner = PeakOwner(model)
+    interval = owner.open(reset=False)
+    model.reset_elsewhere(reported=False)
+    owner.close(interval)
+    assert interval.reset_elsewhere is noticed
+    assert bool(owner.loss(interval)) is noticed
+
+
+@pytest.mark.parametrize("series", [0, 1])
+def test_one_series_that_was_reset_is_enough(series):
+    """Whose peak fell is not asked: nothing of that counter is sure any more."""
+    model = Pair()
+    owner = PeakOwner(model)
+    interval = owner.open()
+    for one in (model, model.taken):
+        one.move(500)
+        one.move(-500)
+    owner.fold(interval)
+    (model, model.taken)[series].reset_elsewhere(reported=False)
+    owner.close(interval)
+    assert [interval.peak(i) for i in (0, 1)] == [Peak(1500, None, "sampled")] * 2
