@@ -102,10 +102,24 @@ __all__ = [
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext ipygpulogger``: report every cell from here on, and offer ``%gpulog``."""
-    from .magics import load
+    """``%load_ext ipygpulogger``: report every cell from here on, and offer ``%gpulog``.
 
-    load(shell)
+    Where that is not possible, one sentence says why, and the shell works on.
+    """
+    from .output import say
+    from .signals import is_from_a_handler
+
+    try:
+        from .magics import load
+
+        load(shell)
+    except Exception as reason:
+        if is_from_a_handler(reason):
+            raise
+        say(
+            f"ipygpulogger measures nothing: {reason}; once that is mended: %reload_ext ipygpulogger",
+            aside=True,
+        )
 
 
 def unload_ipython_extension(shell: Any) -> None:

@@ -93,9 +93,9 @@ class EpochScope:
     def begin(self) -> None:
         """An epoch begins; one that never ended is dropped."""
         self.drop()
-        scope = self._scope = Scope(during=self._during)
         try:
-            scope.open()
+            self._scope = Scope(during=self._during)
+            self._scope.open()
         except Exception as reason:  # the training goes on all the same
             self._scope = None
             tell(f"the epoch is not measured: {reason}")

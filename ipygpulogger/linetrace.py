@@ -47,6 +47,7 @@ class _Call:
         try:
             self._trace._begin(self)
         except Exception as reason:
+            self._trace._missed()
             tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
         except BaseException:  # an interrupt leaves nothing behind
             self.__exit__()
@@ -56,6 +57,7 @@ class _Call:
         try:
             self._trace._end(self)
         except Exception as reason:
+            self._trace._missed()
             tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
         except BaseException:
             self._trace._end(self)  # interrupted: what it had not done is done now
@@ -97,6 +99,8 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
     def lines(self) -> tuple[LineUsage, ...]:
         """What each line used in the last call, those of functions within the function too.
 
+        Empty where the call could not be measured.
+
         Raises:
             AttributeError: No call has ended yet.
         """
@@ -105,6 +109,10 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
                 f"no line of {self.__name__} is measured yet: it was not called, or its call has not ended"
             )
         return self._last
+
+    def _missed(self) -> None:
+        """Nothing is known of a call."""
+        self._last = ()
 
     def _begin(self, call: _Call) -> None:
         with self._lock:

@@ -29,6 +29,7 @@ from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
 from .signals import is_from_a_handler
+from .sources import Unavailable
 from .tracing import spent
 from .units import rounded_mb, truncated_mb
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from .records import LineUsage, Measurement, Owner
     from .render.owners import Freed
     from .shell import Cell
+
+_NOTHING_MEASURED = "ipygpulogger measures nothing for now"
 
 
 class Magics(Protocol):
@@ -204,7 +207,7 @@ class IPyGPULogger(Configurable):
         """
         if not self._running:
             try:
-                self._say_if_no_gpu()
+                self._say_what_is_missing()
                 self._magics.offer()
                 self._preload()
                 self._settle()
@@ -429,6 +432,8 @@ class IPyGPULogger(Configurable):
         """What may fail in any way and costs no cell its record."""
         try:
             yield
+        except Unavailable:  # the measuring itself says so
+            pass
         except Exception as error:
             self._say_once(f"ipygpulogger could not tell {what}: {type(error).__name__}: {error}")
 
@@ -478,6 +483,9 @@ class IPyGPULogger(Configurable):
                 self._drop(cell)
             except BaseException:  # it could not be opened, or not be closed
                 pass
+        if isinstance(error, Unavailable):
+            self._say_once(f"{_NOTHING_MEASURED}: {error}")
+            return
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
         self._say_once(f"ipygpulogger could not measure a cell: {reason}")
 
@@ -535,6 +543,15 @@ class IPyGPULogger(Configurable):
     def _cannot_show(self, reason: str) -> None:
         """The record is kept all the same."""
         self._say_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
+
+    def _say_what_is_missing(self) -> None:
+        """One sentence where no cell can be measured, or where there is no GPU."""
+        try:
+            machine().ram.look()
+        except Unavailable as reason:
+            self._say_once(f"{_NOTHING_MEASURED}: {reason}")
+        else:
+            self._say_if_no_gpu()
 
     def _say_if_no_gpu(self) -> None:
         seen = machine().nvml.devices()  # always: loading NVML's library is no work for the first hook

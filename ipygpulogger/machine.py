@@ -6,6 +6,7 @@ back once nobody measures.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -92,7 +93,7 @@ class Machine:
         self.frameworks = tuple(self._find_frameworks() if frameworks is None else frameworks)
         for framework in self.frameworks:
             framework.on_user_reset = partial(self._user_resets, framework)
-        self.ram = PeakOwner(self.process.counter)
+        self._ram: PeakOwner | None = None
         self.sampler = Sampler(self._sample)
         self._lock = threading.RLock()
         self._owners: dict[tuple[str, tuple[str, int]], PeakOwner] = {}  # by framework and device
@@ -103,12 +104,31 @@ class Machine:
         self._holders: weakref.WeakSet[object] = weakref.WeakSet()
         self._ran = True  # the user's code, since the last full collection
 
+    @property
+    def ram(self) -> PeakOwner:
+        """The owner of general RAM's peaks.
+
+        Raises:
+            Unavailable: Nothing here tells the memory of this process just now.
+        """
+        if self._ram is None:
+            with self._lock:
+                self._ram = self._ram or PeakOwner(self.process.counter)
+        return self._ram
+
     def _find_frameworks(self) -> Iterator[Framework]:
         """Ours, then those that other distributions offer."""
         yield from (Torch(), Jax(), CuPy(), TensorFlow(), Rmm())
         from importlib.metadata import entry_points  # 50 ms, unless IPython has it already
 
-        for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            entries = tuple(entry_points(group=ENTRY_POINTS))
+        except Exception as error:  # no descriptors left, a broken distribution
+            if is_from_a_handler(error):
+                raise
+            self._note(f"sources of other distributions cannot be looked for: {_said(error)}")
+            return
+        for entry in entries:
             try:
                 framework = entry.load()()
                 if not isinstance(framework, Framework):
@@ -380,9 +400,10 @@ class Machine:
             scopes = list(self._scopes)
             devices = {watch.device.uuid: watch.device for scope in scopes for watch in scope.watches()}
             owners = {device.uuid: owners for device, owners in self.devices()}
-        resident_bytes = self.ram.look().readings[0].current_bytes
-        for scope in scopes:
-            scope.sampled(resident_bytes)
+        with contextlib.suppress(Unavailable):
+            resident_bytes = self.ram.look().readings[0].current_bytes
+            for scope in scopes:
+                scope.sampled(resident_bytes)
         for uuid in filter(None, devices):
             before = _stand(owners.get(uuid, ()))
             memory = self.nvml.memory(uuid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from .render import owners, plot, summary, text
 from .request import OPTIONS, options_of, request_in
 from .request import words as _words
 from .scope import Scope
+from .sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +128,10 @@ class GpulogMagics(Magics):
             raise UsageError(f"%gpulog has no {command!r}; it has {', '.join(_TAKES)}")
         if words and not _TAKES[command]:
             raise UsageError(f"%gpulog {command} takes no options")
-        return getattr(self, f"_{command}")(*words)
+        try:
+            return getattr(self, f"_{command}")(*words)
+        except Unavailable as reason:
+            raise UsageError(f"%gpulog {command}: {reason}") from reason
 
     def _cell(self, line: str, cell: str) -> None:
         """A cell without code or with wrong options comes here, and so does who calls it as a function."""
@@ -164,8 +169,9 @@ class GpulogMagics(Magics):
         )
         for diagnosis in machine().diagnose():
             print(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}")
-        if gpus := self._now().gpus:
-            print(text.devices(gpus))
+        with suppress(Unavailable):  # the diagnosis says so
+            if gpus := self._now().gpus:
+                print(text.devices(gpus))
 
     def _summary(self, *words: str) -> None:
         by = _by(words)
@@ -309,9 +315,13 @@ def load(shell: Any, report: str | None = None) -> None:
     logger = IPyGPULogger(report=report) if report else IPyGPULogger()
     assert isinstance(logger.magics, GpulogMagics)
     _loaded[shell] = logger.magics
-    logger.magics.offer()
-    shell.user_ns.setdefault("il", logger)
-    logger.start()
+    try:
+        logger.magics.offer()
+        shell.user_ns.setdefault("il", logger)
+        logger.start()
+    except BaseException:
+        unload(shell)
+        raise
 
 
 def unload(shell: Any) -> None:

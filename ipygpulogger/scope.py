@@ -434,12 +434,16 @@ class Scope:
         return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
 
 
+_told: dict[str | tuple[str, type[Warning], int], int] = {}  # as `warnings` keeps it, for every place at once
+
+
 def tell(sentence: str) -> None:
-    """Warn of what is not measured, or not for sure; where warnings are errors, nothing is said."""
-    try:
-        warnings.warn(sentence, RuntimeWarning, stacklevel=3)
-    except (RuntimeWarning, OSError, ValueError):  # the latter two of a stream that cannot be written
-        pass
+    """Warn of what is not measured, or not for sure: once, unless the user's filters want it again.
+
+    Where warnings are errors, nothing is said.
+    """
+    with contextlib.suppress(Exception):  # they may be errors, their stream broken, their hook anybody's
+        warnings.warn_explicit(sentence, RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _told)
 
 
 def _held(found: Iterable[tuple[Device, Holdings | None]]) -> dict[str, Held]:

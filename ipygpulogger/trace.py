@@ -7,6 +7,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
+from . import clock
 from .calls import around_calls
 from .machine import machine
 from .output import say
@@ -32,23 +33,27 @@ class _Block:
     def __init__(self, measure: Measure, label: str) -> None:
         self.measure, self._label = measure, label
         self._scope: Scope | None = None
+        self._began_s = 0.0
 
     def __enter__(self) -> None:
-        scope = self._scope = Scope()
         try:
-            scope.open()
+            self._scope = Scope()
+            self._scope.open()
         except Exception as reason:
             self._scope = None
             tell(f"{self._label} is not measured: {reason}")
+        self._began_s = clock.monotonic_s()
 
     def __exit__(self, *error: object) -> None:
-        scope = self._scope
+        scope, time_s = self._scope, clock.monotonic_s() - self._began_s
         if scope is None:
+            self.measure.missed(time_s)
             return
         try:
             scope.close()
             measurement = scope.result(Measurement, self._label)
         except Exception as reason:
+            self.measure.missed(time_s)
             tell(f"{self._label} is not measured: {reason}")
         else:
             self.measure.finished(measurement)
@@ -69,6 +74,7 @@ class Measure:
     def __init__(self, label: str | None, *, report: bool) -> None:
         self._label, self._report = label, report
         self._last: Measurement | None = None
+        self._time_s: float | None = None  # None: nothing has ended yet
         self._open: list[_Block] = []
 
     def __enter__(self) -> Measure:
@@ -108,39 +114,47 @@ class Measure:
         label = self._label or str(getattr(function, "__qualname__", "call"))
         return around_calls(function, lambda: _Block(self, label), "measure")  # type: ignore[no-any-return]
 
+    def missed(self, time_s: float) -> None:
+        """A block or call has ended of which nothing but its time is known."""
+        self._last, self._time_s = None, time_s
+
     def finished(self, measurement: Measurement) -> None:
         """A block or call has ended."""
-        self._last = measurement
+        self._last, self._time_s = measurement, measurement.time_s
         if self._report and (reason := say(text.report(measurement))):
             tell(f"{measurement.label} is measured, and its report cannot be written: {reason}")
 
     @property
-    def last(self) -> Measurement:
-        """The last finished block or call.
+    def last(self) -> Measurement | None:
+        """The last finished block or call; None where it could not be measured.
 
         Raises:
             RuntimeError: None has finished yet.
         """
-        if self._last is None:
-            raise RuntimeError(
-                "nothing measured yet: the block has not ended, or the function was not called"
-            )
+        self._ended_after_s()
         return self._last
 
     @property
-    def gen(self) -> RamUsage:
-        """General RAM."""
-        return self.last.gen
+    def gen(self) -> RamUsage | None:
+        """General RAM; None where it could not be measured."""
+        return None if self.last is None else self.last.gen
 
     @property
     def gpus(self) -> tuple[DeviceUsage, ...]:
-        """The devices the process touched."""
-        return self.last.gpus
+        """The devices the process touched; none where they could not be measured."""
+        return () if self.last is None else self.last.gpus
 
     @property
     def time_s(self) -> float:
-        """Seconds from start to end."""
-        return self.last.time_s
+        """Seconds from start to end, which are known in any case."""
+        return self._ended_after_s()
+
+    def _ended_after_s(self) -> float:
+        if self._time_s is None:
+            raise RuntimeError(
+                "nothing measured yet: the block has not ended, or the function was not called"
+            )
+        return self._time_s
 
     def __repr__(self) -> str:
         return text.report(self._last) if self._last else "<measure: nothing measured yet>"
@@ -211,9 +225,9 @@ class GPUMemTrace:
         self._close()
         self._figures, self._doubt = (0, 0), ""
         # Resident memory is nobody's question here: the kernel's peak stays as it is.
-        scope = self._scope = Scope(reset_peaks=False)
         try:
-            scope.open()
+            self._scope = Scope(reset_peaks=False)
+            self._scope.open()
         except Exception as reason:
             self._scope = None
             tell(f"{self.ctx or 'GPU memory'} is not measured: {reason}")

@@ -115,7 +115,6 @@ SPEAKERS = {
 }  # the rooms that print or display
 STANDARD = set(sys.stdlib_module_names)
 OUTSIDE = {  # what else a room may import at its top
-    "sources.process": {"psutil"},
     "logger": {"traitlets"},
     "callbacks.mem": {"fastai", "fastcore"},
     "callbacks.lightning": {"lightning"},

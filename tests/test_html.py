@@ -49,11 +49,12 @@ def devices(draw, index):
     sizes = {
         name: draw(MAYBE)
         for name in ("total_bytes", "used_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "neighbours_bytes",
-                     "neighbours_before_bytes", "driver_bytes", "limit_bytes", "pools_bytes")
+                     "neighbours_before_bytes", "neighbours_peak_bytes", "driver_bytes", "limit_bytes", "pools_bytes")
     }  # fmt: skip
     return DeviceUsage(
         draw(SIZES), draw(SIZES), draw(peaks()), index=index, name=draw(WORDS), attributed=draw(st.booleans()),
-        context_bytes=draw(st.integers(0, 2**40)), unattributed_bytes=draw(SIZES), **sizes,
+        context_bytes=draw(st.integers(0, 2**40)), unattributed_bytes=draw(SIZES),
+        unknown_rise_bytes=draw(SIZES), **sizes,
     )  # fmt: skip
 
 

@@ -185,7 +185,9 @@ class Nvml:
                 raise Unavailable("NVML does not know this device")
             try:
                 return int(module.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
-            except module.NVMLError as error:
+            except Exception as error:  # as in `_ask`
+                if is_from_a_handler(error):
+                    raise
                 raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
 
     def utilization_percent(self, uuid: str, since_s: float) -> float:
@@ -207,7 +209,9 @@ class Nvml:
                 )
             except module.NVMLError_NotFound:
                 samples = []
-            except module.NVMLError as error:
+            except Exception as error:  # as in `_ask`
+                if is_from_a_handler(error):
+                    raise
                 raise Unavailable(f"the driver does not tell: {_reason(module, error)}") from error
         now_s = clock.wall_s()
         values = [s.sampleValue.uiVal for s in samples if since_s <= s.timeStamp / 1e6 <= now_s]
@@ -266,6 +270,11 @@ class Nvml:
             import pynvml
         except ImportError:
             self._without["import"] = "nvidia-ml-py is not installed"
+        except Exception as error:  # broken, or no descriptor is left to read it
+            if is_from_a_handler(error):
+                raise
+            self._without["import"] = _reason(None, error)
+            self._say("import", f"no figures of the whole GPU: {self._without['import']}")
         else:
             opened_before = _openings(pynvml)
             try:
@@ -283,8 +292,7 @@ class Nvml:
         except Exception as error:  # another module may go by the name of pynvml
             if is_from_a_handler(error):
                 raise
-            known = isinstance(error, getattr(pynvml, "NVMLError", ()))
-            reason = _reason(pynvml, error) if known else f"pynvml fails: {error}"
+            reason = _reason(pynvml, error)
             self._without["open"] = reason
             if reason != _NO_DRIVER:
                 self._say("open", f"no figures of the whole GPU: {reason}")
@@ -386,7 +394,9 @@ class Nvml:
         assert module is not None
         try:
             answer = question()
-        except module.NVMLError as error:
+        except Exception as error:  # pynvml may fail in any way
+            if is_from_a_handler(error):
+                raise
             if what:
                 self._without[what] = f"{what}: {_reason(module, error)}"
                 self._say(what, f"the driver does not tell {self._without[what]}")
@@ -415,8 +425,10 @@ _REMEDY = {
 }
 
 
-def _reason(module: ModuleType, error: Exception) -> str:
-    """One of the known troubles in plain words, or NVML's own."""
+def _reason(module: ModuleType | None, error: Exception) -> str:
+    """One of the known troubles in plain words, NVML's own, or how pynvml itself fails."""
+    if module is None or not isinstance(error, getattr(module, "NVMLError", ())):
+        return f"pynvml fails: {str(error) or type(error).__name__}"
     known = {
         module.NVMLError_LibraryNotFound: _NO_DRIVER,
         module.NVMLError_DriverNotLoaded: _NO_DRIVER,

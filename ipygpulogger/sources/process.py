@@ -15,17 +15,18 @@ parent after a fork, and the reset through it would be the parent's.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import sys
+import threading
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
-
-import psutil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import clock
 from ..records import Diagnosis, Heap
 from ..resets import ResetWatch
+from ..signals import is_from_a_handler
 from ..units import MB
 from ..watcher import RssWatcher
 from . import Counter, Look, PeakClass, Reading, Unavailable
@@ -38,13 +39,14 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+_UNREADABLE = "the memory of this process cannot be read"
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # not for good: what is out now may be there again
 _KIB = 2**10
 _PAGE_BYTES = resource.getpagesize() if resource else 4096
 _CLEAR_REFS_HIWATER = b"5"  # proc(5): reset the peak resident set size
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
-_WALKED_BYTES = (
-    256 << 20
-)  # of forked children: telling what is shared walks their pages, 14 ms a GB (measured)
+# Of forked children: telling what they share walks their pages, 14 ms a GB (measured).
+_WALKED_BYTES = 256 << 20
 _PERCPU_COUNTER_KERNEL = (6, 2)  # from here on each CPU keeps a part of every count (f1a7941243c1)
 _EXACT_SIZE_KERNEL = (6, 17)  # from here on the resident size, not its mark, is summed exactly (82241a83cd15)
 _SYS_CPU = "/sys/devices/system/cpu"
@@ -238,6 +240,25 @@ class HighWaterMark(Counter):
         return (faults * self._fault_bytes,)
 
 
+def _psutils_memory() -> Callable[[], Any]:
+    """How psutil tells the memory of this process.
+
+    Raises:
+        Unavailable: It does not; the text says why.
+    """
+    try:
+        import psutil  # only here: Linux needs none, and a broken one shall cost nothing there
+
+        memory: Callable[[], Any] = psutil.Process().memory_info
+        int(memory().rss)
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        reason = f"there is no /proc/self/status, and psutil fails: {type(error).__name__}: {error}"
+        raise Unavailable(f"{_UNREADABLE}: {reason}") from error
+    return memory
+
+
 class RisingPeak(Counter):
     """A peak that only rises, or none at all, helped by a sampling process."""
 
@@ -258,8 +279,10 @@ class RisingPeak(Counter):
         try:
             current_bytes = self._current()
             peak_bytes = max(self._peak(), current_bytes) if self._peak else None
-        except (OSError, ValueError, psutil.Error) as error:
-            raise Unavailable(f"the memory of this process cannot be read: {error}") from error
+        except Exception as error:  # psutil may be broken in any way
+            if is_from_a_handler(error):
+                raise
+            raise Unavailable(f"{_UNREADABLE}: {type(error).__name__}: {error}") from error
         seen_bytes = self._watcher.highest_bytes() if self._watcher else 0
         return Look((Reading(current_bytes, peak_bytes, seen_bytes),), stamp=())
 
@@ -278,43 +301,56 @@ class Process:
     """This process's general RAM: the best counter of this machine, malloc, children."""
 
     def __init__(self, counter: Counter | None = None) -> None:
-        self._psutil = psutil.Process()
         self._watcher = RssWatcher()  # sleeps, unstarted, unless the counter needs it
-        self.counter = counter or self._best_counter()
+        self._counter = counter
+        self._choosing = threading.Lock()
         self._mallinfo2 = _find_mallinfo2()
         self._walk_s_per_byte = _WALK_S_PER_BYTE
 
+    @property
+    def counter(self) -> Counter:
+        """The best counter of this machine, found at the first question.
+
+        Raises:
+            Unavailable: There is none just now; the next question looks again.
+        """
+        if self._counter is None:
+            with self._choosing:
+                self._counter = self._counter or self._best_counter()
+        return self._counter
+
     def _best_counter(self) -> Counter:
-        if HighWaterMark.probe():
-            return HighWaterMark()
         watcher = self._watcher
         try:
-            _resident_bytes()  # Linux, the reset refused
-            return RisingPeak(
+            _resident_bytes()
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in _PASSING:
+                raise Unavailable(f"{_UNREADABLE}: {error}") from error
+        else:
+            if HighWaterMark.probe():
+                return HighWaterMark()
+            return RisingPeak(  # the reset is refused
                 lambda: _resident_bytes()[0],
                 lambda: _resident_bytes()[1],
                 watcher,
                 _high_water_precision_bytes(),
                 _current_precision_bytes(),
             )
-        except (OSError, ValueError):
-            pass
-        if hasattr(self._psutil.memory_info(), "peak_wset"):  # Windows
-            return RisingPeak(
-                self._rss_bytes, lambda: int(self._psutil.memory_info()._asdict()["peak_wset"]), watcher
-            )
-        if sys.platform == "darwin" and resource is not None:
-            return RisingPeak(
-                self._rss_bytes, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, watcher
-            )
-        return RisingPeak(self._rss_bytes, None, watcher)
+        memory = _psutils_memory()
 
-    def _rss_bytes(self) -> int:
-        return int(self._psutil.memory_info().rss)
+        def rss_bytes() -> int:
+            return int(memory().rss)
+
+        if hasattr(memory(), "peak_wset"):  # Windows
+            return RisingPeak(rss_bytes, lambda: int(memory().peak_wset), watcher)
+        if sys.platform == "darwin" and resource is not None:
+            return RisingPeak(rss_bytes, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, watcher)
+        return RisingPeak(rss_bytes, None, watcher)
 
     def close(self) -> None:
         """Leave no descriptor and no process behind; the next scope begins anew."""
-        self.counter.close()
+        if self._counter is not None:
+            self._counter.close()
 
     def exact_resident_bytes(self) -> int | None:
         """Resident memory as the page tables have it, where the kernel's own count is notably approximate.
@@ -387,7 +423,10 @@ class Process:
 
     def diagnose(self) -> Diagnosis:
         """What general RAM's figures are worth on this machine."""
-        counter = self.counter
+        try:
+            counter = self.counter
+        except Unavailable as reason:
+            return Diagnosis("general RAM", "absent", str(reason))
         if counter.peak_class == "resettable":
             says = f"peaks from the kernel's high-water mark, to within {counter.precision_bytes / MB:.1f} MB"
             if counter.current_precision_bytes:

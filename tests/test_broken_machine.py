@@ -1,0 +1,353 @@
+"""A machine that cannot be made, or breaks later: the user's code runs, and one sentence says what is missing."""
+
+import asyncio
+import contextlib
+import errno
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import psutil
+import pynvml
+import pytest
+from IPython.core.error import UsageError
+from memory import MB, Block
+
+from ipygpulogger import machine as machines
+from ipygpulogger import measure, measure_lines, watch_epochs
+from ipygpulogger.epochs import EpochScope
+from ipygpulogger.logger import IPyGPULogger
+from ipygpulogger.sources import Unavailable, process
+from ipygpulogger.trace import GPUMemTrace, gpu_mem_trace
+
+ON_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
+TEN_MB = 10 * MB
+
+
+def refuse(error):
+    def refused(*_, **__):
+        raise error
+
+    return refused
+
+
+def no_proc(patch):
+    patch.setattr(process, "_read", refuse(FileNotFoundError(errno.ENOENT, "No such file or directory")))
+
+
+def psutil_fails(error):
+    def broken(patch):
+        no_proc(patch)
+        patch.setattr(psutil, "Process", refuse(error))
+
+    return broken
+
+
+def psutil_is_missing(patch):
+    no_proc(patch)
+    patch.setitem(sys.modules, "psutil", None)
+
+
+def no_descriptors(patch):
+    patch.setattr(process, "_read", refuse(OSError(errno.EMFILE, "Too many open files")))
+
+
+def no_machine(patch):
+    for who in ("scope", "lines"):
+        patch.setattr(f"ipygpulogger.{who}.machine", refuse(RuntimeError("broken")))
+
+
+FAULTS = {
+    "no descriptors": no_descriptors,
+    "no psutil": psutil_is_missing,
+    "no process": psutil_fails(psutil.NoSuchProcess(1)),
+    "denied": psutil_fails(psutil.AccessDenied(1)),
+    "OSError": psutil_fails(OSError("broken")),
+    "AttributeError": psutil_fails(AttributeError("broken")),
+    "ImportError": psutil_fails(ImportError("broken")),
+    "SystemError": psutil_fails(SystemError("broken")),
+    "no machine": no_machine,
+}
+
+
+@pytest.fixture(params=FAULTS)
+def broken(request, monkeypatch):
+    """The process's machine, not made yet, and nothing to make it of; undone by calling it."""
+    monkeypatch.setattr(machines, "_machine", None)
+    with monkeypatch.context() as patch:
+        FAULTS[request.param](patch)
+        yield patch.undo
+    if machines._machine:
+        machines._machine.close()
+
+
+@contextlib.contextmanager
+def one_sentence(about):
+    """Whatever runs within, one warning comes of it, as Python shows each of a place once."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("default")
+        yield
+    assert [w.category for w in found] == [RuntimeWarning], [str(w.message) for w in found]
+    assert re.fullmatch(rf"{about} not measured: [^\n]+", str(found[0].message))
+
+
+class OwnError(Exception):
+    """The user's."""
+
+
+def test_a_block_runs(broken):
+    """Its own code and its own exception are untouched; nothing but its time is known; later it works again."""
+    m = measure("load")
+    with one_sentence("load is"):
+        for _ in range(3):
+            with m:
+                done = 6 * 7
+        with pytest.raises(OwnError, match="mine"), m:
+            time.sleep(0.01)
+            raise OwnError("mine")
+    assert done == 42
+    assert (m.last, m.gen, m.gpus) == (None, None, ())
+    assert m.time_s >= 0.01
+    assert "nothing measured" in repr(m)
+    broken()
+    with m:
+        block = Block(10)
+    assert abs(m.gen.consumed_bytes - TEN_MB) < 2 * MB
+    block.free()
+
+
+CALLS = [
+    (measure, "answer is"),
+    (measure(report=True), "answer is"),
+    (gpu_mem_trace, "answer is"),
+    (measure_lines(report=False), "(the lines of answer|lines) are"),
+]
+
+
+@pytest.mark.parametrize(("decorate", "about"), CALLS)
+def test_a_call_runs(broken, decorate, about):
+    """Functions, coroutines, generators: what they return and raise is their own, and one sentence is said."""
+
+    def own(x):
+        if x is None:
+            raise OwnError("mine")
+        return x
+
+    def answer(x):
+        return own(x)
+
+    async def later(x):
+        return own(x)
+
+    def steps(x):
+        yield x
+        return own(x)
+
+    for function in (answer, later, steps):
+        function.__qualname__ = function.__name__ = "answer"
+    answer, later, steps = map(decorate, (answer, later, steps))
+    with one_sentence(about):
+        for _ in range(3):
+            assert answer(42) == 42
+            assert asyncio.run(later(42)) == 42
+            assert list(steps(42)) == [42]
+        for call in (answer, lambda x: asyncio.run(later(x)), lambda x: list(steps(x))):
+            with pytest.raises(OwnError, match="mine"):
+                call(None)
+    if hasattr(type(answer), "lines"):
+        assert answer.lines == ()
+
+
+def test_a_tracer_reads_nothing(broken, capsys):
+    """fastai's tracer goes on, reads 0, and says what is missing."""
+    with one_sentence("train is"), GPUMemTrace(ctx="train") as tracer:
+        pass
+    assert tracer.data() == (0, 0)
+    assert "train: exit" in capsys.readouterr().out
+
+
+def test_epochs_go_on(broken, capsys):
+    """Every item comes; no epoch is told; an adapter's scope says None."""
+    with one_sentence("the epoch is"):
+        watched = watch_epochs(range(3))
+        assert list(watched) == [0, 1, 2]
+        scope = EpochScope()
+        scope.begin()
+    assert watched.history == []
+    assert not scope.is_open()
+    assert scope.end("epoch 0") is None
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("broken", [name for name in FAULTS if name != "no machine"], indirect=True)
+def test_cells_run(broken, shell, capsys):
+    """%load_ext says one sentence, the cells after it none; it measures as soon as that is possible."""
+
+    def run(code):
+        return shell.run_cell(code, store_history=True)
+
+    run("%load_ext ipygpulogger")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"ipygpulogger measures nothing[^\n]*: [^\n]+\n", err)
+    for _ in range(3):
+        assert run("6 * 7").result == 42
+        out, err = capsys.readouterr()
+        assert "RAM:" not in out
+        assert err == ""
+    assert isinstance(run("raise KeyError('mine')").error_in_exec, KeyError)
+    capsys.readouterr()
+    for command in ("doctor", "status", "summary"):
+        assert run(f"%gpulog {command}").success
+    assert len(re.findall(r"general RAM:? +absent", capsys.readouterr().out)) == 2
+    for command in ("vars", "free"):
+        assert isinstance(run(f"%gpulog {command}").error_in_exec, UsageError)
+    broken()
+    run("x = 1")
+    assert shell.user_ns["il"].record.status == "ok"
+    run("%unload_ext ipygpulogger")
+
+
+@ON_LINUX
+def test_where_the_kernel_tells_nobody_asks_psutil(monkeypatch):
+    """With /proc a broken psutil costs nothing: the figures are exact."""
+    monkeypatch.setattr(machines, "_machine", None)
+    monkeypatch.setattr(psutil, "Process", refuse(AttributeError("broken")))
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    with measure() as m:
+        block = Block(10)
+    assert m.gen.peak.quality == "exact"
+    assert abs(m.gen.consumed_bytes - TEN_MB) < 2 * MB
+    block.free()
+    machines._machine.close()
+
+
+def test_what_is_out_for_a_moment_decides_nothing(monkeypatch):
+    """No descriptor at the first question: the best counter is found at the next."""
+    found = process.Process()
+    best = type(process.Process().counter)
+    with monkeypatch.context() as patch:
+        no_descriptors(patch)
+        with pytest.raises(Unavailable, match="Too many open files"):
+            _ = found.counter
+    assert type(found.counter) is best
+
+
+def test_descriptors_that_run_out_within_a_block(monkeypatch):
+    """The second snapshot cannot be taken: the block's result stands, its time is known, the rest is None."""
+    m = measure("load")
+    with one_sentence("load is"), monkeypatch.context() as patch, m:
+        no_descriptors(patch)
+    assert (m.gen, m.gpus) == (None, ())
+    assert m.time_s > 0
+    with m:
+        pass
+    assert m.gen is not None
+
+
+def test_descriptors_that_run_out_between_cells(shell, monkeypatch, capsys):
+    """Cells that cannot be measured say so once; the next ones are measured again."""
+    il, said = IPyGPULogger().start(), ""
+    for kept in (1, 2):
+        with monkeypatch.context() as patch:
+            no_descriptors(patch)
+            for _ in range(3):
+                assert shell.run_cell("6 * 7", store_history=True).result == 42
+        said += capsys.readouterr().err
+        shell.run_cell("1", store_history=True)
+        assert len(il.history) == kept
+    il.stop()
+    assert re.fullmatch(r"ipygpulogger measures nothing for now: [^\n]+Too many open files[^\n]*\n", said), (
+        said
+    )
+
+
+def test_no_thread_can_be_started(gpu, monkeypatch):
+    """Without the sampler's thread a block is measured all the same."""
+    monkeypatch.setattr(threading.Thread, "start", refuse(RuntimeError("can't start new thread")))
+    with measure() as m:
+        block = Block(10)
+    assert abs(m.gen.consumed_bytes - TEN_MB) < 2 * MB
+    block.free()
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("broken"), OSError("broken"), AttributeError("broken"), MemoryError()]
+)
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlInit",
+        "nvmlDeviceGetCount",
+        "nvmlDeviceGetHandleByIndex",
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetTotalEnergyConsumption",
+        "nvmlDeviceGetSamples",
+    ],
+)
+def test_nvml_that_raises_anything(gpu, monkeypatch, function, error):
+    """Whatever pynvml raises, at the start or later: RAM is measured, and a note says what is missing."""
+    from ipygpulogger.machine import Machine
+    from ipygpulogger.records import Measurement
+    from ipygpulogger.scope import Scope
+
+    for late in (False, True):
+        on = Machine()
+        with monkeypatch.context() as patch:
+            if not late:
+                patch.setattr(pynvml, function, refuse(error))
+            scope = Scope(on, all_devices=True, metrics=("energy", "utilization")).open()
+            patch.setattr(pynvml, function, refuse(error))
+            on._sample()
+            gpu.dev[0].add_process(1, 700 * MB)
+            scope.close()
+            result = scope.result(Measurement, "")
+            assert result.gen.peak.quality == "exact"
+            assert not any("Traceback" in note for note in result.notes)
+        on.close()
+
+
+@ON_LINUX
+def test_really_no_descriptors():
+    """RLIMIT_NOFILE at what is open: blocks run, one sentence each, and with descriptors back they are measured."""
+    program = textwrap.dedent(
+        """
+        import os, resource, warnings
+        from ipygpulogger import measure
+        import ipygpulogger.machine as machines
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = os.dup(0); os.close(used)
+        said = []
+        warnings.showwarning = lambda message, *_, **__: said.append(str(message))
+
+        @measure
+        def answer():
+            return 42
+
+        for made in (False, True):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
+            for _ in range(3):
+                assert answer() == 42
+                with measure("load") as m:
+                    pass
+                assert m.gen is None and m.gpus == () and m.time_s >= 0
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            with measure("load") as m:
+                pass
+            assert m.gen.peak.quality in ("exact", "bounded"), m.gen
+            assert (machines._machine is not None)
+        assert len(said) == len(set(said)) and all("Too many open files" in one for one in said), said
+        print(len(said))
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) in range(2, 5)
