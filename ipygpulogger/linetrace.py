@@ -47,7 +47,7 @@ class _Call:
         try:
             self._trace._begin(self)
         except Exception as reason:
-            self._trace._missed()
+            self._trace._last = ()
             tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
         except BaseException:  # an interrupt leaves nothing behind
             self.__exit__()
@@ -57,7 +57,6 @@ class _Call:
         try:
             self._trace._end(self)
         except Exception as reason:
-            self._trace._missed()
             tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
         except BaseException:
             self._trace._end(self)  # interrupted: what it had not done is done now
@@ -110,10 +109,6 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             )
         return self._last
 
-    def _missed(self) -> None:
-        """Nothing is known of a call."""
-        self._last = ()
-
     def _begin(self, call: _Call) -> None:
         with self._lock:
             together = self._together
@@ -145,6 +140,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
                 call.together = None
                 return
             self._together = None
+            self._last = ()  # until they are known
             together.lines.stop()
             together.over = True
             call.together = None
