@@ -361,6 +361,31 @@ def test_a_search_that_came_too_late_counts_nothing_twice():
     assert owner.size_bytes == 10 * MB
 
 
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30), st.booleans()), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=300)
+@given(spans)
+def test_blocks_within_blocks_against_a_set_of_bytes(spans):
+    """Each byte counts once: own blocks whole, and of a borrowed one that begins outside them the rest."""
+    blocks, names, own, borrowed = Blocks(), {}, set(), set()
+    for start, size, is_own in spans:
+        number = blocks.number(Holding(("gpu:0", start), size, "gpu:0", borrowed=not is_own))
+        names.setdefault(number, (start, is_own))
+    for start, size, is_own in spans:
+        if is_own:
+            own |= set(range(start, start + size))
+    for start, size, is_own in spans:
+        if not is_own and start not in own:
+            borrowed |= set(range(start, start + size))
+    same = blocks.same_memory()
+    counted = {number: blocks.sizes[number] for number in names if number not in same}
+    assert all(into not in same for into in same.values())
+    of_own = {number for number, (start, _) in names.items() if start in own}
+    assert sum(size for number, size in counted.items() if number in of_own) == len(own)
+    assert sum(size for number, size in counted.items() if number not in of_own) == len(borrowed - own)
+
+
 ARRAYS = {
     "array": lambda size: np.zeros(size, np.uint8),
     "bytes": bytes,

@@ -194,13 +194,17 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
 def _bottom(numpys: Any, value: Any) -> tuple[Any, Any]:
     """The array below all views of numpy's, and what that one stands on, if not on memory of its own."""
     base_of = numpys.base.__get__
-    while True:
-        base = base_of(value)
-        while type(base) is memoryview or _is_dummy(type(base)):
-            base = base.obj if type(base) is memoryview else base.base
-        if base is None or numpys not in _bases_of(type(base)):
-            return value, base
-        value = base
+    base = base_of(value)
+    while base is not None:
+        if numpys in _bases_of(type(base)):
+            value, base = base, base_of(base)
+        elif type(base) is memoryview:
+            base = base.obj
+        elif _is_dummy(type(base)):
+            base = base.base
+        else:
+            break
+    return value, base
 
 
 def _is_dummy(kind: type) -> bool:
