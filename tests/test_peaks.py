@@ -352,6 +352,17 @@ def test_a_quiet_lap_resets_nothing():
     owner.close(interval)
 
 
+def test_a_lap_of_nothing_resets_nothing():
+    """Where nothing was ever in use, no record stands above it."""
+    model, resets = Model(), []
+    model.current = model.highest = 0
+    owner = PeakOwner(model)
+    interval = owner.open()
+    model.before_reset = lambda: resets.append(1)
+    assert owner.lap(interval) == [(0, 0, 0)]
+    assert not resets
+
+
 def test_a_lap_within_the_grain_leaves_the_record():
     """A record a little above what is in use, by less than the grain, bounds the next lap and is not reset."""
     model, resets = Model(), []

@@ -16,6 +16,7 @@ from ipygpulogger.records import (
     Data,
     DeviceUsage,
     Heap,
+    Held,
     LineUsage,
     Measurement,
     Metric,
@@ -26,6 +27,7 @@ from ipygpulogger.records import (
     came_back,
     growing_names,
     held_bytes,
+    moved_between,
     notable,
 )
 
@@ -230,6 +232,7 @@ def test_what_a_record_is_unless_said_otherwise():
     assert Peak(1, 1, "exact").precision_bytes == 0
     assert LineUsage(1, "x", 1, 0.5, ram()).complete
     assert (cell().owners_complete, cell().gpulog_only, ram().precision_bytes) == (True, False, 0)
+    assert Held(CPU, 1).outside_bytes is None
     assert not ChildrenUsage(0, 0, Peak(0, 0, "exact"), 0).at_least
 
 
@@ -387,6 +390,32 @@ def test_what_came_back():
         gpu(4, uuid="GPU-e", allocated_bytes=None, used_bytes=3),
     )
     assert list(came_back(before, after).items()) == [("cuda:0", (30, -60)), ("cuda:1", (0,)), ("RAM", (50,))]
+
+
+@given(CHANGES, CHANGES, st.sampled_from([0, MB, 5 * MB]), st.booleans(), st.booleans())
+@example(MB, 0, 0, True, True)
+@example(MB + 1, 0, 0, True, True)
+@example(-MB - 1, 0, MB, True, True)
+@example(5 * MB, 0, 5 * MB, True, True)
+@example(5 * MB + 1, 0, 5 * MB, True, True)
+@example(MB, 1, 0, True, True)
+def test_what_moved_between_two_cells(inside, outside, grain, known_before, known_after):
+    """In the arrays and outside them where both ends are known, by more than 1 MB; of RAM by more than its grain."""
+    base = 1 << 45
+    ended = {CPU: Held(CPU, base), "GPU-1": Held("cuda:0", base, base if known_before else None)}
+    began = {
+        CPU: Held(CPU, base + inside),
+        "GPU-1": Held("cuda:0", base + inside, base + outside if known_after else None),
+    }
+    expected, moved = {}, inside + (outside if known_before and known_after else 0)
+    if abs(inside) > MB and abs(inside) > grain:
+        expected[CPU] = inside
+    if abs(moved) > MB:
+        expected["cuda:0"] = moved
+    assert dict(moved_between(ended, began, grain)) == expected
+    assert moved_between(began, began, grain) == ()
+    new = moved_between({}, {"GPU-2": Held("cuda:1", 3 * MB, 900 * MB)}, grain)
+    assert new == (("cuda:1", 3 * MB),)
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 99)), max_size=4))

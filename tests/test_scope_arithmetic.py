@@ -1,0 +1,567 @@
+"""The arithmetic of a scope, on a machine of which every figure is given; nothing here is measured."""
+
+# ruff: noqa: ARG002 - signatures as they are
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipygpulogger import scope as scopes
+from ipygpulogger.holdings import Allowance, Holdings, Shares
+from ipygpulogger.peaks import PeakOwner
+from ipygpulogger.records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak
+from ipygpulogger.scope import Scope
+from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
+from ipygpulogger.sources.process import Child, Ended
+
+MB = 2**20
+SIZES = st.integers(0, 1 << 40)
+GPU = Device("cuda", 0, "a card", "GPU-1")
+NONE_ENDED = Ended(0, 0, 0, more=False)
+
+
+class Number(Counter):
+    """One number that a test moves."""
+
+    peak_class, current_precision_bytes = "resettable", 0
+
+    def __init__(self, size=0):
+        self.now = self.highest = size
+        self.ever, self.precision_bytes, self.broken = 1, 0, False
+
+    def to(self, *sizes):
+        for size in sizes:
+            self.ever += 1
+            self.now, self.highest = size, max(self.highest, size)
+
+    def look(self):
+        if self.broken:
+            raise Unavailable("the counter is broken")
+        return Look((Reading(self.now, self.highest), Reading(self.now, self.highest)), (self.ever,))
+
+    def reset(self):
+        self.highest = self.now
+
+    def growth_bytes(self, earlier, later):
+        return (0, 0)
+
+
+class Fake:
+    """A machine: what a scope asks of it, and what it said."""
+
+    def __init__(self, monkeypatch):
+        self.s, self.ended = 1000.0, NONE_ENDED
+        monkeypatch.setattr(scopes.clock, "monotonic_s", lambda: self.s)
+        monkeypatch.setattr(scopes, "children_ended", lambda: self.ended)
+        monkeypatch.setattr(scopes, "surely_uses", lambda device: device.backend != DRIVER)
+        self.counter = Number(100 * MB)
+        self.ram, self.exact, self.kids = PeakOwner(self.counter), [], [{}, {}]
+        self.process = SimpleNamespace(
+            children=lambda _: self.kids.pop(0) if self.kids else {},
+            heap=lambda: None,
+            exact_resident_bytes=lambda: self.exact.pop(0) if self.exact else None,
+            counter=self.counter,
+        )
+        self.found, self.pinned_owners, self.raw = {}, [], []  # by device: owners, what is held
+        self.sampler = SimpleNamespace(
+            start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)
+        )
+        self.energy = []
+        self.nvml = SimpleNamespace(
+            devices=lambda: self.raw,
+            energy_j=lambda _: self.energy.pop(0),
+            utilization_percent=lambda _, since_s: since_s,
+        )
+        self.said, self.known = [], set()
+
+    def say(self, what, answer):
+        self.said.append(what)
+        return answer
+
+    def enter(self, _):
+        self.said.append("enter")
+
+    def leave(self, _):
+        self.said.append("leave")
+
+    def discover(self):
+        self.said.append("discover")
+
+    def devices(self):
+        return [(device, owners) for device, (owners, _) in self.found.items() if device.backend != DRIVER]
+
+    def pinned(self):
+        return self.pinned_owners
+
+    def holdings(self, device, owners, *, ask=True):
+        held = self.found[device][1]
+        if isinstance(held, Unavailable):
+            raise held
+        return held if ask else held._replace(listed=None)
+
+    def allowance(self, _):
+        return Allowance(7, 8)
+
+    def take_notes(self):
+        return ("from the machine",)
+
+    def first_time(self, reason):
+        return reason not in self.known and not self.known.add(reason)
+
+
+@pytest.fixture
+def on(monkeypatch):
+    return Fake(monkeypatch)
+
+
+def held(used=0, own=0, *, allocated=0):
+    return Holdings(
+        allocated, allocated, DeviceMemory(1 << 40, used, (1 << 40) - used), own, used - (own or 0)
+    )
+
+
+def run(on, step=lambda: None, seconds=1.0, **options):
+    scope = Scope(on, **options).open()
+    step()
+    on.s += seconds
+    scope.close()
+    return scope.result(Measurement, "x")
+
+
+# -- general RAM ------------------------------------------------------------------------------------
+
+
+def test_the_three_figures_of_ram_and_the_time(on):
+    """Where it began, where it ends, the highest between; the clock stops before the peaks are read."""
+    result = run(on, lambda: on.counter.to(500 * MB, 120 * MB), seconds=2.5)
+    assert (result.gen.before_bytes, result.gen.after_bytes) == (100 * MB, 120 * MB)
+    assert result.gen.peak == Peak(500 * MB, 500 * MB, "exact")
+    assert (result.time_s, result.gen.precision_bytes, result.gen.timeline) == (2.5, 0, ())
+    assert result.notes == ("from the machine",)
+    assert on.said == ["enter", "discover", "stop", "leave"]
+
+
+def test_an_end_above_the_peak_is_the_peak(on):
+    """What came after the peaks were read, and before the second snapshot, is part of the scope's end."""
+    scope = Scope(on).open()
+    scope.close()
+    on.counter.to(300 * MB)
+    assert scope.result(Measurement, "x").gen.peak == Peak(300 * MB, 300 * MB, "exact")
+    scope = Scope(on, reset_peaks=False).open()
+    on.counter.peak_class = "sampled"
+    scope._ram._series[0].doubt(None)
+    scope.close()
+    on.counter.to(400 * MB)
+    assert scope.result(Measurement, "x").gen.peak == Peak(400 * MB, None, "sampled")
+
+
+@pytest.mark.parametrize(("exact", "expected"), [
+    ([30, 70], (30, 70, 0)),
+    ([None, 70], (100 * MB, 150 * MB, 22)),
+    ([30, None], (100 * MB, 150 * MB, 22)),
+])  # fmt: skip
+def test_an_approximate_size_carries_twice_its_grain(on, exact, expected):
+    """Where the exact size is known at both ends it stands; else the difference of two may be off by two grains."""
+    on.exact, on.counter.current_precision_bytes = exact, 11
+    gen = run(on, lambda: on.counter.to(150 * MB)).gen
+    assert (gen.before_bytes, gen.after_bytes, gen.precision_bytes) == expected
+
+
+def test_open_it_can_be_asked_again_and_again(on):
+    """So far, with the time so far; it goes on, and its notes are told once."""
+    scope = Scope(on).open()
+    on.counter.to(300 * MB, 200 * MB)
+    on.s += 3
+    for _ in range(2):
+        so_far = scope.result(Measurement, "x")
+        assert (so_far.time_s, so_far.gen.peak.lo_bytes, so_far.gen.after_bytes) == (3, 300 * MB, 200 * MB)
+    light = scope.so_far("x")
+    assert (light.time_s, light.gen.peak.lo_bytes, light.gen.after_bytes) == (3, 300 * MB, 200 * MB)
+    on.counter.to(900 * MB)
+    on.s += 1
+    scope.close()
+    on.s += 9
+    scope.close()
+    assert scope.time_s == 4
+    assert scope.result(Measurement, "x").gen.peak.lo_bytes == 900 * MB
+
+
+def test_the_course_of_ram(on):
+    """Whoever watches draws it where no sampler does; before it is open and after it is closed nobody does."""
+    scope = Scope(on)
+    scope.sampled(1)
+    scope.device_sampled("GPU-1", 1, 1, None)
+    scope.open()
+    on.s += 1
+    scope.so_far("x")
+    on.s += 1
+    scope.sampled(77 * MB)
+    on.s += 1
+    scope.close()
+    scope.sampled(5)
+    gen = scope.result(Measurement, "x").gen
+    assert gen.timeline == ((0.0, 100 * MB), (1.0, 100 * MB), (2.0, 77 * MB), (3.0, 100 * MB))
+
+
+# -- devices ----------------------------------------------------------------------------------------
+
+
+def test_a_device_and_its_course(on):
+    """Its allocator, what it holds beside, its samples; the sampler is there for it from begin to end."""
+    counter = Number()
+    on.found[GPU] = [PeakOwner(counter)], held(50, 50)
+    scope = Scope(on).open()
+    counter.to(300, 30)
+    on.found[GPU] = on.found[GPU][0], held(180, 80, allocated=30)
+    on.s += 2
+    scope.device_sampled("GPU-1", 170, 50, None)
+    scope.device_sampled("GPU-2", 999, 50, None)
+    light = scope.so_far("x").gpus[0]
+    assert (light.timeline, light.limit_bytes, light.pools_bytes) == ((), None, None)
+    on.s += 1
+    scope.close()
+    scope.device_sampled("GPU-1", 9999, 50, None)
+    (gpu,) = scope.result(Measurement, "x").gpus
+    assert (gpu.before_bytes, gpu.after_bytes, gpu.peak) == (50, 80, Peak(350, 350, "exact"))
+    assert gpu.timeline == ((0.0, 50), (2.0, 170), (3.0, 180))
+    assert (gpu.limit_bytes, gpu.pools_bytes, gpu.neighbours_before_bytes) == (7, 8, 0)
+    assert on.said[:2] == ["enter", "start"]
+    assert on.said[-2:] == ["stop", "leave"]
+    assert scope.held_before() == {"GPU-1": Held("cuda:0", 0, 50)}
+    assert scope.held_after() == {"GPU-1": Held("cuda:0", 30, 50)}
+
+
+def test_no_sampler_for_what_nobody_can_sample(on):
+    """A device without a UUID, or none at all."""
+    on.found[Device("xpu", 0, "a card")] = [PeakOwner(Number())], held()
+    run(on)
+    assert "start" not in on.said
+
+
+def test_devices_of_frameworks_stand_first(on):
+    """Then those that NVML alone knows, if this process is on them, or all were asked for."""
+    raws = [SimpleNamespace(index=i, name="a card", uuid=f"GPU-{i}", total_bytes=9) for i in range(4)]
+    on.raw = raws
+    second = Device("cuda", 1, "a card", "GPU-3")
+    on.found[second] = [PeakOwner(Number())], held()
+    on.found[GPU] = [PeakOwner(Number())], held()
+    for raw, before in zip(raws, (held(5, 0), held(5, 0), held(5, 5), held(5, 5)), strict=True):
+        on.found[Device(DRIVER, raw.index, raw.name, raw.uuid, 9)] = [], before
+    assert [(gpu.backend, gpu.index) for gpu in run(on).gpus] == [("cuda", 0), ("cuda", 1), (DRIVER, 2)]
+    every = run(on, all_devices=True).gpus
+    assert [(gpu.backend, gpu.index) for gpu in every] == [("cuda", 0), ("cuda", 1), (DRIVER, 0), (DRIVER, 2)]
+    assert every[2].total_bytes == 1 << 40
+
+
+def test_on_a_raw_device_at_either_end(on):
+    """This process held something there when the scope began or ends; where nobody tells, it has a context."""
+    raw = Device(DRIVER, 0, "a card", "GPU-1", None)
+    on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
+
+    def touched(before, after, *, context=False):
+        scopes.surely_uses = lambda _: context
+        on.found[raw] = [], before
+        return bool(run(on, lambda: on.found.update({raw: ([], after)})).gpus)
+
+    unknown = held(5, 0)._replace(own=None)
+    assert not touched(held(5, 0), held(5, 0), context=True)
+    assert touched(held(5, 3), held(5, 0))
+    assert touched(held(5, 0), held(5, 3))
+    assert touched(held(5, 0), unknown, context=True)
+    assert not touched(held(5, 0), unknown)
+    assert touched(held(5, 3), unknown)
+
+
+def test_a_device_that_cannot_be_read(on):
+    """At the beginning it is left out, at the end it is noted, and while somebody watches neither."""
+    broken = Unavailable("the device is lost")
+    on.found[GPU] = [PeakOwner(Number())], broken
+    result = run(on)
+    assert (result.gpus, result.notes) == ((), ("the device is lost", "from the machine"))
+    on.known.clear()
+    on.found[GPU] = [PeakOwner(Number())], held()
+    scope = Scope(on).open()
+    on.found[GPU] = [], broken
+    assert scope.so_far("x").gpus == ()
+    assert scope.notes == ()
+    scope.close()
+    assert scope.result(Measurement, "x").notes == ("the device is lost", "from the machine")
+
+
+def test_an_allocator_that_cannot_be_opened(on):
+    """Then the driver's figures are all there is, and it is noted once; so it is where it fails at the end."""
+    counter = Number()
+    counter.broken = True
+    on.found[GPU] = [PeakOwner(counter)], held(50, 50)
+    result = run(on)
+    assert result.notes[0] == "the counter is broken"
+    assert result.gpus[0].peak.quality == "sampled"
+    on.known.clear()
+    counter.broken = False
+    result = run(on, lambda: setattr(counter, "broken", True))
+    assert result.notes[0] == "the counter is broken"
+    assert result.gpus[0].peak == Peak(50, None, "sampled")
+
+
+@pytest.mark.parametrize("own", [0, 40])
+def test_a_framework_that_comes_later(on, own):
+    """What NVML saw of that device until then is its own: what this process held there, the neighbours, the course."""
+    raw = Device(DRIVER, 5, "a card", "GPU-1", None)
+    on.raw = [SimpleNamespace(index=5, name="a card", uuid="GPU-1", total_bytes=None)]
+    on.found[raw] = [], held(70, own)
+    scope = Scope(on).open()
+    on.s += 1
+    scope.device_sampled("GPU-1", 75, 75, Shares(0, 0, 33))
+    counter, late = Number(10), Number(1)
+    scope.adopt(PeakOwner(counter), GPU, sure=True)
+    scope.adopt(PeakOwner(late), GPU, sure=False)
+    counter.to(200, 20)
+    on.found = {GPU: ([], held(70 + 21, 40 + 21, allocated=21))}
+    on.s += 1
+    scope.close()
+    (gpu,) = scope.result(Measurement, "x").gpus
+    assert (gpu.backend, gpu.index, gpu.neighbours_before_bytes) == ("cuda", 0, 70 - own)
+    assert (gpu.before_bytes, gpu.after_bytes, gpu.context_bytes) == (40, 61, 0 if own else 40)
+    assert gpu.peak == Peak(240, None, "sampled")  # nobody is sure of the second
+    assert (1.0, 75) in gpu.timeline
+    assert gpu.neighbours_peak_bytes == 33 + 0
+
+
+def test_a_stranger_device_is_not_inherited(on):
+    """Another card under the same index, or one without a UUID, has nothing to do with it."""
+    on.raw = [
+        SimpleNamespace(index=0, name="a card", uuid=uuid, total_bytes=None) for uuid in ("GPU-2", None)
+    ]
+    for one in on.raw:
+        on.found[Device(DRIVER, 0, "a card", one.uuid, None)] = [], held(70, 40)
+    scope = Scope(on).open()
+    scope.adopt(PeakOwner(Number(10)), Device("xpu", 0, "a card"), sure=True)
+    scope.adopt(PeakOwner(Number(10)), GPU, sure=True)
+    assert len(scope.watches()) == 4
+    assert [watch.before is None for watch in scope.watches()] == [False, False, True, True]
+    scope.close()
+
+
+def test_what_is_held_has_the_name_of_its_device(on):
+    """By its UUID where it has one; slices and cards that nobody knows are left out."""
+    card = Device("xpu", 3, "a card")
+    on.found[card] = [PeakOwner(Number())], held(9, None, allocated=4)
+    scope = Scope(on).open()
+    assert scope.held_before() == {"xpu:3": Held("xpu:3", 4, None)}
+    scope.close()
+
+
+# -- energy and utilization -------------------------------------------------------------------------
+
+
+def test_metrics_of_a_device(on):
+    """Energy is the difference of the driver's counter; utilization is asked for since the scope began."""
+    on.found[GPU] = [PeakOwner(Number())], held()
+    on.energy = [100.0, 130.0]
+    scope = Scope(on, metrics=("utilization", "energy")).open()
+    on.s += 0.1
+    scope.close()
+    began = scope.started_at.timestamp()
+    (gpu,) = scope.result(Measurement, "x").gpus
+    assert gpu.metrics == (Metric("energy", 30.0, "J"), Metric("utilization", began, "%"))
+
+
+@pytest.mark.parametrize(("seconds", "energies"), [(0.099, [100.0, 130.0]), (5.0, [100.0, 100.0])])
+def test_what_is_too_short_for_the_driver(on, seconds, energies):
+    """A cell of less than a tenth of a second, or in which the counter stood still: unknown, and why."""
+    on.found[GPU] = [PeakOwner(Number())], held()
+    on.energy = energies
+    (gpu,) = run(on, metrics=["energy"], seconds=seconds).gpus
+    assert gpu.metrics == (Metric("energy", None, "J", "too short for the driver's counter"),)
+
+
+def test_energy_that_the_driver_does_not_tell(on):
+    """Unknown with the driver's reason, whichever end it is; not asked for, it is not there."""
+    on.found[GPU] = [PeakOwner(Number())], held()
+
+    def refuse(_):
+        raise Unavailable("no counter")
+
+    tells, on.nvml.energy_j = on.nvml.energy_j, refuse
+    (gpu,) = run(on, metrics=["energy"]).gpus
+    assert gpu.metrics == (Metric("energy", None, "J", "no counter"),)
+    on.nvml.energy_j, on.energy = tells, [1.0]
+    (gpu,) = run(on, lambda: setattr(on.nvml, "energy_j", refuse), metrics=["energy"]).gpus
+    assert gpu.metrics == (Metric("energy", None, "J", "no counter"),)
+    assert run(on).gpus[0].metrics == ()
+
+
+# -- page-locked memory -----------------------------------------------------------------------------
+
+
+def test_pinned_memory_of_all_frameworks(on):
+    """Added up; where none was ever used there is no figure, and where it fails it is noted."""
+    assert run(on).pinned is None
+    counters = [Number(), Number()]
+    on.pinned_owners = [PeakOwner(counter) for counter in counters]
+    assert run(on).pinned is None
+    pinned = run(on, lambda: (counters[0].to(90, 30), counters[1].to(5))).pinned
+    assert (pinned.before_bytes, pinned.after_bytes) == (0, 35)
+    assert pinned.peak == Peak(90, 95, "bounded")
+    pinned = run(on, lambda: counters[0].to(0)).pinned
+    assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (35, 5, Peak(35, 35, "exact"))
+    result = run(on, lambda: setattr(counters[1], "broken", True))
+    assert (result.pinned, result.notes[0]) == (None, "the counter is broken")
+    on.known.clear()
+    assert run(on).notes[0] == "the counter is broken"  # from the beginning
+
+
+def test_pinned_memory_first_used_within_the_scope(on):
+    """It held nothing before; where it cannot be read it is noted."""
+    counter = Number(50)
+    scope = Scope(on).open()
+    owner = PeakOwner(counter)
+    scope.adopt_pinned(owner)
+    counter.to(80, 60)
+    scope.close()
+    pinned = scope.result(Measurement, "x").pinned
+    assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (0, 60, Peak(80, 80, "exact"))
+    counter.broken = True
+    scope = Scope(on).open()
+    scope.adopt_pinned(PeakOwner(counter))
+    scope.adopt(PeakOwner(counter), GPU, sure=True)
+    assert scope.notes == ("the counter is broken",)
+    scope.close()
+
+
+# -- children ---------------------------------------------------------------------------------------
+
+
+def of_children(on, before, after, ended=NONE_ENDED):
+    on.kids = [before, after]
+    return run(on, lambda: setattr(on, "ended", ended)).children
+
+
+def test_children_that_stay(on):
+    """Both ends added up; the sum of their peaks bounds what they had at once."""
+    before, after = {1: Child(10, 20), 2: Child(5, 5)}, {1: Child(12, 30), 2: Child(6, 7)}
+    assert of_children(on, before, after) == ChildrenUsage(15, 18, Peak(18, 37, "bounded"), count=2)
+    same = {1: Child(10, 10)}
+    assert of_children(on, same, same) == ChildrenUsage(10, 10, Peak(10, 10, "exact"), count=1)
+    fallen = of_children(on, {1: Child(50, 50)}, {1: Child(10, 40)})
+    assert fallen.peak == Peak(50, 50, "exact")
+
+
+def test_a_child_born_within_the_scope(on):
+    """Its whole peak is the scope's, exact where nothing else adds to it."""
+    usage = of_children(on, {1: Child(5, 90)}, {1: Child(5, 90), 2: Child(10, 80)})
+    assert usage == ChildrenUsage(5, 15, Peak(80, 170, "bounded"), count=2)
+    assert of_children(on, {}, {2: Child(10, 80)}).peak == Peak(80, 80, "exact")
+
+
+def test_children_whose_peak_nobody_knows(on):
+    """Of a forked one, and of one that ended and took it along, the sum is at least what was seen."""
+    assert of_children(on, {}, {2: Child(10, None)}).peak == Peak(10, None, "sampled")
+    assert of_children(on, {1: Child(70, 80)}, {}) == ChildrenUsage(70, 0, Peak(70, None, "sampled"), count=0)
+    moved = Ended(1, 0, 0, more=False)
+    assert of_children(on, {}, {2: Child(10, 80)}, moved).peak == Peak(80, None, "sampled")
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_children_too_large_to_look_through(on, when):
+    """At either end: all is at least."""
+    usual, large = {1: Child(10, 10)}, {1: Child(10, 10), 2: Child(10, 10, at_least=True)}
+    assert of_children(on, *((usual, large) if when else (large, usual))).at_least
+    on.ended = NONE_ENDED
+    assert not of_children(on, usual, usual).at_least
+
+
+def test_no_children(on):
+    """None of them, or nobody tells: no figure; one that ended small is none either."""
+    assert of_children(on, {}, {}) is None
+    for before, after in ((None, {1: Child(1, 1)}), ({1: Child(1, 1)}, None)):
+        assert of_children(on, before, after) is None
+    on.counter.to(0)
+    on.ram, on.ended = PeakOwner(on.counter), NONE_ENDED
+    on.counter.highest = 0
+    assert of_children(on, {}, {}, Ended(1, MB - 1, 0, more=False)) is None
+    on.ended = NONE_ENDED
+    ended = of_children(on, {}, {}, Ended(1, MB, 0, more=False))
+    assert ended == ChildrenUsage(0, 0, Peak(MB, None, "sampled"), count=0)
+
+
+@pytest.mark.parametrize("grain", [0, 3 * MB])
+@given(largest=st.integers(0, 300), before=st.integers(0, 300), forks=st.integers(0, 1), more=st.booleans())
+def test_the_largest_child_that_ended(grain, largest, before, forks, more):
+    """Only what is above this process's own highest is surely a child's; what it may share with us is not.
+
+    The kernel tells the largest of all time: of one that ended earlier nothing is said.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        on = Fake(patch)
+        on.counter.precision_bytes = grain
+        on.counter.to(200 * MB, 100 * MB)
+        on.ram.lifetime_peak_bytes()
+        on.ended = Ended(0, before * MB, 0, more=more)
+        found = of_children(on, {}, {}, Ended(1, largest * MB, forks, more=False))
+    ours = (200 if more else 100) * MB + grain
+    told = 0
+    if largest > before and largest * MB > ours:
+        told = largest * MB - ours if more or forks else largest * MB
+    assert (found.peak.lo_bytes if found else 0) == (told if told >= MB else 0)
+
+
+def test_where_our_own_highest_is_unknown_no_child_is_told(on):
+    """Without a bound nobody can say what was theirs."""
+    large = Ended(1, 900 * MB, 0, more=False)
+    assert of_children(on, {}, {}, large)
+    on.ended = NONE_ENDED
+    on.kids = [{}, {}]
+    scope = Scope(on).open()
+    scope._ram._series[0].doubt(None)
+    on.ended = large
+    scope.close()
+    assert scope.result(Measurement, "x").children is None
+
+
+# -- its end ----------------------------------------------------------------------------------------
+
+
+def test_an_orphan_is_a_scope_whose_call_is_over(on):
+    """One that has no call is none."""
+    call = SimpleNamespace(running=lambda: True)
+    assert not Scope(on).orphaned()
+    assert not Scope(on, during=call).orphaned()
+    call.running = lambda: False
+    assert Scope(on, during=call).orphaned()
+
+
+def test_a_counter_that_is_lost_at_the_end(on):
+    """It is noted, everything else is told, and nobody holds the machine."""
+    scope = Scope(on).open()
+    on.counter.broken = True
+    scope.close()
+    assert scope.notes == ("the counter is broken",)
+    assert on.said[-2:] == ["stop", "leave"]
+    on.counter.broken = False
+    assert scope.result(Measurement, "x").gen.peak.quality == "sampled"
+
+
+def test_an_opening_that_fails_is_undone(on):
+    """Nobody holds the machine, and the error goes on."""
+    on.counter.broken = True
+    with pytest.raises(Unavailable):
+        Scope(on).open()
+    assert on.said[-1] == "leave"
+    with pytest.raises(AssertionError):
+        Scope(on).result(Measurement, "x")
+    with pytest.raises(AssertionError):
+        Scope(on).so_far("x")
+
+
+def test_who_else_resets_the_counter_is_noted(on):
+    """A foreign reset of general RAM, once."""
+    scope = Scope(on).open()
+    on.counter.to(500 * MB, 100 * MB)
+    scope.so_far("x")
+    on.counter.highest = 100 * MB
+    scope.close()
+    assert len(scope.notes) == 1
+    assert "Something else resets" in scope.notes[0]
