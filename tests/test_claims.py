@@ -212,7 +212,10 @@ def test_whatever_was_met_on_any_path(paths):
     found = found_by(blocks, *reversed(paths))
     taken, shared = set(), {}
     for path in paths:
-        reached = reach(path)
+        looked_at = set()
+        reached = reach(path, seen=looked_at)
+        numbers, _ = Claims(blocks, {}, bool)._reached(path)
+        assert len(numbers) == sum(type(of.met[i]) is int for of, i in looked_at)  # none again and again
         mine = reached - taken
         told = sum(owner.size_bytes for owner in found.owners if owner.name == path.root.name)
         assert told == sum(1 << i for i in mine)
