@@ -6,7 +6,7 @@ anywhere else. Importing this starts nothing.
 The house, from the ground up; imports go downward only:
 
 ==============  =======================================================================
-units           bytes, megabytes and seconds to text
+units           bytes, megabytes, seconds and foreign words to text
 clock           seconds and the time of day, also where a test has frozen Python's clocks
 records         Data, CellRecord, Measurement, Usage, Peak, DeviceUsage, ...
 schema          records as JSON, as a notebook keeps them, and back again
@@ -108,6 +108,7 @@ def load_ipython_extension(shell: Any) -> None:
     """
     from .output import say
     from .signals import is_from_a_handler
+    from .units import printable
 
     try:
         from .magics import load
@@ -116,10 +117,8 @@ def load_ipython_extension(shell: Any) -> None:
     except Exception as reason:
         if is_from_a_handler(reason):
             raise
-        say(
-            f"ipygpulogger measures nothing: {reason}; once that is mended: %reload_ext ipygpulogger",
-            aside=True,
-        )
+        sentence = f"ipygpulogger measures nothing: {reason}; once that is mended: %reload_ext ipygpulogger"
+        say(printable(sentence), aside=True)
 
 
 def unload_ipython_extension(shell: Any) -> None:

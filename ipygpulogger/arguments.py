@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from . import budget
 from .compare import FLOOR_BYTES, TOLERANCE
+from .units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,8 @@ class _Parser(argparse.ArgumentParser):
     """A parser that refuses in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {' '.join(message.split())}; {self.prog} --help tells more\n")
+        said = printable(" ".join(message.split()))
+        self.exit(2, f"{self.prog}: {said}; {self.prog} --help tells more\n")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -24,7 +24,7 @@ from .machine import machine
 from .render import summary, text
 from .run import Run, one_line, read, written
 from .schema import from_json
-from .units import MB, rounded_mb
+from .units import MB, printable, printable_lines, rounded_mb
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _COMMANDS[options.command](options)
         sys.stdout.flush()
     except BadRequest as problem:
-        print(f"ipygpulogger: {problem}", file=sys.stderr)
+        _aside(f"ipygpulogger: {problem}")
         return 2
     except KeyboardInterrupt:
         return 130
@@ -58,9 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(_DEBUG):
             raise
         said = f"{type(error).__name__}: {one_line(error)}"
-        print(f"ipygpulogger failed: {said}; {_DEBUG}=1 in the environment shows where", file=sys.stderr)
+        _aside(f"ipygpulogger failed: {said}; {_DEBUG}=1 in the environment shows where")
         return 2
     return status
+
+
+def _aside(sentence: str) -> None:
+    print(printable(sentence), file=sys.stderr)
 
 
 # -- doctor ----------------------------------------------------------------------------------------
@@ -70,7 +74,12 @@ def _doctor(options: argparse.Namespace) -> int:
     # This process exists for the question alone, so it may import and initialise what a cell would.
     machine().load()
     found = machine().diagnose()
-    print(json.dumps([asdict(one) for one in found], indent=2) if options.json else text.diagnoses(found))
+    if options.json:
+        print(
+            json.dumps([asdict(one) for one in found], indent=2).replace("\x7f", r"\u007f")
+        )  # a control, too
+    else:
+        print(text.diagnoses(found))
     return 0
 
 
@@ -104,7 +113,8 @@ def _load(path: Path) -> History:
         raise BadRequest(f"there is no file {path}") from error
     except Exception as error:  # what reads csv, parquet and notebooks raises many kinds
         said = one_line(error)
-        raise BadRequest(said if str(path) in said else f"{path} cannot be read: {said}") from error
+        known = printable(str(path)) in printable(said)
+        raise BadRequest(said if known else f"{path} cannot be read: {said}") from error
     if warned and not history:
         raise BadRequest(str(warned[0].message))
     if not history:
@@ -113,7 +123,7 @@ def _load(path: Path) -> History:
             " or with %load_ext ipygpulogger in it"
         )
     for warning in warned:
-        print(f"ipygpulogger: {warning.message}", file=sys.stderr)
+        _aside(f"ipygpulogger: {warning.message}")
     return history
 
 
@@ -151,7 +161,7 @@ def _run(options: argparse.Namespace) -> int:
         if not run.has_code:
             said.append(f"{path} has no cell with code, so there is nothing to measure")
         for sentence in said:
-            print(f"ipygpulogger: {sentence}", file=sys.stderr)
+            _aside(f"ipygpulogger: {sentence}")
         try:
             kept.say(run.execute())
         finally:
@@ -163,12 +173,12 @@ def _run(options: argparse.Namespace) -> int:
                     sentence = f"{cells} left no record, for the notebook stopped the logger"
                     if options.max_ram is None and options.max_gpu is None:
                         said.append(sentence)
-                        print(f"ipygpulogger: {sentence}", file=sys.stderr)
+                        _aside(f"ipygpulogger: {sentence}")
                     else:
                         kept.say(f"{sentence}, and no budget can be judged there")
                 with kept.failure(output):
                     files.write(output, written(notebook))
-                    print(f"executed notebook: {output}", file=sys.stderr)
+                    _aside(f"executed notebook: {output}")
                 if options.html:
                     with kept.failure(options.html):
                         said += kept.problems
@@ -202,15 +212,17 @@ class _Kept:
             with self.failure(self._log_path):
                 self._log.append(record)
         first, *more = source.strip().splitlines()
-        print(
-            f"{record.label}: {first}{' ...' if more else ''}\n{report or text.report(record)}\n", flush=True
-        )
+        told = [
+            f"{record.label}: {first}{' ...' if more else ''}",
+            *(report or text.report(record)).split("\n"),
+        ]
+        print(printable_lines([*told, ""]), flush=True)
 
     def say(self, problem: str | None) -> None:
         """Something that makes the run a failure; the same is not said twice."""
         if problem is not None and problem not in self.problems:
             self.problems.append(problem)
-            print(f"ipygpulogger: {problem}", file=sys.stderr)
+            _aside(f"ipygpulogger: {problem}")
 
     @contextlib.contextmanager
     def failure(self, path: Path | None) -> Iterator[None]:
@@ -273,7 +285,7 @@ def _write_page(
 
     overview = summary.summary(history.rank(by="peak"), "peak", history.suspects())
     files.write(path, page(title, history, sources=sources, overview=overview, said=said))
-    print(f"page: {path}", file=sys.stderr)
+    _aside(f"page: {path}")
 
 
 _COMMANDS = {"run": _run, "report": _report, "compare": _compare, "doctor": _doctor}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .output import say
-from .units import MB
+from .units import MB, printable
 
 _ONE_KIND = {"string", "empty", "bytes", "boolean", "integer", "floating", "date", "time", "datetime"}
 _WHOLE_UP_TO = 2**53  # beyond it float64 holds not every whole number either
@@ -36,7 +36,7 @@ def reduce_mem_usage(df: Any) -> Any:
         if smaller is not None:
             df.isetitem(position, smaller)
         elif column.dtype == "float64":
-            say(f"Error {name} Value would be a float64. Disregarding.")
+            say(f"Error {printable(str(name))} Value would be a float64. Disregarding.")
     after_bytes = int(df.memory_usage().sum())
     percent = 100 * (before_bytes - after_bytes) / before_bytes if before_bytes else 0.0
     say(f"Memory usage after optimization is: {after_bytes / MB:.2f} MB")

@@ -41,6 +41,7 @@ from .output import say
 from .records import DRIVER, Measurement
 from .render import experiments as render
 from .scope import Scope
+from .units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -284,7 +285,7 @@ class IPyExperiments:
                     self.finish()
             except Exception as error:
                 says = f"{type(error).__name__}: {error}"
-                say(f"ipygpulogger could not finish an experiment: {says}", aside=True)
+                say(printable(f"ipygpulogger could not finish an experiment: {says}"), aside=True)
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise TypeError("an experiment ends once, so it cannot be copied or pickled; its data can")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from .records import MIME, CellRecord, growing_names
 from .schema import ImpossibleNumberError, from_json, is_utf8, record_from
-from .units import MB
+from .units import MB, printable
 
 if TYPE_CHECKING:
     import os
@@ -143,7 +143,8 @@ class History(Sequence[CellRecord]):
         path = Path(path)
         kind = path.suffix.lower()
         if kind == ".ipynb":
-            raise ValueError(f"{path} is a notebook's name; records are saved as .jsonl, .csv or .parquet")
+            name = printable(str(path))
+            raise ValueError(f"{name} is a notebook's name; records are saved as .jsonl, .csv or .parquet")
         _check_kind(path)
         if kind == ".jsonl":
             write(path, "".join(map(json_line, self)))
@@ -166,18 +167,21 @@ class History(Sequence[CellRecord]):
         _check_kind(path)
         records, problems = [], []
         with _no_collection():
-            for where, found in _READERS[path.suffix.lower()](path):
-                try:
+            try:
+                for where, found in _READERS[path.suffix.lower()](path):
                     if isinstance(found, str):
                         problems.append(f"{path}, {where}: {found}")
-                    else:
+                        continue
+                    try:
                         records.append(record_from(found))
-                except ImpossibleNumberError as error:
-                    problems.append(f"{path}, {where}: {error}; it is left out")
-                except ValueError as error:
-                    raise ValueError(f"{path}, {where}: {error}") from None
+                    except ImpossibleNumberError as error:
+                        problems.append(f"{path}, {where}: {error}; it is left out")
+                    except ValueError as error:
+                        raise ValueError(f"{path}, {where}: {error}") from None
+            except ValueError as error:
+                raise ValueError(printable(str(error))) from None
         for problem in problems:
-            warnings.warn(problem, stacklevel=2)
+            warnings.warn(printable(problem), stacklevel=2)
         return cls(records)
 
     def _flat(self) -> tuple[list[dict[str, Any]], list[str]]:
@@ -424,7 +428,7 @@ _READERS: dict[str, Callable[[Path], _Found]] = {
 
 def _check_kind(path: Path) -> None:
     if path.suffix.lower() not in _READERS:
-        raise ValueError(f"{path} is named neither {', '.join(_READERS)}")
+        raise ValueError(printable(f"{path} is named neither {', '.join(_READERS)}"))
 
 
 # -- flat ------------------------------------------------------------------------------------------

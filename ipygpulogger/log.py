@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .history import json_line
+from .units import printable
 
 if TYPE_CHECKING:
     from .records import CellRecord
@@ -34,11 +35,12 @@ class Log:
         self.path = Path(path).expanduser().absolute()  # wherever cells change the working directory to
         self.lost = 0
         if self.path.is_dir():
-            raise ValueError(f"{path} is a folder; name a file")
+            raise ValueError(printable(f"{path} is a folder; name a file"))
         if not self.path.parent.is_dir():
-            raise ValueError(f"there is no folder {self.path.parent} to write {self.path.name} into")
+            parent, name = self.path.parent, self.path.name
+            raise ValueError(printable(f"there is no folder {parent} to write {name} into"))
         if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
-            raise ValueError(f"{path} may not be written")
+            raise ValueError(printable(f"{path} may not be written"))
 
     def append(self, record: CellRecord) -> int:
         """Add a record.

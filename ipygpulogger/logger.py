@@ -31,7 +31,7 @@ from .shell import CellEvents
 from .signals import is_from_a_handler
 from .sources import Unavailable
 from .tracing import spent
-from .units import rounded_mb, truncated_mb
+from .units import printable, rounded_mb, truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -558,14 +558,14 @@ class IPyGPULogger(Configurable):
         if self.report == "none" or machine().current_gpu() is not None:
             return
         if not seen:
-            say(f"No GPU here ({machine().nvml.diagnose().says}): general RAM only.")
+            say(printable(f"No GPU here ({machine().nvml.diagnose().says}): general RAM only."))
         elif machine().hides_all_gpus() and self.devices != "all":
             say("No GPU here (CUDA_VISIBLE_DEVICES hides them all): general RAM only.")
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
-            say(sentence, aside=True)
+            say(printable(sentence), aside=True)
 
 
 def _ours_s(cell: Cell) -> float:

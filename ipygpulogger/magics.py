@@ -19,6 +19,7 @@ from .request import OPTIONS, options_of, request_in
 from .request import words as _words
 from .scope import Scope
 from .sources import Unavailable
+from .units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,25 +124,25 @@ class GpulogMagics(Magics):
         try:
             command, *words = _words(line) or ["status"]
         except ValueError as error:
-            raise UsageError(f"%gpulog: {error}: {line}") from error
+            raise _refusal(f"%gpulog: {error}: {line}") from error
         if command not in _TAKES:
-            raise UsageError(f"%gpulog has no {command!r}; it has {', '.join(_TAKES)}")
+            raise _refusal(f"%gpulog has no {command!r}; it has {', '.join(_TAKES)}")
         if words and not _TAKES[command]:
-            raise UsageError(f"%gpulog {command} takes no options")
+            raise _refusal(f"%gpulog {command} takes no options")
         try:
             return getattr(self, f"_{command}")(*words)
         except Unavailable as reason:
-            raise UsageError(f"%gpulog {command}: {reason}") from reason
+            raise _refusal(f"%gpulog {command}: {reason}") from reason
 
     def _cell(self, line: str, cell: str) -> None:
         """A cell without code or with wrong options comes here, and so does who calls it as a function."""
         if not cell.strip():
             meant = f"; the command is %gpulog {line}" if line.partition(" ")[0] in _TAKES else ""
-            raise UsageError(f"%%gpulog has nothing to measure: write the cell's code below this line{meant}")
+            raise _refusal(f"%%gpulog has nothing to measure: write the cell's code below this line{meant}")
         try:
             request_in(line)
         except ValueError as error:
-            raise UsageError(f"%%gpulog: {error}") from error
+            raise _refusal(f"%%gpulog: {error}") from error
         self.listen()  # somebody may have taken it out
         self.shell.run_cell(f"%%gpulog {line}\n{cell}")
 
@@ -150,7 +151,7 @@ class GpulogMagics(Magics):
             given = dict(_option(word) for word in options)
             IPyGPULogger.check(given)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"%gpulog start: {error}") from error
+            raise _refusal(f"%gpulog start: {error}") from error
         for name, value in given.items():
             setattr(self.logger, name, value)
         self.logger.start()
@@ -168,7 +169,7 @@ class GpulogMagics(Magics):
             f"{'running' if logger.running else 'stopped'}, {len(logger.history)} cells reported; {options}"
         )
         for diagnosis in machine().diagnose():
-            print(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}")
+            print(printable(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}"))
         with suppress(Unavailable):  # the diagnosis says so
             if gpus := self._now().gpus:
                 print(text.devices(gpus))
@@ -182,19 +183,20 @@ class GpulogMagics(Magics):
         try:
             return plot.figure(self.logger.history)
         except (ImportError, ValueError) as error:
-            raise UsageError(f"%gpulog plot: {error}") from error
+            raise _refusal(f"%gpulog plot: {error}") from error
 
     def _save(self, *words: str) -> None:
         if len(words) != 1:
-            raise UsageError(f"%gpulog save takes {_TAKES['save']}, not {' '.join(words) or 'nothing'}")
+            raise _refusal(f"%gpulog save takes {_TAKES['save']}, not {' '.join(words) or 'nothing'}")
         path, history = Path(words[0]).expanduser(), self.logger.history
         try:
             history.save(path)
         except OSError as error:
-            raise UsageError(f"%gpulog save: cannot write {path}: {error.strerror or error}") from error
+            raise _refusal(f"%gpulog save: cannot write {path}: {error.strerror or error}") from error
         except (ImportError, ValueError) as error:
-            raise UsageError(f"%gpulog save: {error}") from error
-        print(f"{len(history)} {'cell' if len(history) == 1 else 'cells'} written to {path}")
+            raise _refusal(f"%gpulog save: {error}") from error
+        cells = "1 cell" if len(history) == 1 else f"{len(history)} cells"
+        print(printable(f"{cells} written to {path}"))
 
     def _vars(self) -> None:
         from .letgo import measured_now
@@ -251,12 +253,17 @@ def _is_a_magics_body() -> bool:
     return False
 
 
+def _refusal(sentence: str) -> UsageError:
+    """What IPython prints as it is, in the place of a traceback."""
+    return UsageError(printable(sentence))
+
+
 def _by(words: Sequence[str]) -> str:
     given = [part for word in words for part in word.split("=", 1)]
     if not given:
         return _BY[0]
     if len(given) != 2 or given[0] != "--by" or given[1] not in _BY:
-        raise UsageError(f"%gpulog summary takes {_TAKES['summary']}, not {' '.join(words)!r}")
+        raise _refusal(f"%gpulog summary takes {_TAKES['summary']}, not {' '.join(words)!r}")
     return given[1]
 
 

@@ -20,6 +20,7 @@ from .files import BadRequest
 from .history import own_report
 from .records import MIME
 from .schema import compact, is_utf8, record_from
+from .units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -329,7 +330,7 @@ class _Progress:
         """This cell begins."""
         self.doing = f"cell {number} of {self._count}"
         if self._rich is not None:
-            first = source.strip().splitlines()[0]
+            first = printable(source.strip().splitlines()[0])
             self._rich.reset(self._task, completed=number - 1, description=self.doing, source=first)
             self._rich.start()
 

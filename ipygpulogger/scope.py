@@ -27,7 +27,7 @@ from .sources import Device, Unavailable
 from .sources.nvml import ENERGY_RESOLVES_S
 from .sources.process import children_ended
 from .timeline import Timeline
-from .units import MB
+from .units import MB, printable
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -443,7 +443,7 @@ def tell(sentence: str) -> None:
     Where warnings are errors, nothing is said.
     """
     with contextlib.suppress(Exception):  # they may be errors, their stream broken, their hook anybody's
-        warnings.warn_explicit(sentence, RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _told)
+        warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _told)
 
 
 def _held(found: Iterable[tuple[Device, Holdings | None]]) -> dict[str, Held]:

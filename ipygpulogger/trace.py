@@ -14,7 +14,7 @@ from .output import say
 from .records import DeviceUsage, Measurement, RamUsage
 from .render import text
 from .scope import Scope, tell
-from .units import truncated_mb
+from .units import printable, truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -283,7 +283,9 @@ class GPUMemTrace:
     def _line(self, where: str) -> str:
         consumed, peaked = self.data()
         line = f"△Used Peaked MB: {consumed:6,.0f} {peaked:6,.0f}"
-        return line + (f" ({where})" if where else "") + (f"  {self._doubt}" if self._doubt else "")
+        return printable(
+            line + (f" ({where})" if where else "") + (f"  {self._doubt}" if self._doubt else "")
+        )
 
     def __enter__(self) -> Self:
         self.start()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..units import MB, truncated_mb
+from ..units import MB, printable, printable_lines, truncated_mb
 from . import text
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def device(gpu: DeviceUsage | None) -> str:
     """The device that an experiment speaks of, and its memory in MB."""
     if gpu is None:
         return "Device: none that can be used, general RAM only"
-    return f"Device: ID {gpu.index}, {gpu.name} ({_plain(gpu.total_bytes)} RAM)"
+    return f"Device: ID {gpu.index}, {printable(gpu.name)} ({_plain(gpu.total_bytes)} RAM)"
 
 
 def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: Iterable[str] = ()) -> str:
@@ -37,7 +37,7 @@ def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: 
     for name, (used, free, total) in rows.items():
         figures = " ".join(f"{_mb(figure):>{width}}" for figure in (used, free, total))
         lines.append(f"{name}: {figures} MB {_percent(used, total)} ")
-    return "\n".join([*lines, *notes])
+    return "\n".join([*lines, *map(printable, notes)])
 
 
 def taken_bytes(gpu: DeviceUsage) -> int | None:
@@ -58,7 +58,7 @@ def finished(kind: str, elapsed_s: float) -> str:
 def variables(deleted: Sequence[str], failed: Sequence[str], kept: Sequence[str]) -> str:
     """What became of the variables; empty where there were none."""
     told = [("Deleted: ", deleted), ("Failed to delete: ", failed), ("Kept:    ", kept)]
-    lines = [words + ", ".join(names) for words, names in told if names]
+    lines = [printable(words + ", ".join(names)) for words, names in told if names]
     return "\n".join(["\n*** Newly defined local variables:", *lines]) if lines else ""
 
 
@@ -117,9 +117,8 @@ def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) 
             lines.append(f"{_PREFIX}{name}: {columns} MB |{remark}")
         lines[1] += _after(ended)
         lines += record.notes
-    if record.out_of_memory is not None:
-        lines.append(text.out_of_memory(record.out_of_memory))
-    return "\n".join(lines)
+    card = [] if record.out_of_memory is None else [text.out_of_memory(record.out_of_memory)]
+    return "\n".join([printable_lines(lines), *card])
 
 
 def _figures(usage: Usage, used_bytes: int | None, *, known: bool = True) -> tuple[int | None, ...]:

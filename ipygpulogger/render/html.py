@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..units import MB, rounded_mb
+from ..units import MB, rounded_mb, without_controls
 from .text import device_name, ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows, sentences
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def report(measurement: Measurement) -> str:
         told = _line(title, found)
     else:
         told = _told(title, found, below, card)
-    return told + _details(measurement, _REPORT - _size(told))
+    return without_controls(told + _details(measurement, _REPORT - _size(told)))
 
 
 def course(timeline: Timeline) -> str:
@@ -54,7 +54,7 @@ def course(timeline: Timeline) -> str:
 def so_far(measurement: Measurement) -> str:
     """A scope that still runs: the same table, and nothing folded."""
     title = f"{measurement.label}: {measurement.time_s:.0f} s so far"
-    return _told(title, list(rows(measurement)), measurement.notes, None)
+    return without_controls(_told(title, list(rows(measurement)), measurement.notes, None))
 
 
 def _quiet(row: Row) -> bool:

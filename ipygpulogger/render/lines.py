@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CPU
-from ..units import MB, rounded_mb
+from ..units import MB, printable_lines, rounded_mb, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
         notes: Sentences to stand below.
     """
     if not lines:
-        return "\n".join(["No line ran that is measured.", *notes])
+        return printable_lines(["No line ran that is measured.", *notes])
     devices = _devices(lines)
     groups = list(_groups(lines, devices))
     columns = "Line", "Hits", "Time s", *(["consumed", "peaked"] * len(devices))
@@ -57,13 +57,14 @@ def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
             f"{'>' if row.heaviest else ' '} {_aligned(row.figures, widths)}  {row.source}".rstrip()
             for row in rows
         ]
-    return "\n".join([*told, *_below(shown, notes)])
+    return printable_lines([*told, *_below(shown, notes)])
 
 
 def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     """The same as HTML: a plain table that needs no style and no script; every foreign string escaped."""
     if not lines:
-        return "".join(f"<p>{escape(said)}</p>" for said in ["No line ran that is measured.", *notes])
+        said = ["No line ran that is measured.", *notes]
+        return without_controls("".join(f"<p>{escape(sentence)}</p>" for sentence in said))
     devices = _devices(lines)
     groups = list(_groups(lines, devices))
     names = "".join(f'<th scope="colgroup" colspan="2">{escape(name)} MB</th>' for name in _names(devices))
@@ -84,7 +85,7 @@ def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
             body += f"<tr>{figures}<td {_LEFT}>{source}</td></tr>"
     shown = [row.figures for _, rows in groups for row in rows]
     below = "".join(f"<p>{escape(said)}</p>" for said in _below(shown, notes))
-    return (
+    return without_controls(
         f'<table><thead><tr><th colspan="3"></th>{names}<th></th></tr><tr>{columns}</tr></thead>'
         f"<tbody>{body}</tbody></table>{below}"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..records import CPU
-from ..units import MB, rounded_mb
+from ..units import MB, printable_lines, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ def holders(
         lines.append("There was no time to look everywhere: the named hold at least this much.")
     if names := list(uncounted):
         lines.append(f"Not counted, for nobody tells how large it is: {', '.join(names)}")
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 _UNNAMED = "Python itself, libraries, small objects"
@@ -137,7 +137,8 @@ class Freed:
         )
         if not self.complete:
             says += " (there was no time to look everywhere)"
-        return f"{says}\ncame back: {', '.join(_came_back(*item) for item in self.came_back.items())}"
+        came_back = ", ".join(_came_back(*item) for item in self.came_back.items())
+        return printable_lines([says, f"came back: {came_back}"])
 
     __repr__ = __str__
 

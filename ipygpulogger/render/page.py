@@ -6,6 +6,7 @@ import io
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..units import without_controls
 from . import html
 from .plot import figure
 
@@ -60,8 +61,7 @@ def page(
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
         f"{top}{_plot(records)}\n{cells}\n</body>\n</html>\n"
     )
-    # Half a surrogate pair, which a source may hold, could not be written to a file.
-    return written.encode("utf-8", "replace").decode()
+    return without_controls(written)
 
 
 def _cell(record: CellRecord, source: str) -> str:

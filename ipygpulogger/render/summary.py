@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..records import growing_names
-from ..units import MB, rounded_mb
+from ..units import MB, printable_lines, rounded_mb
 from .plot import device_key, named_devices
-from .text import outcome, printable
+from .text import outcome, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,7 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     if len(records) > _ROWS:
         lines.append(f"  and {len(records) - _ROWS:,} more")
     for words, found in worst:
-        told = (f"{printable(record.label)}, {figure}" for record, figure in found)
+        told = (f"{shortened(record.label)}, {figure}" for record, figure in found)
         lines.append(f"* {words}: {'; '.join(told)}")
     coarse = [record.gen.peak.precision_bytes for record in records if record.gen.peak.coarse]
     if coarse:
@@ -59,7 +59,7 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
         lines += [f"  {_suspect(runs, names)}" for runs in suspects[:_GROUPS]]
     if len(suspects) > _GROUPS:
         lines.append(f"  and {len(suspects) - _GROUPS} more")
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 def _memories(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usage | None]]:
@@ -101,10 +101,10 @@ def _worst(
 
 def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[str]:
     """A row for RAM, and one for each device; of several those where something happened, or most is used."""
-    ended = printable(outcome(record))
+    ended = shortened(outcome(record))
     fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
-    tail = f"{record.time_s:9.3f}s  {printable(record.source)}{f'  ({ended})' if ended else ''}"
-    head = f"{mark:2}{printable(record.label)}"
+    tail = f"{record.time_s:9.3f}s  {shortened(record.source)}{f'  ({ended})' if ended else ''}"
+    head = f"{mark:2}{shortened(record.label)}"
     for name, usage in _memories(record, names):
         figures: tuple[str, ...] = ("n/a",) * 4
         if usage is not None:
@@ -126,7 +126,7 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Any, str]) -> str:
     every = {name: sizes for name, sizes in grown.items() if len(sizes) == len(runs) and min(sizes) >= MB}
     told = every or dict([max(grown.items(), key=lambda item: sum(item[1]))])
     growth = "; ".join(_growth(name, sizes) for name, sizes in told.items())
-    who = ", ".join(map(printable, growing_names(runs)[:_NAMES]))
+    who = ", ".join(map(shortened, growing_names(runs)[:_NAMES]))
     return f"{named(runs[-1], ' ')}: {len(runs)} runs, {growth}{who and ': '}{who}"
 
 
@@ -174,12 +174,12 @@ def comparison(found: Comparison) -> str:
         f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
         + (f"; {unsure} of them may be another cell than it was" if unsure else "")
     )
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 def named(record: CellRecord, between: str = ": ") -> str:
     """A cell as people know it: its number and its first line."""
-    return f"{printable(record.label)}{between}{printable(record.source)}"
+    return f"{shortened(record.label)}{between}{shortened(record.source)}"
 
 
 def _compared(pair: Pair) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, CellRecord
-from ..units import MB, rounded_mb
+from ..units import MB, printable, printable_lines, rounded_mb
 from .lines import heaviest
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def report(
     below = sentences(measurement)
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     if card is not None:  # what the user needs now stands first
-        return "\n".join([figures, out_of_memory(card), *below])
-    return (" | " if compact else "\n").join([figures, *below])
+        return "\n".join([figures, out_of_memory(card), *map(printable, below)])
+    return (" | " if compact else "\n").join([figures, *map(printable, below)])
 
 
 def so_far(measurement: Measurement) -> str:
     """A scope that still runs, on one line."""
     head = f"{measurement.label}: {measurement.time_s:.0f} s so far"
-    return " | ".join([head, *_row_by_row(measurement), *measurement.notes])
+    return printable(" | ".join([head, *_row_by_row(measurement), *measurement.notes]))
 
 
 def out_of_memory(card: OutOfMemory) -> str:
@@ -63,7 +63,7 @@ def out_of_memory(card: OutOfMemory) -> str:
         lines.append(f"  held by: {_listed((owner.name, owner.size_bytes) for owner in card.owners)}")
     if hidden := out_of_memory_hidden(card):
         lines.append(f"  {hidden}")
-    return "\n".join([*(line for line in lines if line.strip()), f"  -> {card.advice}"])
+    return printable_lines([*(line for line in lines if line.strip()), f"  -> {card.advice}"])
 
 
 def out_of_memory_rows(card: OutOfMemory) -> list[tuple[str, int | None]]:
@@ -154,7 +154,7 @@ def devices(gpus: Sequence[DeviceUsage]) -> str:
         lines += [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in found]
         if not found:
             lines.append("  nobody tells how its memory is used")
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 def outcome(measurement: Measurement) -> str:
@@ -213,20 +213,20 @@ def _count(owner: Owner) -> int:
 
 
 def _grew(owner: Owner) -> str:
-    shared = [printable(name) for name in owner.shared[:_SHARED]]
+    shared = [shortened(name) for name in owner.shared[:_SHARED]]
     if len(owner.shared) > _SHARED:
         shared.append(f"{len(owner.shared) - _SHARED} more")
     also = f" (also {', '.join(shared)})" if shared else ""
-    return f"{printable(owner.name)} {_sized(owner.size_bytes, owner.device)}{also}"
+    return f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}{also}"
 
 
 def _sized(size_bytes: int, device: str) -> str:
     return f"{rounded_mb(size_bytes)} MB" + ("" if device == CPU else f" ({device})")
 
 
-def printable(words: str) -> str:
-    """Foreign words as a terminal can show them, short."""
-    words = "".join(character if character.isprintable() else "?" for character in words)
+def shortened(words: str) -> str:
+    """Foreign words, printable and short."""
+    words = printable(words)
     return words if len(words) <= _WORDS else words[: _WORDS - 1] + "…"
 
 
@@ -237,7 +237,7 @@ def diagnoses(found: Sequence[Diagnosis]) -> str:
         lines.append(f"{diagnosis.source:12} {diagnosis.state:8} {diagnosis.says}")
         if diagnosis.remedy:
             lines.append(f"{'':21} -> {diagnosis.remedy}")
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 def _table(measurement: Measurement, course: Callable[[Timeline], str] | None) -> str:
@@ -246,13 +246,13 @@ def _table(measurement: Measurement, course: Callable[[Timeline], str] | None) -
         lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{_after(remarks)}")
     if ended := outcome(measurement):
         lines[1] += f"  {ended}"
-    return "\n".join(lines)
+    return printable_lines(lines)
 
 
 def _compact(measurement: Measurement) -> str:
     parts = [f"{measurement.time_s:0.3f}s", f"{measurement.label} (Consumed/Peaked/Used Total)"]
     parts += filter(None, [outcome(measurement)])
-    return " | ".join([*_row_by_row(measurement), *parts])
+    return printable(" | ".join([*_row_by_row(measurement), *parts]))
 
 
 def _row_by_row(measurement: Measurement) -> Iterator[str]:
