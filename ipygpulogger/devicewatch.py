@@ -37,6 +37,7 @@ class DeviceWatch:
         self.neighbours_before_bytes: int | None = None
         self.highest_used_bytes = 0  # of the whole device, as the sampler saw it
         self.highest_other_bytes = 0  # and of what stands outside the allocators
+        self.lowest_other_bytes: int | None = None  # of the same; None: not seen
         self.seen_bytes = 0  # the most that this process was seen to hold
         self.listed_peak_bytes: int | None = None  # and all others that the driver lists; None: nobody told
         self._known_bytes: int | None = None  # outside the allocators, as last known: jumps start from there
@@ -76,6 +77,8 @@ class DeviceWatch:
                 known_bytes += found.listed
         if other_bytes is None:
             return
+        lowest_bytes = self.lowest_other_bytes
+        self.lowest_other_bytes = other_bytes if lowest_bytes is None else min(lowest_bytes, other_bytes)
         level_bytes = self._level_bytes()
         if self._jumps(other_bytes):
             self._known_bytes = other_bytes
@@ -187,7 +190,8 @@ class DeviceWatch:
         if not self.intervals:
             return Peak(max(ends_bytes, self._raw_peak_bytes(after)), None, "sampled")
         allocated = together(list(self.intervals.values()), ALLOCATED)
-        lo_bytes = max(allocated.lo_bytes + min(outside), ends_bytes)
+        outside_lo_bytes = max(0, min(outside) - self._fell_bytes(after))
+        lo_bytes = max(allocated.lo_bytes + outside_lo_bytes, ends_bytes)
         if allocated.hi_bytes is None or self._rose_unseen(after):
             return Peak(lo_bytes, None, "sampled", allocated.precision_bytes)
         hi_bytes = max(allocated.hi_bytes + max(outside), ends_bytes)
@@ -200,6 +204,14 @@ class DeviceWatch:
         alone = before is not None and before.neighbours == after.neighbours == 0
         alone = alone and not self.listed_peak_bytes and not self._unknown_rise_bytes(after)
         return self.highest_used_bytes if alone and (after.own or (before and before.own)) else 0
+
+    def _fell_bytes(self, after: Holdings) -> int:
+        """How far memory outside the allocators was seen below both ends; it may have been this process's."""
+        ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
+        if self.lowest_other_bytes is None or not ends_bytes or self.device.unified:
+            return 0
+        fell_bytes = min(ends_bytes) - self.lowest_other_bytes
+        return fell_bytes if fell_bytes > MB else 0
 
     def _rose_unseen(self, after: Holdings) -> bool:
         """Whether a sample stood above all that the allocators and both ends can explain."""

@@ -105,6 +105,7 @@ moves = st.lists(st.tuples(st.sampled_from(["allocate", "mine"]), megabytes), ma
 
 @settings(max_examples=300)
 @given(moves, st.booleans(), st.sampled_from([0, 40 * MB]))
+@example([("mine", -40 * MB), ("allocate", 80 * MB), ("allocate", -40 * MB), ("mine", 40 * MB)], False, 0)
 @example([("mine", 40 * MB)], True, 0)
 @example([("mine", 40 * MB), ("mine", -40 * MB)], True, 0)
 @example([("allocate", 40 * MB), ("allocate", -40 * MB), ("mine", 40 * MB)], True, 0)
@@ -150,6 +151,48 @@ def test_bounds_where_something_outside_stays_higher():
     story.allocator.allocate(-100 * MB)
     story.mine = 10 * MB
     assert story.end().peak == Peak(110 * MB, 117 * MB, "exact", 7 * MB)
+
+
+def fallen(by, **how):
+    """100 MB live for a moment, while what stands outside was seen lower by so much than at both ends."""
+    story = Story(mine=50 * MB, **how)
+    story.mine -= by
+    story.sample()
+    story.allocator.allocate(100 * MB)
+    story.allocator.allocate(-100 * MB)
+    story.mine += by
+    story.sample()
+    return story.end().peak
+
+
+def test_what_fell_outside_may_have_been_ours():
+    """The allocator's peak met that or what stands at the ends; a megabyte is noise, and no part is negative."""
+    assert fallen(MB) == Peak(150 * MB, 150 * MB, "exact")
+    assert fallen(MB + 1) == Peak(149 * MB - 1, 150 * MB, "bounded")
+    assert fallen(50 * MB) == Peak(100 * MB, 150 * MB, "bounded")
+    assert fallen(60 * MB, others=100 * MB) == Peak(100 * MB, 150 * MB, "bounded")
+    unified = Device("cuda", 0, "a chip", "GPU-1", unified=True)
+    assert fallen(40 * MB, device=unified) == Peak(150 * MB, 150 * MB, "exact")  # everybody's RAM
+
+
+def test_a_fall_is_one_below_both_ends():
+    """What fell for good ends lower; a device of which nobody told at the ends is not compared."""
+    story = Story(mine=50 * MB)
+    story.allocator.allocate(100 * MB)
+    story.allocator.allocate(-100 * MB)
+    story.mine = 20 * MB
+    story.sample()
+    assert story.end().peak == Peak(120 * MB, 150 * MB, "bounded")
+    story = Story(mine=20 * MB)
+    story.allocator.allocate(100 * MB)
+    story.allocator.allocate(-100 * MB)
+    story.sample()
+    story.mine = 50 * MB
+    assert story.end().peak == Peak(120 * MB, 150 * MB, "bounded")
+    story = Story()
+    story.watch.before = None
+    story.sample()
+    assert story.end(Holdings(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
 
 
 def test_an_end_may_be_the_highest():
