@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from . import collector, driver
 from .holdings import RESERVED, Allowance, Holdings, Ledger, allowance
 from .peaks import PeakOwner
-from .records import Diagnosis
+from .records import DRIVER, Diagnosis
 from .sampler import Sampler
 from .signals import is_from_a_handler
 from .sources import Device, DeviceCounter, Framework, Unavailable
@@ -173,8 +173,18 @@ class Machine:
 
     def hides_all_gpus(self) -> bool:
         """Whether CUDA shows this process no device, though the machine has some; nothing is initialised."""
+        devices = self.nvml.devices()
+        return bool(devices) and all(self._is_hidden(device.uuid) for device in devices)
+
+    def _is_hidden(self, uuid: str | None) -> bool:
+        """Whether CUDA surely does not show this process a device; once it is initialised, it has decided."""
         shown = driver.count()
-        return self.nvml.hides_all() if shown is None else bool(self.nvml.devices()) and not shown
+        if shown is None:
+            return any(device.uuid == uuid for device in self.nvml.hidden())
+        uuids = [driver.facts(ordinal).uuid for ordinal in range(shown)]
+        if None in uuids or (uuid or "").startswith("MIG-"):  # of a slice older CUDA tells the card's
+            return not shown
+        return uuid not in uuids
 
     def uuid(self, index: int) -> str | None:
         """The device that the frameworks count as this one; None where nobody knows.
@@ -367,7 +377,9 @@ class Machine:
         return take(device, tuple(owners), self._counters(device))
 
     def allowance(self, device: Device) -> Allowance:
-        """What the frameworks' allocators on a device say beside their counts."""
+        """What the frameworks' allocators on a device say beside their counts; a hidden one allows none."""
+        if device.backend == DRIVER and self._is_hidden(device.uuid):
+            return Allowance(0, None)
         return allowance(self._counters(device))
 
     def _counters(self, device: Device) -> list[DeviceCounter]:

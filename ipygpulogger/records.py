@@ -183,12 +183,14 @@ class DeviceUsage(Usage):
         neighbours_before_bytes: The same when the scope began.
         neighbours_peak_bytes: The most that other processes were seen to hold, each time that memory outside
             the allocator jumped; None where it did not, or nobody could tell.
-        driver_bytes: What the driver keeps for itself; None when unknown.
+        driver_bytes: What the driver keeps for itself, the total less what is used and free; None when
+            unknown. Drivers before R510 count it as used.
         unattributed_bytes: By how much memory outside the allocator grew, where nobody can tell whose
             it is; it is no part of ``consumed_bytes``. 0 where all of it is known.
         unknown_rise_bytes: By how much memory outside the allocator stood higher for a moment than at both
             ends, where nobody can tell whose it was; it is no part of ``peak``. 0 where none was seen.
-        limit_bytes: The most the framework lets itself reserve; None without a limit.
+        limit_bytes: The most the framework lets itself reserve; 0 of a device that CUDA_VISIBLE_DEVICES
+            hides; None without a limit.
         context_bytes: What creating the device's context took, if it happened within the scope;
             it is no part of ``consumed_bytes``.
         metrics: What else was asked for, of the whole device: energy, utilization.

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,8 @@ from ipygpulogger import device
 from ipygpulogger.device import GPUMemory
 from ipygpulogger.logger import IPyGPULogger
 from ipygpulogger.machine import machine
+from ipygpulogger.records import Measurement
+from ipygpulogger.scope import Scope
 
 GB = 1 << 30
 
@@ -151,18 +154,33 @@ def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
     best = max(free, default=0)
     assert device.gpu_with_max_free_mem() == ((free.index(best), best) if free else (None, 0))
     assert [memory.used for memory in device.gpu_mem_get_all()] == ([used[0], used[1]] if indices else [])
-    assert ("hides them all" in machine().nvml.diagnose().says) == (not indices)
+    assert machine().hides_all_gpus() == (not indices)
+    hidden = {0: "them all", 1: "1 of them", 2: None}[len(indices)]
+    told = re.search("CUDA_VISIBLE_DEVICES hides (.+) from CUDA", machine().nvml.diagnose().says)
+    assert (told and told[1]) == hidden
+
+
+@pytest.mark.parametrize(("visible", "headroom"), [("-1", [0, 0]), ("1", [0, 15872]), ("0,1", [15872] * 2)])
+def test_no_headroom_on_a_hidden_device(gpu, monkeypatch, visible, headroom):
+    """What this process could still allocate there is nothing, however much is free."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    scope = Scope(all_devices=True).open()
+    scope.close()
+    gpus = scope.result(Measurement, "now").gpus
+    assert [mb * MB for mb in headroom] == [device.headroom_bytes for device in gpus]
+    assert {device.free_bytes for device in gpus} == {15872 * MB}
 
 
 @pytest.mark.parametrize("visible", [None, "0", "1", "GPU-{uuid}"])
 def test_unlike_devices_before_torch(gpu, monkeypatch, visible):
     """Where nobody tells which of unlike devices CUDA counts as 0, it is known all the same that there is one."""
     gpu.dev[0].name, gpu.dev[1].name = b"Slow", b"Fast"
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(uuid=gpu.dev[1].uuid.decode()[4:]))
     assert [memory.total for memory in device.gpu_mem_get_all()] == [16384, 16384]
+    assert len(machine().nvml.hidden()) == (1 if visible and visible.startswith("GPU-") else 0)
 
 
 @pytest.mark.parametrize(

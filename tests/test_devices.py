@@ -515,6 +515,7 @@ def test_eight_cards_and_two_of_them_ours(cuda):
         gpus = run(machine(), cell, all_devices=True).gpus
         names = [text.device_name(u, gpus) for u in gpus]
         assert names == ["GPU0", "GPU1", "NVML0", "NVML1", "NVML3", "NVML4", "NVML6", "NVML7"], names
+        assert [u.headroom_bytes > 0 for u in gpus] == [True] * 2 + [False] * 6  # CUDA_VISIBLE_DEVICES hides them
         assert [i for i in range(8) if asked[i].hits] == [2, 5], [f.hits for f in asked]
         table = html.report(run(machine(), all_devices=True))
         assert len(table.encode()) <= 2048, len(table.encode())

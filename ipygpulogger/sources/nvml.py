@@ -20,7 +20,7 @@ from ..signals import is_from_a_handler
 from . import DeviceMemory, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
 
@@ -93,20 +93,30 @@ class Nvml:
         PCI_BUS_ID, indices run from the fastest device to the slowest: known only where all are alike.
         """
         devices, chosen = self.devices(), os.environ.get("CUDA_VISIBLE_DEVICES")
-        in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({d.name for d in devices}) == 1
         if chosen is None:
-            return next((d for d in devices if in_order and d.index == ordinal), None)
+            return next((d for d in devices if self._in_order() and d.index == ordinal), None)
         found = []
         for entry, matches in self._chosen(chosen).items():
-            if len(matches) != 1 or (entry.isdecimal() and not in_order):
+            if len(matches) != 1 or (entry.isdecimal() and not self._in_order()):
                 break
             found.append(matches[0])
         return found[ordinal] if ordinal < len(found) else None
 
-    def hides_all(self) -> bool:
-        """Whether CUDA_VISIBLE_DEVICES leaves CUDA none of the devices, as where its first entry is none."""
+    def hidden(self) -> tuple[NvmlDevice, ...]:
+        """The devices that CUDA_VISIBLE_DEVICES hides from CUDA; none of those of which that is not sure."""
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return chosen is not None and bool(self.devices()) and not self._chosen(chosen)
+        if chosen is None:
+            return ()
+        entries = self._chosen(chosen)
+        if not self._in_order() and any(map(str.isdecimal, entries)):
+            return ()
+        shown = [device for matches in entries.values() for device in matches]
+        return tuple(device for device in self.devices() if device not in shown)
+
+    def _in_order(self) -> bool:
+        """Whether CUDA's indices follow the PCI bus as NVML's do."""
+        names = {device.name for device in self.devices()}
+        return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(names) == 1
 
     def _chosen(self, chosen: str) -> dict[str, list[NvmlDevice]]:
         """What each entry of CUDA_VISIBLE_DEVICES may mean; an index may mean any slice of a card.
@@ -248,13 +258,13 @@ class Nvml:
     def diagnose(self) -> Diagnosis:
         """Whether the driver answers, and which devices it has."""
         if devices := self.devices():
-            missing = "; ".join(self._without.values())
+            missing, hidden = "; ".join(self._without.values()), self.hidden()
             return Diagnosis(
                 "NVML",
                 "sampled",
                 f"driver {self._driver_version()}, {len(devices)} device(s): "
                 + ", ".join(f"{device.name}" for device in devices)
-                + ("; CUDA_VISIBLE_DEVICES hides them all from CUDA" if self.hides_all() else "")
+                + (f"; CUDA_VISIBLE_DEVICES hides {_count(hidden, devices)} from CUDA" if hidden else "")
                 + (f"; missing: {missing}" if missing else "; whole-device figures"),
             )
         reason = "; ".join(self._without.values()) or "the driver knows no device"
@@ -441,6 +451,10 @@ def _reason(module: ModuleType | None, error: Exception) -> str:
 def _openings(module: ModuleType) -> int:
     """How often the library is open in this process, the user's own openings included; 0 if nobody tells."""
     return int(getattr(module, "_nvmlLib_refcount", 0))
+
+
+def _count(some: Sequence[Any], among: Sequence[Any]) -> str:
+    return "them all" if len(some) == len(among) else f"{len(some)} of them"
 
 
 def _bare(uuid: str) -> str:
