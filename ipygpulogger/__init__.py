@@ -43,6 +43,7 @@ reach           the walk: the memory that a name reaches
 owners          who holds the memory: variables, Out, the last traceback, autograd graphs
 letgo           dropping what hides behind the shell
 garbage         reference cycles that wait for the garbage collector
+libraries       what came with imported libraries
 growth          which names account for what a cell consumed
 files           what is written, whole or not at all
 history         the records kept, ranked, saved, loaded

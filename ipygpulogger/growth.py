@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .collector import undisturbed
 from .holdings import ALLOCATED
+from .libraries import Libraries
 from .machine import machine
 from .records import CPU, CellRecord, Owner, notable
 from .sources import Unavailable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 
     from .claims import Found, Kind
+    from .libraries import Look
 
 Named = tuple[str, str]  # a name and a device
 
@@ -86,6 +88,8 @@ class Growth:
         self._find, self._used, self._bound, self._garbage = find, used, bound, garbage
         self._last: Stand | None = None
         self._before: dict[Hashable, tuple[Stand, dict[str, int]]] = {}
+        self._libraries = Libraries()
+        self._loaded: dict[Hashable, Look] = {}  # as the cells that run found them
 
     @classmethod
     def of(cls, shell: Any) -> Growth:
@@ -118,6 +122,7 @@ class Growth:
         if self._last is not None:
             # What the cell binds anew matters only where not all that was there is known.
             self._before[cell] = self._last, {} if self._last.complete else self._bound()
+            self._loaded[cell] = self._libraries.look()
 
     def end(self, cell: Hashable, record: CellRecord, *, collected: bool) -> CellRecord:
         """The cell's record with its owners; the same where the cell consumed next to nothing.
@@ -128,6 +133,7 @@ class Growth:
             collected: Whether garbage was collected before the record's snapshots.
         """
         before, bound = self._before.pop(cell, (None, {}))
+        loaded = self._loaded.pop(cell, None)
         if before is None or not record.grown():
             return record
         with undisturbed():
@@ -136,6 +142,13 @@ class Growth:
             found = growth(before, after, anew, record.grown())
             del before  # as much as came with the new one: nothing the collector would count
             record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
+            imported = (
+                self._libraries.loaded(loaded)
+                if loaded and dict(record.unexplained).get(CPU, 0) > 0
+                else None
+            )
+            if imported is not None:
+                record = record.with_libraries(imported.names, imported.most_bytes)
             if collected or not any(size_bytes > 0 for _, size_bytes in record.unexplained):
                 return record
             sizes = self._garbage(after.claims)
@@ -144,10 +157,12 @@ class Growth:
     def drop(self, cell: Hashable) -> None:
         """The cell's end will not be told."""
         self._before.pop(cell, None)
+        self._loaded.pop(cell, None)
 
     def close(self) -> None:
         """Forget everything."""
         self._before.clear()
+        self._loaded.clear()
         self._last = None
 
     def _is_stale(self, stand: Stand, used: Mapping[str, int]) -> bool:

@@ -25,6 +25,7 @@ Status = Literal["ok", "error", "interrupted"]
 Timeline = tuple[tuple[float, int], ...]  # (seconds since the beginning, bytes), at most 64 of them
 Sizes = tuple[tuple[str, int], ...]  # (device, bytes), each device once
 CPU = "cpu"  # the device that is general RAM
+LIBRARIES = "libraries loaded"  # the owner of what came with imports: "libraries loaded: torch"
 
 _NOTABLE = 0.01
 
@@ -582,6 +583,24 @@ class CellRecord(Measurement):
             if notable(abs(rest_bytes), self.memories()[device].after_bytes):
                 unexplained.append((device, rest_bytes))
         return replace(self, owners=owners, owners_complete=complete, unexplained=tuple(unexplained))
+
+    def with_libraries(self, names: Sequence[str], most_bytes: int) -> CellRecord:
+        """The same record where imported libraries account for general RAM that no name explains.
+
+        Args:
+            names: The libraries.
+            most_bytes: The most that they account for.
+        """
+        unexplained = dict(self.unexplained)
+        size_bytes = min(unexplained.get(CPU, 0), most_bytes)
+        if size_bytes < MB:
+            return self
+        unexplained[CPU] -= size_bytes
+        if not notable(unexplained[CPU], self.gen.after_bytes):
+            del unexplained[CPU]
+        owner = Owner(f"{LIBRARIES}: {', '.join(names)}", size_bytes, CPU, "other")
+        owners = sorted((*self.owners, owner), key=lambda owner: -owner.size_bytes)
+        return replace(self, owners=tuple(owners), unexplained=tuple(unexplained.items()))
 
     def data(self) -> Data:
         """The seven figures of the original, in whole megabytes."""

@@ -59,6 +59,7 @@ ORDER = [
     "owners",
     "letgo",
     "garbage",
+    "libraries",
     "growth",
     "files",
     "history",

@@ -248,8 +248,8 @@ def test_who_grew_is_said_in_both():
         Owner("model", 980 * MB, "cuda:0", "variable", ("net", "tied")),
         Owner("<b>df", 121 * MB, "cpu", "variable"),
     )
-    given = record(128, owners=owners, unexplained=(("cpu", 12 * MB), ("cuda:0", 5 * MB)))
-    said = "grew: model 980 MB (cuda:0) (also net, tied), <b>df 121 MB; 12 MB unexplained; 5 MB (cuda:0) unexplained"
+    given = record(128, owners=owners, unexplained=(("cpu", 12 * MB), ("cuda:0", 50 * MB)))
+    said = "grew: model 980 MB (cuda:0) (also net, tied), <b>df 121 MB; 12 MB unexplained; 50 MB (cuda:0) unexplained"
     assert text.grew(given) == said
     assert said in text.report(given).splitlines()
     assert text.report(given, compact=True).split(" | ")[-1] == said

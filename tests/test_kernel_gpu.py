@@ -95,6 +95,14 @@ def test_a_cell_that_makes_the_context(kernel):
     assert rows(kernel.run("del x"))["GPU"] == (-100, 0, 500, "")
 
 
+def test_importing_torch_is_named(kernel):
+    """Some 200 MB of code and libraries: no alarm."""
+    kernel.run(START.format(options=""))
+    said = kernel.run("import torch").stdout
+    assert "libraries loaded: torch" in said
+    assert "unexplained" not in said
+
+
 def test_what_moves_between_cells(kernel, gpu):
     """The context made before a cell is named; a tensor that goes in no cell is told, a neighbour is not ours."""
     kernel.run(START.format(options=""))

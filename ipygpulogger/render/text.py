@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import CPU, DRIVER, CellRecord
+from ..records import CPU, DRIVER, LIBRARIES, CellRecord
 from ..units import MB, printable, printable_lines, rounded_mb
 from .lines import heaviest
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
 
 _NAMED = 8  # owners
+_UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
 _SHARED = 3  # other names of one
 _WORDS = 40  # characters of a foreign text
 _SCARCE = 0.05  # of a device's memory
@@ -184,7 +185,13 @@ def grew(measurement: Measurement) -> str:
     """The names that account for what a cell consumed, and what they leave unexplained; empty if nothing."""
     if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
         return ""
-    owners = [owner for owner in measurement.owners if rounded_mb(owner.size_bytes)]
+    notable = [owner for owner in measurement.owners if rounded_mb(owner.size_bytes)]
+    owners = [owner for owner in notable if not _is_libraries(owner)]
+    loaded = [
+        f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
+        for owner in notable
+        if _is_libraries(owner)
+    ]
     unexplained = dict(measurement.unexplained)
     named = [_grew(owner) for owner in owners[:_NAMED]]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
@@ -194,7 +201,7 @@ def grew(measurement: Measurement) -> str:
     rest = [
         f"{_sized(size_bytes, device)} unexplained"
         for device, size_bytes in unexplained.items()
-        if size_bytes > 0
+        if size_bytes > _worth_telling_bytes(measurement, device)
     ]
     old = [
         f"{_sized(-size_bytes, device)} of that took no new memory"
@@ -202,7 +209,19 @@ def grew(measurement: Measurement) -> str:
         if size_bytes < 0
     ]
     says = "; ".join([*([", ".join(named)] if named else []), *rest, *old])
-    return f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}" if says else ""
+    if says:
+        says = f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
+    return "; ".join(filter(None, [says, *loaded]))
+
+
+def _is_libraries(owner: Owner) -> bool:
+    return owner.kind == "other" and owner.name.startswith(f"{LIBRARIES}: ")
+
+
+def _worth_telling_bytes(record: CellRecord, device: str) -> float:
+    """What is unexplained is told from here on: more than 5 MB, and more than 5 % of what came."""
+    usage = record.memories().get(device)
+    return max(_UNEXPLAINED_BYTES, _UNEXPLAINED * usage.consumed_bytes if usage else 0)
 
 
 def _count(owner: Owner) -> int:

@@ -1,0 +1,221 @@
+"""What came with imported libraries is named as theirs; the truth is a shared object of known size."""
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from memory import MB
+
+from ipygpulogger import IPyGPULogger, growth, libraries
+from ipygpulogger.libraries import Libraries, Look
+from ipygpulogger.records import CellRecord, DeviceUsage, Owner, Peak, RamUsage
+from ipygpulogger.render import text
+
+SOURCE = "char data[{size}] = {{1}}; long touch(void) {{ long s = 0; for (long i = 0; i < {size}; i += 4096) s += data[i]; return s; }}"
+PACKAGE = "import ctypes, os\nlibrary = ctypes.CDLL(os.path.join(os.path.dirname(__file__), 'native.so'))\nlibrary.touch()\n"
+
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc builds the shared object")
+linux = pytest.mark.skipif(
+    not Path("/proc/self/pagemap").exists(), reason="no page table tells what is resident"
+)
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory):
+    """A shared object that has 30 MB of data, all of which it reads when asked."""
+    folder = tmp_path_factory.mktemp("native")
+    (folder / "native.c").write_text(SOURCE.format(size=30 * MB))
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", folder / "native.so", folder / "native.c"], check=True
+    )
+    return folder / "native.so"
+
+
+@pytest.fixture
+def package(native, tmp_path, monkeypatch, request):
+    """An installed package with that shared object, its code, and what it allocates for itself; its name."""
+    name = f"native_{request.node.name.partition('[')[0]}"
+    folder = tmp_path / "site-packages" / name
+    folder.mkdir(parents=True)
+    shutil.copy(native, folder)
+    (folder / "__init__.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(str(folder.parent))
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def run(shell, monkeypatch):
+    """Runs a cell under a logger and returns its record."""
+    monkeypatch.setattr(growth, "_BUDGET_S", 10)
+    il = IPyGPULogger(report="none").start()
+
+    def run(source):
+        shell.run_cell(source, store_history=True)
+        return il.record
+
+    run("x = 1")
+    yield run
+    il.stop()
+    shell.user_ns.clear()
+
+
+def grew(record):
+    return {owner.name: round(owner.size_bytes / MB) for owner in record.owners}
+
+
+@linux
+@needs_gcc
+def test_an_import_is_named(run, package):
+    """All that a cell consumed is its library's."""
+    record = run(f"import {package}")
+    assert record.gen.consumed_bytes == pytest.approx(30 * MB, abs=2 * MB)
+    (owner,) = record.owners
+    assert (owner.name, owner.device, owner.kind) == (f"libraries loaded: {package}", "cpu", "other")
+    assert owner.size_bytes == record.gen.consumed_bytes
+    assert record.unexplained == ()
+    assert text.grew(record).startswith("libraries loaded: native_test_an_im")
+    assert "grew" not in text.report(record)
+    assert run("x = 2").owners == ()
+
+
+@linux
+@needs_gcc
+def test_beside_an_array(run, package):
+    """The array is its name's, to the byte; the rest is the library's."""
+    record = run(f"import {package}; x = bytearray(b'x') * (100 << 20)")
+    found = grew(record)
+    assert found["x"] == 100
+    assert found[f"libraries loaded: {package}"] == pytest.approx(30, abs=2)
+    assert record.unexplained == ()
+    assert text.grew(record).startswith("grew: x 100 MB; libraries loaded: native_")
+
+
+@linux
+@needs_gcc
+def test_what_it_cannot_have_brought_stays_unexplained(run, package):
+    """300 MB that no name accounts for are not put down to a library of 30: twice its size at most."""
+    record = run(f"import {package}, ctypes; hidden = ctypes.create_string_buffer(b'x', 300 << 20)\n"
+                 "for i in range(0, 300 << 20, 4096): hidden[i] = b'x'\n")  # fmt: skip
+    library_mb = grew(record)[f"libraries loaded: {package}"]
+    assert 30 <= library_mb <= 62
+    unexplained_mb = dict(record.unexplained)["cpu"] / MB
+    assert library_mb + unexplained_mb == pytest.approx(330, abs=3)
+    assert f"{round(unexplained_mb)} MB unexplained" in text.grew(record)
+
+
+@linux
+@needs_gcc
+def test_a_library_that_was_there_accounts_for_nothing(run, package):
+    """Imported before, or by another cell: this one's memory is not its."""
+    run(f"import {package}")
+    record = run(f"import {package}, ctypes; hidden = ctypes.create_string_buffer(b'x', 50 << 20)\n"
+                 "for i in range(0, 50 << 20, 4096): hidden[i] = b'x'\n")  # fmt: skip
+    assert record.owners == ()
+    assert dict(record.unexplained)["cpu"] == pytest.approx(50 * MB, abs=2 * MB)
+
+
+@needs_gcc
+def test_where_the_system_tells_nothing(run, package, monkeypatch):
+    """No /proc: only the code's own size is known, and what it does not account for stays unexplained."""
+    monkeypatch.setattr(libraries, "_shared_objects", dict)
+    record = run(f"import {package}")
+    assert all(owner.size_bytes < MB for owner in record.owners)
+    assert dict(record.unexplained)["cpu"] == pytest.approx(30 * MB, abs=2 * MB)
+
+
+@linux
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="pandas is not installed")
+def test_real_libraries():
+    """pandas, with all it brings: what it consumed in a fresh process is its, and the bound is no wild one."""
+    program = """
+import re, sys
+from ipygpulogger.libraries import Libraries
+def resident_mb():
+    return int(re.search("VmRSS:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 1024
+here = Libraries()
+before, before_mb = here.look(), resident_mb()
+import pandas
+came_mb = resident_mb() - before_mb
+found = here.loaded(before)
+print(came_mb, found.most_bytes / 2**20, *found.names)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    came_mb, most_mb, *names = said.stdout.split()
+    assert "pandas" in names
+    assert float(came_mb) <= float(most_mb) <= 2.5 * float(came_mb)
+
+
+def test_hostile_modules(monkeypatch):
+    """`sys.modules` holds anything: none of it is asked, and nothing fails."""
+
+    class Asked:
+        def __getattr__(self, name):
+            raise AssertionError("asked")
+
+    here = Libraries()
+    before = here.look()
+    odd = types.ModuleType("odd")
+    vars(odd)["__cached__"], vars(odd)["__file__"] = Asked(), "no\0file.py"
+    for name, module in (("odd", odd), ("asked.one", Asked()), ("none", None)):
+        monkeypatch.setitem(sys.modules, name, module)
+    assert here.loaded(before) is None
+
+
+def test_our_own_modules_are_no_libraries_of_the_users():
+    """What we load ourselves in a hook is not said to have been imported."""
+    here = Libraries()
+    now = here.look()
+    without = frozenset(name for name in now.modules if not name.startswith("ipygpulogger"))
+    assert here.loaded(Look(without, now.files)) is None
+
+
+def test_what_is_resident_of_a_range():
+    """As the page table has it: of 100 pages the 40 that were touched."""
+    page = libraries.mmap.PAGESIZE
+    block = libraries.mmap.mmap(-1, 100 * page)
+    for i in range(40):
+        block[i * page] = 1
+    start = ctypes.addressof(ctypes.c_char.from_buffer(block))
+    found = libraries._resident_bytes([(start, start + 100 * page)])
+    assert found in ((40 * page, 0) if not Path("/proc/self/pagemap").exists() else (40 * page,))
+
+
+# -- in the report ---------------------------------------------------------------------------------
+
+
+def record(consumed_mb, **fields):
+    gen = RamUsage(100 * MB, (100 + consumed_mb) * MB, Peak((100 + consumed_mb) * MB, None, "sampled"))
+    gpu = DeviceUsage(0, 1000 * MB, Peak(1000 * MB, None, "sampled"), index=0, name="a GPU")
+    named = {"execution_count": 1, "cell_id": None, "source": "x", "status": "ok"}
+    return CellRecord(
+        label="In [1]", started_at=None, time_s=0.1, gen=gen, gpus=(gpu,), **{**named, **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    ("consumed_mb", "device", "unexplained_mb", "said"),
+    [
+        (10, "cpu", 4, False),  # 40 %, and less than 5 MB
+        (200, "cpu", 8, False),  # 4 %
+        (200, "cpu", 12, True),
+        (10, "cpu", 6, True),
+        (10, "cuda:0", 40, False),
+        (10, "cuda:0", 60, True),
+    ],
+)
+def test_little_is_not_called_unexplained(consumed_mb, device, unexplained_mb, said):
+    """Only what is more than 5 MB and more than 5 % of what came; the record keeps it."""
+    given = record(consumed_mb, unexplained=((device, unexplained_mb * MB),))
+    assert ("unexplained" in text.report(given)) is said
+
+
+def test_names_of_libraries_are_printable():
+    """They are foreign words as any other."""
+    owner = Owner("libraries loaded: \x1b[31mred", 9 * MB, "cpu", "other")
+    assert text.grew(record(10, owners=(owner,))) == "libraries loaded: ?[31mred 9 MB"
