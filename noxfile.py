@@ -43,7 +43,13 @@ COMPILED_ONCE = {"PYTHONDONTWRITEBYTECODE": ""}
 
 # Those with sys.monitoring: on older ones, lines are measured by other means, which the first lane tests.
 MONITORING = ["3.12", "3.13"]
-LINES = ["test_tracing.py", "test_lines*.py", "test_measure_lines.py", "test_kernel_lines.py"]
+LINES = [
+    "test_interrupts.py",
+    "test_tracing.py",
+    "test_lines*.py",
+    "test_measure_lines.py",
+    "test_kernel_lines.py",
+]
 
 
 @nox.session

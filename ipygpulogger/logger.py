@@ -233,8 +233,8 @@ class IPyGPULogger(Configurable):
         self._machine.hold(self)
         if self not in self._shell.configurables:
             self._shell.configurables.append(self)  # so that %config finds it
-        CellEvents.of(self._shell).subscribe(self, running=running)
         self._running = True
+        CellEvents.of(self._shell).subscribe(self, running=running)
 
     def stop(self) -> None:
         """Report no longer, not even this cell; prints nothing, and calling it again changes nothing.
@@ -249,7 +249,7 @@ class IPyGPULogger(Configurable):
 
     def _halt(self) -> None:
         """Measure no longer; ``%gpulog`` stays."""
-        CellEvents.of(self._shell).unsubscribe(self)
+        self._running = False
         for cell in tuple(self._requests):
             self._drop(cell)
         if self in self._shell.configurables:
@@ -259,7 +259,7 @@ class IPyGPULogger(Configurable):
         self._gap = Gap()
         self._machine.release(self)
         self._machine.close()
-        self._running = False
+        CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
 
     @property
     def running(self) -> bool:
@@ -336,6 +336,9 @@ class IPyGPULogger(Configurable):
 
     def _begin(self, cell: Cell) -> None:
         """Begin to measure a cell."""
+        if not self._running:  # somebody interrupted `stop`
+            self._halt()
+            return
         request = request_of(cell.raw)
         if self._only is not None and request is None:
             if not self._scopes and self._only == threading.get_ident():
@@ -464,17 +467,23 @@ class IPyGPULogger(Configurable):
         """
         if cell not in self._requests:
             return
+        failure = None
         try:
             if cell in self._lines:
                 self._lines[cell].stop()
             if cell in self._scopes:
                 self._scopes[cell][0].close()
-        finally:
-            self._live.drop(cell)
-            self._growth.drop(cell)
-            for known in (self._autopsies, self._gaps, self._lines, self._scopes, self._requests):
-                known.pop(cell, None)
-            self._rest()
+        except Exception as error:  # it would fail again
+            if is_from_a_handler(error):
+                raise
+            failure = error
+        self._live.drop(cell)
+        self._growth.drop(cell)
+        for known in (self._autopsies, self._gaps, self._lines, self._scopes, self._requests):
+            known.pop(cell, None)
+        self._rest()
+        if failure is not None:
+            raise failure
 
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
         """Say once what kept us from measuring; the user's cell goes on."""

@@ -276,25 +276,29 @@ class Nvml:
         self._forget()
         self._asking.clear()
         self._without.clear()
+        pid = os.getpid()
         try:
             import pynvml
         except ImportError:
             self._without["import"] = "nvidia-ml-py is not installed"
+            self._pid = pid
+            return
         except Exception as error:  # broken, or no descriptor is left to read it
             if is_from_a_handler(error):
                 raise
             self._without["import"] = _reason(None, error)
             self._say("import", f"no figures of the whole GPU: {self._without['import']}")
-        else:
-            opened_before = _openings(pynvml)
-            try:
-                self._initialise(pynvml)
-            except BaseException:  # interrupted: what is open now is known to nobody
-                if _openings(pynvml) > opened_before:
-                    self._shut_down(pynvml)
-                self._forget()
-                raise
-        self._pid = os.getpid()  # last: an opening that was interrupted is done again
+            self._pid = pid
+            return
+        opened_before = _openings(pynvml)
+        try:
+            self._initialise(pynvml)
+            self._pid = pid  # last: an opening that was interrupted is done again
+        except BaseException:  # what is open now is known to nobody
+            if _openings(pynvml) > opened_before:
+                self._shut_down(pynvml)
+            self._forget()
+            raise
 
     def _initialise(self, pynvml: ModuleType) -> None:
         try:
