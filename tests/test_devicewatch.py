@@ -442,6 +442,14 @@ def test_the_unlisted_are_counted_where_there_were_fewer():
     assert story.end().neighbours_peak_bytes == 130 * MB
 
 
+def test_where_nobody_tells_the_unlisted_there_are_none():
+    """An answer in between counts as it is, where the driver told neither end."""
+    story = Story(known=False)
+    story.watch.sampled(0, 400 * MB, Shares(0, 0, 100 * MB))
+    usage = story.end()
+    assert (usage.neighbours_peak_bytes, usage.unknown_rise_bytes) == (100 * MB, 300 * MB)
+
+
 def test_the_most_that_neighbours_held():
     """Of several answers the highest; None where nobody told, or the device is unknown."""
     story = Story()
