@@ -49,8 +49,8 @@ def on(cuda):
     yield on
     for index in range(2):
         torch.cuda.reset_peak_memory_stats(index)
-    on.hold()
-    on.release()
+    on.hold(on)
+    on.release(on)
     on.close()
 
 

@@ -1,7 +1,9 @@
 """What grew in a cell: the names and sizes are those of a model that knows who holds what."""
 
+import sys
 import weakref
 from datetime import datetime, timezone
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -9,8 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.growth import Growth
+from ipygpulogger import growth as growths
+from ipygpulogger import owners
+from ipygpulogger.growth import Claim, Growth, Stand, growth
 from ipygpulogger.records import CellRecord, DeviceUsage, Heap, Owner, Peak, RamUsage, notable
+from ipygpulogger.sources import Device, Look, Reading, Unavailable
 
 BEGIN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
 
@@ -410,6 +415,253 @@ def test_nothing_of_the_user_s_is_kept_alive(world):
     world.growth.close()
     assert world.growth._last is None
     assert world.growth._before == {}
+
+
+# -- when it is looked, and what is said of garbage --------------------------------------------------
+
+
+class Counted:
+    """A shell of nothing but figures: what is used, what names are bound to, and how often it was walked."""
+
+    def __init__(self, *, garbage=None):
+        self.used, self.bound, self.blocks = {"cpu": 50 * MB}, {}, {}
+        self.complete, self.walks, self.searches = True, 0, []
+        extra = () if garbage is None else (lambda claimed: self.searches.append(claimed) or garbage,)
+        self.growth = Growth(self.find, lambda: dict(self.used), lambda: dict(self.bound), *extra)
+
+    def find(self):
+        self.walks += 1
+        return Found((), self.complete, self.blocks, frozenset(), {}, {})
+
+    def walked(self):
+        """Whether the next cell's beginning walks."""
+        walks = self.walks
+        self.growth.refresh()
+        return self.walks > walks
+
+    def cell(self, grown, *, refresh=True, collected=False):
+        if refresh:
+            self.growth.refresh()
+        before = {"cuda:0": 0} | self.used
+        self.growth.begin("cell")
+        for device, size in grown.items():
+            self.used[device] = self.used.get(device, 0) + size
+        return self.growth.end("cell", record(before, {"cuda:0": 0} | self.used), collected=collected)
+
+
+@pytest.mark.parametrize(
+    ("size", "stale"), [(51 * MB, False), (51 * MB + 1, True), (49 * MB, False), (49 * MB - 1, True)]
+)
+def test_looked_again_where_more_than_a_megabyte_moved(size, stale):
+    """In either direction, since the last look and not since the last cell."""
+    shell = Counted()
+    assert shell.walked()
+    assert not shell.walked()
+    shell.used["cpu"] = size
+    assert shell.walked() is stale
+
+
+@pytest.mark.parametrize(("size", "stale"), [(MB, False), (MB + 1, True)])
+def test_a_device_that_is_new_held_nothing(size, stale):
+    """All that is on it came."""
+    shell = Counted()
+    shell.walked()
+    shell.used["cuda:0"] = size
+    assert shell.walked() is stale
+
+
+@pytest.mark.parametrize(("size", "stale"), [(MB, False), (MB + 1, True)])
+def test_a_large_name_that_was_bound_anew(size, stale):
+    """To something as large, so that nothing moved: one of several is enough; names of 1 MB are no reason."""
+    shell = Counted()
+    shell.blocks = {("a", "cpu", "variable"): {1: size}, ("b: x", "cpu", "traceback"): {2: 9 * MB}}
+    shell.bound = {"a": 1, "b": 2, "c": 3}
+    shell.walked()
+    shell.bound |= {"a": 7, "c": 7}
+    assert shell.walked() is stale
+    shell.bound["b"] = 7
+    assert shell.walked()
+
+
+def test_a_cell_that_begins_unannounced():
+    """Without a look before it there is one when it begins; with one there is no second."""
+    shell = Counted()
+    shell.bound = {"x": 1}
+    shell.growth.begin("cell")
+    assert shell.walks == 1
+    shell.growth.begin("cell")
+    assert shell.walks == 1
+    shell.growth.drop("cell")
+    assert shell.growth._before == {}
+    shell.growth.drop("cell")
+    assert shell.growth.end("cell", same := record(shell.used, shell.used), collected=True) is same
+
+
+def test_closed_it_forgets_the_cells_that_run():
+    """Their ends are told as they are."""
+    shell = Counted()
+    shell.growth.refresh()
+    shell.growth.begin("cell")
+    shell.growth.close()
+    told = record({"cpu": 100 * MB}, {"cpu": 200 * MB})
+    assert shell.growth.end("cell", told, collected=False) is told
+    assert shell.walks == 1
+
+
+@pytest.mark.parametrize("collected", [False, True])
+@pytest.mark.parametrize(("garbage", "said"), [(MB - 1, 0), (MB, 1), (50 * MB, 1)])
+def test_what_waits_for_the_collector_is_said(collected, garbage, said):
+    """Where something is unexplained that nobody collected, from 1 MB on, for each device."""
+    shell = Counted(garbage={"cpu": garbage, "cuda:0": garbage, "cuda:1": 0})
+    notes = shell.cell({"cpu": 50 * MB}, collected=collected).notes
+    size = f"up to {round(garbage / MB)} MB"
+    sentences = (
+        f"{size} waits for the garbage collector",
+        f"{size} on cuda:0 waits for the garbage collector",
+    )
+    assert notes == (sentences if said and not collected else ())
+    assert len(shell.searches) == (not collected)
+
+
+def test_the_collector_is_no_matter_where_all_is_explained():
+    """Nothing unexplained, or less than the owners hold: nothing is searched for."""
+    for held in (50 * MB, 90 * MB):
+        shell = Counted(garbage={"cpu": 60 * MB})
+        shell.growth.refresh()
+        shell.blocks = {("a", "cpu", "variable"): {1: held}}
+        found = shell.cell({"cpu": 50 * MB}, refresh=False)
+        assert (found.notes, shell.searches) == ((), [])
+    shell = Counted(garbage={"cpu": 60 * MB})
+    shell.growth.refresh()
+    shell.blocks = {("a", "cpu", "variable"): {1: 90 * MB}}
+    found = shell.cell({"cpu": 50 * MB, "cuda:0": 30 * MB}, refresh=False)  # one is enough
+    assert found.unexplained == (("cpu", -40 * MB), ("cuda:0", 30 * MB))
+    assert len(found.notes) == 1
+    assert Growth(shell.find, dict, dict)._garbage(()) == {}
+
+
+# -- two walks --------------------------------------------------------------------------------------
+
+
+def stand(blocks, *, complete=True, cut_short=(), bound=None):
+    """Names with what they hold, by block."""
+    made = {key: Claim(name, "variable", device, size, ()) for key, (name, size, device) in blocks.items()}
+    names = {claim.name: 1 for claim in made.values()} if bound is None else bound
+    return Stand(made, complete, cut_short, {}, names, frozenset(), ())
+
+
+@pytest.mark.parametrize(("held", "named"), [(61 * MB, True), (61 * MB + 1, False)])
+@pytest.mark.parametrize("went", [0, 20 * MB])
+def test_more_than_was_consumed_cannot_have_come(held, named, went):
+    """Where not all was seen before: what seems to have come may be what was consumed and what went, or 1 MB more."""
+    before = stand({1: ("gone", went, "cpu")} if went else {}, complete=False, bound={})
+    after = stand({2: ("new", held + went, "cpu")})
+    found = growth(before, after, {"new"}, {"cpu": 60 * MB})
+    assert bool(found.owners) is named
+    assert (found.gone_bytes, found.complete) == ({"cpu": went}, False)
+
+
+def test_what_was_not_found_is_not_gone():
+    """A walk cut short says nothing of what it did not reach."""
+    before, after = stand({1: ("a", 40 * MB, "cpu")}), stand({}, complete=False)
+    assert growth(before, after, (), {"cpu": 60 * MB}).gone_bytes == {"cpu": 0}
+    assert growth(before, stand({}), (), {"cpu": 60 * MB}).gone_bytes == {"cpu": 40 * MB}
+    assert growth(before, stand({}), (), {"cuda:0": 60 * MB}).gone_bytes == {"cuda:0": 0}
+
+
+@pytest.mark.parametrize("cut", ["", "a", "a: frame"])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_may_have_been_there_all_the_time(cut, known, anew):
+    """Of a name bound before the cell, and not seen whole then, nothing counts that was not met before."""
+    before = stand({}, complete=False, cut_short={cut}, bound={"a": 1} if known else {})
+    after = stand({1: ("a: frame", 5 * MB, "cpu")})
+    found = growth(before, after, {"a"} if anew else set(), {"cpu": 60 * MB})
+    assert bool(found.owners) == (anew or (known and not cut))
+
+
+@pytest.mark.parametrize("count", [16, 17, 18])
+def test_sixteen_names_of_a_megabyte_are_told(count):
+    """The smaller ones of each device as one, and so is what is smaller than a megabyte."""
+    sizes = {i: (f"n{i:02}", (30 - i) * MB, "cpu") for i in range(count)}
+    small = {i: (f"s{i}", MB - 1, "cuda:0") for i in range(100, 102)}
+    found = growth(stand({}), stand(sizes), (), {"cpu": 1 << 40})
+    assert [owner.name for owner in found.owners[:16]] == [f"n{i:02}" for i in range(16)]
+    rest = [(owner.name, owner.size_bytes, owner.kind) for owner in found.owners[16:]]
+    left = [(30 - i) * MB for i in range(16, count)]
+    name = "1 smaller name" if len(left) == 1 else f"{len(left)} smaller names"
+    assert rest == ([(name, sum(left), "other")] if left else [])
+    few = growth(stand({}), stand(small | {1: ("x", MB, "cpu")}), (), {"cpu": 1 << 40, "cuda:0": 1 << 40})
+    assert [(o.name, o.size_bytes) for o in few.owners] == [("x", MB), ("2 smaller names", 2 * MB - 2)]
+
+
+def test_a_block_that_grew_at_its_place():
+    """Counts by as much as it grew; one that shrank set free what it lost."""
+    before, after = stand({1: ("a", 10 * MB, "cpu")}), stand({1: ("a", 13 * MB, "cpu")})
+    grew, shrank = growth(before, after, (), {"cpu": 1 << 30}), growth(after, before, (), {"cpu": 1 << 30})
+    assert [(owner.name, owner.size_bytes) for owner in grew.owners] == [("a", 3 * MB)]
+    assert (shrank.owners, shrank.gone_bytes) == ((), {"cpu": 3 * MB})
+
+
+@pytest.mark.parametrize("grown", [0, 1, 5 * MB])
+def test_who_shares_what_came(grown):
+    """Those that reach what is new, and not those that reach what was there."""
+    before, after = stand({1: ("a", 10 * MB, "cpu")}), stand({1: ("a", 10 * MB + grown, "cpu")})
+    after.claims[1] = after.claims[1]._replace(shared=("b",))
+    after.claims[2] = Claim("a", "variable", "cpu", 7 * MB, ("c", "d"))
+    (owner,) = growth(before, after, (), {"cpu": 1 << 30}).owners
+    assert owner == Owner("a", 7 * MB + grown, "cpu", "variable", ("b", "c", "d") if grown else ("c", "d"))
+
+
+# -- a shell ----------------------------------------------------------------------------------------
+
+
+def test_what_is_in_use(monkeypatch):
+    """Resident memory, and the live arrays of all frameworks on a device; one that does not tell is left out."""
+
+    def owner(*sizes):
+        look = Look(tuple(Reading(size, None) for size in sizes), ())
+        return SimpleNamespace(look=lambda: look)
+
+    def refuse():
+        raise Unavailable("gone")
+
+    first, second = Device("cuda", 0, "a card"), Device("cuda", 1, "a card")
+    devices = [(second, [SimpleNamespace(look=refuse)]), (first, [owner(3, 30), owner(4, 40)])]
+    made = SimpleNamespace(ram=owner(77), devices=lambda: devices)
+    monkeypatch.setattr(growths, "machine", lambda: made)
+    assert growths._in_use() == {"cpu": 77, "cuda:0": 7}
+
+
+def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
+    """Variables, outputs and the last traceback, each by the id of its value; whatever stands there instead."""
+    value, error = object(), ValueError()
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    names = {"x": value, 7: value, "_oh": {3: value}}
+    found = growths._bindings(SimpleNamespace(user_ns=names))
+    assert found == {
+        "x": id(value),
+        "_oh": id(names["_oh"]),
+        "Out[3]": id(value),
+        "last traceback": id(error),
+    }
+    monkeypatch.delattr(sys, "last_value")
+    names["_oh"] = None
+    found = growths._bindings(SimpleNamespace(user_ns=names))
+    assert found == {"x": id(value), "_oh": id(None), "last traceback": id(None)}
+
+
+def test_a_walk_of_a_cell_has_twenty_milliseconds(monkeypatch):
+    """However much there is to see: the cells of a notebook shall not wait for us."""
+    budgets = []
+
+    def owners_in(_, __, *, budget_s):
+        budgets.append(budget_s)
+        return Found((), True, {}, frozenset(), {}, {})
+
+    monkeypatch.setattr(owners, "owners_in", owners_in)
+    Growth.of(SimpleNamespace(user_ns={})).refresh()
+    assert budgets == [0.02]
 
 
 # -- any program -----------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ def fresh(cuda):
     yield fresh
     torch.cuda.reset_peak_memory_stats(0)
     torch.cuda.reset_peak_memory_stats(1)
-    fresh.hold()
-    fresh.release()
+    fresh.hold(fresh)
+    fresh.release(fresh)
     fresh.close()
     assert "wrapper" not in torch._C._cuda_memoryStats.__qualname__
 

@@ -286,7 +286,7 @@ def test_the_cost_of_a_boundary(card, table):
         uuid = next(device.uuid for device, _ in machine().devices() if device.index == card.index)
     nvml = machine().nvml
     gc.disable()
-    machine().hold()  # as a logger does: the wrappers stay on
+    machine().hold(card)  # as a logger does: the wrappers stay on
     try:
         table["open a scope"], table["close it"], table["the second snapshot"] = median_us(
             (
@@ -299,7 +299,7 @@ def test_the_cost_of_a_boundary(card, table):
         (table["NVML: who holds it"],) = median_us(lambda: nvml.processes(uuid), 50)
         (table["torch: memory_stats()"],) = median_us(card.torch.cuda.memory_stats)
     finally:
-        machine().release()
+        machine().release(card)
         gc.enable()
     table["who holds it"] = "not told" if card.own_bytes() is None else "told"
     table["driver"] = card.driver()
