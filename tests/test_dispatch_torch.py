@@ -10,6 +10,7 @@ from memory import MB
 from ipygpulogger import IPyGPULogger, growth
 from ipygpulogger.claims import Root
 from ipygpulogger.garbage import waiting
+from ipygpulogger.letgo import let_go
 from ipygpulogger.owners import all_holdings
 from ipygpulogger.reach import walk
 
@@ -166,7 +167,11 @@ def run(shell, cuda, monkeypatch):
     run.logger = il
     yield run
     il.stop()
+    let_go(shell)
     shell.user_ns.clear()
+    gc.collect()  # the next test begins with an empty device
+    torch.cuda.empty_cache()
+    assert not torch.cuda.memory_allocated()
 
 
 MANY = "[Wrapper(torch.ones(4 << 18), **how) for how in ({}, *policies)]"

@@ -18,7 +18,7 @@ from memory import MB
 
 from ipygpulogger.claims import Blocks, Claims, Path, Root
 from ipygpulogger.reach import walk
-from ipygpulogger.sources import Holding
+from ipygpulogger.sources import Holding, host
 from ipygpulogger.sources.host import HOST, of_files
 
 
@@ -131,9 +131,10 @@ def test_arrays_of_objects():
     assert shared == ("inside",)
 
 
-def test_files_are_not_memory(tmp_path):
+@pytest.mark.parametrize("size", [100_000, 2 * MB])
+def test_files_are_not_memory(tmp_path, size):
     """What only shows a file's content is no memory of this process's to give back."""
-    (tmp_path / "file").write_bytes(b"x" * 2 * MB)
+    (tmp_path / "file").write_bytes(b"x" * size)
     mapped = np.memmap(tmp_path / "file", np.uint8, mode="r")
     with (tmp_path / "file").open("rb") as file:
         shown = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -344,6 +345,12 @@ def test_a_hidden_owner_and_a_stride_over_the_whole_heap():
     assert sum(size_bytes for size_bytes, _ in found.values()) <= resident
 
 
+def test_a_hidden_owner_where_the_system_tells_nothing(monkeypatch):
+    """What the view can touch counts."""
+    monkeypatch.setattr(host, "_mappings", lambda: None)
+    assert held(shown=hidden(sparse_mapping(8)[MB::2])) == {"shown": (7 * MB - 1, ())}
+
+
 def test_a_file_behind_a_hidden_owner(tmp_path):
     """It is no memory either."""
     (tmp_path / "file").write_bytes(b"x" * 2 * MB)
@@ -384,6 +391,16 @@ def test_blocks_within_blocks_against_a_set_of_bytes(spans):
     of_own = {number for number, (start, _) in names.items() if start in own}
     assert sum(size for number, size in counted.items() if number in of_own) == len(own)
     assert sum(size for number, size in counted.items() if number not in of_own) == len(borrowed - own)
+
+
+@pytest.mark.parametrize("borrowed", [False, True])
+def test_blocks_that_touch_are_not_the_same(borrowed):
+    """One ends where the next begins."""
+    blocks = Blocks()
+    for start in (10, 20, 30):
+        blocks.number(Holding(("gpu:0", start), 10, "gpu:0", borrowed=borrowed))
+    assert blocks.same_memory() == {}
+    assert blocks.sizes == [10, 10, 10]
 
 
 ARRAYS = {

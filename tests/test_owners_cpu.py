@@ -142,6 +142,16 @@ def test_any_views_of_a_tensor(spans, looks, data):
         assert held(**names) == {}
 
 
+def test_a_lazy_clone_stays_one():
+    """It shares its memory until somebody writes; looking does not."""
+    tensor = mb(2)
+    clone = torch._lazy_clone(tensor)
+    part = clone[100:]
+    assert held(part=part, tensor=tensor, clone=clone) == {"part": (2 * MB, ("tensor", "clone"))}
+    assert torch._C._is_cow_tensor(clone)
+    assert torch._C._is_cow_tensor(part)
+
+
 def test_a_model_that_only_shows_a_file(tmp_path):
     """Weights loaded with mmap are the file's pages, no memory of the process's own."""
     torch.save({"weight": mb(2)}, tmp_path / "model.pt")

@@ -537,7 +537,7 @@ def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | Non
     parts = () if gradient is None else (gradient,)
     try:
         storage = c.TensorBase.untyped_storage(value)
-        address = storage.data_ptr()
+        address = c._data_address(value)  # the storage's; `storage.data_ptr` would copy a lazy clone
         if address:
             device = storage.device
             name = _device_names.get(device) or _device_names.setdefault(device, str(device))
