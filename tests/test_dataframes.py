@@ -78,9 +78,12 @@ def test_every_value_stays(column):
         ([16777216.0, np.nan], "float64", "float32"),
         ([1e39], "float64", "float64"),
         ([1e-42], "float64", "float64"),
+        ([2.0**-130 + 2.0**-151], "float64", "float64"),  # six digits would be left
+        ([2.0**53 + 2], "float64", "float32"),  # beyond what float64 counts one by one
         ([0.5], "float32", "float32"),
         ([True, False], "bool", "bool"),
         (["a", "b", None], object, "category"),
+        ([None, None], object, "category"),
         ([1, True], object, object),
         ([[1], [2]], object, object),
         ([1 + 2j], "complex128", "complex128"),
