@@ -40,7 +40,8 @@ from .machine import machine
 from .output import say
 from .records import DRIVER, Measurement
 from .render import experiments as render
-from .scope import Scope
+from .scope import Scope, tell
+from .signals import is_from_a_handler
 from .units import printable
 
 if TYPE_CHECKING:
@@ -251,7 +252,9 @@ class IPyExperiments:
         self._notes: list[str] = []
         self._elsewhere = _Consumed(0, 0)  # given back by older experiments meanwhile
         self._final: IPyExperimentData | None = None
-        self._scope, self._began_s = _begun(), clock.monotonic_s()
+        self._scope: Scope | None = None  # None: it is not measured
+        self._measure()
+        self._began_s = clock.monotonic_s()
         print(render.started(self._backend_name))
         self._print_device()
         if exp_enable:
@@ -264,7 +267,7 @@ class IPyExperiments:
             except BaseException:
                 self.cl.stop()
                 raise
-            self._scope = _begun()  # what the cell logger loaded is ours
+            self._measure()  # what the cell logger loaded is ours
         self._running = True
         _unfinished.add(self)
         atexit.unregister(_abandon_all)
@@ -331,9 +334,8 @@ class IPyExperiments:
         """Print how much memory is used and free now; as the original does, this empties torch's cache."""
         self._settle()
         now = self._now()
-        memory = _virtual_memory()
         rows: dict[str, tuple[int | None, int | None, int | None]] = {
-            "CPU": (now.gen.after_bytes, memory.available, memory.total)
+            "CPU": (None if now is None else now.gen.after_bytes, *_virtual_memory())
         }
         if gpu := _device_of(now, self._device):
             rows["GPU"] = render.taken_bytes(gpu), gpu.free_bytes, gpu.total_bytes
@@ -402,21 +404,37 @@ class IPyExperiments:
 
     # -- figures -------------------------------------------------------------------------------
 
-    def _now(self) -> Measurement:
-        now = self._scope.result(Measurement, type(self).__name__)
+    def _measure(self) -> None:
+        """Measure from here on; where that is not possible, the experiment goes on."""
+        try:
+            self._scope = _begun()
+        except Exception as reason:
+            self._scope = None
+            tell(f"the experiment is not measured: {reason}")
+
+    def _now(self) -> Measurement | None:
+        if self._scope is None:
+            return None
+        try:
+            now = self._scope.result(Measurement, type(self).__name__)
+        except Exception as reason:
+            tell(f"the experiment is not measured: {reason}")
+            return None
         self._notes += now.notes
         return now
 
-    def _consumed(self, now: Measurement) -> _Consumed:
+    def _consumed(self, now: Measurement | None) -> _Consumed:
+        if now is None:
+            return _Consumed(None, None)
         gpu = _device_of(now, self._device)
         known = gpu.consumed_bytes if gpu and gpu.attributed else None
         return _Consumed(now.gen.consumed_bytes, known).more(self._elsewhere)
 
-    def _data(self, now: Measurement, consumed: _Consumed, reclaimed: _Consumed) -> IPyExperimentData:
+    def _data(self, now: Measurement | None, consumed: _Consumed, reclaimed: _Consumed) -> IPyExperimentData:
         gpu = _device_of(now, self._device)
         available_bytes = (gpu.headroom_bytes if gpu else None) or 0
         return IPyExperimentData(
-            IPyExperimentMemory(consumed.cpu or 0, reclaimed.cpu or 0, _virtual_memory().available),
+            IPyExperimentMemory(consumed.cpu or 0, reclaimed.cpu or 0, _virtual_memory()[0] or 0),
             IPyExperimentMemory(consumed.gpu or 0, reclaimed.gpu or 0, available_bytes),
         )
 
@@ -529,16 +547,23 @@ def _begun() -> Scope:
     return scope
 
 
-def _device_of(measurement: Measurement, index: int | None) -> DeviceUsage | None:
-    if index is None:
+def _device_of(measurement: Measurement | None, index: int | None) -> DeviceUsage | None:
+    if measurement is None or index is None:
         return None
     return next((gpu for gpu in measurement.gpus if gpu.index == index and gpu.backend != DRIVER), None)
 
 
-def _virtual_memory() -> Any:
-    import psutil
+def _virtual_memory() -> tuple[int | None, int | None]:
+    """What of the machine's RAM is available, and all of it; None where psutil does not tell."""
+    try:
+        import psutil
 
-    return psutil.virtual_memory()
+        memory = psutil.virtual_memory()
+        return int(memory.available), int(memory.total)
+    except Exception as error:  # it may be broken in any way
+        if is_from_a_handler(error):
+            raise
+        return None, None
 
 
 def _say(text: str) -> None:

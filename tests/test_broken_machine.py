@@ -213,6 +213,40 @@ def test_cells_run(broken, shell, capsys):
     run("%unload_ext ipygpulogger")
 
 
+def test_an_experiment_goes_on(broken, shell, capsys):
+    """Its block runs, its variables are deleted at the end, and what is not known reads n/a."""
+    program = """
+    from ipygpulogger.experiments import IPyExperimentsCPU
+    with IPyExperimentsCPU(cl_enable=False) as exp:
+        x = 6 * 7
+        done = x
+        exp.keep_var_names("done")
+    """
+    with one_sentence("the experiment is"):
+        assert shell.run_cell(textwrap.dedent(program), store_history=True).success
+    assert shell.user_ns["done"] == 42
+    assert "x" not in shell.user_ns
+    assert re.search(r"CPU: +n/a", capsys.readouterr().out)
+
+
+def test_an_experiment_ends_where_descriptors_ran_out(shell, monkeypatch, capsys):
+    """The block's own exception passes, and the variables are deleted all the same."""
+    shell.user_ns["run_out"] = lambda: no_descriptors(monkeypatch)
+    program = """
+    from ipygpulogger.experiments import IPyExperimentsCPU
+    with IPyExperimentsCPU(cl_enable=False) as exp:
+        x = 6 * 7
+        run_out()
+        raise KeyError("mine")
+    """
+    with one_sentence("the experiment is"):
+        result = shell.run_cell(textwrap.dedent(program), store_history=True)
+    assert isinstance(result.error_in_exec, KeyError)
+    assert "x" not in shell.user_ns
+    assert re.search(r"CPU: +n/a", capsys.readouterr().out)
+    monkeypatch.undo()
+
+
 @ON_LINUX
 def test_where_the_kernel_tells_nobody_asks_psutil(monkeypatch):
     """With /proc a broken psutil costs nothing: the figures are exact."""
