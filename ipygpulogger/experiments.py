@@ -42,6 +42,7 @@ from .records import DRIVER, Measurement
 from .render import experiments as render
 from .scope import Scope, tell
 from .signals import is_from_a_handler
+from .sources import Unavailable
 from .units import printable
 
 if TYPE_CHECKING:
@@ -408,7 +409,7 @@ class IPyExperiments:
         """Measure from here on; where that is not possible, the experiment goes on."""
         try:
             self._scope = _begun()
-        except Exception as reason:
+        except Unavailable as reason:
             self._scope = None
             tell(f"the experiment is not measured: {reason}")
 
@@ -417,7 +418,7 @@ class IPyExperiments:
             return None
         try:
             now = self._scope.result(Measurement, type(self).__name__)
-        except Exception as reason:
+        except Unavailable as reason:
             tell(f"the experiment is not measured: {reason}")
             return None
         self._notes += now.notes

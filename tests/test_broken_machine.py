@@ -75,6 +75,11 @@ FAULTS = {
 }
 
 
+UNREADABLE = pytest.mark.parametrize(
+    "broken", [name for name in FAULTS if name != "no machine"], indirect=True
+)
+
+
 @pytest.fixture(params=FAULTS)
 def broken(request, monkeypatch):
     """The process's machine, not made yet, and nothing to make it of; undone by calling it."""
@@ -184,7 +189,7 @@ def test_epochs_go_on(broken, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("broken", [name for name in FAULTS if name != "no machine"], indirect=True)
+@UNREADABLE
 def test_cells_run(broken, shell, capsys):
     """%load_ext says one sentence, the cells after it none; it measures as soon as that is possible."""
 
@@ -213,6 +218,7 @@ def test_cells_run(broken, shell, capsys):
     run("%unload_ext ipygpulogger")
 
 
+@UNREADABLE
 def test_an_experiment_goes_on(broken, shell, capsys):
     """Its block runs, its variables are deleted at the end, and what is not known reads n/a."""
     program = """
