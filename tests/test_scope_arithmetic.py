@@ -2,6 +2,8 @@
 
 # ruff: noqa: ARG002 - signatures as they are
 
+import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -39,7 +41,8 @@ class Number(Counter):
     def look(self):
         if self.broken:
             raise Unavailable("the counter is broken")
-        return Look((Reading(self.now, self.highest), Reading(self.now, self.highest)), (self.ever,))
+        readings = Reading(self.now, self.highest), Reading(3 * self.now, 3 * self.highest)
+        return Look(readings, (self.ever,))
 
     def reset(self):
         self.highest = self.now
@@ -179,7 +182,7 @@ def test_open_it_can_be_asked_again_and_again(on):
         assert (so_far.time_s, so_far.gen.peak.lo_bytes, so_far.gen.after_bytes) == (3, 300 * MB, 200 * MB)
     light = scope.so_far("x")
     assert (light.time_s, light.gen.peak.lo_bytes, light.gen.after_bytes) == (3, 300 * MB, 200 * MB)
-    on.counter.to(900 * MB)
+    on.counter.to(900 * MB, 200 * MB)
     on.s += 1
     scope.close()
     on.s += 9
@@ -220,6 +223,7 @@ def test_a_device_and_its_course(on):
     scope.device_sampled("GPU-2", 999, 50, None)
     light = scope.so_far("x").gpus[0]
     assert (light.timeline, light.limit_bytes, light.pools_bytes) == ((), None, None)
+    assert light.peak == Peak(350, 350, "exact")
     on.s += 1
     scope.close()
     scope.device_sampled("GPU-1", 9999, 50, None)
@@ -426,8 +430,10 @@ def test_pinned_memory_first_used_within_the_scope(on):
     counter.broken = True
     scope = Scope(on).open()
     scope.adopt_pinned(PeakOwner(counter))
-    scope.adopt(PeakOwner(counter), GPU, sure=True)
     assert scope.notes == ("the counter is broken",)
+    on.known.clear()
+    scope.adopt(PeakOwner(counter), GPU, sure=True)
+    assert len(scope.notes) == 2
     scope.close()
 
 
@@ -547,8 +553,9 @@ def test_a_counter_that_is_lost_at_the_end(on):
 def test_an_opening_that_fails_is_undone(on):
     """Nobody holds the machine, and the error goes on."""
     on.counter.broken = True
+    scope = Scope(on)
     with pytest.raises(Unavailable):
-        Scope(on).open()
+        scope.open()
     assert on.said[-1] == "leave"
     with pytest.raises(AssertionError):
         Scope(on).result(Measurement, "x")
@@ -565,3 +572,43 @@ def test_who_else_resets_the_counter_is_noted(on):
     scope.close()
     assert len(scope.notes) == 1
     assert "Something else resets" in scope.notes[0]
+
+
+def test_a_forgotten_scope_is_closed(on, monkeypatch):
+    """When nobody has it any more; and where the machine is in pieces, nobody hears of it."""
+    scope = Scope(on).open()
+    del scope
+    assert on.said[-1] == "leave"
+    heard = []
+    monkeypatch.setattr(sys, "unraisablehook", heard.append)
+    scope = Scope(on).open()
+    on.leave = None
+    del scope
+    assert not heard
+
+
+def test_an_end_that_was_interrupted_is_done_again(on):
+    """By whoever closes it next, on any thread; and nobody waits for a thread that is just about it."""
+    scope = Scope(on).open()
+    on.s += 2
+    left, on.leave = on.leave, lambda _: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scope.close()
+    assert "leave" not in on.said
+    on.s += 5
+    meanwhile = threading.Thread(target=scope.close)
+
+    def leave(_):
+        meanwhile.start()
+        meanwhile.join(10)
+        assert not meanwhile.is_alive()
+        left(scope)
+
+    on.leave = leave
+    closer = threading.Thread(target=scope.close)
+    closer.start()
+    closer.join(20)
+    assert on.said.count("leave") == 1
+    scope.close()
+    assert on.said.count("leave") == 1
+    assert scope.time_s == 2
