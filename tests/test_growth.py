@@ -14,6 +14,7 @@ from memory import MB
 from ipygpulogger import growth as growths
 from ipygpulogger import owners
 from ipygpulogger.growth import Claim, Growth, Stand, growth
+from ipygpulogger.libraries import Loaded
 from ipygpulogger.records import CellRecord, DeviceUsage, Heap, Owner, Peak, RamUsage, notable
 from ipygpulogger.sources import Device, Look, Reading, Unavailable
 
@@ -538,6 +539,35 @@ def test_the_collector_is_no_matter_where_all_is_explained():
     assert found.unexplained == (("cpu", -40 * MB), ("cuda:0", 30 * MB))
     assert len(found.notes) == 1
     assert Growth(shell.find, dict, dict)._garbage(()) == {}
+
+
+@pytest.mark.parametrize(("held", "asked"), [(0, True), (10 * MB, True), (50 * MB, False), (90 * MB, False)])
+@pytest.mark.parametrize("imported", [True, False])
+def test_imported_libraries_are_asked_for_what_no_name_explains(held, asked, imported):
+    """Between the two looks of the cell; where all of RAM is explained, or nothing was imported, nothing is said."""
+    shell, looks = Counted(garbage={}), []
+    found = Loaded(("torch",), 30 * MB) if imported else None
+    shell.growth._libraries = SimpleNamespace(
+        look=lambda: looks.append("before") or looks, loaded=lambda before: looks.append(before) or found
+    )
+    shell.growth.refresh()
+    shell.blocks = {("a", "cpu", "variable"): {1: held}}
+    told = shell.cell({"cpu": 50 * MB}, refresh=False)
+    assert len(looks) == 1 + asked
+    named = asked and imported
+    assert [owner.size_bytes for owner in told.owners if owner.kind == "other"] == [30 * MB] * named
+    assert dict(told.unexplained).get("cpu", 0) == 50 * MB - held - 30 * MB * named
+    assert (shell.growth._loaded, shell.growth._before) == ({}, {})
+
+
+@pytest.mark.parametrize("end", ["drop", "close"])
+def test_what_was_loaded_before_a_cell_is_forgotten_with_it(end):
+    """Whatever ends it without a record."""
+    shell = Counted()
+    shell.growth.begin("cell")
+    assert (len(shell.growth._loaded), len(shell.growth._before)) == (1, 1)
+    shell.growth.drop("cell") if end == "drop" else shell.growth.close()
+    assert (shell.growth._loaded, shell.growth._before) == ({}, {})
 
 
 # -- two walks --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ipygpulogger.records import (
     CPU,
     DRIVER,
+    LIBRARIES,
     CellRecord,
     ChildrenUsage,
     Data,
@@ -350,6 +351,28 @@ def test_what_went_makes_room_for_what_came():
     assert not record.explained(owners, {CPU: 40 * MB, "cuda:0": 40 * MB}, complete=True).unexplained
     unknown = record.explained(owners, {}, complete=True).unexplained
     assert unknown == ((CPU, -40 * MB), ("cuda:0", -40 * MB))
+
+
+@given(st.integers(-50 * MB, 50 * MB), st.integers(0, 50 * MB), SIZES)
+@example(5 * MB, MB, 0)
+@example(5 * MB, MB - 1, 0)
+@example(MB - 1, 5 * MB, 0)
+@example(5 * MB, 5 * MB, 0)
+@example(0, 5 * MB, 0)
+def test_what_libraries_account_for(rest, most, used):
+    """What no name explains, up to the most that they may have brought, from 1 MB on; nothing is told twice."""
+    unexplained = ((CPU, rest), ("cuda:0", 7 * MB)) if rest else (("cuda:0", 7 * MB),)
+    owners = (Owner("a", 60 * MB, CPU, "variable"), Owner("b", 3, CPU, "variable"))
+    record = cell(ram(0, used), owners=owners, unexplained=unexplained)
+    told, theirs = record.with_libraries(["torch", "numpy"], most), min(rest, most)
+    if theirs < MB:
+        assert told is record
+        return
+    assert [owner.size_bytes for owner in told.owners] == [60 * MB, theirs, 3]
+    assert told.owners[1] == Owner(f"{LIBRARIES}: torch, numpy", theirs, CPU, "other")
+    left = dict(told.unexplained)
+    assert left.pop("cuda:0") == 7 * MB
+    assert left == ({CPU: rest - theirs} if notable(rest - theirs, used) else {})
 
 
 @given(SIZES, SIZES, st.integers(0, 1 << 30))

@@ -4,6 +4,7 @@
 
 import sys
 import threading
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -74,8 +75,8 @@ class Fake:
         self.energy = []
         self.nvml = SimpleNamespace(
             devices=lambda: self.raw,
-            energy_j=lambda _: self.energy.pop(0),
-            utilization_percent=lambda _, since_s: since_s,
+            energy_j=lambda uuid: self.energy.pop(0) if uuid == GPU.uuid else 1 / 0,
+            utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
         self.said, self.known = [], set()
 
@@ -224,6 +225,7 @@ def test_a_device_and_its_course(on):
     light = scope.so_far("x").gpus[0]
     assert (light.timeline, light.limit_bytes, light.pools_bytes) == ((), None, None)
     assert light.peak == Peak(350, 350, "exact")
+    assert scope.held_after() == {}
     on.s += 1
     scope.close()
     scope.device_sampled("GPU-1", 9999, 50, None)
@@ -286,12 +288,17 @@ def test_a_device_that_cannot_be_read(on):
     assert (result.gpus, result.notes) == ((), ("the device is lost", "from the machine"))
     on.known.clear()
     on.found[GPU] = [PeakOwner(Number())], held()
+    on.found[Device("cuda", 1, "a card", "GPU-2")] = [PeakOwner(Number())], held()
     scope = Scope(on).open()
     on.found[GPU] = [], broken
-    assert scope.so_far("x").gpus == ()
+    assert [gpu.index for gpu in scope.so_far("x").gpus] == [1]
     assert scope.notes == ()
     scope.close()
-    assert scope.result(Measurement, "x").notes == ("the device is lost", "from the machine")
+    result = scope.result(Measurement, "x")
+    assert ([gpu.index for gpu in result.gpus], result.notes) == (
+        [1],
+        ("the device is lost", "from the machine"),
+    )
 
 
 def test_an_allocator_that_cannot_be_opened(on):
@@ -363,7 +370,7 @@ def test_what_is_held_has_the_name_of_its_device(on):
 def test_metrics_of_a_device(on):
     """Energy is the difference of the driver's counter; utilization is asked for since the scope began."""
     on.found[GPU] = [PeakOwner(Number())], held()
-    on.energy = [100.0, 130.0]
+    on.energy, on.s = [100.0, 130.0], 0.1  # so that the difference is just a tenth
     scope = Scope(on, metrics=("utilization", "energy")).open()
     on.s += 0.1
     scope.close()
@@ -411,6 +418,16 @@ def test_pinned_memory_of_all_frameworks(on):
     assert pinned.peak == Peak(90, 95, "bounded")
     pinned = run(on, lambda: counters[0].to(0)).pinned
     assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (35, 5, Peak(35, 35, "exact"))
+    scope = Scope(on).open()
+    scope.close()
+    counters[0].to(900, 35)
+    assert scope.result(Measurement, "x").pinned.peak == Peak(40, 40, "exact")
+    counters[1].broken = True
+    assert (
+        scope.result(Measurement, "x").notes[0] == "the counter is broken"
+    )  # between its end and the snapshot
+    counters[1].broken = False
+    on.known.clear()
     result = run(on, lambda: setattr(counters[1], "broken", True))
     assert (result.pinned, result.notes[0]) == (None, "the counter is broken")
     on.known.clear()
@@ -470,6 +487,19 @@ def test_children_whose_peak_nobody_knows(on):
     assert of_children(on, {}, {2: Child(10, 80)}, moved).peak == Peak(80, None, "sampled")
 
 
+@pytest.mark.parametrize("ended", [(5, 5, False), (900, 9, True), (50, 9, False)])
+def test_nothing_is_nothing(on, ended):
+    """A child that holds nothing, whatever ended before it, or that nobody can bound: not a byte."""
+    on.ended = Ended(0, ended[1] * MB, 0, more=ended[2])
+    on.exact = [1, 2]
+    on.kids = [{}, {2: Child(0, None)}]
+    scope = Scope(on).open()
+    on.ended = Ended(0, ended[0] * MB, 0, more=False)
+    on.counter.broken = ended[2]
+    scope.close()
+    assert scope.result(Measurement, "x").children == ChildrenUsage(0, 0, Peak(0, None, "sampled"), count=1)
+
+
 @pytest.mark.parametrize("when", [0, 1])
 def test_children_too_large_to_look_through(on, when):
     """At either end: all is at least."""
@@ -525,6 +555,20 @@ def test_where_our_own_highest_is_unknown_no_child_is_told(on):
     on.ended = large
     scope.close()
     assert scope.result(Measurement, "x").children is None
+    on.kids = [{2: Child(0, 0)}]
+    assert scope.result(Measurement, "x").children.peak.lo_bytes == 0
+
+
+def test_what_is_told_is_told_once():
+    """A warning in the user's own filters; where warnings are errors nothing is said, and nothing raised."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            scopes.tell("a sentence of this test")
+    assert [str(one.message) for one in told] == ["a sentence of this test"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scopes.tell("another sentence of this test")
 
 
 # -- its end ----------------------------------------------------------------------------------------
