@@ -48,9 +48,14 @@ class GpulogMagics(Magics):
     """
 
     def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
-        super().__init__(shell)
         self.shell: Any  # never None from here on
-        shell.configurables.remove(self)  # only while it is offered
+        super().__init__(shell)
+        offered = _offered.get(shell, [])
+        shell.configurables[
+            :
+        ] = [  # one stands there only while it is offered; an interrupt may have left more
+            one for one in shell.configurables if not isinstance(one, GpulogMagics) or one in offered
+        ]
         self.logger = logger
         self.first_line = _FirstLine(logger)
 

@@ -313,7 +313,7 @@ class Session:
             **left_anywhere(self.machine),
             "cells": [*self.il._requests, *self.il._scopes, *self.il._lines, *self.il._autopsies],
             "live cells": [*self.il._live._running, *self.il._live._ended],
-            "configurables": self.surroundings() != self.before and self.surroundings(),
+            "something in the shell": self.surroundings() != self.before and self.surroundings(),
             "a display's ear": self.name == "live" and vars(self.publisher.session).get("send"),
             "a state of running": self.il.running,
         }
@@ -323,6 +323,7 @@ class Session:
             found["wrappers"] = [name for name in now if now[name] is not self.stock[name]]
         callbacks = {event: list(now) for event, now in self.shell.events.callbacks.items()}
         found["callbacks"] = callbacks != self.stock_callbacks and callbacks
+        self.before = self.surroundings()  # it is blamed once
         return [f"left: {what}: {it!r}" for what, it in found.items() if it]
 
 
