@@ -261,6 +261,30 @@ def test_devices_of_frameworks_stand_first(on):
     assert every[2].total_bytes == 1 << 40
 
 
+def test_slices_of_one_card_stay_apart(on):
+    """They share its index."""
+    on.raw = [
+        SimpleNamespace(index=0, name="a slice", uuid=uuid, total_bytes=9) for uuid in ("MIG-a", "MIG-b")
+    ]
+    for one in on.raw:
+        on.found[Device(DRIVER, 0, "a slice", one.uuid, 9)] = [], held(5, 5)
+    assert [gpu.uuid for gpu in run(on).gpus] == ["MIG-a", "MIG-b"]
+
+
+@pytest.mark.parametrize(
+    ("allocated", "own"), [(None, None), (0, None), (4, None), (None, 0), (None, 9), (4, 9)]
+)
+def test_what_is_held_where_anything_tells_it(on, allocated, own):
+    """By the allocator or by the driver; where neither tells, it is left out."""
+    memory = DeviceMemory(1 << 40, 9, (1 << 40) - 9)
+    on.found[GPU] = [PeakOwner(Number())], Holdings(allocated, allocated, memory, own, None)
+    scope = Scope(on).open()
+    outside = None if own is None else own - (allocated or 0)
+    known = {"GPU-1": Held("cuda:0", allocated or 0, outside)}
+    assert scope.held_before() == ({} if allocated is own is None else known)
+    scope.close()
+
+
 def test_on_a_raw_device_at_either_end(on):
     """This process held something there when the scope began or ends; where nobody tells, it has a context."""
     raw = Device(DRIVER, 0, "a card", "GPU-1", None)
