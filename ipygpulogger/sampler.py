@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from . import clock
@@ -42,20 +43,23 @@ class Sampler:
         self._since_s = 0.0
         self._thread: threading.Thread | None = None
         self._awake = False  # the thread will look at `_wanted` again by itself
-        self._call = self._end = threading.Event()
+        # Wakes the thread, or (True) ends it; None once it was ended. Of C: an interrupt within an Event's
+        # own Python code would leave its lock taken, and whoever sets it next would wait for ever.
+        self._calls: SimpleQueue[bool] | None = None
 
     def start(self, whom: object) -> bool:
         """Look for one more, until `stop` or its death; False where the system gives no thread."""
         with self._lock:
             if not self._wanted:
                 self._since_s = clock.monotonic_s()
-            if self._thread is None or not self._thread.is_alive() or self._end.is_set():
+            calls = self._calls
+            if self._thread is None or calls is None or not self._thread.is_alive():
                 # None yet, or lost in a fork, or an interrupt came as it was started or ended.
-                self._end.set()
-                self._call, self._end, self._awake = threading.Event(), threading.Event(), True
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._call, self._end), name=self._name, daemon=True
-                )
+                if calls is not None:
+                    calls.put(True)
+                calls = self._calls = SimpleQueue()
+                self._awake = True
+                self._thread = threading.Thread(target=self._run, args=[calls], name=self._name, daemon=True)
                 try:
                     self._thread.start()
                 except RuntimeError:  # no exact number depends on it
@@ -63,7 +67,7 @@ class Sampler:
                     return False
             self._wanted.add(whom)
             if not self._awake:
-                self._call.set()
+                calls.put(False)
                 self._awake = True
             return True
 
@@ -77,24 +81,25 @@ class Sampler:
         with self._lock:
             if self._wanted:
                 return
-            self._end.set()
-            self._call.set()
             thread = self._thread
+            if self._calls is not None:
+                self._calls.put(True)
+                self._calls = None
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(timeout=0.2)
 
-    def _run(self, call: threading.Event, end: threading.Event) -> None:
-        wait_s = self._delay_s
-        while not end.wait(wait_s):
+    def _run(self, calls: SimpleQueue[bool]) -> None:
+        wait_s: float | None = self._delay_s
+        while True:
+            with contextlib.suppress(Empty):
+                calls.get(timeout=wait_s)
             with self._lock:
-                if end.is_set():
+                if self._calls is not calls:
                     return
                 self._awake = bool(self._wanted)
                 due_s = self._since_s + self._delay_s - clock.monotonic_s()
-                call.clear()
             if not self._awake:
-                call.wait()
-                wait_s = self._delay_s
+                wait_s = None
             elif due_s > 0:  # another scope began since
                 wait_s = due_s
             else:
