@@ -34,8 +34,10 @@ def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any
     # What runs when it is called: of a `functools.partial` and a bound method, inspect finds it itself.
     plain = inspect.isroutine(function) or isinstance(function, functools.partial)
     code = function if plain else type(function).__call__
-    if not callable(function) or isinstance(function, type) or inspect.isasyncgenfunction(code):
-        raise TypeError(f"{who} takes a function, coroutine or generator, not {function!r}")
+    asynchronous = inspect.isasyncgenfunction(code)
+    if not callable(function) or isinstance(function, type) or asynchronous:
+        what = f"the asynchronous generator {function!r}" if asynchronous else repr(function)
+        raise TypeError(f"{who} takes a function, coroutine or generator, not {what}")
     if inspect.iscoroutinefunction(code):
         wrapper = _coroutine(function, context)
     elif inspect.isgeneratorfunction(code):

@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _COMMANDS[options.command](options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed, as by `>&-`: the status still tells
+            sys.stdout.flush()
     except BadRequest as problem:
         _aside(f"ipygpulogger: {problem}")
         return 2
@@ -111,6 +112,8 @@ def _load(path: Path) -> History:
             history = History.load(path)
     except FileNotFoundError as error:
         raise BadRequest(f"there is no file {path}") from error
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # what reads csv, parquet and notebooks raises many kinds
         said = one_line(error)
         known = printable(str(path)) in printable(said)

@@ -145,7 +145,7 @@ class History(Sequence[CellRecord]):
         if kind == ".ipynb":
             name = printable(str(path))
             raise ValueError(f"{name} is a notebook's name; records are saved as .jsonl, .csv or .parquet")
-        _check_kind(path)
+        _check_kind(path, _WRITTEN)
         if kind == ".jsonl":
             write(path, "".join(map(json_line, self)))
         else:
@@ -164,7 +164,7 @@ class History(Sequence[CellRecord]):
             OSError: It cannot be read.
         """
         path = Path(path)
-        _check_kind(path)
+        _check_kind(path, _READERS)
         records, problems = [], []
         with _no_collection():
             try:
@@ -426,9 +426,13 @@ _READERS: dict[str, Callable[[Path], _Found]] = {
 }
 
 
-def _check_kind(path: Path) -> None:
-    if path.suffix.lower() not in _READERS:
-        raise ValueError(printable(f"{path} is named neither {', '.join(_READERS)}"))
+_WRITTEN = [kind for kind in _READERS if kind != ".ipynb"]
+
+
+def _check_kind(path: Path, kinds: Iterable[str]) -> None:
+    *first, last = kinds
+    if path.suffix.lower() not in (*first, last):
+        raise ValueError(printable(f"{path} must be named {', '.join(first)} or {last}"))
 
 
 # -- flat ------------------------------------------------------------------------------------------

@@ -678,6 +678,7 @@ def refused(arguments, capsys, says):
     assert (status, out) == (2, ""), err
     assert len(err.splitlines()) == 1
     assert says in err
+    assert "Errno" not in err
     return err.startswith("ipygpulogger")
 
 
@@ -820,6 +821,16 @@ def test_what_is_no_log(tmp_path, command, name, content, capsys):
     }
     assert refused(arguments[command], capsys, name)
     assert page.read_text() == "precious"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell closes no descriptor there")
+@pytest.mark.parametrize(("now_mb", "status"), [(100, 0), (150, 1)])
+def test_a_closed_stdout(tmp_path, now_mb, status):
+    """`compare >&-`: who wants no table still learns from the exit status whether a cell grew."""
+    logs = saved(tmp_path / "base.jsonl", made(100)), saved(tmp_path / "new.jsonl", made(now_mb))
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ipygpulogger.cli", "compare"]
+    done = subprocess.run([*shell, *map(str, logs)], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (status, "")
 
 
 def executed_notebook():
