@@ -11,6 +11,7 @@ As a program, in a process of its own: ``strikes.py walk|signals SCENARIO COUNT 
 import ast
 import builtins
 import contextlib
+import faulthandler
 import gc
 import io
 import os
@@ -25,6 +26,7 @@ from pathlib import Path
 
 MB = 2**20
 TOOLS = range(6)
+HANGS_S = 120  # no single round takes so long, on a busy machine either
 
 
 # -- where an interrupt can strike -------------------------------------------------------------------
@@ -473,6 +475,7 @@ def walk(name, count, seed, only=""):
         if count == 0 and struck % 100 == 99:
             sys.__stderr__.write(f"{struck} of {len(chosen)}, {len(problems)} problems: {problems[:9]}\n")
         aim.target, aim.struck = point, False
+        faulthandler.dump_traceback_later(HANGS_S, exit=True, file=sys.__stderr__)
         found = session.go(aim.at)
         aim.target = None  # what is loaded or noted once is not reached again
         struck += aim.struck
@@ -540,6 +543,7 @@ def signals(name, count, seed):
     problems = session.go(sender.learn)
     for number in range(count):
         chosen = sender.choose()
+        faulthandler.dump_traceback_later(HANGS_S, exit=True, file=sys.__stderr__)
         problems += [f"signal {number} in {chosen}: {one}" for one in session.go(sender.at)]
     return sender.ours, problems
 
