@@ -284,10 +284,10 @@ _STEPS: tuple[Callable[[dict[str, Any]], list[str]], ...] = (
     _first("owners", 3),
     _cut(200),
     _thin(0),
+    _plain_ram,
     _without("lines"),
     _first("notes", 3),
     _cut(100),
-    _plain_ram,
     _only(
         "name",
         "uuid",

@@ -362,11 +362,14 @@ class Blocks:
         gc.freeze()
 
     def go(self, phase):
+        from ipygpulogger import measure
+
         with phase("blocks"):
             for doing in self.doings:
                 with contextlib.suppress(KeyboardInterrupt):
                     doing()
         self.kept.clear()
+        self.measure = measure("block", report=True)  # an end that was never begun comes when its object goes
         problems = []
         for doing in self.doings:
             doing()

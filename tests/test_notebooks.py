@@ -107,8 +107,12 @@ def test_tracing(tmp_path, lane, request):
 
 
 def grown(record):
-    """Who grew, by how much in MB, and what nobody accounts for; what is less than half a MB left out."""
-    names = {owner["name"]: round(owner["size_bytes"] / MB) for owner in record["owners"]}
+    """Who grew, by how much in MB, and what nobody accounts for; what is less than half a MB left out.
+
+    What formatting a first traceback loads is left out as well.
+    """
+    owners = [owner for owner in record["owners"] if not owner["name"].startswith("libraries loaded: ")]
+    names = {owner["name"]: round(owner["size_bytes"] / MB) for owner in owners}
     rest = {device: round(size_bytes / MB) for device, size_bytes in record["unexplained"]}
     return {name: size_mb for name, size_mb in names.items() if size_mb}, rest
 

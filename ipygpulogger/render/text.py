@@ -190,7 +190,7 @@ def grew(measurement: Measurement) -> str:
     loaded = [
         f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
         for owner in notable
-        if _is_libraries(owner)
+        if _is_libraries(owner) and owner.size_bytes > _worth_telling_bytes(measurement, owner.device)
     ]
     unexplained = dict(measurement.unexplained)
     named = [_grew(owner) for owner in owners[:_NAMED]]
@@ -219,7 +219,7 @@ def _is_libraries(owner: Owner) -> bool:
 
 
 def _worth_telling_bytes(record: CellRecord, device: str) -> float:
-    """What is unexplained is told from here on: more than 5 MB, and more than 5 % of what came."""
+    """What no name accounts for is told from here on: more than 5 MB, and more than 5 % of what came."""
     usage = record.memories().get(device)
     return max(_UNEXPLAINED_BYTES, _UNEXPLAINED * usage.consumed_bytes if usage else 0)
 
