@@ -379,6 +379,7 @@ class Blocks:
         lines = [(line.hits, round(line.gen.peaked_bytes / MB / 4)) for line in self.lines.lines]
         if lines != [(1, 3), (1, 0)]:
             problems.append(f"the next lines: {self.lines.lines}")
+        gc.collect()  # the interrupt's traceback and its frames refer to each other, and to a block never left
         self.machine.close()  # what a logger's end does
         return problems + [f"left: {what}: {it!r}" for what, it in left_anywhere(self.machine).items() if it]
 
