@@ -384,7 +384,7 @@ class IPyGPULogger(Configurable):
         try:
             autopsy = examine(cell.exception, self._shell, machine().frameworks)
         except Exception as error:  # the cell's numbers are worth more than their explanation
-            self._say_once(f"ipygpulogger could not explain an error: {type(error).__name__}: {error}")
+            self._say_once(f"ipygpulogger could not explain an error: {why(error)}")
         else:
             if autopsy is not None:
                 self._autopsies[cell] = autopsy
@@ -438,7 +438,7 @@ class IPyGPULogger(Configurable):
         except Unavailable:  # the measuring itself says so
             pass
         except Exception as error:
-            self._say_once(f"ipygpulogger could not tell {what}: {type(error).__name__}: {error}")
+            self._say_once(f"ipygpulogger could not tell {what}: {why(error)}")
 
     def _rest(self) -> None:
         """The one cell to be measured is over."""
@@ -453,8 +453,7 @@ class IPyGPULogger(Configurable):
         try:
             lost = log.append(record)
         except Exception as error:  # the report is worth more than the log
-            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            self._say_once(f"ipygpulogger cannot write {log.path} and goes on trying: {reason}")
+            self._say_once(f"ipygpulogger cannot write {log.path} and goes on trying: {why(error)}")
         else:
             if lost:
                 cells = "1 cell is" if lost == 1 else f"{lost} cells are"
@@ -495,7 +494,7 @@ class IPyGPULogger(Configurable):
         if isinstance(error, Unavailable):
             self._say_once(f"{_NOTHING_MEASURED}: {error}")
             return
-        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
         self._say_once(f"ipygpulogger could not measure a cell: {reason}")
 
     # -- how it speaks -------------------------------------------------------------------------

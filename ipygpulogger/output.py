@@ -29,6 +29,7 @@ def say(words: str, *, aside: bool = False) -> str | None:
     return None
 
 
-def why(error: Exception) -> str:
-    """What a stream's error says, in a few words."""
-    return getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+def why(error: BaseException) -> str:
+    """What an error says, in a few words."""
+    name, words = type(error).__name__, str(error)
+    return getattr(error, "strerror", None) or (f"{name}: {words}" if words else name)
