@@ -90,12 +90,13 @@ class Interval:
     Attributes:
         moved: Whether anything may have come or gone.
         reset_elsewhere: Whether something other than the owner may have reset the counter meanwhile.
+        ended: Whether its peak is final.
     """
 
-    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "moved", "reset_elsewhere")
+    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "ended", "moved", "reset_elsewhere")
 
     def __init__(self, look: Look, *, fresh: bool, precision_bytes: int) -> None:
-        self.reset_elsewhere = False
+        self.reset_elsewhere = self.ended = False
         self.moved = not look.stamp
         self._stamp = look.stamp
         self._series = tuple(_Series(reading, fresh=fresh) for reading in look.readings)
@@ -283,7 +284,7 @@ class PeakOwner:
             Unavailable: The counter cannot be read now.
         """
         with self._lock:
-            if interval in self._open:
+            if self._has(interval):
                 self._fold(self._look())
 
     def close(self, interval: Interval) -> None:
@@ -293,7 +294,7 @@ class PeakOwner:
             Unavailable: The counter cannot be read now; what was known before stands, as "sampled".
         """
         with self._lock:
-            if interval not in self._open:
+            if not self._has(interval):
                 return
             try:
                 self._fold(self._look())
@@ -302,9 +303,19 @@ class PeakOwner:
                     series.doubt(None)
                 raise
             finally:
+                interval.ended = True
                 self._open.discard(interval)
                 if not self._open:
                     self.counter.watch(on=False)
+
+    def _has(self, interval: Interval) -> bool:
+        """Whether an interval is open here. One that is not, though it has not ended, is sampled."""
+        if interval in self._open:
+            return True
+        if not interval.ended:
+            for series in interval._series:
+                series.doubt(None)
+        return False
 
     def lap(self, interval: Interval, *, reset: bool = True) -> list[Lap]:
         """End an open interval and begin it anew at the same moment, at a third of what both would cost.

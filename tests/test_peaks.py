@@ -1043,3 +1043,21 @@ def test_one_series_that_was_reset_is_enough(series):
     (model, model.taken)[series].reset_elsewhere(reported=False)
     owner.close(interval)
     assert [interval.peak(i) for i in (0, 1)] == [Peak(1500, None, "sampled")] * 2
+
+
+@pytest.mark.parametrize("end", ["close", "fold"])
+def test_an_interval_that_missed_its_owners_looks_is_never_exact(end):
+    """Lost by its owner, or asked of another one: what happened meanwhile is not in it, and it says so."""
+    model = Model()
+    owner, other = PeakOwner(model), PeakOwner(Model())
+    interval = owner.open()
+    model.move(100)
+    getattr(other, end)(interval)
+    assert interval.peak().quality == "sampled"
+    known = owner.open()
+    owner.close(known)
+    peak = known.peak()
+    for again in (owner, other):  # one that has ended stays what it is
+        getattr(again, end)(known)
+    assert known.peak() == peak
+    assert peak.quality == "exact"
