@@ -8,6 +8,8 @@ import keyword
 import math
 from typing import TYPE_CHECKING, Any
 
+from .output import why
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -36,7 +38,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the parameters {path} cannot be read: {error}") from error
+        raise ValueError(f"the parameters {path} cannot be read: {why(error)}") from error
     try:
         found = json.loads(source)
     except (ValueError, RecursionError) as problem:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .files import BadRequest
 from .history import own_report
+from .output import why
 from .records import MIME
 from .schema import compact, is_utf8, record_from
 from .units import printable
@@ -55,7 +56,7 @@ def read(path: Path) -> Any:
     except FileNotFoundError as error:
         raise BadRequest(f"there is no notebook {path}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{path} cannot be read: {one_line(error)}") from error
+        raise BadRequest(f"{path} cannot be read: {why(error)}") from error
     try:
         raw = json.loads(source)
     except (ValueError, RecursionError) as error:
