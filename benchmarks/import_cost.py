@@ -1,6 +1,6 @@
 """What loading costs: time and resident memory, in a fresh interpreter that has IPython already.
 
-Claim: in a kernel ``%load_ext ipygpulogger`` takes less than 100 ms and 5 MB, the driver's bindings
+Claim: in a kernel ``%load_ext ipygpulogger`` takes less than 100 ms and 6 MB, the driver's bindings
 (pynvml) and psutil included, and imports no framework.
 
     python benchmarks/import_cost.py
