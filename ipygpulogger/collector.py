@@ -90,7 +90,7 @@ def end_hook() -> None:
 
 def collect(generation: int = 2) -> None:
     """Collect garbage because the user asked for it."""
-    _level(-_SPARES)  # new spares cost nobody anything here: the collection sets the count to zero
+    _level(-_SPARES)  # making spares is free here: the collection sets the count to zero
     gc.collect(generation)
     _state.working.update(dict.fromkeys(_state.working, gc.get_count()[0]))
 

@@ -598,7 +598,7 @@ def test_a_look_without_faults_is_short_and_the_same(monkeypatch):
 @pytest.fixture(scope="module")
 def fill():
     with filled_by_a_child() as fill:
-        if fill is None:
+        if fill is None:  # seccomp of a container, or Yama's strictest setting: no such memory can come there
             pytest.skip("the kernel refuses cross-memory attach here")
         yield fill
 
