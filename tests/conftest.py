@@ -8,6 +8,7 @@ import importlib.util
 import os
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import simgpu
@@ -57,11 +58,11 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def no_leaks():
-    """After every test: no thread of ours, no scope open, nobody holding the machine.
+    """After every test: no thread of ours, no child process, no scope open, nobody holding the machine.
 
     What an earlier test left behind was that one's fault, and is not blamed again; a note it left is nobody's.
     """
-    threads, (scopes, holders) = _threads(), _measuring()
+    threads, children, (scopes, holders) = _threads(), _children(), _measuring()
     if machines._machine:
         machines._machine.take_notes()
     yield
@@ -69,6 +70,7 @@ def no_leaks():
     for thread in new:
         thread.join(5)  # it may be on its way out of a driver call
     assert not any(thread.is_alive() for thread in new)
+    assert _children() <= children, "the reports of later tests would count it"
     left, holding = _measuring()
     assert left <= scopes
     assert 0 <= holding <= holders
@@ -76,6 +78,15 @@ def no_leaks():
 
 def _threads():
     return {thread for thread in threading.enumerate() if thread.name.startswith("ipygpulogger")}
+
+
+def _children():
+    """Process identifiers, zombies among them; none on a kernel that does not list them."""
+    found = set()
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that just ended
+            found.update(listed.read_text().split())
+    return found
 
 
 def _measuring():
