@@ -14,15 +14,16 @@ import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from . import budget, files, parameters
+from . import budget, parameters
 from .arguments import parse
 from .compare import compare
-from .files import BadRequest
 from .history import History
 from .log import Log
 from .machine import machine
 from .render import summary, text
 from .run import Run, one_line, read, written
+from .runtime import files
+from .runtime.files import BadRequest
 from .schema import from_json
 from .units import MB, printable, printable_lines, rounded_mb
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .output import say
+from .runtime.output import say
 from .units import MB, printable
 
 _ONE_KIND = {"string", "empty", "bytes", "boolean", "integer", "floating", "date", "time", "datetime"}

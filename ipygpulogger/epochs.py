@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
-from .calls import Call
 from .machine import machine
-from .output import say
 from .records import Measurement
+from .runtime.calls import Call
+from .runtime.output import say
 from .scope import Scope, tell
 from .units import MB, truncated_mb
 

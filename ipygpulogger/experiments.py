@@ -34,14 +34,14 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from . import clock
 from .logger import IPyGPULogger, _shell
 from .machine import machine
-from .output import say
 from .records import DRIVER, Measurement
 from .render import experiments as render
+from .runtime import clock
+from .runtime.output import say
+from .runtime.signals import is_from_a_handler
 from .scope import Scope, tell
-from .signals import is_from_a_handler
 from .sources import Unavailable
 from .units import printable
 

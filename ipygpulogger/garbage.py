@@ -14,9 +14,9 @@ import sys
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import clock
 from .frames import namespace_of_module
 from .reach import asked, who_knows
+from .runtime import clock
 from .units import MB
 
 if TYPE_CHECKING:

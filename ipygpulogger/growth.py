@@ -14,11 +14,11 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .collector import undisturbed
 from .holdings import ALLOCATED
 from .libraries import Libraries
 from .machine import machine
 from .records import CPU, CellRecord, Owner, notable
+from .runtime.collector import undisturbed
 from .sources import Unavailable
 from .units import MB, rounded_mb
 

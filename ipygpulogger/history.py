@@ -138,7 +138,7 @@ class History(Sequence[CellRecord]):
             ImportError: pyarrow is not installed, and the file is .parquet.
             OSError: It cannot be written.
         """
-        from .files import write  # with all that makes temporary files, which few cells need
+        from .runtime.files import write  # with all that makes temporary files, which few cells need
 
         path = Path(path)
         kind = path.suffix.lower()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from . import clock, driver
+from . import driver
 from .peaks import QUIET_TRIES
 from .records import DRIVER
+from .runtime import clock
 from .sources import Unavailable
 
 if TYPE_CHECKING:

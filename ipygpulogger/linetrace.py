@@ -10,10 +10,10 @@ from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from . import tracing
-from .calls import around_calls
 from .lines import Lines
-from .output import say
 from .render import lines as render
+from .runtime.calls import around_calls
+from .runtime.output import say
 from .scope import tell
 
 if TYPE_CHECKING:

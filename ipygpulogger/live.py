@@ -28,10 +28,10 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from . import clock
 from .render import html, text
+from .runtime import clock
+from .runtime.signals import is_from_a_handler
 from .sampler import Sampler
-from .signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable

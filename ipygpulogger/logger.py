@@ -20,15 +20,15 @@ from .history import History
 from .live import Live, place_for
 from .log import Log
 from .machine import machine
-from .output import say, why
 from .records import MIME, CellRecord, Data
 from .render import html, text
 from .render import lines as lines_table
 from .request import Request, is_gpulog_only, request_of
+from .runtime.output import say, why
+from .runtime.signals import is_from_a_handler
 from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
-from .signals import is_from_a_handler
 from .sources import Unavailable
 from .tracing import spent
 from .units import printable, rounded_mb, truncated_mb

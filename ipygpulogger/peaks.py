@@ -21,7 +21,7 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from .records import Peak
-from .signals import is_from_a_handler
+from .runtime.signals import is_from_a_handler
 from .sources import Unavailable
 
 if TYPE_CHECKING:

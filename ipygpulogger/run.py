@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .files import BadRequest
 from .history import own_report
-from .output import why
 from .records import MIME
+from .runtime.files import BadRequest
+from .runtime.output import why
 from .schema import compact, is_utf8, record_from
 from .units import printable
 

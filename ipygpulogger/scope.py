@@ -17,12 +17,12 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import clock
 from .devicewatch import DeviceWatch
 from .holdings import Allowance, Holdings, surely_uses
 from .machine import machine
 from .peaks import together
 from .records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak, RamUsage, Usage
+from .runtime import clock
 from .sources import Device, Unavailable
 from .sources.nvml import ENERGY_RESOLVES_S
 from .sources.process import children_ended
@@ -32,11 +32,11 @@ from .units import MB, printable
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from .calls import Call
     from .holdings import Shares
     from .machine import Machine
     from .peaks import Interval, PeakOwner
     from .records import DeviceUsage
+    from .runtime.calls import Call
     from .sources.process import Ended
 
 METRICS = {"energy": "J", "utilization": "%"}  # what a scope can measure besides, and its unit

@@ -7,7 +7,6 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .clock import monotonic_s
 from .dispatcher import (
     CO_ASYNC_GENERATOR,
     CO_COROUTINE,
@@ -18,6 +17,7 @@ from .dispatcher import (
     here,
     name_of,
 )
+from .runtime.clock import monotonic_s
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

@@ -22,7 +22,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from . import clock, collector
+from .runtime import clock, collector
 from .tracing import spent
 
 if TYPE_CHECKING:

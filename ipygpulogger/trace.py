@@ -7,12 +7,12 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
-from . import clock
-from .calls import around_calls
 from .machine import machine
-from .output import say
 from .records import DeviceUsage, Measurement, RamUsage
 from .render import text
+from .runtime import clock
+from .runtime.calls import around_calls
+from .runtime.output import say
 from .scope import Scope, tell
 from .units import printable, truncated_mb
 

@@ -27,8 +27,8 @@ from memory import MB, Block, blip
 from torch import nn
 
 from ipygpulogger.callbacks.mem import PeakMemMetric
-from ipygpulogger.calls import Call
 from ipygpulogger.machine import machine
+from ipygpulogger.runtime.calls import Call
 from ipygpulogger.scope import Scope
 
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]

@@ -9,9 +9,9 @@ import pytest
 from ipygpulogger import IPyGPULogger, dispatcher, monitoring, scope, settrace
 from ipygpulogger import shell as events
 from ipygpulogger.celllines import CellLines
-from ipygpulogger.clock import utc_now
 from ipygpulogger.machine import Machine
 from ipygpulogger.render.lines import heaviest
+from ipygpulogger.runtime.clock import utc_now
 
 MB = 2**20
 WITHIN_MB = 2

@@ -8,10 +8,11 @@ import time
 import pytest
 from memory import MB, Block
 
-from ipygpulogger import History, IPyGPULogger, clock, measure
+from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger.claims import Root
 from ipygpulogger.garbage import waiting
 from ipygpulogger.reach import walk
+from ipygpulogger.runtime import clock
 
 real_sleep, real_stat = time.sleep, os.stat
 

@@ -12,7 +12,8 @@ import pytest
 from memory import MB
 
 import ipygpulogger
-from ipygpulogger import IPyGPULogger, collector
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.runtime import collector
 
 HERE = str(Path(ipygpulogger.__file__).parent)
 EXPLICIT = collector.collect.__code__

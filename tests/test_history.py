@@ -30,7 +30,6 @@ from test_schema import plain
 from traitlets import TraitError
 
 from ipygpulogger import History, IPyGPULogger
-from ipygpulogger import files as whole_files
 from ipygpulogger import log as logs
 from ipygpulogger.history import json_line, own_report
 from ipygpulogger.log import Log
@@ -50,6 +49,7 @@ from ipygpulogger.records import (
 )
 from ipygpulogger.render import html, text
 from ipygpulogger.render.summary import summary
+from ipygpulogger.runtime import files as whole_files
 from ipygpulogger.schema import compact
 
 MB = 2**20

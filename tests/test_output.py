@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipygpulogger import IPyGPULogger, measure, measure_lines, watch_epochs
-from ipygpulogger.output import say, why
+from ipygpulogger.runtime.output import say, why
 from ipygpulogger.trace import GPUMemTrace, gpu_mem_trace
 
 

@@ -20,11 +20,11 @@ from IPython.utils.capture import capture_output
 
 from ipygpulogger import IPyGPULogger, logger, scope
 from ipygpulogger import shell as events
-from ipygpulogger.clock import utc_now
 from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
+from ipygpulogger.runtime.clock import utc_now
 from ipygpulogger.scope import Scope
 
 MB = 2**20

@@ -16,17 +16,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from .. import driver
-from . import (
-    Device,
-    DeviceCounter,
-    DeviceMemory,
-    Framework,
-    Holding,
-    Look,
-    PeakClass,
-    Reading,
-    Unavailable,
-)
+from . import Device, DeviceCounter, DeviceMemory, Framework, Holding, Look, PeakClass, Reading, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

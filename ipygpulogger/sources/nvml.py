@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import clock
 from ..records import Diagnosis
-from ..signals import is_from_a_handler
+from ..runtime import clock
+from ..runtime.signals import is_from_a_handler
 from . import DeviceMemory, Unavailable
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import clock
 from ..records import Diagnosis, Heap
 from ..resets import ResetWatch
-from ..signals import is_from_a_handler
+from ..runtime import clock
+from ..runtime.signals import is_from_a_handler
 from ..units import MB
 from ..watcher import RssWatcher
 from . import Counter, Look, PeakClass, Reading, Unavailable

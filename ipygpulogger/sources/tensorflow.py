@@ -20,7 +20,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .. import driver
-from ..wrappers import Wrappers
+from ..runtime.wrappers import Wrappers
 from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable
 
 if TYPE_CHECKING:

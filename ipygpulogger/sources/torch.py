@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..records import Diagnosis
-from ..wrappers import Wrappers
+from ..runtime.wrappers import Wrappers
 from . import (
     Counter,
     Device,
