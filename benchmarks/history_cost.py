@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 from bench import about, print_table, turns
 
 from ipygpulogger import CellRecord, DeviceUsage, History, Peak
-from ipygpulogger.log import Log
 from ipygpulogger.records import Heap, RamUsage
-from ipygpulogger.schema import compact, record_from
+from ipygpulogger.records.decode import compact, record_from
+from ipygpulogger.records.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,10 +28,10 @@ from __future__ import annotations
 from typing import Any
 
 from .epochs import watch_epochs
-from .history import History
 from .linetrace import measure_lines
 from .logger import IPyGPULogger
 from .records import CellRecord, Data, DeviceUsage, Measurement, Peak, Usage
+from .records.history import History
 from .trace import measure
 
 __all__ = [
@@ -56,9 +56,9 @@ def load_ipython_extension(shell: Any) -> None:
 
     Where that is not possible, one sentence says why, and the shell works on.
     """
+    from .records.units import printable
     from .runtime.output import say
     from .runtime.signals import is_from_a_handler
-    from .units import printable
 
     try:
         from .magics import load

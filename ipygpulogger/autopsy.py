@@ -18,9 +18,9 @@ from .oom import FRAMEWORKS, Said, first_word, out_of_memory_in, read
 from .owners import owners_in
 from .reach import holding_of
 from .records import OutOfMemory, Owner
+from .records.units import MB, rounded_mb
 from .referents import own_attribute
 from .sources import Unavailable
-from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

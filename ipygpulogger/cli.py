@@ -14,18 +14,19 @@ import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from . import budget, parameters
+from . import parameters
 from .arguments import parse
-from .compare import compare
-from .history import History
-from .log import Log
 from .machine import machine
+from .records import budget
+from .records.compare import compare
+from .records.decode import from_json
+from .records.history import History
+from .records.log import Log
+from .records.units import MB, printable, printable_lines, rounded_mb
 from .render import summary, text
 from .run import Run, one_line, read, written
 from .runtime import files
 from .runtime.files import BadRequest
-from .schema import from_json
-from .units import MB, printable, printable_lines, rounded_mb
 
 if TYPE_CHECKING:
     import argparse

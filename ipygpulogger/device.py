@@ -16,8 +16,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .machine import machine
+from .records.units import truncated_mb
 from .sources import DeviceMemory
-from .units import truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

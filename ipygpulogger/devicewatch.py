@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from .holdings import ALLOCATED, RESERVED
 from .peaks import together
 from .records import DeviceUsage, Peak
+from .records.units import MB
 from .sources import Unavailable
 from .timeline import Timeline
-from .units import MB
 
 JUMP_BYTES = 64 * MB  # so much more outside the allocators, seen by the sampler, and the driver is asked
 _QUESTIONS = 32  # of that kind, in one scope

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
 from .machine import machine
 from .records import Measurement
+from .records.units import MB, truncated_mb
 from .runtime.calls import Call
 from .runtime.output import say
 from .scope import Scope, tell
-from .units import MB, truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized

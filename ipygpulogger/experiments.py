@@ -37,13 +37,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from .logger import IPyGPULogger, _shell
 from .machine import machine
 from .records import DRIVER, Measurement
+from .records.units import printable
 from .render import experiments as render
 from .runtime import clock
 from .runtime.output import say
 from .runtime.signals import is_from_a_handler
 from .scope import Scope, tell
 from .sources import Unavailable
-from .units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from .machine import machine
 from .records import CPU, DRIVER, Held, moved_between
+from .records.units import MB, rounded_mb
 from .sources import Unavailable
-from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

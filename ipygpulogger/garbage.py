@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from .frames import namespace_of_module
 from .reach import asked, who_knows
+from .records.units import MB
 from .runtime import clock
-from .units import MB
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterator, Sequence

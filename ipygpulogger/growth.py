@@ -18,9 +18,9 @@ from .holdings import ALLOCATED
 from .libraries import Libraries
 from .machine import machine
 from .records import CPU, CellRecord, Owner, notable
+from .records.units import MB, rounded_mb
 from .runtime.collector import undisturbed
 from .sources import Unavailable
-from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
     import weakref

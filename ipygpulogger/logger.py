@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from traitlets import Bool, Enum, Instance, TraitError, Tuple, Unicode, Union, validate
 from traitlets.config import Configurable
 
-from .budget import excesses, parse
 from .celllines import CellLines
 from .gap import Gap
 from .growth import Growth
-from .history import History
 from .live import Live, place_for
-from .log import Log
 from .machine import machine
 from .records import MIME, CellRecord, Data
+from .records.budget import excesses, parse
+from .records.decode import compact
+from .records.history import History
+from .records.log import Log
+from .records.units import printable, rounded_mb, truncated_mb
 from .render import html, text
 from .render import lines as lines_table
 from .request import Request, is_gpulog_only, request_of
 from .runtime.output import say, why
 from .runtime.signals import is_from_a_handler
-from .schema import compact
 from .scope import METRICS, Scope
 from .shell import CellEvents
 from .sources import Unavailable
 from .tracing import spent
-from .units import printable, rounded_mb, truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

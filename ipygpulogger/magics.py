@@ -14,12 +14,12 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from .logger import IPyGPULogger
 from .machine import machine
 from .records import Measurement, held_bytes
+from .records.units import printable
 from .render import owners, plot, summary, text
 from .request import OPTIONS, options_of, request_in
 from .request import words as _words
 from .scope import Scope
 from .sources import Unavailable
-from .units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

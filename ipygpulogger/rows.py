@@ -13,8 +13,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
 
 from .records import CPU, DeviceUsage, Peak, Usage
+from .records.units import MB, rounded_mb
 from .sources import Unavailable
-from .units import MB, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .history import own_report
 from .records import MIME
+from .records.decode import compact, is_utf8, record_from
+from .records.history import own_report
+from .records.units import printable
 from .runtime.files import BadRequest
 from .runtime.output import why
-from .schema import compact, is_utf8, record_from
-from .units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

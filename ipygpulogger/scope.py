@@ -22,12 +22,12 @@ from .holdings import Allowance, Holdings, surely_uses
 from .machine import machine
 from .peaks import together
 from .records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak, RamUsage, Usage
+from .records.units import MB, printable
 from .runtime import clock
 from .sources import Device, Unavailable
 from .sources.nvml import ENERGY_RESOLVES_S
 from .sources.process import children_ended
 from .timeline import Timeline
-from .units import MB, printable
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from .machine import machine
 from .records import DeviceUsage, Measurement, RamUsage
+from .records.units import printable, truncated_mb
 from .render import text
 from .runtime import clock
 from .runtime.calls import around_calls
 from .runtime.output import say
 from .scope import Scope, tell
-from .units import printable, truncated_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipygpulogger.budget import excesses, parse
 from ipygpulogger.records import DeviceUsage, Measurement, Peak, RamUsage
+from ipygpulogger.records.budget import excesses, parse
 
 MB, GB = 2**20, 2**30
 

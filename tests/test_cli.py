@@ -27,9 +27,9 @@ from ipygpulogger.arguments import parse
 from ipygpulogger.cli import _over_budget, main
 from ipygpulogger.machine import Machine
 from ipygpulogger.records import MIME, CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.records.decode import LIMIT_BYTES, compact
 from ipygpulogger.render import page as pages
 from ipygpulogger.run import displayed
-from ipygpulogger.schema import LIMIT_BYTES, compact
 from ipygpulogger.sources import Framework
 
 MB = 2**20

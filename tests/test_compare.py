@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.compare import FLOOR_BYTES, compare
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.records.compare import FLOOR_BYTES, compare
 from ipygpulogger.render.summary import comparison
 
 MB = 2**20

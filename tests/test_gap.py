@@ -12,7 +12,7 @@ from memory import MB, Block
 from ipygpulogger import IPyGPULogger, gap
 from ipygpulogger.machine import machine
 from ipygpulogger.records import CPU, Held, moved_between
-from ipygpulogger.schema import record_from
+from ipygpulogger.records.decode import record_from
 from ipygpulogger.scope import Scope
 
 

@@ -30,9 +30,6 @@ from test_schema import plain
 from traitlets import TraitError
 
 from ipygpulogger import History, IPyGPULogger
-from ipygpulogger import log as logs
-from ipygpulogger.history import json_line, own_report
-from ipygpulogger.log import Log
 from ipygpulogger.records import (
     MIME,
     ChildrenUsage,
@@ -47,10 +44,13 @@ from ipygpulogger.records import (
     Usage,
     growing_names,
 )
+from ipygpulogger.records import log as logs
+from ipygpulogger.records.decode import compact
+from ipygpulogger.records.history import json_line, own_report
+from ipygpulogger.records.log import Log
 from ipygpulogger.render import html, text
 from ipygpulogger.render.summary import summary
 from ipygpulogger.runtime import files as whole_files
-from ipygpulogger.schema import compact
 
 MB = 2**20
 SAVED = ("jsonl", "csv", "parquet")
@@ -591,7 +591,7 @@ def test_writers_do_not_mix_their_lines(tmp_path):
     path = tmp_path / "run.jsonl"
     program = (
         "import sys, threading; sys.path.insert(0, sys.argv[3])\n"
-        "from test_schema import plain; from ipygpulogger.log import Log\n"
+        "from test_schema import plain; from ipygpulogger.records.log import Log\n"
         "def write(name):\n"
         "    log = Log(sys.argv[1])\n"
         "    for i in range(200): log.append(plain(i, label=name, notes=('n' * 3000,)))\n"

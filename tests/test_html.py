@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, OutOfMemory, Owner, Peak, RamUsage
+from ipygpulogger.records.units import without_controls
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
 from ipygpulogger.render.plot import sparkline
-from ipygpulogger.units import without_controls
 
 MB = 2**20
 KB2 = 2048

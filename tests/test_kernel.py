@@ -286,7 +286,7 @@ def test_a_rich_report_is_one_display_of_three_kinds(quiet_kernel):
     record = display["data"][MIME]
     assert record["error"] == "<script>"
     assert abs(consumed(record) - 64 * MB) < 2 * MB
-    kernel.run("from ipygpulogger.schema import compact", silent=True)
+    kernel.run("from ipygpulogger.records.decode import compact", silent=True)
     expected = kernel.value("compact(il.record)")
     assert record == expected
     kernel.run("%%capture inner\nx = 1")

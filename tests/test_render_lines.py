@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpulogger.records import DeviceUsage, LineUsage, Peak, Usage
+from ipygpulogger.records.units import rounded_mb
 from ipygpulogger.render.lines import heaviest, html, table
-from ipygpulogger.units import rounded_mb
 
 MB = 2**20
 

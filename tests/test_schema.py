@@ -14,7 +14,7 @@ from made import SIZES, TEXTS, UNSHRUNK, records
 
 from ipygpulogger import records as values
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
-from ipygpulogger.schema import LIMIT_BYTES, SCHEMA, compact, record_from
+from ipygpulogger.records.decode import LIMIT_BYTES, SCHEMA, compact, record_from
 
 PUBLISHED = json.loads(SCHEMA.read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(PUBLISHED)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ..units import MB, printable, printable_lines, truncated_mb
+from ..records.units import MB, printable, printable_lines, truncated_mb
 from . import text
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..units import MB, rounded_mb, without_controls
+from ..records.units import MB, rounded_mb, without_controls
 from .text import device_name, ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows, sentences
 
 if TYPE_CHECKING:

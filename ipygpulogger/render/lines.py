@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CPU
-from ..units import MB, printable_lines, rounded_mb, without_controls
+from ..records.units import MB, printable_lines, rounded_mb, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

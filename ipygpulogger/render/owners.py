@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..records import CPU
-from ..units import MB, printable_lines, rounded_mb
+from ..records.units import MB, printable_lines, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

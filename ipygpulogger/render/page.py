@@ -6,7 +6,7 @@ import io
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..units import without_controls
+from ..records.units import without_controls
 from . import html
 from .plot import figure
 

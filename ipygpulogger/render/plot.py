@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import DRIVER, DeviceUsage
-from ..units import MB
+from ..records.units import MB
 from .text import device_name
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..records import growing_names
-from ..units import MB, printable_lines, rounded_mb
+from ..records.units import MB, printable_lines, rounded_mb
 from .plot import device_key, named_devices
 from .text import outcome, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..compare import Change, Comparison, Pair
     from ..records import CellRecord, Usage
+    from ..records.compare import Change, Comparison, Pair
 
 _ROWS = 20  # cells
 _GROUPS = 5  # leak suspects

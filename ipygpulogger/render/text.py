@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..records import CPU, DRIVER, LIBRARIES, CellRecord
-from ..units import MB, printable, printable_lines, rounded_mb
+from ..records.units import MB, printable, printable_lines, rounded_mb
 from .lines import heaviest
 
 if TYPE_CHECKING:

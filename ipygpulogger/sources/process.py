@@ -24,10 +24,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import Diagnosis, Heap
+from ..records.units import MB
 from ..resets import ResetWatch
 from ..runtime import clock
 from ..runtime.signals import is_from_a_handler
-from ..units import MB
 from ..watcher import RssWatcher
 from . import Counter, Look, PeakClass, Reading, Unavailable
 

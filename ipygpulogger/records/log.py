@@ -11,7 +11,7 @@ from .history import json_line
 from .units import printable
 
 if TYPE_CHECKING:
-    from .records import CellRecord
+    from .values import CellRecord
 
 _ADD = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .records import Peak, Usage
 from .units import MB
+from .values import Peak, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from .records import CellRecord
+    from .values import CellRecord
 
 TOLERANCE = 0.05  # of the peak before
 FLOOR_BYTES = MB  # a page fault or an allocator's block more is no news

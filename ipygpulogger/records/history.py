@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints, overload
 
-from .records import MIME, CellRecord, growing_names
-from .schema import ImpossibleNumberError, from_json, is_utf8, record_from
+from .decode import ImpossibleNumberError, from_json, is_utf8, record_from
 from .units import MB, printable
+from .values import MIME, CellRecord, growing_names
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from .records import Usage
+    from .values import Usage
 
 _LEAK_RUNS = 3  # that many in a row, each of them more than this: no warm-up, and no accident
 _LEAK_BYTES = MB
@@ -138,7 +138,7 @@ class History(Sequence[CellRecord]):
             ImportError: pyarrow is not installed, and the file is .parquet.
             OSError: It cannot be written.
         """
-        from .runtime.files import write  # with all that makes temporary files, which few cells need
+        from ..runtime.files import write  # with all that makes temporary files, which few cells need
 
         path = Path(path)
         kind = path.suffix.lower()

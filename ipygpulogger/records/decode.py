@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .records import CellRecord, ChildrenUsage, DeviceUsage, Peak, RamUsage, Timeline
+from .values import CellRecord, ChildrenUsage, DeviceUsage, Peak, RamUsage, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
