@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from . import driver
 from .peaks import QUIET_TRIES
 from .records import DRIVER
 from .runtime import clock
-from .sources import Unavailable
+from .sources import Unavailable, driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -14,14 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from . import driver
 from .holdings import RESERVED, Allowance, Holdings, Ledger, allowance
 from .peaks import PeakOwner
 from .records import DRIVER, Diagnosis
 from .runtime import collector
 from .runtime.signals import is_from_a_handler
 from .sampler import Sampler
-from .sources import Device, DeviceCounter, Framework, Unavailable
+from .sources import Device, DeviceCounter, Framework, Unavailable, driver
 from .sources.cupy import CuPy
 from .sources.jax import Jax
 from .sources.nvml import Nvml

@@ -40,7 +40,7 @@ class Fakes:
         for name in ("jax", "cupy", "tensorflow", "rmm"):
             for module in [m for m in sys.modules if m == name or m.startswith(name + ".")]:
                 monkeypatch.delitem(sys.modules, module)
-        monkeypatch.setattr("ipygpulogger.driver.contexts", lambda: tuple(sorted(self.contexts)))
+        monkeypatch.setattr("ipygpulogger.sources.driver.contexts", lambda: tuple(sorted(self.contexts)))
 
     def module(self, name, **names):
         module = types.ModuleType(name)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ipygpulogger import driver
+from ipygpulogger.sources import driver
 
 
 @pytest.mark.torch
@@ -16,7 +16,7 @@ def test_nothing_is_loaded_to_ask(kernel_env):
     """Not loaded: nobody can tell. Loaded: no context, until somebody makes one."""
     program = """
 import ctypes
-from ipygpulogger import driver
+from ipygpulogger.sources import driver
 assert driver.contexts() is None and driver.facts(0) == (None, None)
 assert "libcuda" not in open("/proc/self/maps").read()
 library = ctypes.CDLL("libcuda.so.1")

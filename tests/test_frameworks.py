@@ -15,9 +15,8 @@ from fake_frameworks import Allocator, Fakes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger import driver
 from ipygpulogger.peaks import PeakOwner
-from ipygpulogger.sources import Unavailable
+from ipygpulogger.sources import Unavailable, driver
 from ipygpulogger.sources import tensorflow as tensorflows
 from ipygpulogger.sources.cupy import CuPy
 from ipygpulogger.sources.jax import Jax

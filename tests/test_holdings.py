@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipygpulogger import driver, holdings
+from ipygpulogger import holdings
 from ipygpulogger.holdings import Allowance, Holdings, Ledger, Shares, allowance, surely_uses
 from ipygpulogger.records import DRIVER
-from ipygpulogger.sources import Device, DeviceMemory, Look, Reading, Unavailable
+from ipygpulogger.sources import Device, DeviceMemory, Look, Reading, Unavailable, driver
 
 SIZES = st.integers(0, 1 << 40)
 GPU = Device("cuda", 0, "a card", "GPU-1")

@@ -11,12 +11,12 @@ import time
 import pytest
 from memory import MB
 
-from ipygpulogger import driver
 from ipygpulogger.machine import Machine
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import html, text
 from ipygpulogger.sampler import Sampler
 from ipygpulogger.scope import Scope
+from ipygpulogger.sources import driver
 
 GB = 1024 * MB
 

@@ -454,7 +454,9 @@ def test_with_a_gpu_the_row_comes_with_its_use_and_the_thread_goes_with_stop(ker
             "import threading, os\nfrom ipygpulogger import IPyGPULogger\nil = IPyGPULogger().start()"
         )
         assert "GPU" not in ran.stdout
-        kernel.run("import ipygpulogger.driver as d; d.absent = lambda: False")  # CUDA's library is loaded
+        kernel.run(
+            "import ipygpulogger.sources.driver as d; d.absent = lambda: False"
+        )  # CUDA's library is loaded
         pid = kernel.value("os.getpid()")
         row = gpu.dev[0].add_process(pid, 512 << 20)
         ran = kernel.run("x = 1")

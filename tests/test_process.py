@@ -26,7 +26,7 @@ from ipygpulogger.scope import Scope
 from ipygpulogger.sources import process as module
 from ipygpulogger.sources.nvml import Nvml
 from ipygpulogger.sources.process import HighWaterMark, Process, RisingPeak
-from ipygpulogger.watcher import RssWatcher
+from ipygpulogger.sources.rss_watcher import RssWatcher
 
 GRAIN = 2 * MB  # the promise: within 2 MB
 needs_high_water = pytest.mark.skipif(
@@ -508,7 +508,7 @@ def test_the_sampling_process_ignores_interrupts_and_ends_with_us():
     program = textwrap.dedent(
         """
         import os, signal, time
-        from ipygpulogger.watcher import RssWatcher
+        from ipygpulogger.sources.rss_watcher import RssWatcher
         watcher = RssWatcher(); watcher.watch(on=True)
         while not watcher.highest_bytes(): time.sleep(0.001)
         os.kill(watcher.pid, signal.SIGINT)

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from memory import MB, Block, blip
 
-from ipygpulogger import driver, measure
 from ipygpulogger import machine as machines
+from ipygpulogger import measure
 from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime.calls import Call
 from ipygpulogger.sampler import Sampler
 from ipygpulogger.scope import Scope
-from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, process
+from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, driver, process
 
 
 def mb(size_bytes):

@@ -15,8 +15,18 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from .. import driver
-from . import Device, DeviceCounter, DeviceMemory, Framework, Holding, Look, PeakClass, Reading, Unavailable
+from . import (
+    Device,
+    DeviceCounter,
+    DeviceMemory,
+    Framework,
+    Holding,
+    Look,
+    PeakClass,
+    Reading,
+    Unavailable,
+    driver,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

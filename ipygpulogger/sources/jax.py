@@ -15,8 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .. import driver
-from . import Device, DeviceCounter, Framework, Holding, Look, PeakClass, Reading, Unavailable
+from . import Device, DeviceCounter, Framework, Holding, Look, PeakClass, Reading, Unavailable, driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

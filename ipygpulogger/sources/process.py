@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import Diagnosis, Heap
 from ..records.units import MB
-from ..resets import ResetWatch
 from ..runtime import clock
 from ..runtime.signals import is_from_a_handler
-from ..watcher import RssWatcher
 from . import Counter, Look, PeakClass, Reading, Unavailable
+from .foreign_resets import ResetWatch
+from .rss_watcher import RssWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

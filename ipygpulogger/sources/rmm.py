@@ -21,9 +21,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import driver
 from ..runtime.wrappers import Wrappers
-from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable
+from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable, driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

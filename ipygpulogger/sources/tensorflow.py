@@ -19,9 +19,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .. import driver
 from ..runtime.wrappers import Wrappers
-from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable
+from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable, driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
