@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import parameters
 from .arguments import parse
-from .machine import machine
+from .engine.machine import machine
 from .records import budget
 from .records.compare import compare
 from .records.decode import from_json

@@ -15,7 +15,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .machine import machine
+from .engine.machine import machine
 from .records.units import truncated_mb
 from .sources import DeviceMemory
 

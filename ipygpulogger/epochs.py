@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
-from .machine import machine
+from .engine.machine import machine
+from .engine.scope import Scope, tell
 from .records import Measurement
 from .records.units import MB, truncated_mb
 from .runtime.calls import Call
 from .runtime.output import say
-from .scope import Scope, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized

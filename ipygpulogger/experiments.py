@@ -34,15 +34,15 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from .engine.machine import machine
+from .engine.scope import Scope, tell
 from .logger import IPyGPULogger, _shell
-from .machine import machine
 from .records import DRIVER, Measurement
 from .records.units import printable
 from .render import experiments as render
 from .runtime import clock
 from .runtime.output import say
 from .runtime.signals import is_from_a_handler
-from .scope import Scope, tell
 from .sources import Unavailable
 
 if TYPE_CHECKING:

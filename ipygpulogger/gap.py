@@ -10,7 +10,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .machine import machine
+from .engine.machine import machine
 from .records import CPU, DRIVER, Held, moved_between
 from .records.units import MB, rounded_mb
 from .sources import Unavailable
@@ -18,8 +18,8 @@ from .sources import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .engine.scope import Scope
     from .records import Sizes
-    from .scope import Scope
 
 
 class Gap:

@@ -14,9 +14,9 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .holdings import ALLOCATED
+from .engine.ledger import ALLOCATED
+from .engine.machine import machine
 from .libraries import Libraries
-from .machine import machine
 from .records import CPU, CellRecord, Owner, notable
 from .records.units import MB, rounded_mb
 from .runtime.collector import undisturbed

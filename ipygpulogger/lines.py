@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from . import tracing
-from .machine import machine
+from .engine.machine import machine
 from .records import LineUsage
 from .rows import Gauges, Row
 from .visits import Code, Rows
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from .machine import Machine
+    from .engine.machine import Machine
 
 
 class Lines:

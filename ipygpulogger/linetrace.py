@@ -10,11 +10,11 @@ from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from . import tracing
+from .engine.scope import tell
 from .lines import Lines
 from .render import lines as render
 from .runtime.calls import around_calls
 from .runtime.output import say
-from .scope import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,16 +28,16 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from .engine.sampler import Sampler
 from .render import html, text
 from .runtime import clock
 from .runtime.signals import is_from_a_handler
-from .sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .engine.scope import Scope
     from .records import Measurement
-    from .scope import Scope
     from .shell import Cell
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs

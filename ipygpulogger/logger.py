@@ -13,10 +13,11 @@ from traitlets import Bool, Enum, Instance, TraitError, Tuple, Unicode, Union, v
 from traitlets.config import Configurable
 
 from .celllines import CellLines
+from .engine.machine import machine
+from .engine.scope import METRICS, Scope
 from .gap import Gap
 from .growth import Growth
 from .live import Live, place_for
-from .machine import machine
 from .records import MIME, CellRecord, Data
 from .records.budget import excesses, parse
 from .records.decode import compact
@@ -28,7 +29,6 @@ from .render import lines as lines_table
 from .request import Request, is_gpulog_only, request_of
 from .runtime.output import say, why
 from .runtime.signals import is_from_a_handler
-from .scope import METRICS, Scope
 from .shell import CellEvents
 from .sources import Unavailable
 from .tracing import spent

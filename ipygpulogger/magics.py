@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import TryNext, UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
+from .engine.machine import machine
+from .engine.scope import Scope
 from .logger import IPyGPULogger
-from .machine import machine
 from .records import Measurement, held_bytes
 from .records.units import printable
 from .render import owners, plot, summary, text
 from .request import OPTIONS, options_of, request_in
 from .request import words as _words
-from .scope import Scope
 from .sources import Unavailable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .claims import Root
+from .engine.machine import machine
 from .frames import chain, is_users_module, linked, namespace_of_module, traceback_of
-from .machine import machine
 from .reach import BUDGET_S, walk
 from .sources.host import HOST
 

@@ -19,10 +19,10 @@ from .sources import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .devicewatch import DeviceWatch
-    from .holdings import Shares
-    from .machine import Machine
-    from .peaks import Interval, PeakOwner
+    from .engine.device_scope import DeviceWatch
+    from .engine.ledger import Shares
+    from .engine.machine import Machine
+    from .engine.peaks import Interval, PeakOwner
     from .records import Sizes
     from .sources import Device
 

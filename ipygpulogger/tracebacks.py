@@ -15,8 +15,8 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from .engine.machine import machine
 from .frames import chain, empty_frames, parts_of
-from .machine import machine
 from .oom import out_of_memory_in
 from .runtime.calls import around_calls
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import simgpu
 
-from ipygpulogger import machine as machines
+from ipygpulogger.engine import machine as machines
 
 # A block of a known size shall come from the kernel and go back there, whatever tests ran before: each large
 # block that is freed makes glibc keep larger ones for itself, up to 32 MB (mallopt(3), M_MMAP_THRESHOLD).

@@ -189,7 +189,8 @@ class Session:
         from traitlets.config import Config
 
         import ipygpulogger
-        from ipygpulogger import live, logger, machine, sampler
+        from ipygpulogger import live, logger
+        from ipygpulogger.engine import machine, sampler
 
         self.name = name
         self.cell, self.options = SCENARIOS[name]
@@ -335,7 +336,8 @@ class Blocks:
     def __init__(self, _):
         from memory import Block, blip
 
-        from ipygpulogger import machine, measure, measure_lines, watch_epochs
+        from ipygpulogger import measure, measure_lines, watch_epochs
+        from ipygpulogger.engine import machine
         from ipygpulogger.trace import GPUMemTrace
 
         self.machine = machine.machine()

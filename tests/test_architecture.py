@@ -28,7 +28,7 @@ WINGS = {
     "cli": "engine records render runtime",
     "compat": "blocks engine notebook owners records render runtime sources",
     "callbacks": "blocks",
-    "utils": "compat",
+    "utils": "blocks compat",
     "experiments": "compat",
     "": "blocks notebook records runtime",
 }

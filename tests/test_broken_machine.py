@@ -18,8 +18,8 @@ import pytest
 from IPython.core.error import UsageError
 from memory import MB, Block
 
-from ipygpulogger import machine as machines
 from ipygpulogger import measure, measure_lines, watch_epochs
+from ipygpulogger.engine import machine as machines
 from ipygpulogger.epochs import EpochScope
 from ipygpulogger.logger import IPyGPULogger
 from ipygpulogger.sources import Unavailable, process
@@ -333,9 +333,9 @@ def test_no_thread_can_be_started(gpu, monkeypatch):
 )
 def test_nvml_that_raises_anything(gpu, monkeypatch, function, error):
     """Whatever pynvml raises, at the start or later: RAM is measured, and a note says what is missing."""
-    from ipygpulogger.machine import Machine
+    from ipygpulogger.engine.machine import Machine
+    from ipygpulogger.engine.scope import Scope
     from ipygpulogger.records import Measurement
-    from ipygpulogger.scope import Scope
 
     for late in (False, True):
         on = Machine()
@@ -360,7 +360,7 @@ def test_really_no_descriptors():
         """
         import os, resource, warnings
         from ipygpulogger import measure
-        import ipygpulogger.machine as machines
+        import ipygpulogger.engine.machine as machines
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         used = os.dup(0); os.close(used)
         said = []

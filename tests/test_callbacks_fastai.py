@@ -27,9 +27,9 @@ from memory import MB, Block, blip
 from torch import nn
 
 from ipygpulogger.callbacks.mem import PeakMemMetric
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.runtime.calls import Call
-from ipygpulogger.scope import Scope
 
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 

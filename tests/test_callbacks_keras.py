@@ -16,8 +16,8 @@ import keras
 import numpy as np
 
 from ipygpulogger.callbacks.keras import PeakMemCallback
-from ipygpulogger.machine import machine
-from ipygpulogger.scope import Scope
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 

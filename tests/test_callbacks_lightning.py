@@ -13,7 +13,7 @@ from memory import MB, Block, blip
 from torch.utils.data import DataLoader, TensorDataset
 
 from ipygpulogger.callbacks.lightning import PeakMemCallback
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
 
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ipygpulogger.callbacks.transformers import PeakMemCallback
-from ipygpulogger.machine import machine
-from ipygpulogger.scope import Scope
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 

@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
-from ipygpulogger import IPyGPULogger, dispatcher, monitoring, scope, settrace
+from ipygpulogger import IPyGPULogger, dispatcher, monitoring, settrace
 from ipygpulogger import shell as events
 from ipygpulogger.celllines import CellLines
-from ipygpulogger.machine import Machine
+from ipygpulogger.engine import scope
+from ipygpulogger.engine.machine import Machine
 from ipygpulogger.render.lines import heaviest
 from ipygpulogger.runtime.clock import utc_now
 

@@ -25,7 +25,7 @@ from ipygpulogger import History
 from ipygpulogger import run as runs
 from ipygpulogger.arguments import parse
 from ipygpulogger.cli import _over_budget, main
-from ipygpulogger.machine import Machine
+from ipygpulogger.engine.machine import Machine
 from ipygpulogger.records import MIME, CellRecord, DeviceUsage, Peak, RamUsage
 from ipygpulogger.records.decode import LIMIT_BYTES, compact
 from ipygpulogger.render import page as pages

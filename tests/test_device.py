@@ -15,10 +15,10 @@ from memory import MB
 import ipygpulogger.utils.mem as door
 from ipygpulogger import device
 from ipygpulogger.device import GPUMemory
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.logger import IPyGPULogger
-from ipygpulogger.machine import machine
 from ipygpulogger.records import Measurement
-from ipygpulogger.scope import Scope
 
 GB = 1 << 30
 

@@ -17,12 +17,12 @@ from kernels import Kernel
 from memory import MB
 from truth import gpu_of, run
 
-from ipygpulogger import holdings
+from ipygpulogger.engine import ledger as holdings
+from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.logger import IPyGPULogger
-from ipygpulogger.machine import Machine
 from ipygpulogger.records import DeviceUsage, Measurement, Metric, Peak, RamUsage
 from ipygpulogger.render import html, text
-from ipygpulogger.scope import Scope
 from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch
@@ -79,7 +79,7 @@ def in_a_new_process(cuda, program, **env):
     program = (
         "from truth import MB, assert_ladder, gpu_of, place, rungs, run, state\n"
         "from ipygpulogger import measure\n"
-        "from ipygpulogger.machine import machine\n" + textwrap.dedent(program)
+        "from ipygpulogger.engine.machine import machine\n" + textwrap.dedent(program)
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False, timeout=60
@@ -415,7 +415,7 @@ def test_torch_alone_is_never_called_sampled(cuda, on, monkeypatch):
     """The sampler looks while segments come and go by the thousand: every peak stays exact."""
     monkeypatch.setattr(on.sampler, "_delay_s", 0)
     monkeypatch.setattr(on.sampler, "_period_s", 0)
-    monkeypatch.setattr("ipygpulogger.sampler._BUSY_SHARE", 1e9)
+    monkeypatch.setattr("ipygpulogger.engine.sampler._BUSY_SHARE", 1e9)
     looks, look = [], on.sampler._look
     monkeypatch.setattr(on.sampler, "_look", lambda: (look(), looks.append(1)))
     for cell in range(1000):
@@ -566,7 +566,7 @@ def test_every_slice_is_told_of(cuda):
     program = """
         from ipygpulogger.render import text
         from ipygpulogger.records import Measurement
-        from ipygpulogger.scope import Scope
+        from ipygpulogger.engine.scope import Scope
         scope = Scope(all_devices=True).open()
         scope.close()
         gpus = scope.result(Measurement, "").gpus
@@ -651,7 +651,7 @@ def test_a_pluggable_allocator(cuda, tmp_path):
         gpu, kept, notes, texts = state(), [], [], []
         def told(*steps, known=True):
             from ipygpulogger.records import Measurement
-            from ipygpulogger.scope import Scope
+            from ipygpulogger.engine.scope import Scope
             machine().settle(gc_collect=False, clear_cache=True)
             scope = Scope().open()
             for step in steps:
@@ -855,7 +855,7 @@ def test_energy_of_a_device_first_used_within_the_cell(cuda):
     program = """
         import time, torch
         from ipygpulogger.records import Measurement
-        from ipygpulogger.scope import Scope
+        from ipygpulogger.engine.scope import Scope
         gpu = state()
         gpu.dev[0].power_mw = gpu.dev[1].power_mw = 0
         def first(index):
@@ -961,7 +961,7 @@ def test_somebody_elses_sources(cuda, tmp_path):
         usage = told(free)
         assert usage.consumed_bytes == -50 * MB
         assert notes == first, notes
-        from ipygpulogger.machine import machine
+        from ipygpulogger.engine.machine import machine
         failed = [one.source for one in machine().diagnose() if "left out" in one.says]
         assert sorted(failed) == ["none", "raises"], failed
         print(*notes, sep=chr(10))

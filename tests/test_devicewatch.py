@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.devicewatch import JUMP_BYTES, DeviceWatch
-from ipygpulogger.holdings import Allowance, Holdings, Shares
-from ipygpulogger.peaks import PeakOwner
+from ipygpulogger.engine.device_scope import JUMP_BYTES, DeviceWatch
+from ipygpulogger.engine.ledger import Allowance, Holdings, Shares
+from ipygpulogger.engine.peaks import PeakOwner
 from ipygpulogger.records import DRIVER, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
 

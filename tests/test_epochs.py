@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from memory import MB, Block, blip
 
 from ipygpulogger import epochs as epochs_module
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.epochs import EpochMemory, EpochRecord, EpochScope, caller, watch_epochs
-from ipygpulogger.machine import machine
 from ipygpulogger.records import Peak, RamUsage
-from ipygpulogger.scope import Scope
 
 GRAIN_MB = 2  # resident memory: pages of our own, and of the loop's, come and go
 
@@ -443,7 +443,7 @@ def test_a_gpu_of_which_nobody_tells(cuda, monkeypatch, capsys, report):
         raise RuntimeError("no statistics")
 
     monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
-    monkeypatch.setattr("ipygpulogger.machine._machine", None)
+    monkeypatch.setattr("ipygpulogger.engine.machine._machine", None)
     cuda.proc_mem_na = 1
     with pytest.warns(RuntimeWarning) as warned:
         for _ in watch_epochs(range(1), report=report):

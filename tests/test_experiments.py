@@ -20,6 +20,8 @@ from memory import MB, Block, blip
 
 import ipygpulogger
 from ipygpulogger import experiments
+from ipygpulogger.engine.machine import Machine, machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.experiments import (
     CellLoggerData,
     CellLoggerMemory,
@@ -32,10 +34,8 @@ from ipygpulogger.experiments import (
     IPyExperimentsPytorch,
 )
 from ipygpulogger.logger import IPyGPULogger
-from ipygpulogger.machine import Machine, machine
 from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Peak, RamUsage
 from ipygpulogger.render import experiments as render
-from ipygpulogger.scope import Scope
 from ipygpulogger.shell import CellEvents
 
 STATE = (

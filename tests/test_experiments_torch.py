@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger import experiments
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch
-from ipygpulogger.machine import machine
 
 pytestmark = pytest.mark.torch
 

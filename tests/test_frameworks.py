@@ -15,7 +15,7 @@ from fake_frameworks import Allocator, Fakes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.peaks import PeakOwner
+from ipygpulogger.engine.peaks import PeakOwner
 from ipygpulogger.sources import Unavailable, driver
 from ipygpulogger.sources import tensorflow as tensorflows
 from ipygpulogger.sources.cupy import CuPy

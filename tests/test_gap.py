@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from memory import MB, Block
 
 from ipygpulogger import IPyGPULogger, gap
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import CPU, Held, moved_between
 from ipygpulogger.records.decode import record_from
-from ipygpulogger.scope import Scope
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from memory import MB, blip
 
 from ipygpulogger import IPyGPULogger, growth
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.render.summary import summary
-from ipygpulogger.scope import Scope
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipygpulogger import holdings
-from ipygpulogger.holdings import Allowance, Holdings, Ledger, Shares, allowance, surely_uses
+from ipygpulogger.engine import ledger as holdings
+from ipygpulogger.engine.ledger import Allowance, Holdings, Ledger, Shares, allowance, surely_uses
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Look, Reading, Unavailable, driver
 

@@ -11,11 +11,11 @@ import time
 import pytest
 from memory import MB
 
-from ipygpulogger.machine import Machine
+from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.sampler import Sampler
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import html, text
-from ipygpulogger.sampler import Sampler
-from ipygpulogger.scope import Scope
 from ipygpulogger.sources import driver
 
 GB = 1024 * MB

@@ -14,9 +14,9 @@ import pytest
 from memory import MB, Block, blip, held_transient
 
 from ipygpulogger import visits
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Measurement, Scope
 from ipygpulogger.lines import Lines
-from ipygpulogger.machine import machine
-from ipygpulogger.scope import Measurement, Scope
 
 CELL = ("", 0)
 numbers = count()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from memory import MB
 
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.lines import Lines
-from ipygpulogger.machine import machine
 
 pytestmark = pytest.mark.torch
 

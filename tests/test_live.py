@@ -18,11 +18,11 @@ from memory import MB, Block, blip
 from traitlets import TraitError
 
 from ipygpulogger import IPyGPULogger, live
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.live import Display, Line, Live, place_for
-from ipygpulogger.machine import machine
 from ipygpulogger.records import MIME, Measurement, Peak, RamUsage
 from ipygpulogger.render import html, text
-from ipygpulogger.scope import Scope
 
 TIMEOUT_S = 60  # of what hangs; nothing waits so long
 

@@ -12,8 +12,8 @@ from kernels import Kernel
 from memory import MB
 
 from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.scope import Scope
 
 pytestmark = pytest.mark.torch
 

@@ -12,7 +12,7 @@ from traitlets import TraitError
 
 import ipygpulogger
 from ipygpulogger import History, IPyGPULogger
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.magics import _words
 from ipygpulogger.render import text
 from ipygpulogger.render.summary import summary

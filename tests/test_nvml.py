@@ -16,8 +16,8 @@ import pytest
 import simgpu
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.machine import machine
-from ipygpulogger.sampler import Sampler
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.sampler import Sampler
 from ipygpulogger.sources import Unavailable
 from ipygpulogger.sources.nvml import Nvml
 

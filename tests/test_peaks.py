@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.peaks import LAP_SLACK_BYTES, PeakOwner, together
+from ipygpulogger.engine.peaks import LAP_SLACK_BYTES, PeakOwner, together
 from ipygpulogger.records import Peak
 from ipygpulogger.sources import Counter, Look, Reading, Unavailable
 

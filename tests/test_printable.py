@@ -20,13 +20,13 @@ from ipygpulogger import cli as commands
 from ipygpulogger import magics as magic
 from ipygpulogger import records as values
 from ipygpulogger.cli import main
+from ipygpulogger.engine.scope import tell
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.compare import Change, Comparison, Pair
 from ipygpulogger.records.history import json_line
 from ipygpulogger.records.units import printable, printable_lines, without_controls
 from ipygpulogger.render import experiments, html, lines, owners, page, summary, text
 from ipygpulogger.run import _Progress
-from ipygpulogger.scope import tell
 from ipygpulogger.trace import GPUMemTrace
 
 MB = 2**20

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB, Block, blip, filled_by_a_child, held_transient
 
-from ipygpulogger.machine import Machine
-from ipygpulogger.peaks import PeakOwner
+from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.peaks import PeakOwner
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
-from ipygpulogger.scope import Scope
 from ipygpulogger.sources import process as module
 from ipygpulogger.sources.nvml import Nvml
 from ipygpulogger.sources.process import HighWaterMark, Process, RisingPeak
@@ -413,7 +413,7 @@ def rising(watcher=None):
 RISING = """
     import sys; sys.path[:0] = {paths!r}
     from test_process import rising, MB, Block, blip
-    from ipygpulogger.peaks import PeakOwner
+    from ipygpulogger.engine.peaks import PeakOwner
     owner = PeakOwner(rising())
     blip(200)
     low = owner.open(); blip(50); owner.close(low)

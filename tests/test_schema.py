@@ -392,5 +392,6 @@ def test_the_schema_goes_with_the_package():
     import importlib.resources
 
     assert (
-        json.loads(importlib.resources.files("ipygpulogger").joinpath(SCHEMA.name).read_text()) == PUBLISHED
+        json.loads(importlib.resources.files("ipygpulogger.records").joinpath(SCHEMA.name).read_text())
+        == PUBLISHED
     )

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from memory import MB, Block, blip
 
-from ipygpulogger import machine as machines
 from ipygpulogger import measure
-from ipygpulogger.machine import Machine, machine
+from ipygpulogger.engine import machine as machines
+from ipygpulogger.engine.machine import Machine, machine
+from ipygpulogger.engine.sampler import Sampler
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime.calls import Call
-from ipygpulogger.sampler import Sampler
-from ipygpulogger.scope import Scope
 from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, driver, process
 
 
@@ -74,8 +74,8 @@ def test_without_resets_the_users_ru_maxrss_stays():
         import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
         from memory import blip
         from ipygpulogger.records import Measurement
-        from ipygpulogger.machine import machine
-        from ipygpulogger.scope import Scope
+        from ipygpulogger.engine.machine import machine
+        from ipygpulogger.engine.scope import Scope
         from ipygpulogger.sources.process import _resident_bytes
         blip(300)
         record = _resident_bytes()[1]

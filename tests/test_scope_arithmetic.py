@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger import scope as scopes
-from ipygpulogger.holdings import Allowance, Holdings, Shares
-from ipygpulogger.peaks import PeakOwner
+from ipygpulogger.engine import scope as scopes
+from ipygpulogger.engine.ledger import Allowance, Holdings, Shares
+from ipygpulogger.engine.peaks import PeakOwner
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak
-from ipygpulogger.scope import Scope
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
 from ipygpulogger.sources.process import Child, Ended
 

@@ -13,7 +13,7 @@ import pytest
 
 import ipygpulogger
 from ipygpulogger import Data, IPyGPULogger
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
 
 HEAD = r"RAM: Consumed Peaked  Used Total in (\d+\.\d{3})s \((In \[\d+\])\)"
 ROW = r"    ( {0,4}-?\d+)  ( {0,4}\d+)    ( {0,4}\d+) MB"

@@ -18,14 +18,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from IPython.utils.capture import capture_output
 
-from ipygpulogger import IPyGPULogger, logger, scope
+from ipygpulogger import IPyGPULogger, logger
 from ipygpulogger import shell as events
-from ipygpulogger.machine import Machine, machine
+from ipygpulogger.engine import scope
+from ipygpulogger.engine.machine import Machine, machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
 from ipygpulogger.runtime.clock import utc_now
-from ipygpulogger.scope import Scope
 
 MB = 2**20
 MIME = "application/vnd.ipygpulogger.v1+json"

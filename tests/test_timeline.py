@@ -6,7 +6,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.timeline import FIRST_STRIDE_S, Timeline
+from ipygpulogger.engine.timeline import FIRST_STRIDE_S, Timeline
 
 HOURS_S = 6 * 3600.0
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger import measure
-from ipygpulogger.machine import Machine, machine
+from ipygpulogger.engine.machine import Machine, machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.scope import Scope
 from ipygpulogger.sources.nvml import Processes
 from ipygpulogger.sources.torch import Torch
 
@@ -538,7 +538,7 @@ def test_a_peak_reset_in_the_scope_that_imports_torch(cuda, sampled):
     """Our wrappers come too late for that reset: at least, never exact; with the sampler they come in time."""
     program = f"""
         from ipygpulogger import measure
-        from ipygpulogger.machine import machine
+        from ipygpulogger.engine.machine import machine
         MB = 2**20
         machine().sampler.start = lambda _: False  # it has its say below, or none
         with measure() as m:
@@ -559,7 +559,7 @@ def test_a_torch_that_does_not_wake_up(cuda):
     """Preloading says nothing of it and goes on; the user's own call has torch's error."""
     program = """
         import torch
-        from ipygpulogger.machine import machine
+        from ipygpulogger.engine.machine import machine
         torch.cuda._lazy_call(lambda: 1 / 0)
         machine().preload()
         print(len(machine().take_notes()), 'torch' in [f.name for f in machine().frameworks])

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.trace import GPUMemTrace, gpu_mem_trace
 
 
@@ -75,7 +75,7 @@ def test_what_keeps_us_from_measuring_is_the_users_nothing(monkeypatch):
     def refuse(_):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("ipygpulogger.scope.Scope.open", refuse)
+    monkeypatch.setattr("ipygpulogger.engine.scope.Scope.open", refuse)
     with pytest.warns(RuntimeWarning, match=r"answer is not measured.*Too many open files"):
 
         @gpu_mem_trace

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.trace import GPUMemTrace, gpu_mem_trace
 
 pytestmark = pytest.mark.torch
@@ -346,7 +346,7 @@ def unstatistical(monkeypatch):
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
 
     monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
-    monkeypatch.setattr("ipygpulogger.machine._machine", None)  # nobody knows of it yet
+    monkeypatch.setattr("ipygpulogger.engine.machine._machine", None)  # nobody knows of it yet
 
 
 def test_nobody_tells_whose_it_is(cuda, monkeypatch, capsys):

@@ -6,8 +6,8 @@ import os
 import simgpu
 from memory import MB
 
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.scope import Scope
 
 
 def state():

@@ -9,9 +9,9 @@ import textwrap
 
 import pytest
 
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.scope import Scope
 
 SIMULATED = os.environ.get("SIMGPU") != "0"  # where neither can be had, ../conftest.py deselects all this
 TABLE = pytest.StashKey[dict]()

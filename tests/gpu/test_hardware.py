@@ -19,9 +19,9 @@ from kernels import Kernel
 from memory import MB
 
 from ipygpulogger import measure
-from ipygpulogger.machine import machine
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.scope import Scope
 
 # A stranger's machine may have warnings of its own: shown, and no errors.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]

@@ -20,14 +20,14 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
-from .records import Peak
-from .runtime.signals import is_from_a_handler
-from .sources import Unavailable
+from ..records import Peak
+from ..runtime.signals import is_from_a_handler
+from ..sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .sources import Counter, Look, Reading
+    from ..sources import Counter, Look, Reading
 
 QUIET_TRIES = 4  # looks before a reset while other threads keep the stamp moving
 LAP_SLACK_BYTES = 2**18  # a record this little above what is in use is left standing, if the grain allows

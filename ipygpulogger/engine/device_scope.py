@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .holdings import ALLOCATED, RESERVED
+from ..records import DeviceUsage, Peak
+from ..records.units import MB
+from ..sources import Unavailable
+from .ledger import ALLOCATED, RESERVED
 from .peaks import together
-from .records import DeviceUsage, Peak
-from .records.units import MB
-from .sources import Unavailable
 from .timeline import Timeline
 
 JUMP_BYTES = 64 * MB  # so much more outside the allocators, seen by the sampler, and the driver is asked
 _QUESTIONS = 32  # of that kind, in one scope
 
 if TYPE_CHECKING:
-    from .holdings import Allowance, Holdings, Shares
+    from ..records import Metric
+    from ..records import Timeline as Course
+    from ..sources import Device
+    from .ledger import Allowance, Holdings, Shares
     from .peaks import Interval, PeakOwner
-    from .records import Metric
-    from .records import Timeline as Course
-    from .sources import Device
 
 
 class DeviceWatch:

@@ -12,7 +12,7 @@ import weakref
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
-from .runtime import clock
+from ..runtime import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,27 +14,27 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from .holdings import RESERVED, Allowance, Holdings, Ledger, allowance
+from ..records import DRIVER, Diagnosis
+from ..runtime import collector
+from ..runtime.signals import is_from_a_handler
+from ..sources import Device, DeviceCounter, Framework, Unavailable, driver
+from ..sources.cupy import CuPy
+from ..sources.jax import Jax
+from ..sources.nvml import Nvml
+from ..sources.process import Process
+from ..sources.rmm import Rmm
+from ..sources.tensorflow import TensorFlow
+from ..sources.torch import Torch
+from .ledger import RESERVED, Allowance, Holdings, Ledger, allowance
 from .peaks import PeakOwner
-from .records import DRIVER, Diagnosis
-from .runtime import collector
-from .runtime.signals import is_from_a_handler
 from .sampler import Sampler
-from .sources import Device, DeviceCounter, Framework, Unavailable, driver
-from .sources.cupy import CuPy
-from .sources.jax import Jax
-from .sources.nvml import Nvml
-from .sources.process import Process
-from .sources.rmm import Rmm
-from .sources.tensorflow import TensorFlow
-from .sources.torch import Torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from .devicewatch import DeviceWatch
-    from .holdings import Shares
-    from .sources import DeviceMemory
+    from ..sources import DeviceMemory
+    from .device_scope import DeviceWatch
+    from .ledger import Shares
 
 ENTRY_POINTS = "ipygpulogger.sources"
 

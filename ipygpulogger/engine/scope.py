@@ -17,27 +17,27 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .devicewatch import DeviceWatch
-from .holdings import Allowance, Holdings, surely_uses
+from ..records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak, RamUsage, Usage
+from ..records.units import MB, printable
+from ..runtime import clock
+from ..sources import Device, Unavailable
+from ..sources.nvml import ENERGY_RESOLVES_S
+from ..sources.process import children_ended
+from .device_scope import DeviceWatch
+from .ledger import Allowance, Holdings, surely_uses
 from .machine import machine
 from .peaks import together
-from .records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak, RamUsage, Usage
-from .records.units import MB, printable
-from .runtime import clock
-from .sources import Device, Unavailable
-from .sources.nvml import ENERGY_RESOLVES_S
-from .sources.process import children_ended
 from .timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from .holdings import Shares
+    from ..records import DeviceUsage
+    from ..runtime.calls import Call
+    from ..sources.process import Ended
+    from .ledger import Shares
     from .machine import Machine
     from .peaks import Interval, PeakOwner
-    from .records import DeviceUsage
-    from .runtime.calls import Call
-    from .sources.process import Ended
 
 METRICS = {"energy": "J", "utilization": "%"}  # what a scope can measure besides, and its unit
 

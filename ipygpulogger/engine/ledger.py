@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from ..records import DRIVER
+from ..runtime import clock
+from ..sources import Unavailable, driver
 from .peaks import QUIET_TRIES
-from .records import DRIVER
-from .runtime import clock
-from .sources import Unavailable, driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ..sources import Device, DeviceCounter, DeviceMemory
+    from ..sources.nvml import Nvml
     from .peaks import PeakOwner
-    from .sources import Device, DeviceCounter, DeviceMemory
-    from .sources.nvml import Nvml
 
 ALLOCATED = 0  # the first series of a device's counter; the last is what its allocator took from it
 RESERVED = -1
