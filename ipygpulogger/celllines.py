@@ -18,7 +18,7 @@ from inspect import CO_NEWLOCALS
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from .lines import Lines
+from .lines.line_profiler import Lines
 from .request import options_of
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from . import tracing
 from .engine.scope import tell
-from .lines import Lines
+from .lines import tracing
+from .lines.line_profiler import Lines
 from .render import lines as render
 from .runtime.calls import around_calls
 from .runtime.output import say

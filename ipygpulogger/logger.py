@@ -17,6 +17,7 @@ from .engine.machine import machine
 from .engine.scope import METRICS, Scope
 from .gap import Gap
 from .growth import Growth
+from .lines.tracing import spent
 from .live import Live, place_for
 from .records import MIME, CellRecord, Data
 from .records.budget import excesses, parse
@@ -31,7 +32,6 @@ from .runtime.output import say, why
 from .runtime.signals import is_from_a_handler
 from .shell import CellEvents
 from .sources import Unavailable
-from .tracing import spent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -22,8 +22,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from .lines.tracing import spent
 from .runtime import clock, collector
-from .tracing import spent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

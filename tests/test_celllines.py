@@ -6,11 +6,12 @@ import threading
 
 import pytest
 
-from ipygpulogger import IPyGPULogger, dispatcher, monitoring, settrace
+from ipygpulogger import IPyGPULogger
 from ipygpulogger import shell as events
 from ipygpulogger.celllines import CellLines
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import Machine
+from ipygpulogger.lines import dispatcher, monitoring, settrace
 from ipygpulogger.render.lines import heaviest
 from ipygpulogger.runtime.clock import utc_now
 

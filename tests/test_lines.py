@@ -13,10 +13,10 @@ from itertools import count
 import pytest
 from memory import MB, Block, blip, held_transient
 
-from ipygpulogger import visits
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Measurement, Scope
-from ipygpulogger.lines import Lines
+from ipygpulogger.lines import frame_state as visits
+from ipygpulogger.lines.line_profiler import Lines
 
 CELL = ("", 0)
 numbers = count()
@@ -754,7 +754,7 @@ kept = Block(9)
 """,
         os=os,
     )
-    from ipygpulogger import tracing
+    from ipygpulogger.lines import tracing
 
     cell.names["quiet"] = lambda: len(tracing._dispatcher.listeners)
     cell.run()

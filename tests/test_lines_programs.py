@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memory import MB, Block, blip, held_transient
 from programs import DEATHS_ARE_EXACT, FILE, MONITORING, observe
 
-from ipygpulogger.lines import Lines
+from ipygpulogger.lines.line_profiler import Lines
 
 # All but `explain`, in which hypothesis itself traces.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)

@@ -9,7 +9,7 @@ import torch
 from memory import MB
 
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines import Lines
+from ipygpulogger.lines.line_profiler import Lines
 
 pytestmark = pytest.mark.torch
 
@@ -111,7 +111,7 @@ other = torch.empty(16 * 2**20, dtype=torch.uint8, device="cuda:1")
 """
     script = (
         "import linecache, sys\n"
-        "from ipygpulogger.lines import Lines\n"
+        "from ipygpulogger.lines.line_profiler import Lines\n"
         "source = sys.argv[1]\n"
         "lines = Lines(lambda frame: frame.f_code.co_filename == '<first>')\n"
         "lines.start()\n"

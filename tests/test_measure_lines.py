@@ -15,7 +15,7 @@ import pytest
 from memory import MB, Block, blip
 
 from ipygpulogger import linetrace, measure_lines
-from ipygpulogger.lines import Lines
+from ipygpulogger.lines.line_profiler import Lines
 from ipygpulogger.records import LineUsage
 
 HERE = Path(__file__).name

@@ -7,8 +7,8 @@ import threading
 import pytest
 from memory import MB, Block, held_transient
 
-from ipygpulogger import tracing
-from ipygpulogger.lines import Lines
+from ipygpulogger.lines import tracing
+from ipygpulogger.lines.line_profiler import Lines
 
 MONITORING = sys.version_info >= (3, 12)
 monitoring = pytest.mark.skipif(not MONITORING, reason="sys.monitoring came with Python 3.12")
@@ -298,7 +298,7 @@ def test_coverage_keeps_working(core, tmp_path):
     )
     script = (
         "import sys, coverage\n"
-        "from ipygpulogger.lines import Lines\n"
+        "from ipygpulogger.lines.line_profiler import Lines\n"
         "cov = coverage.Coverage(data_file=None)\n"
         "lines = Lines(lambda frame: frame.f_code.co_filename.endswith('prog.py'))\n"
         "cov.start()\n"

@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.clock import monotonic_s
 from .dispatcher import (
     CO_ASYNC_GENERATOR,
     CO_COROUTINE,
@@ -17,7 +18,6 @@ from .dispatcher import (
     here,
     name_of,
 )
-from .runtime.clock import monotonic_s
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

@@ -6,8 +6,8 @@ import dis
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.clock import monotonic_s
 from .dispatcher import CO_ASYNC_GENERATOR, CO_COROUTINE, ENDED, Dispatcher, here, name_of
-from .runtime.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable

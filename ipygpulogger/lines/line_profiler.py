@@ -10,17 +10,17 @@ import linecache
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ..engine.machine import machine
+from ..records import LineUsage
 from . import tracing
-from .engine.machine import machine
-from .records import LineUsage
-from .rows import Gauges, Row
-from .visits import Code, Rows
+from .frame_state import Code, Rows
+from .line_memory import Gauges, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from .engine.machine import Machine
+    from ..engine.machine import Machine
 
 
 class Lines:

@@ -12,19 +12,19 @@ import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
 
-from .records import CPU, DeviceUsage, Peak, Usage
-from .records.units import MB, rounded_mb
-from .sources import Unavailable
+from ..records import CPU, DeviceUsage, Peak, Usage
+from ..records.units import MB, rounded_mb
+from ..sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .engine.device_scope import DeviceWatch
-    from .engine.ledger import Shares
-    from .engine.machine import Machine
-    from .engine.peaks import Interval, PeakOwner
-    from .records import Sizes
-    from .sources import Device
+    from ..engine.device_scope import DeviceWatch
+    from ..engine.ledger import Shares
+    from ..engine.machine import Machine
+    from ..engine.peaks import Interval, PeakOwner
+    from ..records import Sizes
+    from ..sources import Device
 
 
 class _Gauge:

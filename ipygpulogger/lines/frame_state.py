@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import CodeType, FrameType
 
-    from .rows import Gauges, Row
+    from .line_memory import Gauges, Row
 
 MEASURED = 1_000  # boundaries in one loop, or outside any in one function; then its lines are counted only
 RARE = 50  # but a line that began no more often than this is measured all the same

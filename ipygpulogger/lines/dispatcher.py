@@ -14,8 +14,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .runtime.clock import monotonic_s
-from .runtime.signals import is_from_a_handler
+from ..runtime.clock import monotonic_s
+from ..runtime.signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
