@@ -16,9 +16,9 @@ from .celllines import CellLines
 from .engine.machine import machine
 from .engine.scope import METRICS, Scope
 from .gap import Gap
-from .growth import Growth
 from .lines.tracing import spent
 from .live import Live, place_for
+from .owners.growth import Growth
 from .records import MIME, CellRecord, Data
 from .records.budget import excesses, parse
 from .records.decode import compact
@@ -36,7 +36,7 @@ from .sources import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from .autopsy import Autopsy
+    from .owners.oom_autopsy import Autopsy
     from .records import LineUsage, Measurement, Owner
     from .render.owners import Freed
     from .shell import Cell
@@ -291,7 +291,7 @@ class IPyGPULogger(Configurable):
 
     def owners(self) -> tuple[Owner, ...]:
         """Who holds memory now, by name and device, the largest first: as ``%gpulog vars`` shows it."""
-        from .owners import all_holdings, owners_in
+        from .owners.roots import all_holdings, owners_in
 
         return owners_in(self._shell, all_holdings()).owners
 
@@ -303,7 +303,7 @@ class IPyGPULogger(Configurable):
         Returns:
             What was dropped and how many bytes came back by device; printed, it says so.
         """
-        from .letgo import give_back
+        from .owners.release import give_back
         from .render.owners import Freed
 
         return Freed(*give_back(self._shell, reset_peaks=self.reset_peaks))
@@ -379,7 +379,7 @@ class IPyGPULogger(Configurable):
         """See what an out-of-memory error left behind."""
         if cell not in self._scopes:
             return
-        from .autopsy import examine  # 10 ms of loading, which few cells need
+        from .owners.oom_autopsy import examine  # 10 ms of loading, which few cells need
 
         try:
             autopsy = examine(cell.exception, self._shell, machine().frameworks)

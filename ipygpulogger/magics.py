@@ -204,8 +204,8 @@ class GpulogMagics(Magics):
         print(printable(f"{cells} written to {path}"))
 
     def _vars(self) -> None:
-        from .letgo import measured_now
-        from .owners import all_holdings, owners_in
+        from .owners.release import measured_now
+        from .owners.roots import all_holdings, owners_in
 
         found = owners_in(self.shell, all_holdings())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from .engine.machine import machine
-from .frames import chain, empty_frames, parts_of
-from .oom import out_of_memory_in
+from .owners.frames import chain, empty_frames, parts_of
+from .owners.oom_message import out_of_memory_in
 from .runtime.calls import around_calls
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import pytest
 from memory import MB
 from test_owners import Array, holding
 
-from ipygpulogger import autopsy
-from ipygpulogger.autopsy import examine
-from ipygpulogger.letgo import let_go
 from ipygpulogger.logger import IPyGPULogger
-from ipygpulogger.oom import out_of_memory_in, read
+from ipygpulogger.owners import oom_autopsy as autopsy
+from ipygpulogger.owners.oom_autopsy import examine
+from ipygpulogger.owners.oom_message import out_of_memory_in, read
+from ipygpulogger.owners.release import let_go
 from ipygpulogger.records import CellRecord, OutOfMemory, Owner
 from ipygpulogger.render import html, text
 from ipygpulogger.render.owners import Freed
@@ -312,7 +312,7 @@ def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
     def broken(*_):
         raise LookupError("of ours")
 
-    monkeypatch.setattr("ipygpulogger.autopsy.examine", broken)
+    monkeypatch.setattr("ipygpulogger.owners.oom_autopsy.examine", broken)
     il = IPyGPULogger().start()
     for _ in range(2):
         shell.run_cell(

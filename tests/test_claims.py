@@ -6,12 +6,12 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger import claims
-from ipygpulogger.claims import GRAPH, Blocks, Claims, Link, Node, Path
-from ipygpulogger.reach import Root
+from ipygpulogger.owners import blocks as claims
+from ipygpulogger.owners.blocks import GRAPH, Blocks, Claims, Link, Node, Path
+from ipygpulogger.owners.host_arrays import DEVICE
+from ipygpulogger.owners.walk import Root
 from ipygpulogger.records import Owner
 from ipygpulogger.sources import Holding
-from ipygpulogger.sources.host import DEVICE
 
 MB = 2**20
 GPU = "cuda:0"

@@ -9,9 +9,9 @@ import pytest
 from memory import MB, Block
 
 from ipygpulogger import History, IPyGPULogger, measure
-from ipygpulogger.claims import Root
-from ipygpulogger.garbage import waiting
-from ipygpulogger.reach import walk
+from ipygpulogger.owners.blocks import Root
+from ipygpulogger.owners.cycles import waiting
+from ipygpulogger.owners.walk import walk
 from ipygpulogger.runtime import clock
 
 real_sleep, real_stat = time.sleep, os.stat

@@ -7,12 +7,13 @@ import pytest
 import torch
 from memory import MB
 
-from ipygpulogger import IPyGPULogger, growth
-from ipygpulogger.claims import Root
-from ipygpulogger.garbage import waiting
-from ipygpulogger.letgo import let_go
-from ipygpulogger.owners import all_holdings
-from ipygpulogger.reach import walk
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.owners import growth
+from ipygpulogger.owners.blocks import Root
+from ipygpulogger.owners.cycles import waiting
+from ipygpulogger.owners.release import let_go
+from ipygpulogger.owners.roots import all_holdings
+from ipygpulogger.owners.walk import walk
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")]
 

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.garbage import waiting
-from ipygpulogger.sources.host import HOST
+from ipygpulogger.owners.cycles import waiting
+from ipygpulogger.owners.host_arrays import HOST
 
 HOLDINGS = [HOST.holding]
 

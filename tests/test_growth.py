@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger import growth as growths
-from ipygpulogger import owners
-from ipygpulogger.growth import Claim, Growth, Stand, growth
-from ipygpulogger.libraries import Loaded
+from ipygpulogger.owners import growth as growths
+from ipygpulogger.owners import roots as owners
+from ipygpulogger.owners.growth import Claim, Growth, Stand, growth
+from ipygpulogger.owners.libraries import Loaded
 from ipygpulogger.records import CellRecord, DeviceUsage, Heap, Owner, Peak, RamUsage, notable
 from ipygpulogger.sources import Device, Look, Reading, Unavailable
 

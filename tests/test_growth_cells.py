@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from memory import MB, blip
 
-from ipygpulogger import IPyGPULogger, growth
+from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.scope import Scope
+from ipygpulogger.owners import growth
 from ipygpulogger.render.summary import summary
 
 
@@ -67,7 +68,7 @@ def test_looking_collects_nothing_and_leaves_nothing(run, il, shell):
     def note(phase, _):
         frame = sys._getframe(1)
         while phase == "start" and frame is not None:
-            if frame.f_globals.get("__name__") == "ipygpulogger.growth":
+            if frame.f_globals.get("__name__") == "ipygpulogger.owners.growth":
                 begun.append(frame.f_code.co_name)
             frame = frame.f_back
 
@@ -83,7 +84,7 @@ def test_looking_collects_nothing_and_leaves_nothing(run, il, shell):
     gc.disable()
     try:
         assert grew(run("z = np.ones(40 * MB, 'u1')")) == {"z": 40}
-        ours = [one for one in gc.get_objects() if type(one).__module__ == "ipygpulogger.claims"]
+        ours = [one for one in gc.get_objects() if type(one).__module__ == "ipygpulogger.owners.blocks"]
     finally:
         gc.enable()
     assert [type(one).__name__ for one in ours] == []

@@ -6,8 +6,9 @@ import pytest
 import torch
 from memory import MB
 
-from ipygpulogger import IPyGPULogger, growth
-from ipygpulogger.garbage import waiting
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.owners import growth
+from ipygpulogger.owners.cycles import waiting
 from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch

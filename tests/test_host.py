@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.claims import Blocks, Claims, Path, Root
-from ipygpulogger.reach import walk
-from ipygpulogger.sources import Holding, host
-from ipygpulogger.sources.host import HOST, of_files
+from ipygpulogger.owners import host_arrays as host
+from ipygpulogger.owners.blocks import Blocks, Claims, Path, Root
+from ipygpulogger.owners.host_arrays import HOST, of_files
+from ipygpulogger.owners.walk import walk
+from ipygpulogger.sources import Holding
 
 
 def held(**names):

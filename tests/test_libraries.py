@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from memory import MB
 
-from ipygpulogger import IPyGPULogger, growth, libraries
-from ipygpulogger.libraries import Libraries, Look
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.owners import growth, libraries
+from ipygpulogger.owners.libraries import Libraries, Look
 from ipygpulogger.records import CellRecord, DeviceUsage, Owner, Peak, RamUsage
 from ipygpulogger.render import text
 
@@ -135,7 +136,7 @@ def test_real_libraries():
     """pandas, with all it brings: what it consumed in a fresh process is its, and the bound is no wild one."""
     program = """
 import re, sys
-from ipygpulogger.libraries import Libraries
+from ipygpulogger.owners.libraries import Libraries
 def resident_mb():
     return int(re.search("VmRSS:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 1024
 here = Libraries()

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger import letgo, owners, reach, referents
-from ipygpulogger.letgo import let_go
-from ipygpulogger.owners import owners_in
-from ipygpulogger.reach import Root, walk
+from ipygpulogger.owners import referents
+from ipygpulogger.owners import release as letgo
+from ipygpulogger.owners import roots as owners
+from ipygpulogger.owners import walk as reach
+from ipygpulogger.owners.release import let_go
+from ipygpulogger.owners.roots import owners_in
+from ipygpulogger.owners.walk import Root, walk
 from ipygpulogger.sources import Holding
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.claims import Root
-from ipygpulogger.owners import all_holdings
-from ipygpulogger.reach import walk
+from ipygpulogger.owners.blocks import Root
+from ipygpulogger.owners.roots import all_holdings
+from ipygpulogger.owners.walk import walk
 
 pytestmark = pytest.mark.torch
 

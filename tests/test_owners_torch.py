@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 
-from ipygpulogger.claims import Root
-from ipygpulogger.reach import walk
+from ipygpulogger.owners.blocks import Root
+from ipygpulogger.owners.walk import walk
 from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch

@@ -21,7 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger import frames, tracebacks
+from ipygpulogger import tracebacks
+from ipygpulogger.owners import frames
 from ipygpulogger.tracebacks import (
     get_ref_free_exc_info,
     gpu_mem_restore,

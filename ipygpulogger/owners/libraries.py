@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..runtime import clock
 from .frames import namespace_of_module
-from .runtime import clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

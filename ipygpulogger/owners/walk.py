@@ -19,16 +19,16 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .claims import GRAPH, Blocks, Claims, Found, Kind, Link, Met, Node, Path, Root
+from ..runtime import clock
+from ..runtime.collector import undisturbed
+from .blocks import GRAPH, Blocks, Claims, Found, Kind, Link, Met, Node, Path, Root
 from .frames import CODE_WITH_FAST_LOCALS, function_name, is_shells, locals_of
 from .referents import PLAIN_CONTAINERS, TICK, in_pieces, may_be_asked, referents_of, worth_a_look
-from .runtime import clock
-from .runtime.collector import undisturbed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from .sources import Holding
+    from ..sources import Holding
 
     Holdings = Sequence[Callable[[Any], Holding | None]]
 

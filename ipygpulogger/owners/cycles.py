@@ -14,16 +14,16 @@ import sys
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..records.units import MB
+from ..runtime import clock
 from .frames import namespace_of_module
-from .reach import asked, who_knows
-from .records.units import MB
-from .runtime import clock
+from .walk import asked, who_knows
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterator, Sequence
     from types import FrameType
 
-    from .reach import Holdings
+    from .walk import Holdings
 
 _BUDGET_S = 0.2  # in a process that has torch, a look at all objects takes about 20 ms, and each level one
 _PIECE = 1024  # objects between two looks at the clock

@@ -14,19 +14,19 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .engine.ledger import ALLOCATED
-from .engine.machine import machine
+from ..engine.ledger import ALLOCATED
+from ..engine.machine import machine
+from ..records import CPU, CellRecord, Owner, notable
+from ..records.units import MB, rounded_mb
+from ..runtime.collector import undisturbed
+from ..sources import Unavailable
 from .libraries import Libraries
-from .records import CPU, CellRecord, Owner, notable
-from .records.units import MB, rounded_mb
-from .runtime.collector import undisturbed
-from .sources import Unavailable
 
 if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 
-    from .claims import Found, Kind
+    from .blocks import Found, Kind
     from .libraries import Look
 
 Named = tuple[str, str]  # a name and a device
@@ -96,13 +96,13 @@ class Growth:
         """That of a shell's names."""
 
         def find() -> Found:
-            from .owners import all_holdings, owners_in  # 10 ms of loading, which not every process needs
+            from .roots import all_holdings, owners_in  # 10 ms of loading, which not every process needs
 
             return owners_in(shell, all_holdings(), budget_s=_BUDGET_S)
 
         def garbage(claimed: Container[Hashable]) -> Mapping[str, int]:
-            from .garbage import waiting
-            from .owners import all_holdings
+            from .cycles import waiting
+            from .roots import all_holdings
 
             return waiting(all_holdings(), claimed)
 

@@ -12,13 +12,13 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .records import Owner
-from .sources.host import ASKED_FROM, DEVICE, of_files, resident_bytes
+from ..records import Owner
+from .host_arrays import ASKED_FROM, DEVICE, of_files, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
-    from .sources import Holding
+    from ..sources import Holding
 
 Kind = Literal["variable", "output", "traceback", "other"]
 Claimant = tuple[str, str, Kind]  # a name, a device, and where the name stands

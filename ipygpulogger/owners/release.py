@@ -7,11 +7,11 @@ import gc
 import sys
 from typing import Any, NamedTuple
 
-from .engine.machine import machine
-from .engine.scope import Scope
+from ..engine.machine import machine
+from ..engine.scope import Scope
+from ..records import Measurement, Owner, came_back
 from .frames import unique_frames
-from .owners import CACHED, DEBUGGERS, all_holdings, exceptions_of, links_of, owners_in
-from .records import Measurement, Owner, came_back
+from .roots import CACHED, DEBUGGERS, all_holdings, exceptions_of, links_of, owners_in
 
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
 

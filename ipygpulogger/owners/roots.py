@@ -10,18 +10,18 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .claims import Root
-from .engine.machine import machine
+from ..engine.machine import machine
+from .blocks import Root
 from .frames import chain, is_users_module, linked, namespace_of_module, traceback_of
-from .reach import BUDGET_S, walk
-from .sources.host import HOST
+from .host_arrays import HOST
+from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from .claims import Found
-    from .reach import Holdings
+    from .blocks import Found
+    from .walk import Holdings
 
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")

@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..records import OutOfMemory, Owner
+from ..records.units import MB, rounded_mb
+from ..sources import Unavailable
 from .frames import chain, frames_of, is_shells, is_users_file, locals_of, message_of
-from .oom import FRAMEWORKS, Said, first_word, out_of_memory_in, read
-from .owners import owners_in
-from .reach import holding_of
-from .records import OutOfMemory, Owner
-from .records.units import MB, rounded_mb
+from .oom_message import FRAMEWORKS, Said, first_word, out_of_memory_in, read
 from .referents import own_attribute
-from .sources import Unavailable
+from .roots import owners_in
+from .walk import holding_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-    from .records import DeviceUsage
-    from .sources import DeviceCounter, Framework
+    from ..records import DeviceUsage
+    from ..sources import DeviceCounter, Framework
 
 _OWNERS_NAMED = 5
 _ROUNDED = 4 * MB  # torch leaves up to 1 MB of a large block to the tensor in it: no variable holds that
