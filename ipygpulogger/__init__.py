@@ -27,12 +27,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .epochs import watch_epochs
-from .linetrace import measure_lines
+from .blocks.epochs import watch_epochs
+from .blocks.measure import measure
+from .blocks.measure_lines import measure_lines
 from .logger import IPyGPULogger
 from .records import CellRecord, Data, DeviceUsage, Measurement, Peak, Usage
 from .records.history import History
-from .trace import measure
 
 __all__ = [
     "CellRecord",

@@ -337,8 +337,8 @@ class Blocks:
         from memory import Block, blip
 
         from ipygpulogger import measure, measure_lines, watch_epochs
+        from ipygpulogger.blocks.measure import GPUMemTrace
         from ipygpulogger.engine import machine
-        from ipygpulogger.trace import GPUMemTrace
 
         self.machine = machine.machine()
         self.kept = []

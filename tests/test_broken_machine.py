@@ -19,11 +19,11 @@ from IPython.core.error import UsageError
 from memory import MB, Block
 
 from ipygpulogger import measure, measure_lines, watch_epochs
+from ipygpulogger.blocks.epochs import EpochScope
+from ipygpulogger.blocks.measure import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine import machine as machines
-from ipygpulogger.epochs import EpochScope
 from ipygpulogger.logger import IPyGPULogger
 from ipygpulogger.sources import Unavailable, process
-from ipygpulogger.trace import GPUMemTrace, gpu_mem_trace
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
 TEN_MB = 10 * MB

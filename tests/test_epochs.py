@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB, Block, blip
 
-from ipygpulogger import epochs as epochs_module
+from ipygpulogger.blocks import epochs as epochs_module
+from ipygpulogger.blocks.epochs import EpochMemory, EpochRecord, EpochScope, caller, watch_epochs
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.epochs import EpochMemory, EpochRecord, EpochScope, caller, watch_epochs
 from ipygpulogger.records import Peak, RamUsage
 
 GRAIN_MB = 2  # resident memory: pages of our own, and of the loop's, come and go

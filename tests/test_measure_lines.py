@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from memory import MB, Block, blip
 
-from ipygpulogger import linetrace, measure_lines
+from ipygpulogger import measure_lines
+from ipygpulogger.blocks import measure_lines as linetrace
 from ipygpulogger.lines.line_profiler import Lines
 from ipygpulogger.records import LineUsage
 

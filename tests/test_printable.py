@@ -19,6 +19,7 @@ from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger import cli as commands
 from ipygpulogger import magics as magic
 from ipygpulogger import records as values
+from ipygpulogger.blocks.measure import GPUMemTrace
 from ipygpulogger.cli import main
 from ipygpulogger.engine.scope import tell
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
@@ -27,7 +28,6 @@ from ipygpulogger.records.history import json_line
 from ipygpulogger.records.units import printable, printable_lines, without_controls
 from ipygpulogger.render import experiments, html, lines, owners, page, summary, text
 from ipygpulogger.run import _Progress
-from ipygpulogger.trace import GPUMemTrace
 
 MB = 2**20
 SPOOF = "RAM: all is well"  # what would begin a line of its own

@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
+from ipygpulogger.blocks.measure import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.trace import GPUMemTrace, gpu_mem_trace
 
 
 def test_signature():

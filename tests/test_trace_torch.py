@@ -10,8 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ipygpulogger.blocks.measure import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.trace import GPUMemTrace, gpu_mem_trace
 
 pytestmark = pytest.mark.torch
 

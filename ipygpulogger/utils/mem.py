@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..blocks.measure import GPUMemTrace, gpu_mem_trace
 from ..dataframes import reduce_mem_usage
 from ..device import (
     GPUMemory,
@@ -34,7 +35,6 @@ from ..device import (
     load_pynvml_env,
     preload_pytorch,
 )
-from ..trace import GPUMemTrace, gpu_mem_trace
 from ..tracebacks import gpu_mem_restore, gpu_mem_restore_ctx
 from . import standard
 from .standard import *  # noqa: F403 - all that it has, by its own list

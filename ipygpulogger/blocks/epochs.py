@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
-from .engine.machine import machine
-from .engine.scope import Scope, tell
-from .records import Measurement
-from .records.units import MB, truncated_mb
-from .runtime.calls import Call
-from .runtime.output import say
+from ..engine.machine import machine
+from ..engine.scope import Scope, tell
+from ..records import Measurement
+from ..records.units import MB, truncated_mb
+from ..runtime.calls import Call
+from ..runtime.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized
     from types import FrameType
 
-    from .records import DeviceUsage, Peak
+    from ..records import DeviceUsage, Peak
 
 T = TypeVar("T")
 

@@ -9,19 +9,19 @@ from pathlib import Path
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from .engine.scope import tell
-from .lines import tracing
-from .lines.line_profiler import Lines
-from .render import lines as render
-from .runtime.calls import around_calls
-from .runtime.output import say
+from ..engine.scope import tell
+from ..lines import tracing
+from ..lines.line_profiler import Lines
+from ..render import lines as render
+from ..runtime.calls import around_calls
+from ..runtime.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Self
 
-    from .records import LineUsage
+    from ..records import LineUsage
 
 P = ParamSpec("P")
 R = TypeVar("R")

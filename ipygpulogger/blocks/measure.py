@@ -7,14 +7,14 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
-from .engine.machine import machine
-from .engine.scope import Scope, tell
-from .records import DeviceUsage, Measurement, RamUsage
-from .records.units import printable, truncated_mb
-from .render import text
-from .runtime import clock
-from .runtime.calls import around_calls
-from .runtime.output import say
+from ..engine.machine import machine
+from ..engine.scope import Scope, tell
+from ..records import DeviceUsage, Measurement, RamUsage
+from ..records.units import printable, truncated_mb
+from ..render import text
+from ..runtime import clock
+from ..runtime.calls import around_calls
+from ..runtime.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
