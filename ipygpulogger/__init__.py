@@ -30,7 +30,7 @@ from typing import Any
 from .blocks.epochs import watch_epochs
 from .blocks.measure import measure
 from .blocks.measure_lines import measure_lines
-from .logger import IPyGPULogger
+from .notebook.logger import IPyGPULogger
 from .records import CellRecord, Data, DeviceUsage, Measurement, Peak, Usage
 from .records.history import History
 
@@ -61,7 +61,7 @@ def load_ipython_extension(shell: Any) -> None:
     from .runtime.signals import is_from_a_handler
 
     try:
-        from .magics import load
+        from .notebook.magics import load
 
         load(shell)
     except Exception as reason:
@@ -73,13 +73,15 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """``%unload_ext ipygpulogger``: as if it had never been loaded."""
-    from .magics import unload
+    from .notebook.magics import unload
 
     unload(shell)
 
 
 def _magics_of(shell: Any, logger: IPyGPULogger) -> Any:
-    from .magics import GpulogMagics  # 40 ms of loading, IPython's own included: only where there is a logger
+    from .notebook.magics import (
+        GpulogMagics,  # 40 ms of loading, IPython's own included: only where there is a logger
+    )
 
     return GpulogMagics(shell, logger)
 

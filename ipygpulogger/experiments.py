@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .engine.machine import machine
 from .engine.scope import Scope, tell
-from .logger import IPyGPULogger, _shell
+from .notebook.logger import IPyGPULogger, _shell
 from .records import DRIVER, Measurement
 from .records.units import printable
 from .render import experiments as render
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from .notebook.cell_events import Cell
     from .records import CellRecord, DeviceUsage
-    from .shell import Cell
 
 __all__ = [
     "CellLogger",

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from .records import CellRecord
 
 # The records travel in the rich report, whatever report the user's own configuration wishes.
-_START = "import ipygpulogger.magics as _magics\n_magics.load(get_ipython(), report='rich')\ndel _magics"
+_START = (
+    "import ipygpulogger.notebook.magics as _magics\n_magics.load(get_ipython(), report='rich')\ndel _magics"
+)
 # The last record of that logger, whatever the notebook made of its report and of our names.
 _LAST = (
-    "__import__('json').dumps(__import__('sys').modules['ipygpulogger.magics']"
+    "__import__('json').dumps(__import__('sys').modules['ipygpulogger.notebook.magics']"
     "._loaded[__import__('IPython').get_ipython()].logger.history[-1].to_dict())"
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -189,8 +189,8 @@ class Session:
         from traitlets.config import Config
 
         import ipygpulogger
-        from ipygpulogger import live, logger
         from ipygpulogger.engine import machine, sampler
+        from ipygpulogger.notebook import live, logger
 
         self.name = name
         self.cell, self.options = SCENARIOS[name]

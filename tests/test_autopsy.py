@@ -6,7 +6,8 @@ import pytest
 from memory import MB
 from test_owners import Array, holding
 
-from ipygpulogger.logger import IPyGPULogger
+from ipygpulogger.notebook.cell_events import CellEvents
+from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners import oom_autopsy as autopsy
 from ipygpulogger.owners.oom_autopsy import examine
 from ipygpulogger.owners.oom_message import out_of_memory_in, read
@@ -14,7 +15,6 @@ from ipygpulogger.owners.release import let_go
 from ipygpulogger.records import CellRecord, OutOfMemory, Owner
 from ipygpulogger.render import html, text
 from ipygpulogger.render.owners import Freed
-from ipygpulogger.shell import CellEvents
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Look, Reading
 
 GIB = 2**30

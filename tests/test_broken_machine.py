@@ -22,7 +22,7 @@ from ipygpulogger import measure, measure_lines, watch_epochs
 from ipygpulogger.blocks.epochs import EpochScope
 from ipygpulogger.blocks.measure import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine import machine as machines
-from ipygpulogger.logger import IPyGPULogger
+from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.sources import Unavailable, process
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")

@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger import shell as events
-from ipygpulogger.celllines import CellLines
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.lines import dispatcher, monitoring, settrace
+from ipygpulogger.notebook import cell_events as events
+from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
 from ipygpulogger.runtime.clock import utc_now
 

@@ -17,7 +17,7 @@ from ipygpulogger import device
 from ipygpulogger.device import GPUMemory
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.logger import IPyGPULogger
+from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.records import Measurement
 
 GB = 1 << 30

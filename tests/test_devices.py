@@ -20,7 +20,7 @@ from truth import gpu_of, run
 from ipygpulogger.engine import ledger as holdings
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.logger import IPyGPULogger
+from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.records import DeviceUsage, Measurement, Metric, Peak, RamUsage
 from ipygpulogger.render import html, text
 from ipygpulogger.sources.torch import Torch

@@ -33,10 +33,10 @@ from ipygpulogger.experiments import (
     IPyExperimentsGPU,
     IPyExperimentsPytorch,
 )
-from ipygpulogger.logger import IPyGPULogger
+from ipygpulogger.notebook.cell_events import CellEvents
+from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Peak, RamUsage
 from ipygpulogger.render import experiments as render
-from ipygpulogger.shell import CellEvents
 
 STATE = (
     r"\n\*\*\* Current state:\n"

@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB, Block
 
-from ipygpulogger import IPyGPULogger, gap
+from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
+from ipygpulogger.notebook import between_cells as gap
 from ipygpulogger.records import CPU, Held, moved_between
 from ipygpulogger.records.decode import record_from
 

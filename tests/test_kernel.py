@@ -213,7 +213,7 @@ def test_a_reset_of_the_namespace_does_not_end_the_reports(kernel):
     assert len(labels(kernel.run("x = 1").stdout)) == 1
     kernel.run("import threading, time, os, asyncio", silent=True)
     kernel.run(
-        "from ipygpulogger import IPyGPULogger, shell; from ipygpulogger.engine import machine\nil = machine.keep; del machine.keep",
+        "from ipygpulogger import IPyGPULogger; from ipygpulogger.notebook import cell_events as shell; from ipygpulogger.engine import machine\nil = machine.keep; del machine.keep",
         silent=True,
     )
     assert last(kernel)["records"] == 2

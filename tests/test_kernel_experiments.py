@@ -27,7 +27,7 @@ def the_kernel(driverless_env, tmp_path_factory):
     with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
         asked = (
             "import threading, os, gc\n"
-            "from ipygpulogger import shell; from ipygpulogger.engine import machine\n"
+            "from ipygpulogger.notebook import cell_events as shell; from ipygpulogger.engine import machine\n"
             "from ipygpulogger.experiments import IPyExperimentsCPU\n"
             "from ipygpulogger import experiments"
         )

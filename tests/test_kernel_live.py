@@ -14,7 +14,8 @@ SHOWN = ("display_data", "update_display_data")
 SUBSHELLS = pytest.mark.skipif(ipykernel.version_info[0] < 7, reason="ipykernel has subshells since 7.0")
 SETUP = """
 import asyncio, os, sys, threading, time
-from ipygpulogger import IPyGPULogger, live
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.notebook import live
 live.AFTER_S, live.EVERY_S = 0.1, 0.02
 def wait_for(path):
     while not os.path.exists(path): time.sleep(0.01)

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from memory import MB, Block, blip
 from traitlets import TraitError
 
-from ipygpulogger import IPyGPULogger, live
+from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.live import Display, Line, Live, place_for
+from ipygpulogger.notebook import live
+from ipygpulogger.notebook.live import Display, Line, Live, place_for
 from ipygpulogger.records import MIME, Measurement, Peak, RamUsage
 from ipygpulogger.render import html, text
 

@@ -13,10 +13,10 @@ from traitlets import TraitError
 import ipygpulogger
 from ipygpulogger import History, IPyGPULogger
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.magics import _words
+from ipygpulogger.notebook.cell_options import is_gpulog_only
+from ipygpulogger.notebook.magics import _words
 from ipygpulogger.render import text
 from ipygpulogger.render.summary import summary
-from ipygpulogger.request import is_gpulog_only
 
 MIME = "application/vnd.ipygpulogger.v1+json"
 INLINE = "module://matplotlib_inline.backend_inline"  # pyplot's in a notebook
@@ -671,7 +671,7 @@ def test_the_cell_may_start_and_stop_the_logger_itself(stopped, capsys, call, ru
 def test_what_cannot_be_measured_runs_all_the_same(stopped, capsys, monkeypatch):
     """Our own failure before the cell: said once, and the cell has its result."""
     shell, il = stopped
-    monkeypatch.setattr("ipygpulogger.logger.CellEvents.subscribe", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ipygpulogger.notebook.logger.CellEvents.subscribe", lambda *_, **__: 1 / 0)
     assert run(shell, "%%gpulog\n6 * 7").result == 42
     assert "could not measure a cell: ZeroDivisionError" in capsys.readouterr().err
     assert not il.running

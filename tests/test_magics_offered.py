@@ -11,7 +11,7 @@ import pytest
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.experiments import IPyExperimentsCPU
-from ipygpulogger.magics import _TAKES
+from ipygpulogger.notebook.magics import _TAKES
 
 ROOT = Path(ipygpulogger.__file__).parent
 README = ROOT.parent.joinpath("README.md")

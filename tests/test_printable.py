@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger import cli as commands
-from ipygpulogger import magics as magic
 from ipygpulogger import records as values
 from ipygpulogger.blocks.measure import GPUMemTrace
 from ipygpulogger.cli import main
 from ipygpulogger.engine.scope import tell
+from ipygpulogger.notebook import magics as magic
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.compare import Change, Comparison, Pair
 from ipygpulogger.records.history import json_line
@@ -436,7 +436,8 @@ def test_what_went_wrong_is_told(extension, monkeypatch, capsys):
     il._failed(OSError(HOSTILE))
     nvml = types.SimpleNamespace(devices=lambda: (), diagnose=lambda: DIAGNOSES[0])
     monkeypatch.setattr(
-        "ipygpulogger.logger.machine", lambda: types.SimpleNamespace(nvml=nvml, current_gpu=lambda: None)
+        "ipygpulogger.notebook.logger.machine",
+        lambda: types.SimpleNamespace(nvml=nvml, current_gpu=lambda: None),
     )
     il._say_if_no_gpu()
     out, err = capsys.readouterr()

@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from IPython.utils.capture import capture_output
 
-from ipygpulogger import IPyGPULogger, logger
-from ipygpulogger import shell as events
+from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
+from ipygpulogger.notebook import cell_events as events
+from ipygpulogger.notebook import logger
 from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text

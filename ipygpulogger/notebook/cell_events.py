@@ -22,14 +22,14 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from .lines.tracing import spent
-from .runtime import clock, collector
+from ..lines.tracing import spent
+from ..runtime import clock, collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from .records import Status
+    from ..records import Status
 
 _SOURCE_CHARACTERS = 120
 

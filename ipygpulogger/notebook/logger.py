@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from traitlets import Bool, Enum, Instance, TraitError, Tuple, Unicode, Union, validate
 from traitlets.config import Configurable
 
-from .celllines import CellLines
-from .engine.machine import machine
-from .engine.scope import METRICS, Scope
-from .gap import Gap
-from .lines.tracing import spent
+from ..engine.machine import machine
+from ..engine.scope import METRICS, Scope
+from ..lines.tracing import spent
+from ..owners.growth import Growth
+from ..records import MIME, CellRecord, Data
+from ..records.budget import excesses, parse
+from ..records.decode import compact
+from ..records.history import History
+from ..records.log import Log
+from ..records.units import printable, rounded_mb, truncated_mb
+from ..render import html, text
+from ..render import lines as lines_table
+from ..runtime.output import say, why
+from ..runtime.signals import is_from_a_handler
+from ..sources import Unavailable
+from .between_cells import Gap
+from .cell_events import CellEvents
+from .cell_lines import CellLines
+from .cell_options import Request, is_gpulog_only, request_of
 from .live import Live, place_for
-from .owners.growth import Growth
-from .records import MIME, CellRecord, Data
-from .records.budget import excesses, parse
-from .records.decode import compact
-from .records.history import History
-from .records.log import Log
-from .records.units import printable, rounded_mb, truncated_mb
-from .render import html, text
-from .render import lines as lines_table
-from .request import Request, is_gpulog_only, request_of
-from .runtime.output import say, why
-from .runtime.signals import is_from_a_handler
-from .shell import CellEvents
-from .sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from .owners.oom_autopsy import Autopsy
-    from .records import LineUsage, Measurement, Owner
-    from .render.owners import Freed
-    from .shell import Cell
+    from ..owners.oom_autopsy import Autopsy
+    from ..records import LineUsage, Measurement, Owner
+    from ..render.owners import Freed
+    from .cell_events import Cell
 
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
 
@@ -291,7 +291,7 @@ class IPyGPULogger(Configurable):
 
     def owners(self) -> tuple[Owner, ...]:
         """Who holds memory now, by name and device, the largest first: as ``%gpulog vars`` shows it."""
-        from .owners.roots import all_holdings, owners_in
+        from ..owners.roots import all_holdings, owners_in
 
         return owners_in(self._shell, all_holdings()).owners
 
@@ -303,8 +303,8 @@ class IPyGPULogger(Configurable):
         Returns:
             What was dropped and how many bytes came back by device; printed, it says so.
         """
-        from .owners.release import give_back
-        from .render.owners import Freed
+        from ..owners.release import give_back
+        from ..render.owners import Freed
 
         return Freed(*give_back(self._shell, reset_peaks=self.reset_peaks))
 
@@ -379,7 +379,7 @@ class IPyGPULogger(Configurable):
         """See what an out-of-memory error left behind."""
         if cell not in self._scopes:
             return
-        from .owners.oom_autopsy import examine  # 10 ms of loading, which few cells need
+        from ..owners.oom_autopsy import examine  # 10 ms of loading, which few cells need
 
         try:
             autopsy = examine(cell.exception, self._shell, machine().frameworks)

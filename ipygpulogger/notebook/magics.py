@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import TryNext, UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
-from .engine.machine import machine
-from .engine.scope import Scope
+from ..engine.machine import machine
+from ..engine.scope import Scope
+from ..records import Measurement, held_bytes
+from ..records.units import printable
+from ..render import owners, plot, summary, text
+from ..sources import Unavailable
+from .cell_options import OPTIONS, options_of, request_in
+from .cell_options import words as _words
 from .logger import IPyGPULogger
-from .records import Measurement, held_bytes
-from .records.units import printable
-from .render import owners, plot, summary, text
-from .request import OPTIONS, options_of, request_in
-from .request import words as _words
-from .sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,8 +204,8 @@ class GpulogMagics(Magics):
         print(printable(f"{cells} written to {path}"))
 
     def _vars(self) -> None:
-        from .owners.release import measured_now
-        from .owners.roots import all_holdings, owners_in
+        from ..owners.release import measured_now
+        from ..owners.roots import all_holdings, owners_in
 
         found = owners_in(self.shell, all_holdings())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))

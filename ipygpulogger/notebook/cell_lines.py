@@ -18,15 +18,15 @@ from inspect import CO_NEWLOCALS
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from .lines.line_profiler import Lines
-from .request import options_of
+from ..lines.line_profiler import Lines
+from .cell_options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import FrameType
 
-    from .records import LineUsage
-    from .shell import Cell
+    from ..records import LineUsage
+    from .cell_events import Cell
 
 _NUMBERED = re.compile(r"<ipython-input-(\d+)-")
 _TIMED = ("<timed exec>", "<timed eval>")

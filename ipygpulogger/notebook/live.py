@@ -28,17 +28,17 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .engine.sampler import Sampler
-from .render import html, text
-from .runtime import clock
-from .runtime.signals import is_from_a_handler
+from ..engine.sampler import Sampler
+from ..render import html, text
+from ..runtime import clock
+from ..runtime.signals import is_from_a_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .engine.scope import Scope
-    from .records import Measurement
-    from .shell import Cell
+    from ..engine.scope import Scope
+    from ..records import Measurement
+    from .cell_events import Cell
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0

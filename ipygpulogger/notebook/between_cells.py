@@ -10,16 +10,16 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .engine.machine import machine
-from .records import CPU, DRIVER, Held, moved_between
-from .records.units import MB, rounded_mb
-from .sources import Unavailable
+from ..engine.machine import machine
+from ..records import CPU, DRIVER, Held, moved_between
+from ..records.units import MB, rounded_mb
+from ..sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .engine.scope import Scope
-    from .records import Sizes
+    from ..engine.scope import Scope
+    from ..records import Sizes
 
 
 class Gap:
