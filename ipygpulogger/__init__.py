@@ -79,9 +79,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def _magics_of(shell: Any, logger: IPyGPULogger) -> Any:
-    from .notebook.magics import (
-        GpulogMagics,  # 40 ms of loading, IPython's own included: only where there is a logger
-    )
+    from .notebook.magics import GpulogMagics
 
     return GpulogMagics(shell, logger)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import ipygpulogger.utils.mem as door
-from ipygpulogger import device
-from ipygpulogger.device import GPUMemory
+from ipygpulogger.compat import gpu_memory as device
+from ipygpulogger.compat.gpu_memory import GPUMemory
 
 pytestmark = pytest.mark.torch
 

@@ -21,9 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger import tracebacks
-from ipygpulogger.owners import frames
-from ipygpulogger.tracebacks import (
+from ipygpulogger.compat import tracebacks
+from ipygpulogger.compat.tracebacks import (
     get_ref_free_exc_info,
     gpu_mem_restore,
     gpu_mem_restore_ctx,
@@ -32,6 +31,7 @@ from ipygpulogger.tracebacks import (
     is_in_colab,
     is_in_ipython,
 )
+from ipygpulogger.owners import frames
 from ipygpulogger.utils import ipython as door
 
 GROUPS = hasattr(builtins, "ExceptionGroup")  # came with 3.11

@@ -8,7 +8,7 @@ import pytest
 import torch
 from memory import MB
 
-from ipygpulogger.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx, ipython_tb_clear_frames
+from ipygpulogger.compat.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx, ipython_tb_clear_frames
 
 pytestmark = pytest.mark.torch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..tracebacks import (
+from ..compat.tracebacks import (
     get_ref_free_exc_info,
     gpu_mem_restore,
     gpu_mem_restore_ctx,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..blocks.measure import GPUMemTrace, gpu_mem_trace
-from ..dataframes import reduce_mem_usage
-from ..device import (
+from ..compat import standard_names as standard
+from ..compat.dataframes import reduce_mem_usage
+from ..compat.gpu_memory import (
     GPUMemory,
     b2mb,
     get_nvml_gpu_id,
@@ -35,9 +36,8 @@ from ..device import (
     load_pynvml_env,
     preload_pytorch,
 )
-from ..tracebacks import gpu_mem_restore, gpu_mem_restore_ctx
-from . import standard
-from .standard import *  # noqa: F403 - all that it has, by its own list
+from ..compat.standard_names import *  # noqa: F403 - all that it has, by its own list
+from ..compat.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx
 
 if TYPE_CHECKING:
     from types import ModuleType

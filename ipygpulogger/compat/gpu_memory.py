@@ -15,9 +15,9 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .engine.machine import machine
-from .records.units import truncated_mb
-from .sources import DeviceMemory
+from ..engine.machine import machine
+from ..records.units import truncated_mb
+from ..sources import DeviceMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .records.units import MB, printable
-from .runtime.output import say
+from ..records.units import MB, printable
+from ..runtime.output import say
 
 _ONE_KIND = {"string", "empty", "bytes", "boolean", "integer", "floating", "date", "time", "datetime"}
 _WHOLE_UP_TO = 2**53  # beyond it float64 holds not every whole number either

@@ -34,16 +34,16 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from .engine.machine import machine
-from .engine.scope import Scope, tell
-from .notebook.logger import IPyGPULogger, _shell
-from .records import DRIVER, Measurement
-from .records.units import printable
-from .render import experiments as render
-from .runtime import clock
-from .runtime.output import say
-from .runtime.signals import is_from_a_handler
-from .sources import Unavailable
+from ..engine.machine import machine
+from ..engine.scope import Scope, tell
+from ..notebook.logger import IPyGPULogger, _shell
+from ..records import DRIVER, Measurement
+from ..records.units import printable
+from ..render import experiments as render
+from ..runtime import clock
+from ..runtime.output import say
+from ..runtime.signals import is_from_a_handler
+from ..sources import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from .notebook.cell_events import Cell
-    from .records import CellRecord, DeviceUsage
+    from ..notebook.cell_events import Cell
+    from ..records import CellRecord, DeviceUsage
 
 __all__ = [
     "CellLogger",

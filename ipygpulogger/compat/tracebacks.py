@@ -15,10 +15,10 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from .engine.machine import machine
-from .owners.frames import chain, empty_frames, parts_of
-from .owners.oom_message import out_of_memory_in
-from .runtime.calls import around_calls
+from ..engine.machine import machine
+from ..owners.frames import chain, empty_frames, parts_of
+from ..owners.oom_message import out_of_memory_in
+from ..runtime.calls import around_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
