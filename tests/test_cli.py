@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 
 import ipygpulogger
 from ipygpulogger import History
-from ipygpulogger import run as runs
-from ipygpulogger.arguments import parse
-from ipygpulogger.cli import _over_budget, main
+from ipygpulogger.cli import run as runs
+from ipygpulogger.cli.arguments import parse
+from ipygpulogger.cli.commands import _over_budget, main
+from ipygpulogger.cli.run import displayed
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.records import MIME, CellRecord, DeviceUsage, Peak, RamUsage
 from ipygpulogger.records.decode import LIMIT_BYTES, compact
 from ipygpulogger.render import page as pages
-from ipygpulogger.run import displayed
 from ipygpulogger.sources import Framework
 
 MB = 2**20
@@ -37,7 +37,7 @@ MB = 2**20
 
 def command(*arguments, **options):
     return subprocess.run(
-        [sys.executable, "-m", "ipygpulogger.cli", *map(str, arguments)],
+        [sys.executable, "-m", "ipygpulogger.cli.commands", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -184,7 +184,7 @@ def test_interrupted(notebook, tmp_path):
     """Ctrl-C keeps what was measured so far, the interrupted cell included: exit 130, no traceback."""
     path, log = notebook("1", "import time; time.sleep(600)"), tmp_path / "log.jsonl"
     process = subprocess.Popen(
-        [sys.executable, "-m", "ipygpulogger.cli", "run", str(path), "--log", str(log)],
+        [sys.executable, "-m", "ipygpulogger.cli.commands", "run", str(path), "--log", str(log)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -353,7 +353,15 @@ def test_cells_without_ids(notebook, tmp_path, minor):
 def test_a_reader_of_run_that_has_seen_enough(notebook, tmp_path):
     """`run --log | head -1`: each cell that ran is in the log, and no traceback."""
     log = tmp_path / "log.jsonl"
-    words = [sys.executable, "-m", "ipygpulogger.cli", "run", str(notebook("1", "2")), "--log", str(log)]
+    words = [
+        sys.executable,
+        "-m",
+        "ipygpulogger.cli.commands",
+        "run",
+        str(notebook("1", "2")),
+        "--log",
+        str(log),
+    ]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     stderr = process.stderr.read()
@@ -696,7 +704,7 @@ def test_a_terminal_sees_which_cell_runs(notebook):
         [
             sys.executable,
             "-m",
-            "ipygpulogger.cli",
+            "ipygpulogger.cli.commands",
             "run",
             str(notebook("1", "[bold]=1\nimport time; time.sleep(1)")),
         ],
@@ -834,7 +842,7 @@ def test_what_is_no_log(tmp_path, command, name, content, capsys):
 def test_a_closed_stdout(tmp_path, now_mb, status):
     """`compare >&-`: who wants no table still learns from the exit status whether a cell grew."""
     logs = saved(tmp_path / "base.jsonl", made(100)), saved(tmp_path / "new.jsonl", made(now_mb))
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ipygpulogger.cli", "compare"]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ipygpulogger.cli.commands", "compare"]
     done = subprocess.run([*shell, *map(str, logs)], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (status, "")
 
@@ -973,7 +981,7 @@ def test_a_reader_that_has_seen_enough(tmp_path):
     """`report | head`: no traceback."""
     log = saved(tmp_path / "log.jsonl", *(made(source=f"x = {i}") for i in range(3000)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ipygpulogger.cli", "compare", log, log],
+        [sys.executable, "-m", "ipygpulogger.cli.commands", "compare", log, log],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -1036,7 +1044,7 @@ def diagnosed(*programs, env=None):
     return "\n".join([said[at], *(line for line in said[at + 1 : at + 2] if line.startswith(" "))])
 
 
-DOCTOR = "import sys; from ipygpulogger.cli import main; sys.exit(main(['doctor']))"
+DOCTOR = "import sys; from ipygpulogger.cli.commands import main; sys.exit(main(['doctor']))"
 MAGIC = """
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config

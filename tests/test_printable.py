@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpulogger import History, IPyGPULogger, measure
-from ipygpulogger import cli as commands
 from ipygpulogger import records as values
 from ipygpulogger.blocks.measure import GPUMemTrace
-from ipygpulogger.cli import main
+from ipygpulogger.cli import commands
+from ipygpulogger.cli.commands import main
+from ipygpulogger.cli.run import _Progress
 from ipygpulogger.engine.scope import tell
 from ipygpulogger.notebook import magics as magic
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
@@ -27,7 +28,6 @@ from ipygpulogger.records.compare import Change, Comparison, Pair
 from ipygpulogger.records.history import json_line
 from ipygpulogger.records.units import printable, printable_lines, without_controls
 from ipygpulogger.render import experiments, html, lines, owners, page, summary, text
-from ipygpulogger.run import _Progress
 
 MB = 2**20
 SPOOF = "RAM: all is well"  # what would begin a line of its own

@@ -14,26 +14,26 @@ import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..engine.machine import machine
+from ..records import budget
+from ..records.compare import compare
+from ..records.decode import from_json
+from ..records.history import History
+from ..records.log import Log
+from ..records.units import MB, printable, printable_lines, rounded_mb
+from ..render import summary, text
+from ..runtime import files
+from ..runtime.files import BadRequest
 from . import parameters
 from .arguments import parse
-from .engine.machine import machine
-from .records import budget
-from .records.compare import compare
-from .records.decode import from_json
-from .records.history import History
-from .records.log import Log
-from .records.units import MB, printable, printable_lines, rounded_mb
-from .render import summary, text
 from .run import Run, one_line, read, written
-from .runtime import files
-from .runtime.files import BadRequest
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from .records import CellRecord
+    from ..records import CellRecord
 
 
 _DEBUG = "IPYGPULOGGER_DEBUG"
@@ -286,7 +286,7 @@ def _write_page(
     sources: Sequence[str],
     said: Sequence[str] = (),
 ) -> None:
-    from .render.page import page
+    from ..render.page import page
 
     overview = summary.summary(history.rank(by="peak"), "peak", history.suspects())
     files.write(path, page(title, history, sources=sources, overview=overview, said=said))

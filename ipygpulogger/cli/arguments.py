@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from .records import budget
-from .records.compare import FLOOR_BYTES, TOLERANCE
-from .records.units import printable
+from ..records import budget
+from ..records.compare import FLOOR_BYTES, TOLERANCE
+from ..records.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,18 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .records import MIME
-from .records.decode import compact, is_utf8, record_from
-from .records.history import own_report
-from .records.units import printable
-from .runtime.files import BadRequest
-from .runtime.output import why
+from ..records import MIME
+from ..records.decode import compact, is_utf8, record_from
+from ..records.history import own_report
+from ..records.units import printable
+from ..runtime.files import BadRequest
+from ..runtime.output import why
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from .records import CellRecord
+    from ..records import CellRecord
 
 # The records travel in the rich report, whatever report the user's own configuration wishes.
 _START = (
