@@ -44,11 +44,10 @@ COMPILED_ONCE = {"PYTHONDONTWRITEBYTECODE": ""}
 # Those with sys.monitoring: on older ones, lines are measured by other means, which the first lane tests.
 MONITORING = ["3.12", "3.13"]
 LINES = [
-    "test_interrupts.py",
-    "test_tracing.py",
-    "test_lines*.py",
-    "test_measure_lines.py",
-    "test_kernel_lines.py",
+    "tests/blocks/test_measure_lines.py",
+    "tests/kernel/test_lines.py",
+    "tests/lines",
+    "tests/notebook/test_interrupts.py",
 ]
 
 
@@ -131,9 +130,7 @@ def monitoring(session, version):
     if not Path(mine).exists():
         session.run(sys.executable, "-m", "virtualenv", "-q", "-p", python, str(venv))
     session.run(mine, "-m", "pip", "install", "-q", "--no-compile", "-e", ".[test]")
-    found = sorted(path for name in LINES for path in Path("tests").glob(name))
-    files = [str(path) for path in found if not path.stem.endswith("_torch")]  # the second lane's
-    session.run(mine, "-m", "pytest", "-m", "not torch", *how(session), *files, env=COMPILED_ONCE)
+    session.run(mine, "-m", "pytest", "-m", "not torch", *how(session), *LINES, env=COMPILED_ONCE)
 
 
 def find_python(version):
@@ -218,5 +215,5 @@ def ipython(session, version):
         session.install("--upgrade", "--upgrade-strategy", "eager", "-e", ".[test]", "ipython", "ipykernel")
     else:
         session.install("-e", ".[test]", f"ipython=={version}.*", "ipykernel<6.30", "setuptools")
-    files = session.posargs or ["tests/test_shell.py", "tests/test_kernel.py"]
+    files = session.posargs or ["tests/notebook/test_logger.py", "tests/kernel/test_kernel.py"]
     session.run("python", "-m", "pytest", "-m", "not torch", *files)

@@ -28,6 +28,23 @@ SHORT = st.text(st.characters(exclude_categories=["C"]), max_size=20)
 TIMES_S = st.floats(0, 1e6)
 
 
+def plain(size_bytes=1, **fields):
+    """A small record."""
+    return CellRecord(
+        **{
+            "label": "In [4]",
+            "started_at": datetime(2026, 11, 21, tzinfo=timezone.utc),
+            "time_s": 0.5,
+            "gen": RamUsage(0, size_bytes, Peak(size_bytes, size_bytes, "exact")),
+            "execution_count": 4,
+            "cell_id": "abc",
+            "source": "x = 1",
+            "status": "ok",
+            **fields,
+        }
+    )
+
+
 def maybe(strategy):
     return st.none() | strategy
 

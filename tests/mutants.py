@@ -276,7 +276,7 @@ class Copy:
             status, took_s = self.run(tests, 600)
             if status != 0:
                 sys.exit(f"{file}: its tests fail without any mutant:\n{self.output.read_text()}")
-        for cached in path.parent.glob(f"__pycache__/{file}.*"):
+        for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
             cached.unlink()
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may have the original's size and second
         sys.dont_write_bytecode = True

@@ -17,6 +17,7 @@ import io
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -24,6 +25,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 
+STRIKES = int(os.environ.get("STRIKES", "12"))  # 0: each point
+SIGNALS = int(os.environ.get("SIGNALS", "30"))  # for each of the scenarios
 MB = 2**20
 TOOLS = range(6)
 HANGS_S = 120  # no single round takes so long, on a busy machine either
@@ -552,6 +555,22 @@ def signals(name, count, seed):
         faulthandler.dump_traceback_later(HANGS_S, exit=True, file=sys.__stderr__)
         problems += [f"signal {number} in {chosen}: {one}" for one in session.go(sender.at)]
     return sender.ours, problems
+
+
+def strike(env, how, scenario, count):
+    """Strike one scenario so often, in a process of its own."""
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here.parent), str(here)])
+    done = subprocess.run(
+        [sys.executable, here / "strikes.py", how, scenario, str(count), "7"],
+        env={**env, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    print(done.stdout)
+    return int(done.stdout.partition(" ")[0])
 
 
 def main(how, name, count, seed="0", *only):

@@ -572,14 +572,6 @@ def _say(text: str) -> None:
         print(text)
 
 
-def __getattr__(name: str) -> str:
-    if name == "__version__":  # as `import ipyexperiments` had it
-        from importlib.metadata import version
-
-        return version("ipygpulogger")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 # -- the user's names ------------------------------------------------------------------------------
 
 

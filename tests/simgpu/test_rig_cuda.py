@@ -164,13 +164,20 @@ def test_second_device(cuda):
         torch.cuda.empty_cache()
 
 
-def test_memory_history(cuda):
-    torch.cuda.memory._record_memory_history()
-    x = torch.empty(32 * MB, dtype=torch.uint8, device="cuda")
-    snap = torch.cuda.memory._snapshot()
-    torch.cuda.memory._record_memory_history(enabled=None)
-    assert any(s["total_size"] == 32 * MB for s in snap["segments"])
-    del x
+def test_memory_history(gpu):
+    """Torch records it with children of its own, hence in a process of its own."""
+    out = run(
+        gpu,
+        """
+        import torch
+        torch.cuda.memory._record_memory_history()
+        x = torch.empty(32 << 20, dtype=torch.uint8, device='cuda')
+        segments = torch.cuda.memory._snapshot()['segments']
+        torch.cuda.memory._record_memory_history(enabled=None)
+        print(any(segment['total_size'] == 32 << 20 for segment in segments))
+        """,
+    )
+    assert out.split()[-1] == "True"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger.compat import experiment as experiments
-from ipygpulogger.compat.experiment import IPyExperimentsCPU, IPyExperimentsPytorch
 from ipygpulogger.engine.machine import machine
+from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch
 
 pytestmark = pytest.mark.torch
 
@@ -352,7 +352,7 @@ for code in ("{code}", "x = 1"):
 print("environment", sorted(set(os.environ.items()) ^ before))
 """
 EXPERIMENT = FRESH.format(
-    code="from ipygpulogger.compat.experiment import IPyExperimentsPytorch as X; exp = X()",
+    code="from ipygpulogger.experiments import IPyExperimentsPytorch as X; exp = X()",
     then="exp = shell.user_ns['exp']\n"
     "print('data', tuple(exp.data.gpu), tuple(exp.cl.data.gpu))\n"
     "print('final', tuple(exp.finish().gpu)[:2])",

@@ -3,14 +3,14 @@
 import dataclasses
 import json
 import re
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made import SIZES, TEXTS, UNSHRUNK, records
+from made import SIZES, TEXTS, UNSHRUNK, plain, records
 
 from ipygpulogger import records as values
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
@@ -19,23 +19,6 @@ from ipygpulogger.records.decode import LIMIT_BYTES, SCHEMA, compact, record_fro
 PUBLISHED = json.loads(SCHEMA.read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(PUBLISHED)
 slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60, phases=UNSHRUNK)
-
-
-def plain(size_bytes=1, **fields):
-    """A small record."""
-    return CellRecord(
-        **{
-            "label": "In [4]",
-            "started_at": datetime(2026, 11, 21, tzinfo=timezone.utc),
-            "time_s": 0.5,
-            "gen": RamUsage(0, size_bytes, Peak(size_bytes, size_bytes, "exact")),
-            "execution_count": 4,
-            "cell_id": "abc",
-            "source": "x = 1",
-            "status": "ok",
-            **fields,
-        }
-    )
 
 
 def through_json(found):

@@ -28,7 +28,7 @@ def the_kernel(driverless_env, tmp_path_factory):
         asked = (
             "import threading, os, gc\n"
             "from ipygpulogger.notebook import cell_events as shell; from ipygpulogger.engine import machine\n"
-            "from ipygpulogger.compat.experiment import IPyExperimentsCPU\n"
+            "from ipygpulogger.experiments import IPyExperimentsCPU\n"
             "from ipygpulogger.compat import experiment as experiments"
         )
         assert kernel.run(asked, silent=True).status == "ok"
@@ -163,7 +163,7 @@ def test_an_interrupt_ends_the_block(kernel, block):
 def test_reset_wipes_everything_without_a_word(driverless_env, tmp_path):
     """%reset finds every name where it was; cells after it have no report."""
     with Kernel(driverless_env, tmp_path) as kernel:
-        kernel.run("from ipygpulogger.compat.experiment import IPyExperimentsCPU\nexp = IPyExperimentsCPU()")
+        kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()")
         kernel.run("\n".join(f"n{i} = {i}" for i in range(50)))
         ran = kernel.run("%reset -f")
         assert (ran.status, ran.kinds) == ("ok", [])
@@ -174,9 +174,7 @@ def test_reset_wipes_everything_without_a_word(driverless_env, tmp_path):
 def test_the_kernels_end_is_silent(driverless_env, tmp_path, capfd):
     """An unfinished experiment ends with its kernel: no report, no error."""
     with Kernel(driverless_env, tmp_path) as kernel:
-        kernel.run(
-            "from ipygpulogger.compat.experiment import IPyExperimentsCPU\nexp = IPyExperimentsCPU()\na = 1"
-        )
+        kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()\na = 1")
         capfd.readouterr()
         kernel.manager.shutdown_kernel(now=False)
         out, err = capfd.readouterr()
@@ -190,7 +188,7 @@ def test_the_gpu_in_a_kernel(gpu, kernel_env, tmp_path):
     with Kernel(kernel_env, tmp_path) as kernel:
         kernel.run("import os, torch; environment = dict(os.environ)")
         ran = kernel.run(
-            "from ipygpulogger.compat.experiment import IPyExperimentsPytorch\nexp = IPyExperimentsPytorch()"
+            "from ipygpulogger.experiments import IPyExperimentsPytorch\nexp = IPyExperimentsPytorch()"
         )
         assert "\nDevice: ID 0, " in ran.stdout
         assert [list(map(int, row)) for row in GPU.findall(ran.stdout)] == [[0, 0]]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -46,13 +47,13 @@ def test_a_kernel_killed_while_it_writes(driverless_env, tmp_path):
     """SIGKILL at any moment of a thousand records: those told as written are there, and the next run goes on."""
     path = tmp_path / "run.jsonl"
     program = (
-        "import sys; sys.path.insert(0, sys.argv[2]); from test_schema import plain; from ipygpulogger.records.log import Log\n"
+        "import sys; sys.path.insert(0, sys.argv[2]); from made import plain; from ipygpulogger.records.log import Log\n"
         "log = Log(sys.argv[1])\n"
         "for i in range(100_000): log.append(plain(i)); print(i, flush=True)"
     )
     written = []
     for _ in range(5):
-        command = [sys.executable, "-c", program, str(path), os.path.dirname(__file__)]  # noqa: PTH120
+        command = [sys.executable, "-c", program, str(path), str(Path(__file__).parents[1])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=driverless_env) as process:
             for _ in range(200):
                 told = int(process.stdout.readline())

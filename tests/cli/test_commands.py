@@ -1188,7 +1188,7 @@ def test_the_users_configuration_does_not_silence_run(notebook, tmp_path):
 
 def test_the_ci_example(notebook, tmp_path):
     """The README's workflow is YAML, and its commands do what it says: here they run."""
-    readme = Path(__file__).parent.parent.joinpath("README.md").read_text(encoding="utf-8")
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
     workflow = yaml.safe_load(readme.partition("<!-- ci -->\n```yaml\n")[2].partition("```")[0])
     steps = workflow["jobs"]["train"]["steps"]
     commands = [shlex.split(step["run"]) for step in steps if step.get("run", "").startswith("ipygpulogger")]
@@ -1208,7 +1208,7 @@ def test_the_ci_example(notebook, tmp_path):
 
 def test_the_readmes_commands_are_real():
     """Every `ipygpulogger ...` line of the README is one that the command line takes."""
-    readme = Path(__file__).parent.parent.joinpath("README.md").read_text(encoding="utf-8")
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
     lines = [line for line in readme.splitlines() if line.startswith("ipygpulogger ")]
     assert len(lines) >= 5
     for line in lines:

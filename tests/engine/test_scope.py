@@ -71,7 +71,7 @@ def test_without_resets_the_users_ru_maxrss_stays():
     """reset_peaks=False leaves the kernel's mark alone; then a smaller peak is bounded by the record."""
     program = textwrap.dedent(
         f"""
-        import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
         from memory import blip
         from ipygpulogger.records import Measurement
         from ipygpulogger.engine.machine import machine

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -406,15 +405,14 @@ def test_without_any_counter_it_samples(monkeypatch):
     assert process.diagnose().state == "sampled"
 
 
-def rising(watcher=None):
-    return RisingPeak(current, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, watcher)
-
-
 RISING = """
-    import sys; sys.path[:0] = {paths!r}
-    from test_process import rising, MB, Block, blip
+    import resource, sys; sys.path[:0] = {paths!r}
+    import psutil
+    from memory import MB, blip
     from ipygpulogger.engine.peaks import PeakOwner
-    owner = PeakOwner(rising())
+    from ipygpulogger.sources.process import RisingPeak
+    current = lambda: psutil.Process().memory_info().rss
+    owner = PeakOwner(RisingPeak(current, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
     blip(200)
     low = owner.open(); blip(50); owner.close(low)
     high = owner.open(); blip(400); owner.close(high)
@@ -426,7 +424,7 @@ RISING = """
 
 def test_a_rising_peak_is_exact_only_on_a_record():
     """Below the old record: bounded by it; above: exact. In a process of its own, whose record is known."""
-    program = textwrap.dedent(RISING.format(paths=[str(Path(__file__).parent)]))
+    program = textwrap.dedent(RISING.format(paths=[str(Path(__file__).parents[1])]))
     # A child begins with the record of who started it (exec keeps it): a shell's is small, ours is not.
     words = ["sh", "-c", '"$0" -c "$1"; true', sys.executable, program]
     lines = subprocess.check_output(words, text=True).splitlines()
@@ -565,7 +563,7 @@ sys.stdin.read()
 @pytest.mark.skipif(Process().children(lambda: 0) is None, reason="this kernel does not list children")
 def test_children_and_grandchildren_are_found():
     """Every descendant with its resident memory and its own peak; those that ended are gone."""
-    command, folder = [sys.executable, "-c", CHILD], Path(__file__).parent
+    command, folder = [sys.executable, "-c", CHILD], Path(__file__).parents[1]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as process:
         assert process.stdout.readline() == b"ready\n"
         own, peak, _ = Process().children(lambda: 0)[process.pid]

@@ -20,7 +20,9 @@ from memory import MB, Block, blip
 
 import ipygpulogger
 from ipygpulogger.compat import experiment as experiments
-from ipygpulogger.compat.experiment import (
+from ipygpulogger.engine.machine import Machine, machine
+from ipygpulogger.engine.scope import Scope
+from ipygpulogger.experiments import (
     CellLoggerData,
     CellLoggerMemory,
     CellLoggerTime,
@@ -31,8 +33,6 @@ from ipygpulogger.compat.experiment import (
     IPyExperimentsGPU,
     IPyExperimentsPytorch,
 )
-from ipygpulogger.engine.machine import Machine, machine
-from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook.cell_events import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Peak, RamUsage
@@ -449,7 +449,7 @@ def test_the_whole_text(request, driver):
     """All that one prints, blank lines included, in a process of its own: no garbage of ours is told of."""
     env = request.getfixturevalue("machine_env" if driver else "driverless_env")
     cells = [
-        "from ipygpulogger.compat.experiment import *",
+        "from ipygpulogger.experiments import *",
         "exp = IPyExperimentsCPU(cl_enable=False)",
         "a = 1",
         "exp.keep_var_names('b'); b = 2",
@@ -469,7 +469,7 @@ def test_what_a_bare_import_gave():
     assert issubclass(IPyExperimentsCPU, IPyExperiments)
     assert issubclass(IPyExperimentsPytorch, IPyExperiments)
     names = {}
-    exec("from ipygpulogger.compat.experiment import *", names)
+    exec("from ipygpulogger.experiments import *", names)
     assert {"IPyExperiments", "IPyExperimentsCPU", "IPyExperimentsGPU", "IPyExperimentsPytorch"} <= set(names)
     with pytest.raises(AttributeError, match="no_such_name"):
         experiments.no_such_name  # noqa: B018
@@ -914,7 +914,7 @@ TERMINAL = [
 def test_terminal_ipython(driverless_env, tmp_path, ending):
     """The same in a terminal; at its exit an unfinished experiment ends without a word."""
     cells = (
-        "from ipygpulogger.compat.experiment import IPyExperimentsCPU\n"
+        "from ipygpulogger.experiments import IPyExperimentsCPU\n"
         "exp = IPyExperimentsCPU()\n"
         "a = b'x' * (64 << 20)\n"
         "data = exp.finish()\n"
@@ -943,7 +943,7 @@ def test_terminal_ipython(driverless_env, tmp_path, ending):
 def test_exit_when_the_package_came_before_the_shell(driverless_env):
     """The order of imports does not matter: the interpreter's end is silent."""
     program = (
-        "from ipygpulogger.compat.experiment import IPyExperimentsCPU\n"
+        "from ipygpulogger.experiments import IPyExperimentsCPU\n"
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"
         "shell.user_ns['X'] = IPyExperimentsCPU\n"
@@ -960,7 +960,7 @@ def test_exit_when_the_package_came_before_the_shell(driverless_env):
 def test_outside_ipython(driverless_env):
     """One clear sentence that says what to do instead; nothing is imported to find out."""
     program = (
-        "from ipygpulogger.compat.experiment import IPyExperimentsCPU, IPyExperimentsPytorch\n"
+        "from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch\n"
         "import sys\n"
         "assert not {'IPython', 'torch', 'numpy'} & set(sys.modules)\n"
         "for kind in (IPyExperimentsCPU, IPyExperimentsPytorch):\n"
@@ -1257,7 +1257,7 @@ def test_seeding_imports_nothing(driverless_env):
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"
         "before = {'numpy', 'torch'} & set(sys.modules)\n"
-        "for code in ('from ipygpulogger.compat.experiment import *', 'exp = IPyExperimentsCPU(cl_set_seed=3)', '1', '2'):\n"
+        "for code in ('from ipygpulogger.experiments import *', 'exp = IPyExperimentsCPU(cl_set_seed=3)', '1', '2'):\n"
         "    assert shell.run_cell(code, store_history=True).success\n"
         "print('new', sorted({'numpy', 'torch'} & set(sys.modules) - before))\n"
     )

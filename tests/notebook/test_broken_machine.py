@@ -222,7 +222,7 @@ def test_cells_run(broken, shell, capsys):
 def test_an_experiment_goes_on(broken, shell, capsys):
     """Its block runs, its variables are deleted at the end, and what is not known reads n/a."""
     program = """
-    from ipygpulogger.compat.experiment import IPyExperimentsCPU
+    from ipygpulogger.experiments import IPyExperimentsCPU
     with IPyExperimentsCPU(cl_enable=False) as exp:
         x = 6 * 7
         done = x
@@ -239,7 +239,7 @@ def test_an_experiment_ends_where_descriptors_ran_out(shell, monkeypatch, capsys
     """The block's own exception passes, and the variables are deleted all the same."""
     shell.user_ns["run_out"] = lambda: no_descriptors(monkeypatch)
     program = """
-    from ipygpulogger.compat.experiment import IPyExperimentsCPU
+    from ipygpulogger.experiments import IPyExperimentsCPU
     with IPyExperimentsCPU(cl_enable=False) as exp:
         x = 6 * 7
         run_out()

@@ -82,7 +82,7 @@ def told(work):
 
 def in_a_new_process(program):
     """Run a program that asserts what it knows."""
-    program = START.format(tests=str(Path(__file__).parent)) + textwrap.dedent(program)
+    program = START.format(tests=str(Path(__file__).parents[1])) + textwrap.dedent(program)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
     )

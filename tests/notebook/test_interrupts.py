@@ -1,35 +1,13 @@
 """One Ctrl-C, wherever it comes: the next cell is right, and after `stop` nothing of us is left.
 
 A sample of the points at which an interrupt can strike, and of real signals at random moments. All points, and a
-thousand signals: ``STRIKES=0 SIGNALS=1000 python -m pytest tests/test_interrupts.py``.
+thousand signals: ``STRIKES=0 SIGNALS=1000 python -m pytest tests/notebook/test_interrupts.py``.
 """
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-STRIKES = int(os.environ.get("STRIKES", "12"))  # 0: each point
-SIGNALS = int(os.environ.get("SIGNALS", "30"))  # for each of the scenarios
-
-
-def strike(env, how, scenario, count):
-    """Strike one scenario so often, in a process of its own."""
-    here = Path(__file__).parent
-    paths = os.pathsep.join([str(here.parent), str(here)])
-    done = subprocess.run(
-        [sys.executable, here / "strikes.py", how, scenario, str(count), "7"],
-        env={**env, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    print(done.stdout)
-    return int(done.stdout.partition(" ")[0])
+from strikes import SIGNALS, STRIKES, strike
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made import GPUS, SIZES, UNSHRUNK, records
+from made import GPUS, SIZES, UNSHRUNK, plain, records
 from pyarrow import parquet
-from test_schema import plain
 from traitlets import TraitError
 
 from ipygpulogger import History, IPyGPULogger
@@ -591,14 +590,14 @@ def test_writers_do_not_mix_their_lines(tmp_path):
     path = tmp_path / "run.jsonl"
     program = (
         "import sys, threading; sys.path.insert(0, sys.argv[3])\n"
-        "from test_schema import plain; from ipygpulogger.records.log import Log\n"
+        "from made import plain; from ipygpulogger.records.log import Log\n"
         "def write(name):\n"
         "    log = Log(sys.argv[1])\n"
         "    for i in range(200): log.append(plain(i, label=name, notes=('n' * 3000,)))\n"
         "threads = [threading.Thread(target=write, args=[f'{sys.argv[2]} {i}']) for i in range(2)]\n"
         "[t.start() for t in threads]; [t.join() for t in threads]"
     )
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     running = [subprocess.Popen([sys.executable, "-c", program, str(path), str(i), here]) for i in range(4)]
     assert [process.wait() for process in running] == [0] * 4
     found = {}

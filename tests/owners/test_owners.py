@@ -10,6 +10,7 @@ import weakref
 from collections import OrderedDict, defaultdict, deque
 
 import pytest
+from arrays import Array, holding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,19 +22,6 @@ from ipygpulogger.owners.release import let_go
 from ipygpulogger.owners.roots import owners_in
 from ipygpulogger.owners.walk import Root, walk
 from ipygpulogger.sources import Holding
-
-
-class Array:
-    """A framework's array: some memory, which several of them may share."""
-
-    __slots__ = ("__weakref__", "device", "key", "size_bytes")
-
-    def __init__(self, size_bytes, key=None, device="gpu:0"):
-        self.key, self.size_bytes, self.device = key or id(self), size_bytes, device
-
-
-def holding(value):
-    return Holding(value.key, value.size_bytes, value.device) if type(value) is Array else None
 
 
 def held(names, **how):

@@ -1,7 +1,7 @@
 """One Ctrl-C, wherever it comes, in cells that use a GPU: figures, wrappers and torch's own peaks are right after."""
 
 import pytest
-from test_interrupts import SIGNALS, STRIKES, strike
+from strikes import SIGNALS, STRIKES, strike
 
 pytestmark = pytest.mark.torch
 

@@ -10,7 +10,7 @@ import pytest
 
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.compat.experiment import IPyExperimentsCPU
+from ipygpulogger.experiments import IPyExperimentsCPU
 from ipygpulogger.notebook.magics import _TAKES
 
 ROOT = Path(ipygpulogger.__file__).parent

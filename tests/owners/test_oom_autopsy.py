@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from arrays import Array, holding
 from memory import MB
-from test_owners import Array, holding
 
 from ipygpulogger.notebook.cell_events import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger

@@ -75,7 +75,7 @@ def outside(cuda):
 
 def in_a_new_process(cuda, program, **env):
     """Run a program that asserts what it knows; what it prints, by line."""
-    env = {**os.environ, **simgpu.environment(cuda), "PYTHONPATH": str(Path(__file__).parent), **env}
+    env = {**os.environ, **simgpu.environment(cuda), "PYTHONPATH": str(Path(__file__).parents[1]), **env}
     program = (
         "from truth import MB, assert_ladder, gpu_of, place, rungs, run, state\n"
         "from ipygpulogger import measure\n"
@@ -966,7 +966,7 @@ def test_somebody_elses_sources(cuda, tmp_path):
         assert sorted(failed) == ["none", "raises"], failed
         print(*notes, sep=chr(10))
     """
-    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parent}"}
+    env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"}
     notes = in_a_new_process(cuda, program, **env)
     for name in ("source none", "source raises", "broken.Blind"):
         assert sum(name in note for note in notes) == 1, notes

@@ -1,0 +1,37 @@
+"""The names of ipyexperiments: ``import ipygpulogger.experiments as ipyexperiments`` is all that changes."""
+
+from __future__ import annotations
+
+from .compat.experiment import (
+    CellLogger,
+    CellLoggerData,
+    CellLoggerMemory,
+    CellLoggerTime,
+    IPyExperimentData,
+    IPyExperimentMemory,
+    IPyExperiments,
+    IPyExperimentsCPU,
+    IPyExperimentsGPU,
+    IPyExperimentsPytorch,
+)
+
+__all__ = [
+    "CellLogger",
+    "CellLoggerData",
+    "CellLoggerMemory",
+    "CellLoggerTime",
+    "IPyExperimentData",
+    "IPyExperimentMemory",
+    "IPyExperiments",
+    "IPyExperimentsCPU",
+    "IPyExperimentsGPU",
+    "IPyExperimentsPytorch",
+]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # as `import ipyexperiments` had it
+        from importlib.metadata import version
+
+        return version("ipygpulogger")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
