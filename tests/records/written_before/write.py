@@ -103,9 +103,8 @@ def loaded(path):
 
 def notebook(records, path):
     """The notebook that a session leaves behind."""
-    from ipygpulogger.records.decode import compact
-
     from ipygpulogger.records import MIME
+    from ipygpulogger.records.decode import compact
 
     cells = [
         nbformat.v4.new_code_cell(
