@@ -340,7 +340,7 @@ class Blocks:
         from memory import Block, blip
 
         from ipygpulogger import measure, measure_lines, watch_epochs
-        from ipygpulogger.blocks.measure import GPUMemTrace
+        from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
         from ipygpulogger.engine import machine
 
         self.machine = machine.machine()

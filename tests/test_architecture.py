@@ -26,9 +26,9 @@ WINGS = {
     "blocks": "engine lines records render runtime",
     "notebook": "engine lines owners records render runtime sources",
     "cli": "engine records render runtime",
-    "compat": "engine notebook owners records render runtime sources",
+    "compat": "blocks engine notebook owners records render runtime sources",
     "callbacks": "blocks",
-    "utils": "blocks compat",
+    "utils": "compat",
     "experiments": "compat",
     "": "blocks notebook records runtime",
 }
@@ -50,9 +50,6 @@ SPEAKERS = {  # the files that print or display
     "runtime.output",
     "notebook.logger",
     "notebook.magics",
-    "blocks.measure",
-    "blocks.measure_lines",
-    "blocks.epochs",
     "compat.experiment",
     "cli.commands",
 }

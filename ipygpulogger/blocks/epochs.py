@@ -8,11 +8,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
 from ..engine.machine import machine
-from ..engine.scope import Scope, tell
+from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.units import MB, truncated_mb
 from ..runtime.calls import Call
 from ..runtime.output import say
+from .warn import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized
@@ -98,7 +99,7 @@ class EpochScope:
             self._scope.open()
         except Exception as reason:  # the training goes on all the same
             self._scope = None
-            tell(f"the epoch is not measured: {reason}")
+            warn(f"the epoch is not measured: {reason}")
 
     def end(self, label: str, device: Any = None, *, marked: bool = False) -> EpochRecord | None:
         """The epoch ends; None if none was under way, or it could not be measured.
@@ -128,12 +129,12 @@ class EpochScope:
             )
         except Exception as reason:
             self._scope = None
-            tell(f"{label} is not measured: {reason}")
+            warn(f"{label} is not measured: {reason}")
             return None
         for note in record.notes:
-            tell(note)
+            warn(note)
         for doubt in () if marked else _doubts(record):
-            tell(f"the memory of an epoch is not exact: {doubt}")
+            warn(f"the memory of an epoch is not exact: {doubt}")
         return record
 
     def drop(self) -> None:

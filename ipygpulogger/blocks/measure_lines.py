@@ -9,12 +9,12 @@ from pathlib import Path
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from ..engine.scope import tell
 from ..lines import tracing
 from ..lines.line_profiler import Lines
 from ..render import lines as render
 from ..runtime.calls import around_calls
 from ..runtime.output import say
+from .warn import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class _Call:
             self._trace._begin(self)
         except Exception as reason:
             self._trace._last = ()
-            tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
+            warn(f"the lines of {self._trace.__name__} are not measured: {reason}")
         except BaseException:  # an interrupt leaves nothing behind
             self.__exit__()
             raise
@@ -57,7 +57,7 @@ class _Call:
         try:
             self._trace._end(self)
         except Exception as reason:
-            tell(f"the lines of {self._trace.__name__} are not measured: {reason}")
+            warn(f"the lines of {self._trace.__name__} are not measured: {reason}")
         except BaseException:
             self._trace._end(self)  # interrupted: what it had not done is done now
             raise
@@ -148,10 +148,10 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             self._last = lines
         if self._report:
             if reason := say(render.table(lines, notes)):
-                tell(f"the lines of {self.__name__} are measured, and cannot be written: {reason}")
+                warn(f"the lines of {self.__name__} are measured, and cannot be written: {reason}")
             return
         for note in notes:
-            tell(note)
+            warn(note)
 
     def __reduce__(self) -> str:
         return self.__qualname__  # as a function: by its name, never its state

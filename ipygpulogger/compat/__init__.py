@@ -1,12 +1,14 @@
-"""What the names of fastai v1 and ipyexperiments promised, on this package's counters.
+"""Implement what fastai v1 and ipyexperiments offered, on this package's counters.
 
-``utils`` and ``experiments`` are the doors to it.
+Users import these names from `utils` and `experiments`.
 
-==============  ============================================================================
-gpu_memory      ``gpu_mem_get`` and its kin: one GPU from outside
-tracebacks      ``gpu_mem_restore`` and its kin: an exception goes on without the memory it held
+==============  ===============================================================================
+gpu_memory      ``gpu_mem_get`` and the like: the memory of one device, all processes together
+gpu_mem_trace   ``GPUMemTrace``: what a piece of code used on the current device
+tracebacks      ``gpu_mem_restore`` and the like: an exception releases the memory it keeps alive
+empty_frames    clearing the local variables of a traceback's frames
 dataframes      ``reduce_mem_usage``: a DataFrame in smaller types
 experiment      ``IPyExperiments``: a part of a notebook that cleans up after itself
-standard_names  what fastai's star import brought along
-==============  ============================================================================
+standard_names  the standard library's names that fastai's star import brought along
+==============  ===============================================================================
 """

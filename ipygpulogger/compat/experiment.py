@@ -34,8 +34,9 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from ..blocks.warn import warn
 from ..engine.machine import machine
-from ..engine.scope import Scope, tell
+from ..engine.scope import Scope
 from ..notebook.logger import IPyGPULogger, _shell
 from ..records import DRIVER, Measurement
 from ..records.units import printable
@@ -411,7 +412,7 @@ class IPyExperiments:
             self._scope = _begun()
         except Unavailable as reason:
             self._scope = None
-            tell(f"the experiment is not measured: {reason}")
+            warn(f"the experiment is not measured: {reason}")
 
     def _now(self) -> Measurement | None:
         if self._scope is None:
@@ -419,7 +420,7 @@ class IPyExperiments:
         try:
             now = self._scope.result(Measurement, type(self).__name__)
         except Unavailable as reason:
-            tell(f"the experiment is not measured: {reason}")
+            warn(f"the experiment is not measured: {reason}")
             return None
         self._notes += now.notes
         return now

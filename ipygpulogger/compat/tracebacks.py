@@ -16,9 +16,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from ..engine.machine import machine
-from ..owners.frames import chain, empty_frames, parts_of
+from ..owners.frames import chain, parts_of
 from ..owners.oom_message import out_of_memory_in
 from ..runtime.calls import around_calls
+from .empty_frames import empty_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak, RamUsage, Usage
-from ..records.units import MB, printable
+from ..records.units import MB
 from ..runtime import clock
 from ..sources import Device, Unavailable
 from ..sources.nvml import ENERGY_RESOLVES_S
@@ -432,18 +431,6 @@ class Scope:
             return 0
         forked = was.more or ended.forks != was.forks  # it may share our memory to its end
         return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
-
-
-_told: dict[str | tuple[str, type[Warning], int], int] = {}  # as `warnings` keeps it, for every place at once
-
-
-def tell(sentence: str) -> None:
-    """Warn of what is not measured, or not for sure: once, unless the user's filters want it again.
-
-    Where warnings are errors, nothing is said.
-    """
-    with contextlib.suppress(Exception):  # they may be errors, their stream broken, their hook anybody's
-        warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _told)
 
 
 def _held(found: Iterable[tuple[Device, Holdings | None]]) -> dict[str, Held]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.measure import GPUMemTrace, gpu_mem_trace
 from ..compat import standard_names as standard
 from ..compat.dataframes import reduce_mem_usage
+from ..compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ..compat.gpu_memory import (
     GPUMemory,
     b2mb,

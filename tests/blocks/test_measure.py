@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from ipygpulogger.blocks.measure import GPUMemTrace, gpu_mem_trace
+from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine.machine import machine
 
 

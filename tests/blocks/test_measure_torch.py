@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.blocks.measure import GPUMemTrace, gpu_mem_trace
+from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine.machine import machine
 
 pytestmark = pytest.mark.torch

@@ -4,7 +4,6 @@
 
 import sys
 import threading
-import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -581,18 +580,6 @@ def test_where_our_own_highest_is_unknown_no_child_is_told(on):
     assert scope.result(Measurement, "x").children is None
     on.kids = [{2: Child(0, 0)}]
     assert scope.result(Measurement, "x").children.peak.lo_bytes == 0
-
-
-def test_what_is_told_is_told_once():
-    """A warning in the user's own filters; where warnings are errors nothing is said, and nothing raised."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("default")
-        for _ in range(2):
-            scopes.tell("a sentence of this test")
-    assert [str(one.message) for one in told] == ["a sentence of this test"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        scopes.tell("another sentence of this test")
 
 
 # -- its end ----------------------------------------------------------------------------------------

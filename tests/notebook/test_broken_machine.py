@@ -20,7 +20,7 @@ from memory import MB, Block
 
 from ipygpulogger import measure, measure_lines, watch_epochs
 from ipygpulogger.blocks.epochs import EpochScope
-from ipygpulogger.blocks.measure import GPUMemTrace, gpu_mem_trace
+from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.sources import Unavailable, process

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger import records as values
-from ipygpulogger.blocks.measure import GPUMemTrace
+from ipygpulogger.blocks.warn import warn
 from ipygpulogger.cli import commands
 from ipygpulogger.cli.commands import main
 from ipygpulogger.cli.run import _Progress
-from ipygpulogger.engine.scope import tell
+from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
 from ipygpulogger.notebook import magics as magic
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.compare import Change, Comparison, Pair
@@ -455,7 +455,7 @@ def test_blocks_and_warnings(capsys, here):
     assert_clean(capsys.readouterr().out)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        tell(HOSTILE)
+        warn(HOSTILE)
         path = Path(NAME + ".jsonl")
         path.write_text(json_line(LOADED[0]) + '{"label": "In')
         History.load(path)

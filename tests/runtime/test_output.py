@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipygpulogger import IPyGPULogger, measure, measure_lines, watch_epochs
-from ipygpulogger.blocks.measure import GPUMemTrace, gpu_mem_trace
+from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.runtime.output import say, why
 
 

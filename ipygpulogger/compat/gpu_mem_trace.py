@@ -1,0 +1,176 @@
+"""`GPUMemTrace` and `gpu_mem_trace`: fastai's tracer of the current GPU's memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..blocks.warn import warn
+from ..engine.machine import machine
+from ..engine.scope import Scope
+from ..records import Measurement
+from ..records.units import printable, truncated_mb
+from ..render import text
+from ..runtime.calls import around_calls
+from ..runtime.output import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class GPUMemTrace:
+    """Trace the memory of the current GPU, from when it is made until it is stopped.
+
+    The figures are this process's own, and exact where the framework's allocator counts them. (fastai's were
+    those of the whole device, and its sampling thread missed short peaks.) Where a peak is not exact, or the
+    memory could not be attributed to a process, a remark behind the printed figures says so, as in the
+    report of a cell. Tracers may nest and overlap, also across threads. Without a GPU the figures are 0. A
+    tracer that is deleted stops.
+
+    Args:
+        silent: Print nothing. Also ``tracer.silent = True``, ``tracer.silent(True)``.
+        ctx: What is traced; printed behind the figures.
+        on_exit_report: Print a report at the end of a ``with`` block.
+
+    Example:
+        ``with GPUMemTrace(ctx="train"): train()`` prints ``△Used Peaked MB:    100     50 (train: exit)``.
+    """
+
+    def __init__(self, silent: bool = False, ctx: str | None = None, on_exit_report: bool = True) -> None:
+        self._silent, self.ctx, self.on_exit_report = silent, ctx, on_exit_report
+        self._scope: Scope | None = None
+        self._figures_mb, self._doubt = (0, 0), ""
+        self.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether it was started and not stopped."""
+        return self._scope is not None
+
+    @property
+    def silent(self) -> _Silent:
+        """Return whether nothing is printed; can be set, or called with the value to set."""
+        return _Silent(self)
+
+    @silent.setter
+    def silent(self, silent: bool) -> None:
+        self._silent = bool(silent)
+
+    def start(self) -> None:
+        """Start to trace, or start again from zero."""
+        self._close()
+        self._figures_mb, self._doubt = (0, 0), ""
+        try:
+            # The high-water mark of resident memory is not read here, so it need not be reset.
+            self._scope = Scope(reset_peaks=False)
+            self._scope.open()
+        except Exception as reason:
+            self._scope = None
+            self._warn_not_measured(reason)
+
+    def reset(self) -> None:
+        """Start again from zero, if it is running."""
+        if self.is_running:
+            self.start()
+
+    def stop(self) -> None:
+        """Stop to trace; the figures keep their last values."""
+        try:
+            self.data()
+        finally:
+            self._close()
+
+    def data(self) -> tuple[int, int]:
+        """Return what the current device consumed and peaked, in MB (``2**20``), truncated toward zero."""
+        if self._scope is not None:
+            try:
+                measurement = self._scope.result(Measurement, "")
+                gpu = measurement.gpu(machine().current_gpu())
+            except Exception as reason:
+                self._warn_not_measured(reason)
+            else:
+                for note in measurement.notes:
+                    warn(note)
+                self._figures_mb, self._doubt = (0, 0), ""
+                if gpu is not None:
+                    self._figures_mb = truncated_mb(gpu.consumed_bytes), truncated_mb(gpu.peaked_bytes)
+                    self._doubt = text.doubt(gpu)
+        return self._figures_mb
+
+    def report(self, subctx: str | None = None) -> None:
+        """Print the figures.
+
+        Args:
+            subctx: Printed behind ``ctx``: where within the context this is.
+        """
+        if self._silent:
+            return
+        if reason := say(self._line(": ".join(filter(None, (self.ctx, subctx))))):
+            warn(f"the figures of {self.ctx or 'GPU memory'} cannot be written: {reason}")
+
+    def report_n_reset(self, subctx: str | None = None) -> None:
+        """Print the figures, then start again from zero."""
+        self.report(subctx)
+        self.reset()
+
+    def __repr__(self) -> str:
+        return self._line("")
+
+    def _line(self, where: str) -> str:
+        consumed_mb, peaked_mb = self.data()
+        line = f"△Used Peaked MB: {consumed_mb:6,.0f} {peaked_mb:6,.0f}"
+        return printable(
+            line + (f" ({where})" if where else "") + (f"  {self._doubt}" if self._doubt else "")
+        )
+
+    def _warn_not_measured(self, reason: Exception) -> None:
+        warn(f"{self.ctx or 'GPU memory'} is not measured: {reason}")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        if self.on_exit_report:
+            self.report("exit")
+
+    def _close(self) -> None:
+        scope = self._scope
+        if scope is not None:
+            scope.close()
+            self._scope = None
+            for note in scope.notes:
+                warn(note)
+
+
+class _Silent(int):
+    """The value of `GPUMemTrace.silent`: a boolean that can also be called."""
+
+    _tracer: GPUMemTrace
+
+    def __new__(cls, tracer: GPUMemTrace) -> Self:
+        silent = super().__new__(cls, tracer._silent)
+        silent._tracer = tracer
+        return silent
+
+    def __call__(self, silent: bool = True) -> None:
+        self._tracer.silent = silent
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+
+def gpu_mem_trace(function: F) -> F:
+    """Trace every call of a function, coroutine function or generator function, and print its report.
+
+    Prints ``△Used Peaked MB:    100     50 (function: exit)``.
+
+    Raises:
+        TypeError: The argument is none of these.
+    """
+    ctx = getattr(function, "__qualname__", None)
+    return around_calls(function, lambda: GPUMemTrace(ctx=ctx), "gpu_mem_trace")  # type: ignore[no-any-return]
