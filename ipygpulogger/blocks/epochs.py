@@ -12,6 +12,7 @@ from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.units import MB, truncated_mb
 from ..runtime.calls import Call
+from ..runtime.frames import walk_stack
 from ..runtime.output import say
 from .warn import warn
 
@@ -152,13 +153,11 @@ class EpochScope:
 
 def caller(package: str, *names: str) -> FrameType | None:
     """The nearest call, of those in progress on this thread, of a function so named in a package."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in walk_stack(sys._getframe(1)):
         if frame.f_code.co_name in names:
             module = frame.f_globals.get("__name__")
             if f"{module}.".startswith(f"{package}."):
                 return frame
-        frame = frame.f_back
     return None
 
 

@@ -13,6 +13,7 @@ from ..lines import tracing
 from ..lines.line_profiler import Lines
 from ..render import lines as render
 from ..runtime.calls import around_calls
+from ..runtime.frames import nested_code
 from ..runtime.output import say
 from .warn import warn
 
@@ -120,7 +121,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
                         together.joined.add(call.thread)
                     return
             # Asked each time: reloaders and other profilers give a function new code.
-            codes = _nested(_code_of(self.__wrapped__))
+            codes = list(nested_code(_code_of(self.__wrapped__)))
             together = _Together(Lines(lambda frame: any(code is frame.f_code for code in codes)))
             together.calls.add(call)
             call.together = self._together = together
@@ -179,14 +180,6 @@ def _code_of(function: Any) -> CodeType:
 
 def _place_of(filename: str) -> tuple[str, int]:
     return Path(filename).name, 0
-
-
-def _nested(code: CodeType) -> list[CodeType]:
-    """A code object and those within it."""
-    return [
-        code,
-        *(part for const in code.co_consts if isinstance(const, CodeType) for part in _nested(const)),
-    ]
 
 
 @overload

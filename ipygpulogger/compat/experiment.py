@@ -42,6 +42,7 @@ from ..records import DRIVER, Measurement
 from ..records.units import printable
 from ..render import experiments as render
 from ..runtime import clock
+from ..runtime.frames import walk_stack
 from ..runtime.output import say
 from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
@@ -619,8 +620,9 @@ def _finish_namesake(shell: Any, frame: FrameType | None) -> None:
     finishes here; if not, it keeps its name until then, and goes on. One that has finished is let go of
     as well: its logger is full of cycles, which would count as the new one's garbage.
     """
-    while frame is not None and frame.f_code.co_name == "__init__":  # of a subclass
-        frame = frame.f_back
+    frame = next(
+        (one for one in walk_stack(frame) if one.f_code.co_name != "__init__"), None
+    )  # of a subclass
     if frame is None:
         return
     names, name = shell.user_ns, _assigned(frame, shell.user_ns)
@@ -651,10 +653,7 @@ def _assigned(frame: FrameType, names: dict[str, Any]) -> str | None:
 
 def _is_being_reset() -> bool:
     """Whether IPython wipes its namespace: it goes by a list of names, and none may vanish meanwhile."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        of = frame.f_globals.get("__name__")
-        if frame.f_code.co_name == "reset" and of == "IPython.core.interactiveshell":
-            return True
-        frame = frame.f_back
-    return False
+    return any(
+        frame.f_code.co_name == "reset" and frame.f_globals.get("__name__") == "IPython.core.interactiveshell"
+        for frame in walk_stack(sys._getframe())
+    )

@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..runtime.clock import monotonic_s
+from ..runtime.frames import walk_stack
 from ..runtime.signals import is_from_a_handler
 
 if TYPE_CHECKING:
@@ -164,13 +165,8 @@ class Dispatcher:
 
     def _take_in_the_stack(self) -> None:
         """Follow what runs on this thread already; those lines began before, so they are no hits."""
-        frame: FrameType | None = sys._getframe(1)
-        frames = []
-        while frame is not None:
-            frames.append(frame)
-            frame = frame.f_back
         newest = self.listeners[-1]
-        for frame in reversed(frames):
+        for frame in reversed(list(walk_stack(sys._getframe(1)))):
             if self._asked(frame):
                 self._running(frame)
                 for listener, follower in self._followed[id(frame.f_code)].followers:
@@ -268,8 +264,5 @@ class Dispatcher:
 
 def frames() -> Iterator[FrameType]:
     """Every frame that runs in any thread."""
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
+    for newest in sys._current_frames().values():
+        yield from walk_stack(newest)

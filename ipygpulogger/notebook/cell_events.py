@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..lines.tracing import spent
 from ..runtime import clock, collector
+from ..runtime.frames import walk_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from ..records import Status
@@ -146,7 +147,7 @@ class CellEvents:
             self._listeners.append(listener)
         stack = self._running.setdefault(threading.get_ident(), [])
         if not stack:
-            for info, count in _cells_on_this_thread():
+            for info, count in reversed(list(cells_behind(sys._getframe()))):
                 if not getattr(info, "silent", False):  # the end of a silent one is not told
                     stack.append(Cell(info, count, stack[-1] if stack else None))
         for cell in stack:
@@ -194,7 +195,7 @@ class CellEvents:
     def _began(self, info: Any) -> None:
         began_s, spent_s = clock.monotonic_s(), spent().s
         stack = self._running.setdefault(threading.get_ident(), [])
-        here = _cells_on_this_thread()
+        here = list(cells_behind(sys._getframe()))
         nested = not getattr(info, "store_history", True)  # as `%%capture` nests
         while stack and not (stack[-1].info and (nested or any(stack[-1].info is one for one, _ in here))):
             self._drop_last(stack)  # it ended untold
@@ -274,14 +275,10 @@ def _spent(began_s: float, spent_s: float) -> float:
     return took_s
 
 
-def _cells_on_this_thread() -> list[tuple[Any, int | None]]:
-    """Info and execution count of the cells whose code led here, the outermost first."""
-    found: list[tuple[Any, int | None]] = []
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "run_cell_async":
-            names = frame.f_locals
-            if "info" in names:
-                found.append((names["info"], getattr(names.get("result"), "execution_count", None)))
-        frame = frame.f_back
-    return found[::-1]
+def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
+    """Yield the `ExecutionInfo` and the execution count of each cell that led to a frame, innermost first."""
+    for caller in walk_stack(frame):
+        if caller.f_code.co_name == "run_cell_async":
+            names = caller.f_locals
+            if names.get("info") is not None:
+                yield names["info"], getattr(names.get("result"), "execution_count", None)

@@ -15,15 +15,16 @@ import linecache
 import re
 from dataclasses import replace
 from inspect import CO_NEWLOCALS
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..lines.line_profiler import Lines
+from ..runtime.frames import nested_code
+from .cell_events import cells_behind
 from .cell_options import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from types import FrameType
+    from collections.abc import Iterable
+    from types import CodeType, FrameType
 
     from ..records import LineUsage
     from .cell_events import Cell
@@ -112,7 +113,7 @@ class CellLines:
         called = code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<")  # a function or a class
         if called and not self._starting:
             return code in self._timed or self._is_a_cells(file)
-        infos = list(_infos_behind(frame))
+        infos = [info for info, _ in cells_behind(frame)]
         if not any(info is self._info for info in infos):  # another thread's cell, or what called this one
             return False
         if called:
@@ -122,7 +123,7 @@ class CellLines:
             self._above[file] = self._within(lines, _taken_off(lines))
         elif file in _TIMED and (body := _below_time(lines)):
             self._above[file] = self._within(lines, body)
-            self._timed.update(_codes(code))
+            self._timed.update(nested_code(code))
         return file in self._above
 
     def _is_a_cells(self, file: str) -> bool:
@@ -183,22 +184,6 @@ def _in_order(line: LineUsage) -> tuple[bool, list[int], str, int]:
         line.place,
         line.lineno,
     )
-
-
-def _infos_behind(frame: FrameType | None) -> Iterator[Any]:
-    """IPython's descriptions of the cells whose code led here, the innermost first."""
-    while frame is not None:
-        if frame.f_code.co_name == "run_cell_async" and (info := frame.f_locals.get("info")) is not None:
-            yield info
-        frame = frame.f_back
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """All code within this one, itself included."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _codes(inner)
 
 
 def _lines(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ..engine.scope import Scope
 from ..records import Measurement, held_bytes
 from ..records.units import printable
 from ..render import owners, plot, summary, text
+from ..runtime.frames import walk_stack
 from ..sources import Unavailable
 from .cell_options import OPTIONS, options_of, request_in
 from .cell_options import words as _words
@@ -248,14 +250,10 @@ class _FirstLine:
 
 def _is_a_magics_body() -> bool:
     """Whether ``%%time`` or ``%%prun``, which make no cell of their body, ask: there the magic makes one."""
-    frame = sys._getframe(2)
-    for _ in range(4):
-        if frame.f_code.co_name in _BODIES and frame.f_globals.get("__name__") == _EXECUTION:
-            return True
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return False
+    return any(
+        frame.f_code.co_name in _BODIES and frame.f_globals.get("__name__") == _EXECUTION
+        for frame in islice(walk_stack(sys._getframe(2)), 4)
+    )
 
 
 def _refusal(sentence: str) -> UsageError:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.units import MB
 from ..runtime import clock
+from ..runtime.frames import walk_stack
 from .frames import namespace_of_module
 from .walk import asked, who_knows
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable, Iterator, Sequence
-    from types import FrameType
 
     from .walk import Holdings
 
@@ -114,7 +114,8 @@ class _Graph:
         if len(referrers) > _MANY:
             return None
         before = len(self.nodes)
-        running = _frames_here()  # found up to 3.10, and ours refer to each other only while they run
+        # Up to 3.10 frames are among the referrers, and ours refer to each other only while they run.
+        running = set(map(id, walk_stack(sys._getframe())))
         for one in referrers:
             if one is targets or one is self.nodes or id(one) in namespaces or id(one) in running:
                 continue  # a reference that stays unexplained is one from somebody alive
@@ -123,15 +124,6 @@ class _Graph:
                 if id(lower) in wanted:
                     self.link(place, self._known[id(lower)])
         return list(range(before, len(self.nodes)))
-
-
-def _frames_here() -> set[int]:
-    found = set()
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        found.add(id(frame))
-        frame = frame.f_back
-    return found
 
 
 def _references(nodes: list[Any]) -> list[int]:

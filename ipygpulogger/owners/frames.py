@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.frames import walk_tb
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -78,11 +80,7 @@ def message_of(error: BaseException) -> str:
 
 def linked(traceback: Any) -> list[TracebackType]:
     """A traceback, link by link."""
-    found = []
-    while isinstance(traceback, TracebackType):
-        found.append(traceback)
-        traceback = traceback.tb_next
-    return found
+    return list(walk_tb(traceback))
 
 
 def unique_frames(links: list[TracebackType]) -> list[FrameType]:

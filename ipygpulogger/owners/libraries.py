@@ -30,6 +30,7 @@ _NAMED = 3
 _NAMED_SHARE = 0.1  # of all: a library that brought less is not named
 _BUDGET_S = 0.05  # beside an import of a thousand modules, which takes seconds
 _PAGES = 1 << 17  # of a read: a megabyte
+_OURS = __name__.partition(".")[0]
 _PRESENT = bytes(range(128, 256))  # the highest bit of an entry's highest byte, proc_pid_pagemap(5)
 
 
@@ -79,7 +80,7 @@ class Libraries:
             before: An earlier look.
         """
         now = self.look()
-        new = [name for name in now.modules - before.modules if _package(name) != __package__]
+        new = [name for name in now.modules - before.modules if _package(name) != _OURS]
         if not new:
             return None
         brought: dict[str, int] = {}

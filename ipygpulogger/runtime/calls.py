@@ -8,6 +8,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from .frames import walk_stack
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
@@ -92,9 +94,5 @@ class Call:
 
     def running(self) -> bool:
         """Whether it still runs; asked from any thread."""
-        frame = sys._current_frames().get(self._thread)
-        while frame is not None:
-            if id(frame) == self._frame and frame.f_code is self._code:
-                return True
-            frame = frame.f_back
-        return False
+        newest = sys._current_frames().get(self._thread)
+        return any(id(frame) == self._frame and frame.f_code is self._code for frame in walk_stack(newest))

@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from .frames import walk_stack
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
 # More containers than any work of ours makes. Not 0, which means "never": where another thread reads the
 # threshold just now and sets it again later, its collector would be off for good. Odd, to be known as ours.
@@ -69,9 +70,10 @@ def begin_hook() -> None:
     work of ours goes on around a hook: what seems to was interrupted, and what that left is put right.
     """
     _raise()
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:  # a frame once looked at is an object, which goes when the frame ends
-        frame = frame.f_back
+    for _ in walk_stack(
+        sys._getframe()
+    ):  # a frame once looked at is an object, which goes when the frame ends
+        pass
     _state.working[get_ident()] = gc.get_count()[0]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from .frames import walk_tb
 
 
 def is_from_a_handler(error: BaseException) -> bool:
@@ -14,9 +12,4 @@ def is_from_a_handler(error: BaseException) -> bool:
     if isinstance(error, KeyboardInterrupt):
         return True
     handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}
-    step: TracebackType | None = error.__traceback__
-    while step is not None:
-        if id(step.tb_frame.f_code) in handlers:
-            return True
-        step = step.tb_next
-    return False
+    return any(id(link.tb_frame.f_code) in handlers for link in walk_tb(error.__traceback__))
