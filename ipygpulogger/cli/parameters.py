@@ -8,7 +8,7 @@ import keyword
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.output import why
+from ..runtime.errors import why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

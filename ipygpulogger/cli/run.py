@@ -20,8 +20,8 @@ from ..records import MIME
 from ..records.decode import compact, is_utf8, record_from
 from ..records.history import own_report
 from ..records.units import printable
+from ..runtime.errors import why
 from ..runtime.files import BadRequest
-from ..runtime.output import why
 
 if TYPE_CHECKING:
     from collections.abc import Callable

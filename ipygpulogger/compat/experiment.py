@@ -42,6 +42,7 @@ from ..records import DRIVER, Measurement
 from ..records.units import printable
 from ..render import experiments as render
 from ..runtime import clock
+from ..runtime.errors import named
 from ..runtime.frames import walk_stack
 from ..runtime.output import say
 from ..runtime.signals import is_from_a_handler
@@ -290,8 +291,7 @@ class IPyExperiments:
                 else:
                     self.finish()
             except Exception as error:
-                says = f"{type(error).__name__}: {error}"
-                say(printable(f"ipygpulogger could not finish an experiment: {says}"), aside=True)
+                say(printable(f"ipygpulogger could not finish an experiment: {named(error)}"), aside=True)
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise TypeError("an experiment ends once, so it cannot be copied or pickled; its data can")

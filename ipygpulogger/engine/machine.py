@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from ..records import DRIVER, Diagnosis
 from ..runtime import collector
+from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
 from ..sources import Device, DeviceCounter, Framework, Unavailable, driver
 from ..sources.cupy import CuPy
@@ -126,7 +127,7 @@ class Machine:
         except Exception as error:  # no descriptors left, a broken distribution
             if is_from_a_handler(error):
                 raise
-            self._note(f"sources of other distributions cannot be looked for: {_said(error)}")
+            self._note(f"sources of other distributions cannot be looked for: {named(error)}")
             return
         for entry in entries:
             try:
@@ -136,8 +137,8 @@ class Machine:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                self._failed[entry.name] = _said(error)
-                self._note(f"the source {entry.name} of {entry.value} fails: {_said(error)}")
+                self._failed[entry.name] = named(error)
+                self._note(f"the source {entry.name} of {entry.value} fails: {named(error)}")
             else:
                 yield framework
 
@@ -242,8 +243,8 @@ class Machine:
                 if is_from_a_handler(error):
                     raise
                 self.frameworks = tuple(other for other in self.frameworks if other is not framework)
-                self._failed[framework.name] = _said(error)
-                self._note(f"the source {framework.name} fails and is left out: {_said(error)}")
+                self._failed[framework.name] = named(error)
+                self._note(f"the source {framework.name} fails and is left out: {named(error)}")
         return answers
 
     def first_time(self, sentence: str) -> bool:
@@ -451,10 +452,6 @@ def _counters_of(framework: Framework) -> list[DeviceCounter]:
         if not isinstance(counter, DeviceCounter):
             raise TypeError(f"{counter!r} is no DeviceCounter")
     return counters
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _device_counter(owner: PeakOwner) -> DeviceCounter:

@@ -21,6 +21,7 @@ import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import Peak
+from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
 
@@ -197,7 +198,7 @@ class PeakOwner:
                 raise
             kind = type(self.counter)
             raise Unavailable(
-                f"the counter {kind.__module__}.{kind.__qualname__} fails: {type(error).__name__}: {error}"
+                f"the counter {kind.__module__}.{kind.__qualname__} fails: {named(error)}"
             ) from error
         self._series_count = len(sizes)
         self._check_standing(look)

@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..runtime.clock import monotonic_s
+from ..runtime.errors import named
 from ..runtime.frames import walk_stack
 from ..runtime.signals import is_from_a_handler
 
@@ -251,7 +252,7 @@ class Dispatcher:
         """A listener that fails is told no more, and its user is told why."""
         try:
             self.ignore(listener)
-            listener.cut_off(f"lines are measured no further: {type(error).__name__}: {error}")
+            listener.cut_off(f"lines are measured no further: {named(error)}")
         except Exception:
             pass  # nothing of ours may reach the user's code
 

@@ -24,7 +24,8 @@ from ..records.log import Log
 from ..records.units import printable, rounded_mb, truncated_mb
 from ..render import html, text
 from ..render import lines as lines_table
-from ..runtime.output import say, why
+from ..runtime.errors import why
+from ..runtime.output import say
 from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
 from .between_cells import Gap

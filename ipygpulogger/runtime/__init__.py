@@ -1,13 +1,14 @@
 """How our code behaves inside the user's process, which it must not disturb.
 
-==========  =============================================================================
+==========  ==============================================================================
+errors      what an error says, in a few words
+signals     errors that a signal handler raised, told apart from our own failures
 clock       seconds and the time of day, also where a test has frozen Python's clocks
-signals     what a signal handler raised, told apart from what failed
-collector   the user's garbage collector, which our own work neither sets off nor brings nearer
-output      our words on the user's streams
-wrappers    functions of ours in the place of another library's, and theirs back again
+collector   the garbage collector: our work neither triggers it nor brings it nearer
+output      printing to the user's streams, which may be closed or broken
+files       what a command writes, written whole or not at all
+wrappers    functions of ours in place of a library's, and the library's own put back
 frames      walking frames, tracebacks and code objects
 calls       a context around every call of a function; whether a call still runs
-files       a file is written whole or not at all
-==========  =============================================================================
+==========  ==============================================================================
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from .errors import why
 from .signals import is_from_a_handler
 
 
@@ -27,9 +28,3 @@ def say(words: str, *, aside: bool = False) -> str | None:
             raise
         return why(error)
     return None
-
-
-def why(error: BaseException) -> str:
-    """What an error says, in a few words."""
-    name, words = type(error).__name__, str(error)
-    return getattr(error, "strerror", None) or (f"{name}: {words}" if words else name)

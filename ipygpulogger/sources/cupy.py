@@ -15,6 +15,7 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.errors import first_line
 from . import (
     Device,
     DeviceCounter,
@@ -146,7 +147,7 @@ def _on(index: int) -> Iterator[Any]:
     except Unavailable:
         raise
     except Exception as error:
-        raise Unavailable(f"CuPy gives no memory statistics: {_first_line(error)}") from error
+        raise Unavailable(f"CuPy gives no memory statistics: {first_line(error)}") from error
 
 
 @contextlib.contextmanager
@@ -187,7 +188,3 @@ def _uuid(raw: Any) -> str | None:
     if not isinstance(raw, bytes) or len(raw) < 16:
         return None
     return f"GPU-{uuid.UUID(bytes=raw[:16])}"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..records import Diagnosis, Heap
 from ..records.units import MB
 from ..runtime import clock
+from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
 from . import Counter, Look, PeakClass, Reading, Unavailable
 from .foreign_resets import ResetWatch
@@ -254,7 +255,7 @@ def _psutils_memory() -> Callable[[], Any]:
     except Exception as error:
         if is_from_a_handler(error):
             raise
-        reason = f"there is no /proc/self/status, and psutil fails: {type(error).__name__}: {error}"
+        reason = f"there is no /proc/self/status, and psutil fails: {named(error)}"
         raise Unavailable(f"{_UNREADABLE}: {reason}") from error
     return memory
 
@@ -282,7 +283,7 @@ class RisingPeak(Counter):
         except Exception as error:  # psutil may be broken in any way
             if is_from_a_handler(error):
                 raise
-            raise Unavailable(f"{_UNREADABLE}: {type(error).__name__}: {error}") from error
+            raise Unavailable(f"{_UNREADABLE}: {named(error)}") from error
         seen_bytes = self._watcher.highest_bytes() if self._watcher else 0
         return Look((Reading(current_bytes, peak_bytes, seen_bytes),), stamp=())
 

@@ -21,6 +21,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..runtime.errors import first_line
 from ..runtime.wrappers import Wrappers
 from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable, driver
 
@@ -166,6 +167,5 @@ def _read(index: int) -> _Statistics:
                 adaptor,
             )
     except Exception as error:
-        first_line = (str(error) or type(error).__name__).splitlines()[0]
-        raise Unavailable(f"RMM gives no statistics: {first_line}") from error
+        raise Unavailable(f"RMM gives no statistics: {first_line(error)}") from error
     raise Unavailable("RMM's statistics are not enabled (rmm.statistics.enable_statistics())")

@@ -19,6 +19,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.errors import first_line
 from ..runtime.wrappers import Wrappers
 from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable, driver
 
@@ -140,8 +141,7 @@ class TensorFlow(Framework):
         try:
             return self._wrappers.own(name)(context, f"GPU:{index}")
         except Exception as error:
-            first_line = (str(error) or type(error).__name__).splitlines()[0]
-            raise Unavailable(f"TensorFlow does not tell its memory: {first_line}") from error
+            raise Unavailable(f"TensorFlow does not tell its memory: {first_line(error)}") from error
 
     # -- the user's counters stay the user's ----------------------------------------------------
 

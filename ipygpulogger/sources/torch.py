@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..records import Diagnosis
+from ..runtime.errors import first_line
 from ..runtime.wrappers import Wrappers
 from . import (
     Counter,
@@ -173,7 +174,7 @@ class PinnedCounter(Counter):
         try:
             held = _torch()._C._cuda_hostMemoryStats()["allocated_bytes"]  # type: ignore[union-attr]
         except (*_TORCH_ERRORS, KeyError) as error:
-            raise Unavailable(f"torch gives no statistics of pinned memory: {_first_line(error)}") from error
+            raise Unavailable(f"torch gives no statistics of pinned memory: {first_line(error)}") from error
         return Look((Reading(held["current"], held["peak"]),), ())
 
 
@@ -354,7 +355,7 @@ class Torch(Framework):
             return Diagnosis("torch", "absent", says, f"to use it: {sys.executable} -m pip install torch")
         if self._import_error is not None:
             error = self._import_error
-            says = f"installed, but import torch fails: {type(error).__name__}: {_first_line(error)}"
+            says = f"installed, but import torch fails: {type(error).__name__}: {first_line(error)}"
             return Diagnosis(
                 "torch", "absent", says, f"{sys.executable} -c 'import torch' shows where it fails"
             )
@@ -381,7 +382,7 @@ class Torch(Framework):
             stats: Stats = self._wrappers.own(_READS.get(kind) or _READS[""])(index)
             stats["allocated_bytes"]["all"]["peak"], stats["allocation"]  # all we need is there
         except (*_TORCH_ERRORS, KeyError) as error:
-            raise Unavailable(f"torch gives no memory statistics: {_first_line(error)}") from error
+            raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
         return stats
 
     def reset(self, index: int, stats: Stats) -> None:
@@ -398,7 +399,7 @@ class Torch(Framework):
         try:
             self._wrappers.own(_RESETS.get(kind) or _RESETS[""])(index)
         except _TORCH_ERRORS as error:
-            raise Unavailable(f"torch does not reset its peaks: {_first_line(error)}") from error
+            raise Unavailable(f"torch does not reset its peaks: {first_line(error)}") from error
 
     def mem_get_info(self, index: int) -> tuple[int, int]:
         """Free and total bytes of the device as the driver tells torch."""
@@ -503,10 +504,6 @@ class Torch(Framework):
 
 def _torch() -> ModuleType | None:
     return sys.modules.get("torch")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 # -- what tensors and graphs hold ------------------------------------------------------------------

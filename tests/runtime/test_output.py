@@ -10,7 +10,7 @@ import pytest
 
 from ipygpulogger import IPyGPULogger, measure, measure_lines, watch_epochs
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
-from ipygpulogger.runtime.output import say, why
+from ipygpulogger.runtime.output import say
 
 
 class Broken:
@@ -193,16 +193,3 @@ def test_on_a_full_disk_every_cell_is_recorded(driverless_env, tmp_path, unbuffe
         )
     assert "20 21\n" in done.stderr
     assert "AssertionError" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (MemoryError(), "MemoryError"),  # as Python raises it: without a word
-        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
-        (LookupError("of ours"), "LookupError: of ours"),
-    ],
-)
-def test_an_error_without_words_has_no_colon(error, says):
-    """What went wrong in a few words, with nothing hanging at their end."""
-    assert why(error) == says
