@@ -58,7 +58,7 @@ def no_descriptors(patch):
 
 
 def no_machine(patch):
-    for who in ("scope", "lines"):
+    for who in ("engine.scope", "lines.line_profiler"):
         patch.setattr(f"ipygpulogger.{who}.machine", refuse(RuntimeError("broken")))
 
 
