@@ -294,6 +294,3 @@ def _write_page(
 
 
 _COMMANDS = {"run": _run, "report": _report, "compare": _compare, "doctor": _doctor}
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -37,7 +37,7 @@ MB = 2**20
 
 def command(*arguments, **options):
     return subprocess.run(
-        [sys.executable, "-m", "ipygpulogger.cli.commands", *map(str, arguments)],
+        [sys.executable, "-m", "ipygpulogger.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -184,7 +184,7 @@ def test_interrupted(notebook, tmp_path):
     """Ctrl-C keeps what was measured so far, the interrupted cell included: exit 130, no traceback."""
     path, log = notebook("1", "import time; time.sleep(600)"), tmp_path / "log.jsonl"
     process = subprocess.Popen(
-        [sys.executable, "-m", "ipygpulogger.cli.commands", "run", str(path), "--log", str(log)],
+        [sys.executable, "-m", "ipygpulogger.cli", "run", str(path), "--log", str(log)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -356,7 +356,7 @@ def test_a_reader_of_run_that_has_seen_enough(notebook, tmp_path):
     words = [
         sys.executable,
         "-m",
-        "ipygpulogger.cli.commands",
+        "ipygpulogger.cli",
         "run",
         str(notebook("1", "2")),
         "--log",
@@ -704,7 +704,7 @@ def test_a_terminal_sees_which_cell_runs(notebook):
         [
             sys.executable,
             "-m",
-            "ipygpulogger.cli.commands",
+            "ipygpulogger.cli",
             "run",
             str(notebook("1", "[bold]=1\nimport time; time.sleep(1)")),
         ],
@@ -842,7 +842,7 @@ def test_what_is_no_log(tmp_path, command, name, content, capsys):
 def test_a_closed_stdout(tmp_path, now_mb, status):
     """`compare >&-`: who wants no table still learns from the exit status whether a cell grew."""
     logs = saved(tmp_path / "base.jsonl", made(100)), saved(tmp_path / "new.jsonl", made(now_mb))
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ipygpulogger.cli.commands", "compare"]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ipygpulogger.cli", "compare"]
     done = subprocess.run([*shell, *map(str, logs)], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (status, "")
 
@@ -981,7 +981,7 @@ def test_a_reader_that_has_seen_enough(tmp_path):
     """`report | head`: no traceback."""
     log = saved(tmp_path / "log.jsonl", *(made(source=f"x = {i}") for i in range(3000)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ipygpulogger.cli.commands", "compare", log, log],
+        [sys.executable, "-m", "ipygpulogger.cli", "compare", log, log],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

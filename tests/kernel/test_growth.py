@@ -21,7 +21,7 @@ def the_kernel(driverless_env, tmp_path_factory):
     with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
         kernel.run("import gc, threading, time; import numpy as np; MB = 2**20", silent=True)
         # On a busy machine a walk may need longer than the budget; that is tested by itself.
-        kernel.run("from ipygpulogger import growth; growth._BUDGET_S = 10", silent=True)
+        kernel.run("from ipygpulogger.owners import growth; growth._BUDGET_S = 10", silent=True)
         yield kernel
 
 

@@ -23,6 +23,14 @@ def labels(printed):
     return found
 
 
+# What the programs below ask in the kernel.
+SERVANTS = (
+    "from ipygpulogger import IPyGPULogger\n"
+    "from ipygpulogger.engine import machine\n"
+    "from ipygpulogger.notebook import cell_events as shell"
+)
+
+
 def last(kernel):
     """The last record, as plain values."""
     return kernel.value("{**il.record.to_dict(), 'records': len(il.history)}")
@@ -41,7 +49,7 @@ def peaked(record):
 def the_kernel(driverless_env, tmp_path_factory):
     with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
         assert kernel.run("import threading, time, os, asyncio", silent=True).status == "ok"
-        kernel.run("from ipygpulogger import IPyGPULogger, machine, shell", silent=True)
+        kernel.run(SERVANTS, silent=True)
         yield kernel
 
 
@@ -213,7 +221,7 @@ def test_a_reset_of_the_namespace_does_not_end_the_reports(kernel):
     assert len(labels(kernel.run("x = 1").stdout)) == 1
     kernel.run("import threading, time, os, asyncio", silent=True)
     kernel.run(
-        "from ipygpulogger import IPyGPULogger; from ipygpulogger.notebook import cell_events as shell; from ipygpulogger.engine import machine\nil = machine.keep; del machine.keep",
+        SERVANTS + "\nil = machine.keep; del machine.keep",
         silent=True,
     )
     assert last(kernel)["records"] == 2

@@ -17,7 +17,7 @@ def run(name, tmp_path, env=None):
     log = tmp_path / "log.jsonl"
     words = ["run", NOTEBOOKS / name, "--log", log, "--output", tmp_path / name]
     done = subprocess.run(
-        [sys.executable, "-m", "ipygpulogger.cli.commands", *map(str, words)],
+        [sys.executable, "-m", "ipygpulogger.cli", *map(str, words)],
         capture_output=True,
         text=True,
         check=False,

@@ -139,7 +139,7 @@ def test_a_long_gpu_cell_in_a_real_kernel(kernel_env, gpu, tmp_path):
     go = tmp_path / "go"
     with Kernel(kernel_env, tmp_path) as kernel:
         kernel.run(
-            "import os, time, torch\nfrom ipygpulogger import IPyGPULogger, live\n"
+            "import os, time, torch\nfrom ipygpulogger import IPyGPULogger\nfrom ipygpulogger.notebook import live\n"
             "live.AFTER_S, live.EVERY_S = 0.1, 0.02\nil = IPyGPULogger(report='rich').start()",
             silent=True,
         )
