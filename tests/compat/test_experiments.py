@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from memory import MB, Block, blip
 
 import ipygpulogger
+import ipygpulogger.experiments as door
 from ipygpulogger.compat import experiment as experiments
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
@@ -465,14 +466,14 @@ def test_the_whole_text(request, driver):
 
 def test_what_a_bare_import_gave():
     """`import ipyexperiments`: its version, and the base class that every experiment is one of."""
-    assert experiments.__version__ == ipygpulogger.__version__
+    assert door.__version__ == ipygpulogger.__version__
     assert issubclass(IPyExperimentsCPU, IPyExperiments)
     assert issubclass(IPyExperimentsPytorch, IPyExperiments)
     names = {}
     exec("from ipygpulogger.experiments import *", names)
     assert {"IPyExperiments", "IPyExperimentsCPU", "IPyExperimentsGPU", "IPyExperimentsPytorch"} <= set(names)
     with pytest.raises(AttributeError, match="no_such_name"):
-        experiments.no_such_name  # noqa: B018
+        door.no_such_name  # noqa: B018
 
 
 def test_the_base_class_is_no_experiment(shell, capsys):

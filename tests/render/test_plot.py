@@ -18,6 +18,7 @@ from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
 from ipygpulogger.render.plot import figure, sparkline
 
 HERE = Path(__file__).parent
+PATHS = f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]}\n"
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -450,7 +451,7 @@ print(matplotlib.pyplot.get_fignums() == numbers, backend_of(matplotlib.rcParams
 print(dict(matplotlib.rcParams) == before)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=HERE, check=False
+        [sys.executable, "-c", PATHS + program], capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == ["False", "True", "True", "True"], done.stderr
 
