@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from .compat.experiment import (
-    CellLogger,
-    CellLoggerData,
-    CellLoggerMemory,
-    CellLoggerTime,
-    IPyExperimentData,
-    IPyExperimentMemory,
     IPyExperiments,
     IPyExperimentsCPU,
     IPyExperimentsGPU,
     IPyExperimentsPytorch,
 )
+from .compat.experiment_cells import CellLogger, CellLoggerData, CellLoggerMemory, CellLoggerTime
+from .compat.experiment_figures import IPyExperimentData, IPyExperimentMemory
 
 __all__ = [
     "CellLogger",

@@ -33,7 +33,6 @@ WINGS = {
     "": "blocks notebook records runtime",
 }
 LONG = {  # still to be divided
-    "compat.experiment",
     "engine.machine",
     "engine.peaks",
     "engine.scope",
