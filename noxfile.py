@@ -1,9 +1,10 @@
-"""How the tests run. `nox` alone runs the first four; `nox -l` lists the rest.
+"""How the tests run. `nox` alone runs the first five; `nox -l` lists the rest.
 
 plain       torch is not installed; NVML is simulated
 simgpu      the CUDA build of torch, on a simulated GPU (tests/simgpu)
 training    the same with fastai, Lightning, transformers and Keras
 monitoring  what measures lines, on the Pythons that have sys.monitoring
+docs        the documentation as a site, without a warning
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
@@ -21,7 +22,7 @@ import nox
 from nox.command import CommandFailed
 
 nox.needs_version = ">=2024.3"
-nox.options.sessions = ["plain", "simgpu", "training", "monitoring"]
+nox.options.sessions = ["plain", "simgpu", "training", "monitoring", "docs"]
 nox.options.reuse_venv = "yes"
 
 # The CUDA wheel without the gigabytes of NVIDIA's packages: tests/simgpu stands in for them.
@@ -131,6 +132,15 @@ def monitoring(session, version):
         session.run(sys.executable, "-m", "virtualenv", "-q", "-p", python, str(venv))
     session.run(mine, "-m", "pip", "install", "-q", "--no-compile", "-e", ".[test]")
     session.run(mine, "-m", "pytest", "-m", "not torch", *how(session), *LINES, env=COMPILED_ONCE)
+
+
+@nox.session
+def docs(session):
+    """The documentation as a site in build/docs, without a warning. Its examples run in the other lanes."""
+    install(session, "-e", ".[docs]")
+    session.run(
+        "sphinx-build", "-W", "--keep-going", "-n", "-q", "-E", "docs", "build/docs", *session.posargs
+    )
 
 
 def find_python(version):

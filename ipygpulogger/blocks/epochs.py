@@ -39,7 +39,7 @@ class EpochMemory(NamedTuple):
     gpu_peak: int
 
     def named(self, prefix: str) -> dict[str, int]:
-        """The figures by the names that loggers keep apart: "mem_cpu_used_mb" with the prefix "mem_"."""
+        """The figures by the names that loggers keep apart: ``mem_cpu_used_mb`` with the prefix ``mem_``."""
         return {f"{prefix}{name}_mb": figure for name, figure in self._asdict().items()}
 
 

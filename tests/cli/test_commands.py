@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 import ipygpulogger
 from ipygpulogger import History
 from ipygpulogger.cli import run as runs
-from ipygpulogger.cli.arguments import parse
 from ipygpulogger.cli.commands import _over_budget, main
 from ipygpulogger.cli.run import displayed
 from ipygpulogger.engine.machine import Machine
@@ -1183,13 +1182,13 @@ def test_the_users_configuration_does_not_silence_run(notebook, tmp_path):
     assert "RAM: Consumed Peaked" in done.stdout
 
 
-# -- what the README says --------------------------------------------------------------------------------
+# -- what the documentation says -------------------------------------------------------------------------
 
 
 def test_the_ci_example(notebook, tmp_path):
-    """The README's workflow is YAML, and its commands do what it says: here they run."""
-    readme = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
-    workflow = yaml.safe_load(readme.partition("<!-- ci -->\n```yaml\n")[2].partition("```")[0])
+    """The workflow of docs/history.md is YAML, and its commands do what it says: here they run."""
+    page = Path(__file__).parents[2].joinpath("docs", "history.md").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(page.partition("<!-- ci -->\n```yaml\n")[2].partition("```")[0])
     steps = workflow["jobs"]["train"]["steps"]
     commands = [shlex.split(step["run"]) for step in steps if step.get("run", "").startswith("ipygpulogger")]
     assert [words[1] for words in commands] == ["run", "compare"]
@@ -1204,13 +1203,3 @@ def test_the_ci_example(notebook, tmp_path):
         assert done.returncode == 0, done.stderr + done.stdout
     kept = next(step["with"]["path"].split() for step in steps if "upload-artifact" in step.get("uses", ""))
     assert all((tmp_path / name).exists() for name in kept)
-
-
-def test_the_readmes_commands_are_real():
-    """Every `ipygpulogger ...` line of the README is one that the command line takes."""
-    readme = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
-    lines = [line for line in readme.splitlines() if line.startswith("ipygpulogger ")]
-    assert len(lines) >= 5
-    for line in lines:
-        words = shlex.split(line, comments=True)[1:]
-        assert parse(words).command == words[0]

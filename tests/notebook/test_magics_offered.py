@@ -14,7 +14,7 @@ from ipygpulogger.experiments import IPyExperimentsCPU
 from ipygpulogger.notebook.magics import _TAKES
 
 ROOT = Path(ipygpulogger.__file__).parent
-README = ROOT.parent.joinpath("README.md")
+PAGES = [ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").glob("*.md"))]
 COMMAND = re.compile(r"%{1,2}gpulog(?! has)(?: (?:--)?[a-z]+(?:[= ](?:PATH|TEXT|peak|True))?)?")
 
 
@@ -172,15 +172,16 @@ def test_while_an_experiment_runs(shell, capsys):
 
 
 def told():
-    """Every command of %gpulog in a text of ours, and where: the wings that may print it, and the README."""
+    """Every command of %gpulog in a text of ours, and where: the wings that may print it, the README and the pages."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 for command in COMMAND.findall(node.value):
                     found.setdefault(command, set()).add(path.parent.name)
-    for command in COMMAND.findall(README.read_text(encoding="utf-8").replace("[", "").replace("]", "")):
-        found.setdefault(command, set()).add(README.name)
+    for page in PAGES:
+        for command in COMMAND.findall(page.read_text(encoding="utf-8").replace("[", "").replace("]", "")):
+            found.setdefault(command, set()).add(page.name)
     return found
 
 

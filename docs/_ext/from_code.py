@@ -1,0 +1,176 @@
+"""What the pages show of the code itself: the help of commands, and the wings of the package.
+
+The wings are read from the source text; nothing of the package is imported for them.
+"""
+
+import ast
+import io
+import re
+from contextlib import redirect_stdout, suppress
+from inspect import cleandoc
+from pathlib import Path
+from unittest import mock
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+PACKAGE = Path(__file__).parents[2] / "ipygpulogger"
+
+
+def command_help(command):
+    """What ``ipygpulogger COMMAND --help`` prints."""
+    from ipygpulogger.cli import main
+
+    said = io.StringIO()
+    here = mock.patch.dict("os.environ", COLUMNS="90", NO_COLOR="1")
+    with here, redirect_stdout(said), suppress(SystemExit):
+        main([*command.split(), "--help"])
+    return said.getvalue().rstrip()
+
+
+def magic_help():
+    """The docstring of ``%gpulog``, which ``%gpulog?`` shows in a notebook."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(_parsed(path)):
+            if isinstance(node, ast.FunctionDef) and node.name == "gpulog":
+                return cleandoc(ast.get_docstring(node))
+    raise LookupError("no function of the package is called gpulog")
+
+
+def wings():
+    """The packages inside the package: their name, their sentence and the wings they import, lowest first."""
+    found = {
+        path.parent.name: (_sentence(path), _imported(path.parent))
+        for path in sorted(PACKAGE.glob("*/__init__.py"))
+    }
+    rest, done = dict(found), []
+    while rest:
+        floor = sorted(name for name, (_, below) in rest.items() if not below & rest.keys() - {name})
+        if not floor:
+            raise ValueError(f"the wings import each other in a circle: {', '.join(rest)}")
+        done += [(name, rest[name][0], sorted(rest[name][1] & found.keys() - {name})) for name in floor]
+        for name in floor:
+            del rest[name]
+    return done
+
+
+def files(wing):
+    """The files of a wing and what each is: in the words of the wing's own map, else in the file's own."""
+    docstring = ast.get_docstring(_parsed(PACKAGE / wing / "__init__.py")) or ""
+    table = re.search(r"^(=+)  +=+.*?\n(.*?)\n=+  ", docstring, re.DOTALL | re.MULTILINE)
+    listed = [line for line in table[2].splitlines() if not line.startswith("==")] if table else []
+    told = {line[: len(table[1])].strip(): " ".join(line[len(table[1]) :].split()) for line in listed}
+    there = sorted(path.stem for path in (PACKAGE / wing).glob("[!_]*.py"))
+    if told.keys() == set(there):
+        return list(told.items())
+    return [
+        (
+            name,
+            _sentence(PACKAGE / wing / f"{name}.py").partition(": ")[2]
+            or _sentence(PACKAGE / wing / f"{name}.py"),
+        )
+        for name in there
+    ]
+
+
+def _parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _sentence(path):
+    """The first paragraph of a wing's docstring, on one line."""
+    return " ".join((ast.get_docstring(_parsed(path)) or "").partition("\n\n")[0].split())
+
+
+def _imported(wing):
+    """The first name below the package in each import that runs; type checkers' own are left out."""
+    found = set()
+    for path in wing.rglob("*.py"):
+        up = len(path.relative_to(PACKAGE).parts)  # the level that leads out of the wing
+        for node in _runtime(_parsed(path)):
+            if isinstance(node, ast.ImportFrom) and node.level == up:
+                found |= {node.module.partition(".")[0]} if node.module else {one.name for one in node.names}
+    return found
+
+
+def _runtime(node):
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _runtime(child)
+
+
+class CommandHelp(SphinxDirective):
+    """``{command-help} run``."""
+
+    optional_arguments = 1
+
+    def run(self):
+        return [_literal(command_help(" ".join(self.arguments)))]
+
+
+class MagicHelp(SphinxDirective):
+    """``{magic-help}``."""
+
+    def run(self):
+        return [_literal(magic_help())]
+
+
+class Wings(SphinxDirective):
+    """``{wings}``: a table of them, the lowest first."""
+
+    def run(self):
+        found = [(f"`{name}/`", says, ", ".join(below) or "-") for name, says, below in wings()]
+        return [_table(("wing", "what it is", "imports"), (12, 58, 30), found)]
+
+
+class Files(SphinxDirective):
+    """``{files}``: a table for each wing that has files."""
+
+    def run(self):
+        done = []
+        for wing, _, _ in wings():
+            if found := files(wing):
+                rows = [(f"`{wing}/{name}.py`", says) for name, says in found]
+                done += [nodes.rubric("", f"{wing}/"), _table(("file", "what it is"), (30, 70), rows)]
+        return done
+
+
+def _table(head, widths, rows):
+    table = nodes.table("", nodes.tgroup("", cols=len(head)))
+    group = table[0]
+    group += [nodes.colspec(colwidth=width) for width in widths]
+    group += nodes.thead("", _row(head))
+    group += nodes.tbody("", *map(_row, rows))
+    return table
+
+
+def _row(cells):
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *_inline(cell))) for cell in cells))
+
+
+def _inline(words):
+    for i, part in enumerate(re.split(r"`+([^`]+)`+", words)):
+        if part:
+            yield nodes.literal("", part) if i % 2 else nodes.Text(part)
+
+
+def _literal(words):
+    block = nodes.literal_block(words, words)
+    block["language"] = "text"
+    return block
+
+
+def as_downloads(_app, _page, source):
+    """A page's links to Markdown outside of docs/, which a code host shows, become downloads on the site."""
+    source[0] = re.sub(r"\]\((\.\./[^)#]+\.md)\)", r"](<path:\1>)", source[0])
+
+
+def setup(app):
+    app.connect("source-read", as_downloads)
+    app.add_directive("command-help", CommandHelp)
+    app.add_directive("magic-help", MagicHelp)
+    app.add_directive("wings", Wings)
+    app.add_directive("files", Files)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,500 @@
+"""The README and the pages of docs/: their examples run, and what they show is what the package says.
+
+How a fenced block is checked goes by its language, and by the words in an HTML comment above it, which no reader sees:
+
+=======================  ==========================================================================
+``python``               runs as a cell of IPython, one shell for each page, from the top down
+``raises ValueError``    the cell fails so
+``torch``                the cell runs where torch is, on the simulated GPU
+``training``             the cell runs where its framework is, after `TRAININGS`
+``text``, ``output``     what the cell above printed; consumed and peaked by 2 MB, other numbers by their place
+``text``, ``shown: X``   what the renderer makes of the record `SHOWN[X]`, to the letter
+``sh``                   each ``ipygpulogger ...`` is taken by the command line's own parser
+``toml``, ``yaml``       parses; the workflow is run by tests/cli/test_commands.py
+=======================  ==========================================================================
+"""
+
+import ast
+import re
+import shlex
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+
+import ipygpulogger
+from ipygpulogger import IPyGPULogger, experiments
+from ipygpulogger.cli.arguments import parse
+from ipygpulogger.compat import standard_names
+from ipygpulogger.owners import growth
+from ipygpulogger.records import (
+    CellRecord,
+    ChildrenUsage,
+    DeviceUsage,
+    Heap,
+    OutOfMemory,
+    Owner,
+    Peak,
+    RamUsage,
+    Usage,
+)
+from ipygpulogger.render import text
+from ipygpulogger.utils import ipython, mem
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+MB = 2**20
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+
+# What a page takes for granted.
+GIVEN = {
+    "blocks.md": "def load():\n    return bytearray(b'x') * (8 << 20)",
+    "trainings.md": "kept = []\ndef train_one_epoch():\n    kept.append(bytearray(b'x') * (20 << 20))",
+}
+
+# What the cell of a framework takes for granted, by the adapter that it imports.
+TRAININGS = {
+    "mem": """
+from fastai.basics import DataLoader, DataLoaders, Learner
+import torch
+x = torch.arange(16.0)[:, None]
+dls = DataLoaders(*(DataLoader(list(zip(x, 2 * x)), bs=8, device=torch.device("cpu")) for _ in range(2)))
+model, loss_func = torch.nn.Linear(1, 1), torch.nn.MSELoss()
+""",
+    "lightning": "from lightning.pytorch import Trainer",
+    "transformers": """
+import torch
+from transformers import Trainer, TrainingArguments
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(1, 1)
+    def forward(self, x, labels):
+        return {"loss": ((self.line(x) - labels) ** 2).mean()}
+model, train_dataset = Line(), [{"x": torch.ones(1), "labels": torch.ones(1)}] * 8
+args = TrainingArguments("out", num_train_epochs=1, report_to=[], use_cpu=True)
+""",
+    "keras": """
+import os
+os.environ["KERAS_BACKEND"] = "torch"
+import keras
+import numpy as np
+on_the_cpu.enter_context(keras.device("cpu"))
+x = y = np.arange(16, dtype="float32")[:, None]
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile(loss="mse", optimizer="sgd")
+""",
+}
+
+
+def _usage(before_mb, after_mb, peak_mb):
+    return before_mb * MB, after_mb * MB, Peak(peak_mb * MB, peak_mb * MB, "exact")
+
+
+def _device(before_mb, after_mb, peak_mb, used_mb, **more):
+    return DeviceUsage(
+        *_usage(before_mb, after_mb, peak_mb),
+        index=0,
+        name="NVIDIA A100-SXM4-40GB",
+        uuid=None,
+        total_bytes=40960 * MB,
+        used_bytes=used_mb * MB,
+        **more,
+    )
+
+
+RECORD = CellRecord(
+    label="In [4]",
+    started_at=datetime(2026, 11, 1, tzinfo=timezone.utc),
+    time_s=0.807,
+    gen=RamUsage(*_usage(42, 170, 170)),
+    gpus=(_device(2498, 4965, 6402, 5465),),
+    execution_count=4,
+    cell_id=None,
+    source="...",
+    status="ok",
+)
+SHOWN = {
+    "report": text.report(RECORD),
+    "compact": text.report(RECORD, compact=True),
+    "failed": text.report(replace(RECORD, gpus=(), status="error", error="ValueError")),
+    "grew": text.report(
+        replace(
+            RECORD,
+            label="In [7]",
+            time_s=2.118,
+            gen=RamUsage(*_usage(569, 690, 690)),
+            gpus=(_device(730, 1710, 1710, 2210),),
+            owners=(
+                Owner("model", 980 * MB, "cuda:0", "variable"),
+                Owner("df", 121 * MB, "cpu", "variable"),
+            ),
+        )
+    ),
+    "status": text.devices(
+        [
+            _device(
+                6900,
+                6900,
+                6900,
+                10020,
+                allocated_bytes=6400 * MB,
+                reserved_bytes=6520 * MB,
+                other_bytes=3500 * MB,
+                neighbours_bytes=3000 * MB,
+                free_bytes=30428 * MB,
+                driver_bytes=512 * MB,
+            )
+        ]
+    ),
+    "out of memory": text.out_of_memory(
+        OutOfMemory(
+            device="cuda:0",
+            asked_bytes=4198 * MB,
+            free_bytes=1872 * MB,
+            live_bytes=10500 * MB,
+            cached_bytes=0,
+            fragmented_bytes=0,
+            neighbours_bytes=3000 * MB,
+            traceback_bytes=3500 * MB,
+            outputs_bytes=0,
+            owners=(
+                Owner("last traceback: step.act", 3500 * MB, "cuda:0", "traceback"),
+                Owner("x", 600 * MB, "cuda:0", "variable"),
+            ),
+            advice="First `%gpulog free` (gives 3500 MB back). Run the cell again: it fits then.",
+        )
+    ),
+}
+
+
+GPU = RECORD.gpus[0]
+REMARKS = [  # each in a table of report.md
+    ("(120 MB kept by malloc)", {"gen": RamUsage(*_usage(42, 170, 170), Heap(0, 0), Heap(0, 120 * MB))}),
+    (
+        "(+ 2 children 950 MB, peak 950-1330 MB)",
+        {"children": ChildrenUsage(0, 950 * MB, Peak(950 * MB, 1330 * MB, "bounded"), 2)},
+    ),
+    ("(pinned 128 MB)", {"pinned": Usage(*_usage(0, 128, 128))}),
+    ("+ context 500 MB", {"context_bytes": 500 * MB}),
+    (
+        "(headroom 300 MB)",
+        {"free_bytes": 300 * MB, "reserved_bytes": 40000 * MB, "allocated_bytes": 40000 * MB},
+    ),
+    ("(other processes 3000 MB)", {"neighbours_bytes": 3000 * MB, "neighbours_before_bytes": 0}),
+    (
+        "(other processes 5120 MB more for a moment)",
+        {
+            "neighbours_bytes": 100 * MB,
+            "neighbours_before_bytes": 100 * MB,
+            "neighbours_peak_bytes": 5220 * MB,
+        },
+    ),
+    ("(5120 MB more for a moment, owner unknown)", {"unknown_rise_bytes": 5120 * MB}),
+    ("(+80 MB outside the allocator, nobody tells whose)", {"unattributed_bytes": 80 * MB}),
+    ("n/a", {"attributed": False}),
+    ("(peak 512-560)", {"peak": Peak(512 * MB, 560 * MB, "bounded")}),
+    ("(peak at least)", {"peak": Peak(512 * MB, None, "sampled")}),
+    ("(peak ±96 MB)", {"peak": Peak(512 * MB, 512 * MB, "exact", 96 * MB)}),
+    ("(consumed ±192 MB)", {"gen": RamUsage(*_usage(42, 170, 170), precision_bytes=192 * MB)}),
+    (
+        "between cells: -97 MB, cuda:0 +200 MB",
+        {"between": (("cpu", -97 * MB), ("cuda:0", 200 * MB))},
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    lineno: int
+    language: str
+    words: tuple[str, ...]  # of the comment above it
+    text: str
+
+    def word(self, beginning):
+        """What follows the word of the comment that begins so; None where there is none."""
+        return next(
+            (word[len(beginning) :].strip() for word in self.words if word.startswith(beginning)), None
+        )
+
+    @property
+    def first_line(self):
+        return self.text.partition("\n")[0]
+
+    def __str__(self):
+        return f"{self.page}:{self.lineno}"
+
+
+def blocks(page):
+    found, words = [], ()
+    for token in MARKDOWN.parse(PAGES[page].read_text(encoding="utf-8")):
+        if token.type == "html_block" and token.content.startswith("<!--"):
+            words = tuple(word.strip() for word in token.content.strip()[4:-3].split(","))
+        elif token.type == "fence":
+            found.append(Block(page, token.map[0] + 1, token.info.strip(), words, token.content.rstrip("\n")))
+            words = ()
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+WITH_CELLS = sorted({block.page for block in BLOCKS if block.language == "python"})
+WITH_TORCH = sorted({block.page for block in BLOCKS if block.word("torch") is not None})
+
+
+def of(language):
+    return [pytest.param(block, id=str(block)) for block in BLOCKS if block.language == language]
+
+
+# -- cells --------------------------------------------------------------------------------------------------
+
+ROW = re.compile(r"(?:Gen|GPU\d*): +(-?\d+) +(\d+) +\d+ MB")
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+
+
+def shape(printed):
+    """Its lines with a 0 in the place of each number, and one space for many."""
+    lines = (" ".join(NUMBER.sub("0", line).split()) for line in printed.splitlines())
+    return [line for line in lines if line]
+
+
+def part(printed, like):
+    """Those lines of what a cell printed that have the shape of the page's, one after the other.
+
+    Names that hold less than 1 MB each, in a table of holders, may be what other tests left.
+    """
+    lines = [line for line in printed.splitlines() if line.strip() and "smaller one" not in line]
+    wanted = shape(like)
+    for i in range(len(lines)):
+        if shape("\n".join(lines[i : i + len(wanted)])) == wanted:
+            return "\n".join(lines[i : i + len(wanted)])
+    return None
+
+
+def figures(printed):
+    """Consumed and peaked of each row of a report, in MB."""
+    return [int(figure) for row in ROW.findall(printed) for figure in row]
+
+
+@pytest.fixture
+def run(shell, capsys, monkeypatch):
+    """Run a cell; the name of what it raised, and what it printed."""
+    monkeypatch.setattr(growth, "_BUDGET_S", 10)  # a busy machine cuts no search short
+
+    def run(code):
+        ran = shell.run_cell(code, store_history=True)
+        error = ran.error_before_exec or ran.error_in_exec
+        return type(error).__name__ if error else None, capsys.readouterr().out
+
+    yield run
+    IPyGPULogger().free()  # the traceback of a cell that was to fail
+    shell.user_ns.clear()
+    if "ipygpulogger" in shell.extension_manager.loaded:
+        shell.run_line_magic("unload_ext", "ipygpulogger")
+    for logger in [one for one in shell.configurables if isinstance(one, IPyGPULogger)]:
+        logger.stop()
+
+
+@pytest.mark.parametrize(
+    ("page", "lane"),
+    [
+        *((page, "plain") for page in WITH_CELLS),
+        *(pytest.param(page, "torch", marks=pytest.mark.torch) for page in WITH_TORCH),
+    ],
+)
+def test_the_cells_run_and_print_what_the_page_shows(run, tmp_path, monkeypatch, request, page, lane):
+    """From the top of the page to its end, each in the shell that the ones above have left."""
+    if lane == "torch":
+        request.getfixturevalue("cuda")
+    monkeypatch.chdir(tmp_path)
+    exec(GIVEN.get(page, ""), request.getfixturevalue("shell").user_ns)
+    printed = ""
+    for block in blocks(page):
+        needs_torch = block.word("torch") is not None
+        if (needs_torch and lane == "plain") or block.word("training") is not None:
+            continue
+        if block.language == "python":
+            error, printed = run(block.text)
+            assert error == block.word("raises"), f"{block}\n{printed}"
+        elif block.word("output") is not None and needs_torch == (lane == "torch"):
+            found = part(printed, like=block.text)
+            assert found, f"{block}\n{printed}"
+            for figure, shown in zip(figures(found), figures(block.text), strict=True):
+                assert abs(figure - shown) <= 2, f"{block}\n{printed}"
+
+
+@pytest.mark.training
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("adapter", TRAININGS)
+def test_the_trainings_run(shell, run, tmp_path, monkeypatch, adapter):
+    """Each framework's cell, in a training of its own."""
+    (block,) = (block for block in BLOCKS if f"callbacks.{adapter} import" in block.first_line)
+    monkeypatch.chdir(tmp_path)
+    assert block.word("training") is not None
+    with ExitStack() as shell.user_ns["on_the_cpu"]:
+        for code in TRAININGS[adapter], block.text:
+            error, printed = run(code)
+            assert error is None, printed
+
+
+@pytest.mark.parametrize("block", of("python"))
+def test_the_cells_are_python(shell, block):
+    """Also those that do not run here."""
+    ast.parse(shell.transform_cell(block.text))
+
+
+# -- what is shown ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", of("text"))
+def test_what_is_shown_is_what_the_package_says(block):
+    """A text is the output of the cell above it, or a renderer's of a record, to the letter."""
+    if block.word("output") is None:
+        assert block.text == SHOWN[block.word("shown:")]
+
+
+@pytest.mark.parametrize(("remark", "what"), REMARKS, ids=[remark for remark, _ in REMARKS])
+def test_every_remark_is_one_that_the_report_makes(remark, what):
+    """In these words, of a record or of its device."""
+    device = {name: value for name, value in what.items() if hasattr(GPU, name)}
+    rest = {name: value for name, value in what.items() if name not in device}
+    assert remark in text.report(replace(RECORD, gpus=(replace(GPU, **device),), **rest))
+    assert f"`{remark}`" in PAGES["report.md"].read_text(encoding="utf-8")
+
+
+def test_every_block_is_checked():
+    """No page has a block in a language that nothing here checks; directives are Sphinx's."""
+    languages = {block.language for block in BLOCKS if not block.language.startswith("{")}
+    assert languages == {"python", "text", "sh", "toml", "yaml"}
+
+
+# -- commands and files -------------------------------------------------------------------------------------
+
+
+def test_the_commands_are_real():
+    """Every `ipygpulogger ...` line is one that the command line takes."""
+    lines = [line for block in BLOCKS if block.language == "sh" for line in block.text.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("ipygpulogger ")]
+    assert {words[1] for words in commands} == {"run", "report", "compare", "doctor"}
+    for words in commands:
+        assert parse(words[1:]).command == words[1]
+
+
+@pytest.mark.parametrize("block", of("yaml"))
+def test_the_yaml_parses(block):
+    """A workflow has jobs."""
+    assert yaml.safe_load(block.text)["jobs"]
+
+
+@pytest.mark.parametrize("block", of("toml"))
+def test_the_toml_parses(block):
+    """The entry point stands in the group that the package reads."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
+    assert "ipygpulogger.sources" in tomllib.loads(block.text)["project"]["entry-points"]
+
+
+def test_the_example_of_a_source_is_the_one_that_is_tested():
+    """tests/example_source.py is measured in tests/sources and tests/engine."""
+    (shown,) = (
+        block.text for block in BLOCKS if block.page == "frameworks.md" and block.language == "python"
+    )
+    tested = ast.parse((ROOT / "tests" / "example_source.py").read_text(encoding="utf-8"))
+    assert ast.dump(ast.parse(shown)) == ast.dump(ast.Module(tested.body[1:], []))
+
+
+# -- links --------------------------------------------------------------------------------------------------
+
+
+def anchors(path):
+    """The headings of a page as a code host and MyST name them."""
+    tokens = MARKDOWN.parse(path.read_text(encoding="utf-8"))
+    heads = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def links(path):
+    tokens = MARKDOWN.parse(path.read_text(encoding="utf-8"))
+    inline = [child for token in tokens for child in token.children or ()]
+    return [
+        str(child.attrs.get("href") or child.attrs["src"])
+        for child in inline
+        if {"href", "src"} & child.attrs.keys()
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    """On a code host: to a file of the repository, and to a heading that is there."""
+    for link in links(PAGES[page]):
+        if re.match(r"[a-z]+://", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (PAGES[page].parent / name).resolve() if name else PAGES[page]
+        assert target.is_file(), (page, link)
+        assert not anchor or anchor in anchors(target), (page, link)
+
+
+def test_the_house_has_the_files_that_its_page_names():
+    """Each `wing/file.py` of docs/house.md is there."""
+    named = set(re.findall(r"`(\w+/\w+\.py)`", PAGES["house.md"].read_text(encoding="utf-8")))
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / name).is_file() or (ROOT / "ipygpulogger" / name).is_file(), name
+
+
+def test_the_reference_has_every_public_name():
+    """Those of the package, of its doors, and of what a source needs."""
+    page = PAGES["reference.md"].read_text(encoding="utf-8")
+    names = {*ipygpulogger.__all__, *experiments.__all__, *ipython.__all__, *mem.__all__} - set(
+        standard_names.__all__
+    )
+    for name in names | {"Device", "DeviceCounter", "Framework", "Look", "Reading", "Unavailable"}:
+        assert re.search(rf"\b{name}\b", page), name
+
+
+def test_every_page_is_found():
+    """The README links to every page of the documentation but its front."""
+    linked = {Path(link.partition("#")[0]).name for link in links(PAGES["README.md"])}
+    assert PAGES.keys() - {"README.md", "index.md"} <= linked
+
+
+# -- tables of the code's own names ---------------------------------------------------------------------------
+
+
+def rows(page, *head):
+    """The cells of the table of a page that begins so."""
+    tokens = MARKDOWN.parse(PAGES[page].read_text(encoding="utf-8"))
+    found, row = [], None
+    for token in tokens:
+        if token.type == "tr_open":
+            row = []
+        elif token.type == "inline" and row is not None:
+            row.append(token.content)
+        elif token.type == "tr_close":
+            found.append(tuple(row))
+            row = None
+    begins = found.index(next(row for row in found if row[: len(head)] == head))
+    return [row for row in found[begins + 1 :] if len(row) == len(found[begins])]
+
+
+def test_every_option_is_on_its_page():
+    """With the default that it has."""
+    said = {
+        name.strip("`"): default.partition("`")[2].partition("`")[0]
+        for name, default, *_ in rows("options.md", "option", "default")
+    }
+    traits = IPyGPULogger.class_traits(config=True)
+    assert {name: ast.literal_eval(default) for name, default in said.items()} == {
+        name: trait.default() for name, trait in traits.items()
+    }
+
+
+def test_the_readme_is_short():
+    """About a hundred lines: the rest is in the pages."""
+    assert len(PAGES["README.md"].read_text(encoding="utf-8").splitlines()) <= 110
