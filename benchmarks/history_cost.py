@@ -26,7 +26,8 @@ from bench import about, print_table, turns
 
 from ipygpulogger import CellRecord, DeviceUsage, History, Peak
 from ipygpulogger.records import Heap, RamUsage
-from ipygpulogger.records.decode import compact, record_from
+from ipygpulogger.records.decode import record_from
+from ipygpulogger.records.embed import embedded
 from ipygpulogger.records.log import Log
 
 if TYPE_CHECKING:
@@ -134,12 +135,12 @@ def whole(history: History, folder: Path) -> None:
 def one(history: History, folder: Path) -> None:
     """What a single cell pays."""
     log = Log(folder / "log.jsonl")
-    kept = [json.loads(json.dumps(compact(r))) for r in history[:1000]]
+    kept = [json.loads(json.dumps(embedded(r))) for r in history[:1000]]
     actions: dict[str, Callable[[int], object]] = {
         "dataclasses.asdict": lambda i: dataclasses.asdict(history[i]),
         "record.to_dict()": lambda i: history[i].to_dict(),
-        "compact(record)": lambda i: compact(history[i]),
-        "record_from(compact)": lambda i: record_from(kept[i]),
+        "embedded(record)": lambda i: embedded(history[i]),
+        "record_from(embedded)": lambda i: record_from(kept[i]),
         "Log.append(record)": lambda i: log.append(history[i]),
     }
     costs: dict[str, list[float]] = {name: [] for name in actions}

@@ -31,17 +31,38 @@ from .blocks.epochs import watch_epochs
 from .blocks.measure import measure
 from .blocks.measure_lines import measure_lines
 from .notebook.logger import IPyGPULogger
-from .records import CellRecord, Data, DeviceUsage, Measurement, Peak, Usage
+from .records import (
+    CellRecord,
+    ChildrenUsage,
+    Data,
+    DeviceUsage,
+    Heap,
+    LineUsage,
+    Measurement,
+    Metric,
+    OutOfMemory,
+    Owner,
+    Peak,
+    RamUsage,
+    Usage,
+)
 from .records.history import History
 
 __all__ = [
     "CellRecord",
+    "ChildrenUsage",
     "Data",
     "DeviceUsage",
+    "Heap",
     "History",
     "IPyGPULogger",
+    "LineUsage",
     "Measurement",
+    "Metric",
+    "OutOfMemory",
+    "Owner",
     "Peak",
+    "RamUsage",
     "Usage",
     "load_ipython_extension",
     "measure",

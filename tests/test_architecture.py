@@ -37,9 +37,6 @@ LONG = {  # still to be divided
     "engine.peaks",
     "engine.scope",
     "notebook.logger",
-    "records.decode",
-    "records.history",
-    "records.values",
     "render.plot",
     "sources.nvml",
     "sources.process",
@@ -219,6 +216,8 @@ def test_public_names():
     """What the package promises is there, and nothing unnamed."""
     for name in ipygpulogger.__all__:
         assert getattr(ipygpulogger, name)
+    values = {"CellRecord", "ChildrenUsage", "Data", "DeviceUsage", "LineUsage", "Measurement", "OutOfMemory"}
+    assert values | {"Owner", "Peak", "RamUsage", "Usage"} <= set(ipygpulogger.__all__)
     assert re.match(r"\d+\.\d+\.\d+", ipygpulogger.__version__)
     with pytest.raises(AttributeError, match="no_such_name"):
         ipygpulogger.no_such_name  # noqa: B018

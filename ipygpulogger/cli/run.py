@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..records import MIME
-from ..records.decode import compact, is_utf8, record_from
-from ..records.history import own_report
-from ..records.units import printable
+from ..records.decode import record_from
+from ..records.embed import embedded
+from ..records.formats import own_report
+from ..records.units import is_utf8, printable
 from ..runtime.errors import why
 from ..runtime.files import BadRequest
 
@@ -311,7 +312,7 @@ def displayed(cell: Any) -> tuple[CellRecord | None, str]:
         record = record_from(report[MIME])
         if record.cell_id is None and "id" in cell:  # nbclient does not tell the kernel; a front end would
             record = replace(record, cell_id=cell.id)
-            report[MIME] = compact(record, report[MIME].get("left_out", ()))
+            report[MIME] = embedded(record, report[MIME].get("left_out", ()))
     except (TypeError, ValueError):  # a cell may make such an output itself
         return None, ""
     return record, report.get("text/plain", "")

@@ -18,7 +18,7 @@ from ..lines.tracing import spent
 from ..owners.growth import Growth
 from ..records import MIME, CellRecord, Data
 from ..records.budget import excesses, parse
-from ..records.decode import compact
+from ..records.embed import embedded
 from ..records.history import History
 from ..records.log import Log
 from ..records.units import printable, rounded_mb, truncated_mb
@@ -524,7 +524,7 @@ class IPyGPULogger(Configurable):
         if self.report == "text":
             self._print(plain)
         else:
-            bundle = {"text/plain": plain, "text/html": html.report(record), MIME: compact(record)}
+            bundle = {"text/plain": plain, "text/html": html.report(record), MIME: embedded(record)}
             if not self._live.settle(cell, bundle):
                 self._display(bundle)
 

@@ -1,49 +1,41 @@
-"""What a measurement is: values, their JSON form, the history of a session, comparison and budgets.
+"""What a measurement is: its values, their JSON, the history of a session, comparison and budgets.
 
-========  =====================================================================
-units     bytes, megabytes, seconds and foreign words to text
-values    `Data`, `CellRecord`, `Measurement`, `Usage`, `Peak`, `DeviceUsage`, ...
-decode    records as JSON, as a notebook keeps them, and back again
-budget    how much memory a cell may use
-history   the records kept, ranked, saved, loaded
-log       a line of JSON for each cell, written as the cells end
-compare   two runs of a notebook
-========  =====================================================================
+In the order in which a reader meets them:
+
+=============  ==============================================================================
+usage          `Usage` and `Peak`: memory at both ends and at the peak; consumed and peaked
+device_usage   `DeviceUsage`: the same on one accelerator device; the device ids
+measurement    `Measurement`: what one scope used
+owner          `Owner`: a name that holds memory
+line_usage     `LineUsage`: what one source line used
+out_of_memory  `OutOfMemory`: a device on which an allocation failed
+cell_record    `CellRecord`: what one cell used, with all of the above; `Data`
+changes        what changed between two measurements
+diagnosis      `Diagnosis`: how good the figures of one source are on this machine
+embed          a record as a notebook output embeds it
+decode         records from JSON
+history        `History`: the records of a session, ranked, saved, loaded
+leaks          cells that grow with every run
+formats        the files that hold records
+log            a file that gains a line of JSON with every cell
+budget         how much memory a cell may use
+compare        two runs of a notebook
+units          bytes to megabytes, foreign text to printable text
+=============  ==============================================================================
 """
 
 from __future__ import annotations
 
-from .values import (
-    CPU,
-    DRIVER,
-    LIBRARIES,
-    MIME,
-    CellRecord,
-    ChildrenUsage,
-    Data,
-    DeviceUsage,
-    Diagnosis,
-    Heap,
-    Held,
-    LineUsage,
-    Measurement,
-    Metric,
-    OutOfMemory,
-    Owner,
-    Peak,
-    Quality,
-    RamUsage,
-    Rung,
-    Sizes,
-    Status,
-    Timeline,
-    Usage,
-    came_back,
-    growing_names,
-    held_bytes,
-    moved_between,
-    notable,
-)
+from .cell_record import MIME, CellRecord, Data, Status
+from .changes import Held, came_back, held_bytes, moved_between
+from .device_usage import CPU, DRIVER, DeviceUsage, Metric, Rung, Sizes, device_id
+from .diagnosis import Diagnosis
+from .leaks import growing_names
+from .line_usage import LineUsage
+from .measurement import Measurement
+from .out_of_memory import OutOfMemory
+from .owner import LIBRARIES, Owner
+from .usage import ChildrenUsage, Heap, Peak, Quality, RamUsage, Timeline, Usage, notable
 
 __all__ = [
     "CPU",
@@ -71,6 +63,7 @@ __all__ = [
     "Timeline",
     "Usage",
     "came_back",
+    "device_id",
     "growing_names",
     "held_bytes",
     "moved_between",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .values import Measurement, Usage
+    from .measurement import Measurement
+    from .usage import Usage
 
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
 _SIZE = re.compile(_NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)", re.ASCII | re.IGNORECASE)

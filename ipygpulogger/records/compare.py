@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .units import MB
-from .values import Peak, Usage
+from .usage import Peak, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-    from .values import CellRecord
+    from .cell_record import CellRecord
 
 TOLERANCE = 0.05  # of the peak before
 FLOOR_BYTES = MB  # a page fault or an allocator's block more is no news

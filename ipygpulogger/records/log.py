@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .history import json_line
+from .formats import json_line
 from .units import printable
 
 if TYPE_CHECKING:
-    from .values import CellRecord
+    from .cell_record import CellRecord
 
 _ADD = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 

@@ -1,4 +1,4 @@
-"""Bytes, megabytes, seconds and foreign words as people read them; standard library only."""
+"""Conversions for people: bytes to megabytes, foreign text to what a terminal or a page can show."""
 
 from __future__ import annotations
 
@@ -9,39 +9,59 @@ if TYPE_CHECKING:
 
 MB = 2**20
 
-_CONTROLS = frozenset(map(chr, (*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0))))  # but for the tab
+_CONTROLS = frozenset(map(chr, (*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0))))  # without the tab
 _NOT_IN_HTML = dict.fromkeys((*range(0xD800, 0xE000), *map(ord, _CONTROLS - {"\n", "\r"})), "?")
 
 
-def truncated_mb(size_bytes: int) -> int:
-    """Whole megabytes (``2**20``), truncated toward zero, as ``Data`` promises."""
-    return int(size_bytes / MB)
+def in_mb(size_bytes: float) -> float:
+    """Return megabytes (``2**20`` bytes) with their fraction, for axes and for figures with decimals."""
+    return size_bytes / MB
 
 
-def rounded_mb(size_bytes: int) -> int:
-    """Whole megabytes (``2**20``), the nearest, as the report prints them; never a minus zero."""
-    return round(size_bytes / MB)
+def truncated_mb(size_bytes: float) -> int:
+    """Return whole megabytes (``2**20`` bytes), truncated toward zero, as ``Data`` promises."""
+    return int(in_mb(size_bytes))
 
 
-def printable(words: str) -> str:
-    """Foreign words on one line that a terminal shows and never obeys.
+def rounded_mb(size_bytes: float) -> int:
+    """Return whole megabytes (``2**20`` bytes), rounded to the nearest, as reports print them.
 
-    Tabs and spaces beyond ASCII become a space. What else Unicode does not call printable becomes a question
-    mark: line ends, control characters, and with them all escape sequences, marks that turn the direction of
-    writing, halves of surrogate pairs.
+    The result is an integer, so a small negative size prints as "0" and never as "-0".
     """
-    if words.isprintable():
-        return words
-    return "".join(
-        c if c.isprintable() else " " if c.isspace() and c not in _CONTROLS else "?" for c in words
-    )
+    return round(in_mb(size_bytes))
+
+
+def clipped(text: str, characters: int) -> str:
+    """Return the text, or its beginning and an ellipsis if it is longer than this many characters."""
+    return text if len(text) <= characters else text[: characters - 1] + "…"
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8: one with a lone surrogate cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(text: str) -> str:
+    """Return foreign text as one line that a terminal displays without interpreting any of it.
+
+    A tab and any other Unicode space becomes a space. Every other character that `str.isprintable` rejects
+    becomes a question mark: line ends, control characters (and so every escape sequence), marks that change
+    the direction of writing, lone surrogates.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() and c not in _CONTROLS else "?" for c in text)
 
 
 def printable_lines(lines: Iterable[str]) -> str:
-    """Lines as one text, each made `printable`, so that no foreign word begins a line of its own."""
+    """Join lines, each made `printable`, so that foreign text cannot start a line of its own."""
     return "\n".join(map(printable, lines))
 
 
 def without_controls(markup: str) -> str:
-    """HTML with a question mark for each control character and half surrogate pair, which it cannot hold."""
+    """Return HTML with a question mark for each control character and lone surrogate, which HTML forbids."""
     return markup if markup.isprintable() else markup.translate(_NOT_IN_HTML)

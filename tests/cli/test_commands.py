@@ -27,7 +27,7 @@ from ipygpulogger.cli.commands import _over_budget, main
 from ipygpulogger.cli.run import displayed
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.records import MIME, CellRecord, DeviceUsage, Peak, RamUsage
-from ipygpulogger.records.decode import LIMIT_BYTES, compact
+from ipygpulogger.records.embed import LIMIT_BYTES, embedded
 from ipygpulogger.render import page as pages
 from ipygpulogger.sources import Framework
 
@@ -468,7 +468,7 @@ def test_old_outputs_are_not_new(notebook, tmp_path):
 def test_the_records_limit_holds_with_the_id(size):
     """The cell's name that run adds lifts no record above two kilobytes, and what was left out stays named."""
     cut = made(notes=("a note",) * 20, error="é" * size)
-    values = compact(cut)
+    values = embedded(cut)
     cell = nbformat.v4.new_code_cell(execution_count=1)
     cell.id = "i" * 64
     cell.outputs = [nbformat.v4.new_output("display_data", {"text/plain": "it", MIME: values})]

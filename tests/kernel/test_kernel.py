@@ -294,8 +294,8 @@ def test_a_rich_report_is_one_display_of_three_kinds(quiet_kernel):
     record = display["data"][MIME]
     assert record["error"] == "<script>"
     assert abs(consumed(record) - 64 * MB) < 2 * MB
-    kernel.run("from ipygpulogger.records.decode import compact", silent=True)
-    expected = kernel.value("compact(il.record)")
+    kernel.run("from ipygpulogger.records.embed import embedded", silent=True)
+    expected = kernel.value("embedded(il.record)")
     assert record == expected
     kernel.run("%%capture inner\nx = 1")
     assert kernel.value("[sorted(o.data) for o in inner.outputs]") == [sorted(display["data"])]

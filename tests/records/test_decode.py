@@ -14,7 +14,8 @@ from made import SIZES, TEXTS, UNSHRUNK, plain, records
 
 from ipygpulogger import records as values
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
-from ipygpulogger.records.decode import LIMIT_BYTES, SCHEMA, compact, record_from
+from ipygpulogger.records.decode import record_from
+from ipygpulogger.records.embed import LIMIT_BYTES, SCHEMA, embedded
 
 PUBLISHED = json.loads(SCHEMA.read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(PUBLISHED)
@@ -35,9 +36,9 @@ def peak(found):
 
 @slow
 @given(records())
-def test_the_compact_form_is_small_and_what_it_says_is_true(record):
+def test_the_embedded_form_is_small_and_what_it_says_is_true(record):
     """At most 2048 bytes in either encoding, valid, and of every record the essential figures, unaltered."""
-    found = compact(record)
+    found = embedded(record)
     for ascii_only in (True, False):
         assert len(json.dumps(found, separators=(",", ":"), ensure_ascii=ascii_only).encode()) <= LIMIT_BYTES
     VALIDATOR.validate(through_json(found))
@@ -82,7 +83,7 @@ def test_plain_values_are_those_of_the_standard_library(record):
 def test_a_small_record_is_kept_whole_and_without_what_says_nothing():
     """Nothing left out, nothing None, empty or a default; and the same record again."""
     record = plain()
-    assert compact(record) == {
+    assert embedded(record) == {
         "label": "In [4]",
         "started_at": "2026-11-21T00:00:00+00:00",
         "time_s": 0.5,
@@ -92,7 +93,7 @@ def test_a_small_record_is_kept_whole_and_without_what_says_nothing():
         "source": "x = 1",
         "status": "ok",
     }
-    assert record_from(compact(record)) == record
+    assert record_from(embedded(record)) == record
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_small_record_is_kept_whole_and_without_what_says_nothing():
 def test_a_peak_without_its_usual_bound(quality, hi_bytes):
     """What bounds a peak is left unsaid only where the quality says it."""
     record = plain(gen=RamUsage(0, 1, Peak(5, hi_bytes, quality)))
-    assert record_from(compact(record)) == record
+    assert record_from(embedded(record)) == record
 
 
 @pytest.mark.parametrize("count", [1, 4, 8, 16])
@@ -120,7 +121,7 @@ def test_what_goes_first_is_what_matters_least(count):
     )
     gpus = tuple(dataclasses.replace(gpu, index=index, used_bytes=index) for index in range(count))
     ram = RamUsage(0, 1, Peak(1, 1, "exact"), timeline=course)
-    found = compact(plain(gen=ram, gpus=gpus))
+    found = embedded(plain(gen=ram, gpus=gpus))
     again = record_from(found)
     assert "timeline" in found["left_out"]
     assert [gpu.used_bytes for gpu in again.gpus] == list(range(count))
@@ -161,7 +162,7 @@ def test_sixteen_of_everything_at_its_longest():
         current_gpu=9,
         time_s=100 / 3,
     )
-    found = compact(record)
+    found = embedded(record)
     assert len(json.dumps(found, separators=(",", ":"))) <= LIMIT_BYTES
     again = record_from(found)
     assert list(map(essential, again.gpus)) == list(map(essential, gpus))
@@ -173,7 +174,7 @@ def test_the_highest_point_survives_the_thinning():
     """A course that loses points keeps both ends and its highest."""
     course = tuple((i * 1.5, 1 << 45 if i == 41 else 1 << 44) for i in range(64))
     record = plain(gen=RamUsage(0, 1, Peak(1, 1, "exact"), timeline=course), notes=("n" * 190,) * 3)
-    found = compact(record)
+    found = embedded(record)
     kept = record_from(found).gen.timeline
     assert found["left_out"] == ["timeline"]
     assert 3 <= len(kept) < 64
@@ -189,7 +190,7 @@ def test_more_than_anybody_has(count, size_bytes, text, cell_id):
     )
     gpus = tuple(dataclasses.replace(gpu, index=i, before_bytes=i) for i in range(count))
     record = plain(label=text * 9, source=text * 9, cell_id=cell_id, error=text * 9, gpus=gpus)
-    found = compact(record)
+    found = embedded(record)
     assert len(json.dumps(found, separators=(",", ":"))) <= LIMIT_BYTES
     VALIDATOR.validate(found)
     again = record_from(found)
@@ -202,7 +203,7 @@ def test_more_than_anybody_has(count, size_bytes, text, cell_id):
 
 def test_half_a_character_does_not_stop_a_message():
     """A lone surrogate, which has no UTF-8, is replaced and that is said."""
-    found = compact(plain(source="'\ud800'", cell_id="\udfff"))
+    found = embedded(plain(source="'\ud800'", cell_id="\udfff"))
     assert found["left_out"] == ["cell_id", "source"]
     json.dumps(found, ensure_ascii=False).encode()
 
@@ -250,7 +251,7 @@ def test_half_a_character_does_not_stop_a_message():
 def test_what_is_wrong_is_named(change, says):
     """One sentence with the field that is wrong."""
     with pytest.raises(ValueError, match=rf"^this is no record of a cell: {re.escape(says)}[^\n]*$"):
-        record_from(compact(plain()) | change)
+        record_from(embedded(plain()) | change)
 
 
 @pytest.mark.parametrize("found", [None, 3, "x", [], [1], {}, {"label": "In [1]"}])
@@ -266,7 +267,7 @@ ESSENTIAL = ("label", "started_at", "time_s", "gen", "status", "source")
 @pytest.mark.parametrize("name", ESSENTIAL)
 def test_no_record_without_its_essentials(name):
     """What every record has must be there, and the published schema says the same."""
-    found = compact(plain())
+    found = embedded(plain())
     del found[name]
     with pytest.raises(ValueError, match=f"{name} is missing"):
         record_from(found)
@@ -285,7 +286,7 @@ json_values = st.recursive(
 @given(records(), st.data())
 def test_a_damaged_record_is_refused_or_read_but_nothing_else(record, data):
     """Any value in any place: a record or `ValueError`, and what is read is valid by the published schema."""
-    found = through_json(data.draw(st.sampled_from([compact(record), record.to_dict()])))
+    found = through_json(data.draw(st.sampled_from([embedded(record), record.to_dict()])))
     holder = found
     while True:
         key = data.draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
@@ -306,7 +307,7 @@ def test_a_damaged_record_is_refused_or_read_but_nothing_else(record, data):
 
 def test_later_versions_may_say_more():
     """Unknown fields are ignored, wherever they stand; the schema allows them."""
-    found = compact(plain())
+    found = embedded(plain())
     found["novel"] = {"a": 1}
     found["gen"]["novel"] = 2
     found["gen"]["peak"]["novel"] = [3]
@@ -316,7 +317,7 @@ def test_later_versions_may_say_more():
 
 def test_times_as_other_languages_write_them():
     """A Z for UTC, and whole seconds for a time that took no fraction."""
-    found = compact(plain()) | {"started_at": "2026-11-21T00:00:00Z", "time_s": 1}
+    found = embedded(plain()) | {"started_at": "2026-11-21T00:00:00Z", "time_s": 1}
     again = record_from(found)
     assert again.started_at == plain().started_at
     assert again.time_s == 1.0

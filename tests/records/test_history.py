@@ -44,8 +44,8 @@ from ipygpulogger.records import (
     growing_names,
 )
 from ipygpulogger.records import log as logs
-from ipygpulogger.records.decode import compact
-from ipygpulogger.records.history import json_line, own_report
+from ipygpulogger.records.embed import embedded
+from ipygpulogger.records.formats import json_line, own_report
 from ipygpulogger.records.log import Log
 from ipygpulogger.render import html, text
 from ipygpulogger.render.summary import summary
@@ -406,13 +406,13 @@ def test_an_impossible_number_costs_its_record_alone(tmp_path, path):
 
 @pytest.mark.parametrize("number", HUGE + WHOLE + NEGATIVE)
 def test_an_impossible_number_in_a_notebook_or_a_csv_file(tmp_path, number):
-    """The same in a notebook's compact records, devices as columns included, and in a table of texts."""
+    """The same in a notebook's embedded records, devices as columns included, and in a table of texts."""
     good = plain(1, execution_count=2)
-    many = compact(
+    many = embedded(
         plain(1, execution_count=2, gpus=tuple(dataclasses.replace(FULL.gpus[0], index=i) for i in range(40)))
     )
     notebook, table = tmp_path / "nb.ipynb", tmp_path / "run.csv"
-    others = {i: compact(dataclasses.replace(good, execution_count=i)) for i in (1, 3)}
+    others = {i: embedded(dataclasses.replace(good, execution_count=i)) for i in (1, 3)}
     whole = json.dumps(
         {
             "cells": [
@@ -422,7 +422,7 @@ def test_an_impossible_number_in_a_notebook_or_a_csv_file(tmp_path, number):
         }
     )
     for values, path in (
-        (compact(good), ("gen", "peak", "precision_bytes")),
+        (embedded(good), ("gen", "peak", "precision_bytes")),
         (many, ("gpu_columns", "index", 7)),
         (many, ("gpu_columns", "used_bytes")),
     ):
@@ -741,7 +741,7 @@ def test_the_log_is_changed_while_it_runs(shell, il, tmp_path, capsys):
 
 
 def report_of(record, *, full=False):
-    data = {"text/plain": record.label, MIME: record.to_dict() if full else compact(record)}
+    data = {"text/plain": record.label, MIME: record.to_dict() if full else embedded(record)}
     return {"output_type": "display_data", "data": data, "metadata": {}}
 
 

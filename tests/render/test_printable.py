@@ -25,7 +25,7 @@ from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
 from ipygpulogger.notebook import magics as magic
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.compare import Change, Comparison, Pair
-from ipygpulogger.records.history import json_line
+from ipygpulogger.records.formats import json_line
 from ipygpulogger.records.units import printable, printable_lines, without_controls
 from ipygpulogger.render import experiments, html, lines, owners, page, summary, text
 

@@ -104,12 +104,12 @@ def loaded(path):
 def notebook(records, path):
     """The notebook that a session leaves behind."""
     from ipygpulogger.records import MIME
-    from ipygpulogger.records.decode import compact
+    from ipygpulogger.records.embed import embedded
 
     cells = [
         nbformat.v4.new_code_cell(
             record.source if record.source.isprintable() else "x",
-            outputs=[nbformat.v4.new_output("display_data", data={MIME: compact(record), "text/plain": ""})],
+            outputs=[nbformat.v4.new_output("display_data", data={MIME: embedded(record), "text/plain": ""})],
         )
         for record in records
     ]

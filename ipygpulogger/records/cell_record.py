@@ -1,0 +1,125 @@
+"""What one notebook cell used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from .device_usage import CPU, Sizes
+from .line_usage import LineUsage  # noqa: TC001 - decoding evaluates the type hints
+from .measurement import Measurement
+from .out_of_memory import OutOfMemory  # noqa: TC001 - decoding evaluates the type hints
+from .owner import LIBRARIES, Owner
+from .units import MB, truncated_mb
+from .usage import notable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MIME = "application/vnd.ipygpulogger.v1+json"  # the MIME type of a record in a notebook: `embed.embedded`
+
+Status = Literal["ok", "error", "interrupted"]
+
+
+class Data(NamedTuple):
+    """The last cell in whole megabytes (``2**20``), truncated toward zero, as in the original package.
+
+    The GPU figures are those of the current device; without one they are 0.
+    """
+
+    gen_mem_used_delta: int
+    gen_mem_peaked: int
+    gen_mem_used: int
+    gpu_mem_used_delta: int
+    gpu_mem_peaked: int
+    gpu_mem_used: int
+    time_delta: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRecord(Measurement):
+    """What one cell used.
+
+    Attributes:
+        execution_count: The 4 of "In [4]"; None for a nested cell or one kept out of the history.
+        cell_id: The front end's id of the cell; None if it sends none.
+        source: The cell's first line, shortened.
+        status: "ok", "error" or "interrupted".
+        error: Name of the exception type that ended the cell; None when it succeeded.
+        current_gpu: Index of the framework's current device at the end of the cell; None without one.
+        owners: The names that account for what the cell consumed, by how much they grew, the largest first;
+            empty if the cell consumed next to nothing.
+        owners_complete: Whether there was time to search everything.
+        unexplained: For each device that the owners belong to, what was consumed beyond them, where that is
+            notable. Negative where the owners took less new memory than they hold, because they reuse
+            memory that others freed or have not touched all of theirs.
+        lines: What each line used, in the order of the text; empty unless requested.
+        out_of_memory: What is known when the cell failed for lack of device memory.
+        between: By device, how much memory moved between the end of the previous cell and the beginning of
+            this one, where that is more than 1 MB; without what this package did meanwhile. Empty for the
+            first cell, or when another cell ran at the same time.
+        gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
+    """
+
+    execution_count: int | None
+    cell_id: str | None
+    source: str
+    status: Status
+    error: str | None = None
+    current_gpu: int | None = None
+    owners: tuple[Owner, ...] = ()
+    owners_complete: bool = True
+    unexplained: Sizes = ()
+    lines: tuple[LineUsage, ...] = ()
+    out_of_memory: OutOfMemory | None = None
+    between: Sizes = ()
+    gpulog_only: bool = False
+
+    def explained(
+        self, owners: tuple[Owner, ...], gone_bytes: Mapping[str, int], *, complete: bool
+    ) -> CellRecord:
+        """Return the same record with its owners, and with what they leave unexplained.
+
+        Args:
+            owners: Every name that grew.
+            gone_bytes: By device, how much less is held by the names that shrank or disappeared.
+            complete: Whether there was time to search everything.
+        """
+        unexplained = []
+        for device, grown_bytes in self.grown().items():
+            held_bytes = sum(owner.size_bytes for owner in owners if owner.device == device)
+            rest_bytes = grown_bytes + gone_bytes.get(device, 0) - held_bytes
+            if notable(abs(rest_bytes), self.memories()[device].after_bytes):
+                unexplained.append((device, rest_bytes))
+        return replace(self, owners=owners, owners_complete=complete, unexplained=tuple(unexplained))
+
+    def with_libraries(self, names: Sequence[str], most_bytes: int) -> CellRecord:
+        """Return the same record with general RAM that no name explains attributed to imported libraries.
+
+        Args:
+            names: The libraries.
+            most_bytes: The most that importing them can have allocated.
+        """
+        unexplained = dict(self.unexplained)
+        size_bytes = min(unexplained.get(CPU, 0), most_bytes)
+        if size_bytes < MB:
+            return self
+        unexplained[CPU] -= size_bytes
+        if not notable(unexplained[CPU], self.gen.after_bytes):
+            del unexplained[CPU]
+        owner = Owner(f"{LIBRARIES}: {', '.join(names)}", size_bytes, CPU, "other")
+        owners = sorted((*self.owners, owner), key=lambda owner: -owner.size_bytes)
+        return replace(self, owners=tuple(owners), unexplained=tuple(unexplained.items()))
+
+    def data(self) -> Data:
+        """Return the seven figures of the original package, in whole megabytes."""
+        gpu = self.gpu(self.current_gpu)
+        return Data(
+            truncated_mb(self.gen.consumed_bytes),
+            truncated_mb(self.gen.peaked_bytes),
+            truncated_mb(self.gen.after_bytes),
+            truncated_mb(gpu.consumed_bytes) if gpu else 0,
+            truncated_mb(gpu.peaked_bytes) if gpu else 0,
+            truncated_mb(gpu.used_bytes or 0) if gpu else 0,
+            self.time_s,
+        )

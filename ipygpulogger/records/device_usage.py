@@ -1,0 +1,172 @@
+"""Memory of one accelerator device over a scope: this process's share, and the whole device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .usage import Peak, Timeline, Usage
+
+CPU = "cpu"  # the device id of general RAM
+DRIVER = "nvml"  # the backend of a device that no framework of this process uses
+
+Sizes = tuple[tuple[str, int], ...]  # (device id, bytes), each device once
+
+
+def device_id(backend: str, index: int) -> str:
+    """Return a device's id as PyTorch writes it: "cuda:0"."""
+    return f"{backend}:{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a whole device over a scope, all processes together.
+
+    Attributes:
+        name: "energy" or "utilization".
+        value: The figure; None when it is unknown.
+        unit: "J" or "%".
+        reason: Why it is unknown, in one sentence.
+    """
+
+    name: str
+    value: float | None
+    unit: str
+    reason: str = ""
+
+
+class Rung(NamedTuple):
+    """One part of a device's memory; the rungs of a ladder add up to the total."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUsage(Usage):
+    """Memory of one accelerator device.
+
+    ``before_bytes``, ``after_bytes`` and ``peak`` are this process's memory on the device: what the
+    framework's allocator holds in live tensors, plus what the process holds outside the allocator where
+    that is known.
+
+    Attributes:
+        index: The framework's index of the device, or NVML's where no framework uses it.
+        name: The device's name as the driver reports it.
+        uuid: "GPU-..." or "MIG-..."; None when unknown.
+        backend: "cuda", "xpu", ...; "nvml" when no framework of this process uses the device.
+        attributed: Whether this process's memory can be told apart from that of others. If not, consumed
+            and peak are unknown and read 0.
+        unified: Whether the device shares the machine's RAM.
+        total_bytes: The device's capacity; None when unknown.
+        used_bytes: In use on the whole device by all processes; None when unknown.
+        free_bytes: Free on the whole device as the driver reports it; None when unknown.
+        allocated_bytes: In live tensors; None without a framework's allocator.
+        reserved_bytes: Reserved by the framework's allocator, live and cached; None without one.
+        reserved_peak: The peak of the reserved bytes. It covers replayed CUDA graphs, whose allocations do
+            not show in the allocated bytes.
+        pools_bytes: The part of the reserved bytes in private pools, such as those of CUDA graphs; None
+            when unknown.
+        other_bytes: In use outside the allocator: context, libraries, other processes; None when unknown.
+        neighbours_bytes: In use by other processes; None when unknown.
+        neighbours_before_bytes: The same at the beginning of the scope.
+        neighbours_peak_bytes: The most that other processes were seen to use. They are read each time that
+            memory outside the allocator jumps; None when it never did, or per-process usage is unavailable.
+        driver_bytes: Kept by the driver for itself: total minus used minus free; None when unknown.
+            Drivers before R510 include it in the used bytes.
+        unattributed_bytes: How much memory outside the allocator grew without being attributed to any
+            process. It is not part of ``consumed_bytes``. 0 when all of it is attributed.
+        unknown_rise_bytes: How far memory outside the allocator rose above both ends for a moment without
+            being attributed to any process. It is not part of ``peak``. 0 when no such rise was seen.
+        limit_bytes: The most that the framework may reserve; 0 for a device that CUDA_VISIBLE_DEVICES
+            hides; None without a limit.
+        context_bytes: The size of the device context, if it was created within the scope. It is not part
+            of ``consumed_bytes``.
+        metrics: Further figures of the whole device that the user asked for: energy, utilization.
+        timeline: Bytes in use on the whole device over a long scope.
+    """
+
+    index: int
+    name: str
+    uuid: str | None = None
+    backend: str = "cuda"
+    attributed: bool = True
+    unified: bool = False
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    reserved_peak: Peak | None = None
+    pools_bytes: int | None = None
+    other_bytes: int | None = None
+    neighbours_bytes: int | None = None
+    neighbours_before_bytes: int | None = None
+    neighbours_peak_bytes: int | None = None
+    driver_bytes: int | None = None
+    unattributed_bytes: int = 0
+    unknown_rise_bytes: int = 0
+    limit_bytes: int | None = None
+    context_bytes: int = 0
+    metrics: tuple[Metric, ...] = ()
+    timeline: Timeline = ()
+
+    @property
+    def id(self) -> str:
+        """The device's id: "cuda:0"."""
+        return device_id(self.backend, self.index)
+
+    @property
+    def held_before_bytes(self) -> int:
+        """What the process held there at the beginning, without a context created since."""
+        return self.before_bytes - self.context_bytes
+
+    @property
+    def taken_bytes(self) -> int | None:
+        """What is not free on the whole device: in use, or kept by the driver for itself."""
+        if self.total_bytes is None or self.free_bytes is None:
+            return self.used_bytes
+        return self.total_bytes - self.free_bytes
+
+    @property
+    def neighbours_rise_bytes(self) -> int:
+        """How far the memory of other processes was seen to rise above both ends; never negative."""
+        ends_bytes = (self.neighbours_before_bytes, self.neighbours_bytes)
+        if self.neighbours_peak_bytes is None or None in ends_bytes:
+            return 0
+        return max(0, self.neighbours_peak_bytes - max(filter(None, ends_bytes), default=0))
+
+    @property
+    def ladder(self) -> tuple[Rung, ...]:
+        """The parts of the device's memory, which add up to the total; empty when unknown."""
+        if self.total_bytes is None or self.used_bytes is None or self.free_bytes is None:
+            return ()
+        rungs = []
+        if self.allocated_bytes is not None:
+            rungs.append(Rung("tensors", self.allocated_bytes))
+            if self.reserved_bytes is not None:
+                rungs.append(Rung("cached", self.reserved_bytes - self.allocated_bytes))
+        held_bytes = self.total_bytes - self.free_bytes - (self.driver_bytes or 0)
+        outside_bytes = held_bytes - sum(rung.size_bytes for rung in rungs)
+        if self.neighbours_bytes is None:
+            rungs.append(Rung("context, libraries, other processes", outside_bytes))
+        else:
+            rungs.append(Rung("context and libraries", outside_bytes - self.neighbours_bytes))
+            rungs.append(Rung("other processes", self.neighbours_bytes))
+        rungs.append(Rung("free", self.free_bytes))
+        if self.driver_bytes:
+            rungs.append(Rung("the driver's own", self.driver_bytes))
+        return tuple(rungs)
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        """What this process could still allocate: free memory within its limit, plus its own cache.
+
+        Cached memory in private pools serves only their owners, so it is left out where its size is known.
+        """
+        if self.free_bytes is None:
+            return None
+        reserved_bytes, free_bytes = self.reserved_bytes or 0, self.free_bytes
+        if self.limit_bytes is not None:
+            free_bytes = min(free_bytes, max(0, self.limit_bytes - reserved_bytes))
+        return free_bytes + max(0, reserved_bytes - (self.allocated_bytes or 0) - (self.pools_bytes or 0))

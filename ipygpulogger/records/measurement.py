@@ -1,0 +1,106 @@
+"""What one scope used: a block, a function call, an epoch or a cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from .device_usage import CPU, DRIVER, DeviceUsage
+from .usage import ChildrenUsage, RamUsage, Usage, notable
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What one scope used.
+
+    Attributes:
+        label: "In [4]" for a cell, the caller's own text otherwise.
+        started_at: When the scope began; aware, in UTC.
+        time_s: The time from beginning to end, without the cost of measuring.
+        gen: General RAM.
+        gpus: The devices that the process used, by index.
+        children: Child processes; None when there were none or their memory is unknown.
+        pinned: Page-locked host memory of the frameworks' allocators, which resident memory does not always
+            include; None when none was ever used.
+        notes: Plain sentences: what could not be measured, and why.
+    """
+
+    label: str
+    started_at: datetime
+    time_s: float
+    gen: RamUsage
+    gpus: tuple[DeviceUsage, ...] = ()
+    children: ChildrenUsage | None = None
+    pinned: Usage | None = None
+    notes: tuple[str, ...] = ()
+
+    def busiest_gpu(self) -> DeviceUsage | None:
+        """Return the device on which this process's memory moved the most; None without a device."""
+        return max(
+            self.gpus,
+            key=lambda gpu: gpu.peak.lo_bytes - min(gpu.before_bytes, gpu.after_bytes),
+            default=None,
+        )
+
+    def memories(self) -> dict[str, Usage]:
+        """Return general RAM as "cpu", and by id each device whose use is attributed to this process."""
+        return {CPU: self.gen, **{gpu.id: gpu for gpu in self.gpus if gpu.attributed}}
+
+    def grown(self) -> dict[str, int]:
+        """Return those of `memories` that grew notably, and by how much.
+
+        General RAM is counted without the freed memory that malloc keeps, and only if it grew by more than
+        the possible error.
+        """
+        found = {}
+        for device, usage in self.memories().items():
+            grown_bytes = usage.consumed_bytes
+            if isinstance(usage, RamUsage):
+                grown_bytes -= usage.kept_of_consumed_bytes
+                if grown_bytes <= usage.precision_bytes:
+                    continue
+            if notable(grown_bytes, usage.after_bytes):
+                found[device] = grown_bytes
+        return found
+
+    def gpu(self, index: int | None) -> DeviceUsage | None:
+        """Return the device that the frameworks give this index, or the first if it is None.
+
+        Returns:
+            None when there is no such device.
+        """
+        ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus
+        return next((gpu for gpu in ours if index in (gpu.index, None)), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON: bytes, seconds, ISO 8601 time."""
+        values: dict[str, Any] = _plain(self)
+        return values | {"started_at": self.started_at.isoformat()}
+
+
+def _plain(value: Any) -> Any:
+    """Return what `dataclasses.asdict` does, without its deep copies: a long log has a million values."""
+    kind: Any = type(value)
+    if kind is tuple:
+        return value if not value or type(value[0]) in (str, tuple) else tuple(map(_plain, value))
+    names = getattr(kind, "__dataclass_fields__", None)
+    if names is None:
+        return value
+    found = dict(zip(names, _getter(kind)(value), strict=True))
+    for name, member in found.items():
+        if type(member) not in _SCALARS:
+            found[name] = _plain(member)
+    return found
+
+
+_SCALARS = frozenset((int, str, float, bool, type(None)))
+
+
+@cache
+def _getter(kind: Any) -> attrgetter[tuple[Any, ...]]:
+    return attrgetter(*kind.__dataclass_fields__)

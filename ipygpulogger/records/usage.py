@@ -1,0 +1,165 @@
+"""Memory over a scope: what was in use at both ends, the peak, and what follows from them.
+
+This is the only place where consumed and peaked are computed. Sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .units import MB
+
+Quality = Literal["exact", "bounded", "sampled"]
+Timeline = tuple[tuple[float, int], ...]  # a time series: (seconds since the beginning, bytes), at most 64
+
+_NOTABLE = 0.01
+
+
+def consumed(before_bytes: int, after_bytes: int) -> int:
+    """Return used after minus used before; negative when memory was given back."""
+    return after_bytes - before_bytes
+
+
+def above_ends(peak_bytes: int, before_bytes: int, after_bytes: int) -> int:
+    """Return how far a peak lies above both ends of its scope; negative when it lies below the higher end."""
+    return peak_bytes - max(before_bytes, after_bytes)
+
+
+def notable(moved_bytes: int, used_bytes: int) -> bool:
+    """Return whether a change deserves to be explained: more than 1 MB, and more than 1 % of what is used."""
+    return moved_bytes > MB and moved_bytes > _NOTABLE * used_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest use within a scope; the true value lies in ``[lo_bytes, hi_bytes]``.
+
+    Attributes:
+        lo_bytes: The lower bound.
+        hi_bytes: The upper bound; None when there is none ("sampled").
+        quality: "exact", "bounded" or "sampled".
+        precision_bytes: The granularity of the counter itself, as its documentation states it.
+    """
+
+    lo_bytes: int
+    hi_bytes: int | None
+    quality: Quality
+    precision_bytes: int = 0
+
+    @property
+    def coarse(self) -> bool:
+        """Whether the granularity is worth a remark beside the peak: over 1 MB and over 1 % of it."""
+        return self.precision_bytes > max(MB, self.lo_bytes // 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Memory at both ends of a scope and at its peak, in bytes."""
+
+    before_bytes: int
+    after_bytes: int
+    peak: Peak
+
+    @classmethod
+    def of_runs(
+        cls, first_bytes: int, consumed_bytes: int, peaked: tuple[int, int | None], precision_bytes: int
+    ) -> Usage:
+        """Return the usage of several runs together, such as those of a source line in a loop.
+
+        Args:
+            first_bytes: In use when the first run began.
+            consumed_bytes: The sum over the runs.
+            peaked: The bounds of the most that one run needed for a moment; the upper one None without one.
+            precision_bytes: The granularity of the counter.
+        """
+        after_bytes = first_bytes + consumed_bytes
+        higher_bytes, (lo_bytes, hi_bytes) = max(first_bytes, after_bytes), peaked
+        if hi_bytes is None:
+            peak = Peak(higher_bytes + lo_bytes, None, "sampled", precision_bytes)
+        else:
+            hi_bytes = max(lo_bytes, hi_bytes)
+            quality: Quality = "exact" if hi_bytes - lo_bytes <= precision_bytes else "bounded"
+            peak = Peak(higher_bytes + lo_bytes, higher_bytes + hi_bytes, quality, precision_bytes)
+        return cls(first_bytes, after_bytes, peak)
+
+    @property
+    def consumed_bytes(self) -> int:
+        """Used after minus used before; negative when memory was given back."""
+        return consumed(self.before_bytes, self.after_bytes)
+
+    @property
+    def peaked_bytes(self) -> int:
+        """The transient part of the peak, allocated and freed again within the scope; never negative."""
+        return max(0, above_ends(self.peak.lo_bytes, self.before_bytes, self.after_bytes))
+
+    @property
+    def peaked_at_most_bytes(self) -> int | None:
+        """The upper bound of `peaked_bytes`; None when the peak has none."""
+        if self.peak.hi_bytes is None:
+            return None
+        return max(0, above_ends(self.peak.hi_bytes, self.before_bytes, self.after_bytes))
+
+    @property
+    def needed_bytes(self) -> int:
+        """The most that the scope held at once above what was in use before it; never negative."""
+        return max(0, self.consumed_bytes) + self.peaked_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Heap:
+    """What glibc's malloc holds, in bytes: in use by the program, and kept for later requests."""
+
+    in_use_bytes: int
+    kept_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RamUsage(Usage):
+    """General RAM of one process: its resident memory (RSS), and malloc's share of it where that is known.
+
+    Attributes:
+        heap_before: What malloc held at the beginning; None when unknown.
+        heap_after: What malloc held at the end; None when unknown.
+        timeline: Resident bytes over a long scope.
+        precision_bytes: The possible error of `consumed_bytes`. Not 0 only on kernels that report an
+            approximate resident size (Linux 6.2 to 6.16).
+    """
+
+    heap_before: Heap | None = None
+    heap_after: Heap | None = None
+    timeline: Timeline = ()
+    precision_bytes: int = 0
+
+    @property
+    def newly_kept_bytes(self) -> int:
+        """How much more freed memory malloc keeps than before; 0 when that is unknown."""
+        if self.heap_before is None or self.heap_after is None:
+            return 0
+        return self.heap_after.kept_bytes - self.heap_before.kept_bytes
+
+    @property
+    def newly_in_use_bytes(self) -> int:
+        """How much more of malloc's memory is in use than before; never negative, and 0 when unknown."""
+        if self.heap_before is None or self.heap_after is None:
+            return 0
+        return max(0, self.heap_after.in_use_bytes - self.heap_before.in_use_bytes)
+
+    @property
+    def kept_of_consumed_bytes(self) -> int:
+        """The part of what was consumed that is freed memory which malloc did not return to the kernel."""
+        return max(0, min(self.newly_kept_bytes, self.consumed_bytes - self.newly_in_use_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class ChildrenUsage(Usage):
+    """Resident memory of all child processes together, without the pages that forked children share.
+
+    Attributes:
+        count: How many children there are at the end of the scope.
+        at_least: Whether the sum is a lower bound, because there was no time to inspect every forked child:
+            of the large ones only what exceeds their parent's own peak is counted.
+    """
+
+    count: int
+    at_least: bool = False
