@@ -29,15 +29,16 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import about, print_table, quiet_shell, start_gpu
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 CELL = "pass"
 WARM_UP = 5  # cells before the one that counts: what is loaded or made once is no part of the way
 HEADER = ["cell", "calls", "all calls", "files", "moves"]
-NO_FRAME = 0
 
 
 class Way:
@@ -57,14 +58,8 @@ class Way:
         self.calls: Counter[str] = Counter()
         self.all_calls = self.moves = 0
 
-    def __enter__(self) -> Way:
-        sys.setprofile(self._event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _event(self, frame: FrameType, event: str, _: Any) -> None:
+    def event(self, frame: FrameType, event: str, _: Any) -> None:
+        """Take in an event of `sys.setprofile`."""
         if event == "call":
             file, here = frame.f_code.co_filename, self._stack[-1] if self._stack else ""
             if file.startswith(self._package):
@@ -85,8 +80,10 @@ def measure_way(shell: Any) -> Way:
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         for _ in range(WARM_UP):
             shell.run_cell(CELL, store_history=True)
-        with Way(Path(ipygpulogger.__file__).parent) as way:
-            shell.run_cell(CELL, store_history=True)
+        way = Way(Path(ipygpulogger.__file__).parent)
+        sys.setprofile(way.event)
+        shell.run_cell(CELL, store_history=True)
+        sys.setprofile(None)
         logger.stop()
     return way
 

@@ -91,7 +91,7 @@ def _children():
 
 def _measuring():
     machine = machines._machine
-    return (set(machine._scopes), len(machine._holders)) if machine else (set(), 0)
+    return (set(machine.scopes), len(machine.scopes.loggers)) if machine else (set(), 0)
 
 
 @pytest.fixture(scope="module")

@@ -206,7 +206,7 @@ class Session:
             self.publisher = Publisher()
             logger.place_for = lambda *_: live.Display(self.publisher)
         if name in ("live", "gpu"):  # the sampler looks in short cells too
-            self.machine.sampler = sampler.Sampler(self.machine._sample, delay_s=0.0, period_s=0.0)
+            self.machine.sampler = sampler.Sampler(self.machine.sample, delay_s=0.0, period_s=0.0)
         if name.startswith("torch"):
             import torch
 
@@ -408,8 +408,8 @@ def left_anywhere(machine):
         "a trace function": sys.gettrace(),
         "a trace function for threads": threading.gettrace(),
         "monitoring tools": tools(),
-        "scopes": set(machine._scopes),
-        "holders": machine._holders,
+        "scopes": set(machine.scopes),
+        "holders": machine.scopes.loggers,
         "someone who wants the sampler": machine.sampler._wanted,
         "NVML": settled(lambda: is_open(pynvml)),
         "threads": settled(threads),

@@ -33,7 +33,6 @@ WINGS = {
     "": "blocks notebook records runtime",
 }
 LONG = {  # still to be divided
-    "engine.machine",
     "engine.peaks",
     "engine.scope",
     "notebook.logger",

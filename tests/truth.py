@@ -87,7 +87,7 @@ def assert_ladder(usage, **how):
 def run(on, *steps, settle=True, ladder=None, **options):
     """A scope as the logger's hooks make it, garbage apart; every ladder that comes out is the truth."""
     if settle:
-        on.settle(gc_collect=False, clear_cache=True)
+        on.settling.settle(gc_collect=False, clear_cache=True)
     scope = Scope(on, **options).open()
     try:
         for step in steps:
@@ -95,7 +95,7 @@ def run(on, *steps, settle=True, ladder=None, **options):
     finally:
         scope.close()
     if settle:
-        on.settle(gc_collect=False, clear_cache=True)
+        on.settling.settle(gc_collect=False, clear_cache=True)
     result = scope.result(Measurement, "test")
     for usage in result.gpus:
         assert_ladder(usage, **(ladder or {}))

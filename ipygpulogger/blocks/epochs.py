@@ -121,7 +121,7 @@ class EpochScope:
             if stale:
                 return None
             kind, _, index = str(device or "").partition(":")
-            current = machine().current_gpu() if kind else None
+            current = machine().frameworks.current_index() if kind else None
             record = scope.result(
                 EpochRecord,
                 label,

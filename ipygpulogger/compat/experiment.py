@@ -219,12 +219,12 @@ class IPyExperiments:
         return self.data if self._enabled else None
 
     def _end(self) -> None:
-        machine().hold(self)  # keeps NVML open: initialising it again leaves reference cycles
+        machine().attach(self)  # keeps NVML open: initialising it again leaves reference cycles
         try:
             self._abandon()
             self._final = self._finish()
         finally:
-            machine().release(self)
+            machine().detach(self)
             machine().close()
 
     def _finish(self) -> IPyExperimentData:
@@ -259,7 +259,7 @@ class IPyExperiments:
     def _settle(self) -> None:
         """Empty the framework's cache, where there is one."""
         if self._device is not None:
-            machine().settle(gc_collect=False, clear_cache=True)
+            machine().settling.settle(gc_collect=False, clear_cache=True)
 
     def _print_device(self) -> None:
         print()
@@ -370,7 +370,7 @@ class IPyExperimentsPytorch(IPyExperimentsGPU):
             import torch  # noqa: F401 - the user asks for it by the name of this class
         except ImportError as error:
             raise ImportError(f"IPyExperimentsPytorch needs torch ({error}): pip install torch") from error
-        machine().preload()
+        machine().settling.preload()
         return next((f.current_index() for f in machine().frameworks if f.name == "torch"), None)
 
 

@@ -88,7 +88,7 @@ class GPUMemTrace:
         if self._scope is not None:
             try:
                 measurement = self._scope.result(Measurement, "")
-                gpu = measurement.gpu(machine().current_gpu())
+                gpu = measurement.gpu(machine().frameworks.current_index())
             except Exception as reason:
                 self._warn_not_measured(reason)
             else:

@@ -57,7 +57,7 @@ def gpu_mem_get_all() -> list[GPUMemory]:
     Devices that `CUDA_VISIBLE_DEVICES` hides are among them, unless it hides all: then there is none.
     """
     nvml = machine().nvml
-    if machine().hides_all_gpus():
+    if machine().devices.all_hidden():
         return []
     if devices := nvml.devices():
         return [_in_mb(nvml.memory(device.uuid)) for device in devices]
@@ -136,7 +136,7 @@ def get_nvml_gpu_id(torch_gpu_id: int) -> int:
         ValueError: There is no such device.
     """
     memory = _memory(torch_gpu_id)  # which may make it known
-    seen = memory and machine().nvml.device(machine().uuid(torch_gpu_id))
+    seen = memory and machine().nvml.device(machine().devices.uuid(torch_gpu_id))
     if seen is None:
         raise ValueError(
             f"torch has no device {torch_gpu_id!r} here that NVML knows;"
@@ -238,16 +238,16 @@ def _visible() -> Iterator[GPUMemory]:
 def _without_cache(index: int | None = None, *, gc_collect: bool = False) -> GPUMemory:
     if gc_collect:
         gc.collect()
-    machine().settle(gc_collect=False, clear_cache=True)
+    machine().settling.settle(gc_collect=False, clear_cache=True)
     return gpu_mem_get(index)
 
 
 def _memory(index: int | None) -> DeviceMemory | None:
     if index is None:
-        index = machine().current_gpu() or 0
+        index = machine().frameworks.current_index() or 0
     if not isinstance(index, int) or index < 0:
         return None
-    return machine().memory(index) or _told_by_torch(index)
+    return machine().devices.memory(index) or _told_by_torch(index)
 
 
 def _told_by_torch(index: int) -> DeviceMemory | None:
@@ -257,7 +257,7 @@ def _told_by_torch(index: int) -> DeviceMemory | None:
         if torch is None or index >= torch.cuda.device_count():
             return None
         torch.cuda.init()  # no context; now the CUDA driver tells which device it is
-        if (memory := machine().memory(index)) is not None:
+        if (memory := machine().devices.memory(index)) is not None:
             return memory
         free_bytes, total_bytes = torch.cuda.mem_get_info(index)
     except Exception:  # a device in an error state, a forked child

@@ -112,7 +112,7 @@ class _Guard(AbstractContextManager["_Guard"]):
             if self._wanted(error):
                 _let_go([one for one in chain(error) if one is error or id(one) not in handled])
                 gc.collect()
-                machine().settle(gc_collect=False, clear_cache=True)
+                machine().settling.settle(gc_collect=False, clear_cache=True)
         except BaseException:  # the user's own exception goes on, even if we are interrupted
             pass
 

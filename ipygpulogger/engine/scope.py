@@ -88,11 +88,11 @@ class Scope:
             self.started_at = clock.utc_now()
             self._children = on.process.children(on.ram.lifetime_peak_bytes)
             self._children_ended = children_ended()
-            for device, owners in on.devices():
+            for device, owners in on.allocators.by_device():
                 if device.key not in self._watches:  # another thread may have handed it over already
                     self._begin(device, owners)
             self._begin_raw()
-            for owner in on.pinned():
+            for owner in on.allocators.pinned():
                 try:
                     self._pinned[owner] = owner.open()
                 except Unavailable as reason:
@@ -286,7 +286,7 @@ class Scope:
         return ram.before_bytes(), now_bytes, 2 * on.ram.counter.current_precision_bytes
 
     def _note(self, reason: Unavailable | str) -> None:
-        if self._machine.first_time(str(reason)):
+        if self._machine.notes.is_new(str(reason)):
             self._notes.append(str(reason))
 
     def _read_peaks(self, *, final: bool) -> None:

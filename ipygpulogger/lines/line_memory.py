@@ -7,7 +7,6 @@ A boundary is where a line begins or ends, in whatever frame or thread. A line t
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
@@ -141,7 +140,6 @@ class Gauges:
             reset_peaks: Reset the kernel's peak counter.
         """
         self._machine, self._lost, self._reset_peaks = on, lost, reset_peaks
-        self._names = tuple(framework.name for framework in on.frameworks)
         self._lock = threading.RLock()
         self._gauges: list[_Gauge] = []
         self._late: deque[_Gauge] = deque()
@@ -163,7 +161,7 @@ class Gauges:
             self._lost(
                 f"RAM of each line is within {grain_mb} MB: the kernel counts it in batches on each CPU."
             )
-        for device, owners in on.devices():
+        for device, owners in on.allocators.by_device():
             for owner in owners:
                 try:
                     self._gauges.append(_Gauge(owner, owner.open(), device))
@@ -250,10 +248,8 @@ class Gauges:
 
     def _lap(self) -> None:
         """Read every counter, and fold what it was since the last time into the open lines."""
-        for name in self._names:
-            if name in sys.modules:  # without a framework no device comes to life
-                self._machine.discover()
-                break
+        if self._machine.frameworks.imported():  # without a framework no device comes to life
+            self._machine.discover()
         while self._late:
             gauge = self._late.popleft()
             gauge.current_bytes = 0

@@ -51,10 +51,13 @@ class Gap:
     def preload(self) -> None:
         """Create the GPU context, if the user has imported its framework; part of our own work."""
         on, before_bytes = machine(), self._resident_bytes()
-        has_context = on.current_gpu() is not None
-        on.preload()
+        has_context = on.frameworks.current_index() is not None
+        on.settling.preload()
         if not has_context:
-            self._context_on, self._context_bytes = on.current_gpu(), self._resident_bytes() - before_bytes
+            self._context_on, self._context_bytes = (
+                on.frameworks.current_index(),
+                self._resident_bytes() - before_bytes,
+            )
 
     def moved(self, scope: Scope, before_bytes: int) -> Sizes:
         """By how much memory moved, in bytes by device, where that is more than 1 MB and than its grain.

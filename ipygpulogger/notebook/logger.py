@@ -231,7 +231,7 @@ class IPyGPULogger(Configurable):
 
     def _listen(self, *, running: bool) -> None:
         self._machine = machine()  # a child that a fork makes lets go of this one, its parent's
-        self._machine.hold(self)
+        self._machine.attach(self)
         if self not in self._shell.configurables:
             self._shell.configurables.append(self)  # so that %config finds it
         self._running = True
@@ -258,7 +258,7 @@ class IPyGPULogger(Configurable):
         self._live.close()
         self._growth.close()
         self._gap = Gap()
-        self._machine.release(self)
+        self._machine.detach(self)
         self._machine.close()
         CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
 
@@ -333,7 +333,7 @@ class IPyGPULogger(Configurable):
 
     def _settle(self) -> None:
         """Bring memory to rest, as far as the options say."""
-        machine().settle(gc_collect=self.gc_collect, clear_cache=self.clear_cache)
+        machine().settling.settle(gc_collect=self.gc_collect, clear_cache=self.clear_cache)
 
     def _begin(self, cell: Cell) -> None:
         """Begin to measure a cell."""
@@ -383,7 +383,7 @@ class IPyGPULogger(Configurable):
         from ..owners.oom_autopsy import examine  # 10 ms of loading, which few cells need
 
         try:
-            autopsy = examine(cell.exception, self._shell, machine().frameworks)
+            autopsy = examine(cell.exception, self._shell, machine().frameworks.imported())
         except Exception as error:  # the cell's numbers are worth more than their explanation
             self._say_once(f"ipygpulogger could not explain an error: {why(error)}")
         else:
@@ -403,7 +403,7 @@ class IPyGPULogger(Configurable):
             source=cell.source,
             status=cell.status,
             error=cell.error,
-            current_gpu=machine().current_gpu(),
+            current_gpu=machine().frameworks.current_index(),
             gpulog_only=is_gpulog_only(cell.raw),
         )
         gap = self._gaps.get(cell)
@@ -564,11 +564,11 @@ class IPyGPULogger(Configurable):
 
     def _say_if_no_gpu(self) -> None:
         seen = machine().nvml.devices()  # always: loading NVML's library is no work for the first hook
-        if self.report == "none" or machine().current_gpu() is not None:
+        if self.report == "none" or machine().frameworks.current_index() is not None:
             return
         if not seen:
             say(printable(f"No GPU here ({machine().nvml.diagnose().says}): general RAM only."))
-        elif machine().hides_all_gpus() and self.devices != "all":
+        elif machine().devices.all_hidden() and self.devices != "all":
             say("No GPU here (CUDA_VISIBLE_DEVICES hides them all): general RAM only.")
 
     def _say_once(self, sentence: str) -> None:

@@ -314,7 +314,7 @@ def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
 def _in_use() -> dict[str, int]:
     """Resident memory, and what live arrays hold on each device."""
     found = {CPU: machine().ram.look().readings[0].current_bytes}
-    for device, owners in machine().devices():
+    for device, owners in machine().allocators.by_device():
         try:
             held = [owner.look().readings[ALLOCATED].current_bytes for owner in owners]
         except Unavailable:

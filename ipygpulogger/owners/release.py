@@ -37,7 +37,7 @@ def give_back(shell: Any, *, reset_peaks: bool = True) -> GivenBack:
     before = measured_now(reset_peaks=reset_peaks)
     let_go(shell)
     gc.collect()
-    machine().settle(gc_collect=True, clear_cache=True)
+    machine().settling.settle(gc_collect=True, clear_cache=True)
     after = measured_now(reset_peaks=reset_peaks)
     return GivenBack(hidden, came_back(before, after), found.complete)
 

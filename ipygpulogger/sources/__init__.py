@@ -209,7 +209,8 @@ class Framework(ABC):
     Everything but `counters` may be left as it is here.
 
     Attributes:
-        name: The module's: "torch".
+        name: The module's: "torch". Only while `sys.modules` has it the framework is asked anything, but to
+            `load`, to `diagnose`, and after a fork.
         on_user_reset: Set by the engine. Where users can reset the very counter that we reset, a
             wrapper of ours calls it with the device's index, None for pinned memory, and the user's
             own reset.

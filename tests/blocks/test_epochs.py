@@ -32,7 +32,7 @@ def memories(watched):
 
 
 def nothing_left():
-    return not machine()._scopes
+    return not machine().scopes
 
 
 # -- a plain loop ------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_beginning_again_drops_the_first():
     scope.begin()
     block = Block(64)
     scope.begin()
-    assert len(machine()._scopes) == 1
+    assert len(machine().scopes) == 1
     near(scope.end("epoch 0").memory(), (0, 0, 0, 0))
     block.free()
     assert nothing_left()
@@ -325,7 +325,7 @@ def test_no_epoch_outlives_its_call(error, then):
     if then == "scope":
         Scope().open().close()
     elif then == "tick":
-        machine()._sample()
+        machine().sample()
     elif then == "end":
         assert scope.end("epoch 0") is None
     elif then == "dropped":
@@ -481,7 +481,7 @@ def test_an_interrupted_fit_leaves_torch_alone(cuda):
     reads, scope = torch._C._cuda_memoryStats, EpochScope()
     with pytest.raises(KeyboardInterrupt):
         training(scope, KeyboardInterrupt)
-    machine()._sample()
+    machine().sample()
     assert nothing_left()
     assert torch._C._cuda_memoryStats is reads
 

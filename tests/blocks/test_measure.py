@@ -25,7 +25,7 @@ def test_it_runs_from_the_constructor(gpu):
     assert mtrace.data() == (0, 0)
     mtrace.stop()
     assert not mtrace.is_running
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_without_a_gpu(gpu, capsys):

@@ -159,19 +159,19 @@ def test_a_decorated_call_that_fails(cuda, capsys):
     with pytest.raises(torch.OutOfMemoryError):
         greedy()
     assert capsys.readouterr().out.startswith("△Used Peaked MB:      0      0 (")
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_fifty_tracers_leave_nothing(cuda):
     """Made and dropped, running: no thread, no scope, no wrapper stays."""
     own = torch._C._cuda_memoryStats
     tracers = [GPUMemTrace() for _ in range(50)]
-    assert len(machine()._scopes) == 50
+    assert len(machine().scopes) == 50
     assert sum(thread.name == "ipygpulogger sampler" for thread in threading.enumerate()) == 1
     del tracers
 
     def left():
-        return set(machine()._scopes), [t for t in threading.enumerate() if t.name == "ipygpulogger sampler"]
+        return set(machine().scopes), [t for t in threading.enumerate() if t.name == "ipygpulogger sampler"]
 
     deadline_s = time.monotonic() + 10
     while any(left()) and time.monotonic() < deadline_s:  # the sampler may be looking at them just now
@@ -187,7 +187,7 @@ def test_a_tracer_in_a_cycle_ends_with_it(cuda):
     mtrace.me = mtrace
     del mtrace
     gc.collect()
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_the_device_that_is_current_when_asked(cuda):
@@ -275,7 +275,7 @@ def test_any_number_in_any_order(cuda, steps):
             model.move(-how)
     assert {name: tracer.data() for name, tracer in tracers.items()} == {n: model.says(n) for n in tracers}
     tracers.clear()
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_in_threads(cuda):
@@ -298,7 +298,7 @@ def test_in_threads(cuda):
     for thread in threads:
         thread.join()
     assert found == [(80, 0)] * 4
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_dropped_while_threads_measure(cuda):
@@ -323,7 +323,7 @@ def test_dropped_while_threads_measure(cuda):
     assert not any(thread.is_alive() for thread in threads)
     gc.collect()
     assert not errors
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_driver_that_fails(cuda):
@@ -363,7 +363,7 @@ def test_nobody_tells_whose_it_is(cuda, monkeypatch, capsys):
 def test_a_peak_that_is_not_exact_says_so(cuda, monkeypatch, capsys):
     """A blip between the engine's reading and its reset is a bound: the line shows it, context included."""
     mtrace = GPUMemTrace(ctx="here")
-    counter = machine()._owners["torch", ("cuda", 0)].counter
+    counter = machine().allocators.owner("torch", 0).counter
     reset = counter.reset
 
     def blip():

@@ -168,7 +168,7 @@ def test_an_interrupted_fit_leaves_nothing(event, error):
     with pytest.raises(error):
         fit(peaks, Does(event, die, epoch=1))
     Scope().open().close()
-    assert not machine()._scopes
+    assert not machine().scopes
     assert [record.label for record in peaks.history] == ["epoch 0"]
     found, _ = fit(peaks, epochs=1)
     assert [record.label for record in peaks.history] == ["epoch 0", "epoch 0"]
@@ -184,8 +184,8 @@ def test_an_interrupted_fit_leaves_torch_alone(cuda):
 
     with pytest.raises(KeyboardInterrupt):
         fit(PeakMemCallback(), Does("on_train_batch_end", die))
-    machine()._sample()
-    assert not machine()._scopes
+    machine().sample()
+    assert not machine().scopes
     torch.cuda.reset_peak_memory_stats()
     assert inspect.isbuiltin(torch._C._cuda_memoryStats)
 
@@ -198,7 +198,7 @@ def test_evaluating_alone_is_no_epoch():
         assert set(found.model.evaluate(X, X, callbacks=[peaks], verbose=0, return_dict=True)) == {"loss"}
         found.model.predict(X, callbacks=[peaks], verbose=0)
     assert peaks.history == []
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_copy_in_the_middle_of_an_epoch():

@@ -201,11 +201,11 @@ def test_an_interrupted_fit_leaves_nothing(tmp_path, hook, error):
     found = trainer(tmp_path, peaks)
     with pytest.raises((error, SystemExit)):  # Lightning ends the process when it is interrupted
         run(found, Line(**{hook: die}))
-    assert not machine()._scopes
+    assert not machine().scopes
     assert [record.label for record in peaks.history] == ["epoch 0"]
     run(trainer(tmp_path, peaks, max_epochs=1), Line())
     assert len(peaks.history) == 2
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_an_interrupted_fit_leaves_torch_alone(cuda, tmp_path):
@@ -217,7 +217,7 @@ def test_an_interrupted_fit_leaves_torch_alone(cuda, tmp_path):
 
     with pytest.raises(ValueError):
         fit(tmp_path, Line(training_step=die), accelerator="gpu")
-    assert not machine()._scopes
+    assert not machine().scopes
     torch.cuda.reset_peak_memory_stats()
     assert inspect.isbuiltin(torch._C._cuda_memoryStats)
 
@@ -241,7 +241,7 @@ def test_evaluating_alone_is_no_epoch(tmp_path):
     peaks = PeakMemCallback()
     trainer(tmp_path, peaks).validate(Line(), loader(), verbose=False)
     assert peaks.history == []
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_fit_within_a_fit(tmp_path):

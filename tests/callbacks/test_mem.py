@@ -327,7 +327,7 @@ def test_fits_of_every_kind():
     before = learn.model.weight.item()
     quietly(learn.lr_find, show_plot=False, num_it=20, stop_div=False)
     assert learn.model.weight.item() == before
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_the_callbacks_that_read_the_recorder(tmp_path):
@@ -440,7 +440,7 @@ def test_an_interrupted_fit_leaves_nothing(event, error):
     with pytest.raises(error):
         learn.fit(3)
     Scope().open().close()
-    assert not machine()._scopes
+    assert not machine().scopes
     assert len(peaks.history) == (2 if event == "after_epoch" else 1)
     dies.clear()
     said = quietly(learn.fit, 1)
@@ -461,8 +461,8 @@ def test_an_interrupted_fit_leaves_torch_alone(cuda):
     assert original()
     with pytest.raises(KeyboardInterrupt):
         quietly(learn.fit, 2)
-    machine()._sample()
-    assert not machine()._scopes
+    machine().sample()
+    assert not machine().scopes
     torch.cuda.reset_peak_memory_stats()
     assert original()
 
@@ -472,7 +472,7 @@ def test_the_next_fit_closes_what_the_last_left():
     seen = []
 
     def work(self):
-        seen.append(len(machine()._scopes))
+        seen.append(len(machine().scopes))
         if len(seen) == 1:
             raise KeyboardInterrupt
 
@@ -481,7 +481,7 @@ def test_the_next_fit_closes_what_the_last_left():
         with outcome:
             quietly(learn.fit, 1)
     assert seen == [1, 1]
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_new_fit_is_not_taken_for_the_last(monkeypatch):
@@ -502,4 +502,4 @@ def test_a_new_fit_is_not_taken_for_the_last(monkeypatch):
         quietly(learn.fit, 1)
     assert learn.recorder.metric_names[-5:-1] == COLUMNS
     assert len(rows(learn)) == len(peaks.history) == 1
-    assert not machine()._scopes
+    assert not machine().scopes

@@ -215,7 +215,7 @@ def test_an_interrupted_training_leaves_nothing(fit, error, when):
     with pytest.raises(error):
         fit(does, peaks=peaks)
     Scope().open().close()
-    assert not machine()._scopes
+    assert not machine().scopes
     assert [record.label for record in peaks.history] == ["epoch 0"]
     assert len(figures(fit.trainer.state.log_history)) == 1
     found, _, _ = fit(peaks=peaks, num_train_epochs=1)
@@ -232,8 +232,8 @@ def test_an_interrupted_training_leaves_torch_alone(fit, cuda):
 
     with pytest.raises(KeyboardInterrupt):
         fit(die, cpu=False)
-    machine()._sample()
-    assert not machine()._scopes
+    machine().sample()
+    assert not machine().scopes
     torch.cuda.reset_peak_memory_stats()
     assert inspect.isbuiltin(torch._C._cuda_memoryStats)
     del fit.trainer
@@ -244,7 +244,7 @@ def test_evaluating_alone_is_no_epoch(fit):
     found, peaks, _ = fit(num_train_epochs=1)
     assert not any(name in found.evaluate() for name in NAMES)
     assert len(peaks.history) == 1
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_callback_that_comes_late(fit, capsys):

@@ -12,6 +12,7 @@ import tempfile
 import time
 from datetime import datetime, timezone
 from pathlib import Path
+from types import ModuleType
 
 import nbclient
 import nbformat
@@ -1092,7 +1093,7 @@ def test_doctor_as_json_tells_the_error_too(tmp_path):
 
 
 @pytest.mark.parametrize("step", ["load", "preload", "counters", "diagnose"])
-def test_doctor_tells_of_a_source_that_fails(step):
+def test_doctor_tells_of_a_source_that_fails(step, monkeypatch):
     """A framework's source that raises at any step is in the list, absent, with its error."""
 
     class Broken(Framework):
@@ -1105,6 +1106,7 @@ def test_doctor_tells_of_a_source_that_fails(step):
         raise OSError("no such library")
 
     setattr(Broken, step, fail)
+    monkeypatch.setitem(sys.modules, "broken", ModuleType("broken"))
     machine = Machine(frameworks=[Broken()])
     machine.load()
     (found,) = [one for one in machine.diagnose() if one.source == "broken"]

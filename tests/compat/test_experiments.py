@@ -23,6 +23,7 @@ import ipygpulogger.experiments as door
 from ipygpulogger.compat import experiment as experiments
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
+from ipygpulogger.engine.settling import Settling
 from ipygpulogger.experiments import (
     CellLoggerData,
     CellLoggerMemory,
@@ -986,8 +987,8 @@ def standing(shell):
     return (
         {event: list(found) for event, found in shell.events.callbacks.items()},
         [thread.name for thread in threading.enumerate()],
-        set(machine()._scopes),
-        set(machine()._holders),
+        set(machine().scopes),
+        set(machine().scopes.loggers),
         [one for one in shell.configurables if isinstance(one, IPyGPULogger)],
         set(experiments._unfinished),
         dict(os.environ),
@@ -1019,8 +1020,8 @@ def test_nothing_is_left_and_no_variable_of_the_environment_is_touched(shell, ca
 def test_between_cells_nothing_is_open(shell, capsys):
     """However long an experiment lasts, no scope waits and no thread looks on its account."""
     exp = IPyExperimentsCPU(cl_enable=False)
-    assert not machine()._scopes
-    assert not machine()._holders
+    assert not machine().scopes
+    assert not machine().scopes.loggers
     assert not [thread for thread in threading.enumerate() if "ipygpulogger" in thread.name]
     exp.finish()
 
@@ -1028,8 +1029,8 @@ def test_between_cells_nothing_is_open(shell, capsys):
 @pytest.mark.parametrize(
     ("where", "name"),
     [
-        (Machine, "settle"),
-        (Machine, "hold"),
+        (Settling, "settle"),
+        (Machine, "attach"),
         (Scope, "open"),
         (Scope, "result"),
         (IPyExperimentsCPU, "print_state"),

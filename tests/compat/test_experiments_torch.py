@@ -326,8 +326,8 @@ def test_nothing_is_left(shell, cuda, capsys):
     run(shell, "x = tensor(10)")
     run(shell, "exp.finish();")
     assert dict(os.environ) == before
-    assert not machine()._scopes
-    assert not machine()._holders
+    assert not machine().scopes
+    assert not machine().scopes.loggers
     torch.cuda.reset_peak_memory_stats()
     assert torch._C._cuda_memoryStats is reads
 
@@ -336,7 +336,7 @@ def test_between_cells_nothing_is_open(shell, cuda):
     """However long an experiment lasts: no scope, no thread, no wrapper on its account."""
     reads = torch._C._cuda_memoryStats
     exp = IPyExperimentsPytorch(cl_enable=False)
-    assert not machine()._scopes
+    assert not machine().scopes
     assert torch._C._cuda_memoryStats is reads
     exp.finish()
 

@@ -154,7 +154,7 @@ def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
     best = max(free, default=0)
     assert device.gpu_with_max_free_mem() == ((free.index(best), best) if free else (None, 0))
     assert [memory.used for memory in device.gpu_mem_get_all()] == ([used[0], used[1]] if indices else [])
-    assert machine().hides_all_gpus() == (not indices)
+    assert machine().devices.all_hidden() == (not indices)
     hidden = {0: "them all", 1: "1 of them", 2: None}[len(indices)]
     told = re.search("CUDA_VISIBLE_DEVICES hides (.+) from CUDA", machine().nvml.diagnose().says)
     assert (told and told[1]) == hidden

@@ -117,7 +117,7 @@ def test_starting_twice(shell, capsys):
     shell.run_cell("x = 1", store_history=True)
     assert len(reports(capsys.readouterr().out)) == 1
     il.stop()
-    assert not machine()._holders
+    assert not machine().scopes.loggers
 
 
 @pytest.mark.parametrize("code", ["", "   \n"])

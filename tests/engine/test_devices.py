@@ -49,8 +49,8 @@ def on(cuda):
     yield on
     for index in range(2):
         torch.cuda.reset_peak_memory_stats(index)
-    on.hold(on)
-    on.release(on)
+    on.attach(on)
+    on.detach(on)
     on.close()
 
 
@@ -652,12 +652,12 @@ def test_a_pluggable_allocator(cuda, tmp_path):
         def told(*steps, known=True):
             from ipygpulogger.records import Measurement
             from ipygpulogger.engine.scope import Scope
-            machine().settle(gc_collect=False, clear_cache=True)
+            machine().settling.settle(gc_collect=False, clear_cache=True)
             scope = Scope().open()
             for step in steps:
                 step()
             scope.close()
-            machine().settle(gc_collect=False, clear_cache=True)
+            machine().settling.settle(gc_collect=False, clear_cache=True)
             result = scope.result(Measurement, "")
             notes.extend(result.notes)
             (usage,) = result.gpus
@@ -899,6 +899,8 @@ ARENA = """
     def give(n): stats_.live_bytes -= n
 """
 BROKEN = """
+    import sys
+    sys.modules.update(dict.fromkeys(("raises", "looks", "half"), sys))  # imported, as it seems
     from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading
     class Raises(Framework):
         name = "raises"

@@ -35,13 +35,13 @@ def on(gpu, monkeypatch):
 @pytest.fixture
 def asked(on, monkeypatch):
     """The devices whose processes the driver was asked for by the sampler."""
-    real, found = on._ledger.examine, []
+    real, found = on.ledger.examine, []
 
     def examine(device, *rest):
         found.append(device.uuid)
         return real(device, *rest)
 
-    monkeypatch.setattr(on._ledger, "examine", examine)
+    monkeypatch.setattr(on.ledger, "examine", examine)
     return found
 
 
@@ -50,7 +50,7 @@ def measured(on, *steps, **options):
     scope = Scope(on, all_devices=True, **options).open()
     for step in steps:
         step()
-        on._sample()
+        on.sample()
     scope.close()
     result = scope.result(Measurement, "test")
     assert html.report(result)
@@ -195,9 +195,9 @@ def test_scopes_that_overlap_share_the_answer(gpu, on, asked):
     ours = gpu.dev[0].add_process(os.getpid(), 200 * MB)
     outer, inner = Scope(on).open(), Scope(on).open()
     ours.used = 3 * GB
-    on._sample()
+    on.sample()
     late = Scope(on).open()
-    on._sample()
+    on.sample()
     ours.used = 200 * MB
     results = []
     for scope in (late, inner, outer):
@@ -254,7 +254,7 @@ def test_any_story(gpu, on):
         scope = Scope(on).open()
         for _ in range(chance.randrange(6)):
             step()
-            on._sample()
+            on.sample()
         jumps = [now for was, now in itertools.pairwise(seen) if sum(now) - sum(was) > 64 * MB]
         step()
         scope.close()

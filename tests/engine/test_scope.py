@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from memory import MB, Block, blip
@@ -109,7 +110,7 @@ def test_an_open_scope_tells_how_it_stands(fresh):
     scope.close()
     final = scope.result(Measurement, "final")
     assert abs(mb(final.gen.peaked_bytes) - 200) <= 1
-    assert not fresh._scopes
+    assert not fresh.scopes
 
 
 def test_a_scope_ends_with_the_call_that_it_must_not_outlive(fresh):
@@ -121,14 +122,14 @@ def test_a_scope_ends_with_the_call_that_it_must_not_outlive(fresh):
         scope = Scope(fresh, during=Call(sys._getframe())).open()
         kept.append(scope)
         Scope(fresh).open().close()
-        assert set(fresh._scopes) == {scope}  # the call still runs
+        assert set(fresh.scopes) == {scope}  # the call still runs
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train()
-    assert fresh._scopes
+    assert fresh.scopes
     Scope(fresh).open().close()
-    assert not fresh._scopes
+    assert not fresh.scopes
 
 
 def test_the_sampler_ends_a_scope_whose_call_is_over(gpu, fresh):
@@ -145,7 +146,7 @@ def test_the_sampler_ends_a_scope_whose_call_is_over(gpu, fresh):
     (thread,) = (thread for thread in threading.enumerate() if thread is fresh.sampler._thread)
     thread.join(10)
     assert not thread.is_alive()
-    assert not fresh._scopes
+    assert not fresh.scopes
 
 
 def test_a_call_on_another_thread_is_seen():
@@ -199,7 +200,7 @@ def test_scopes_in_threads_each_get_their_own(fresh):
         peak = results[i].gen.peak
         assert (peak.hi_bytes or 0) - results[i].gen.before_bytes >= 0
         assert peak.lo_bytes >= max(results[i].gen.before_bytes, results[i].gen.after_bytes)
-    assert not fresh._scopes
+    assert not fresh.scopes
     assert not fresh.ram._open
 
 
@@ -208,9 +209,9 @@ def test_a_scope_that_cannot_open_leaves_nothing(fresh, monkeypatch):
     monkeypatch.setattr(fresh.process, "heap", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Scope(fresh).open()
-    assert not fresh._scopes
+    assert not fresh.scopes
     assert not fresh.sampler._wanted
-    assert not fresh._holders
+    assert not fresh.scopes.loggers
 
 
 # -- devices without a framework -------------------------------------------------------------------
@@ -338,6 +339,7 @@ def test_an_interrupt_while_a_device_is_identified(gpu, monkeypatch):
         def counters(self):
             return [self.one]
 
+    monkeypatch.setitem(sys.modules, "some", ModuleType("some"))
     on = Machine(frameworks=[Some()])
     real = on.nvml.device
     answers = iter([KeyboardInterrupt, None])
@@ -380,6 +382,12 @@ class Strange(Framework):
         return [self.one]
 
 
+@pytest.fixture
+def strange(monkeypatch):
+    """The module of that name is imported."""
+    monkeypatch.setitem(sys.modules, "strange", ModuleType("strange"))
+
+
 class Panic(BaseException):
     """As extensions written in Rust raise."""
 
@@ -396,7 +404,7 @@ class Panic(BaseException):
         [Look((Reading(5, None),), ()), SystemExit(3)],
     ],
 )
-def test_a_stranger_that_answers_with_garbage(answers):
+def test_a_stranger_that_answers_with_garbage(strange, answers):
     """Whatever its counter says, general RAM is measured and the user's function returns what it returns."""
     given = iter(answers)
 
@@ -412,7 +420,7 @@ def test_a_stranger_that_answers_with_garbage(answers):
     on.close()
 
 
-def test_a_stranger_without_counters():
+def test_a_stranger_without_counters(strange):
     """A source that offers something else is left out, and said once."""
 
     class Wrong(Strange):
@@ -514,11 +522,11 @@ def test_settling_costs_once(fresh, monkeypatch):
     calls = []
     monkeypatch.setattr(gc, "collect", calls.append)
     run(fresh)
-    fresh.settle(gc_collect=True, clear_cache=True)
-    fresh.settle(gc_collect=True, clear_cache=True)
+    fresh.settling.settle(gc_collect=True, clear_cache=True)
+    fresh.settling.settle(gc_collect=True, clear_cache=True)
     run(fresh)
-    fresh.settle(gc_collect=True, clear_cache=True)
-    fresh.settle(gc_collect=False, clear_cache=True)
+    fresh.settling.settle(gc_collect=True, clear_cache=True)
+    fresh.settling.settle(gc_collect=False, clear_cache=True)
     assert calls == [2, 1, 2]
 
 
@@ -532,7 +540,7 @@ def test_measure_a_block():
     assert m.last.label == "load"
     assert mb(m.gen.peaked_bytes) in range(78, 83)
     assert m.time_s > 0
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_measure_decorates_every_kind_of_function(capsys):
@@ -571,7 +579,7 @@ def test_measure_passes_exceptions_on():
     with pytest.raises(KeyError, match="mine"), m:
         raise KeyError("mine")
     assert m.time_s >= 0
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_measure_asked_too_early_says_so():
@@ -595,7 +603,7 @@ def test_measure_recurs_and_nests():
     outer = m.last
     assert mb(outer.gen.peaked_bytes) in range(28, 33)
     assert not peaks
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_measure_in_overlapping_tasks():
@@ -615,7 +623,7 @@ def test_measure_in_overlapping_tasks():
     asyncio.run(both())
     assert 0.05 <= ends["short"] < ends["long"]
     assert ends["long"] >= 0.2
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_measure_ended_by_another_task_or_thread():
@@ -644,7 +652,7 @@ def test_measure_ended_by_another_task_or_thread():
     m.__exit__(None, None, None)
     assert m.time_s > 0
     m.__exit__(None, None, None)  # once too often
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_block_that_is_never_left_ends_with_its_measure():
@@ -653,7 +661,7 @@ def test_a_block_that_is_never_left_ends_with_its_measure():
     m.__enter__()
     del m
     gc.collect()
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_measure_refuses_what_it_cannot_measure():
@@ -684,7 +692,7 @@ def test_measure_never_costs_the_users_result(monkeypatch):
         assert answer() == 42
     with pytest.warns(RuntimeWarning, match="block is not measured"), measure():
         pass
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_scope_may_end_within_the_start_of_another():
@@ -779,7 +787,7 @@ def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
             with pytest.raises(KeyboardInterrupt):
                 Scope(fresh).open()
         gc.collect()
-        assert not fresh._scopes
-        assert not fresh._holders
+        assert not fresh.scopes
+        assert not fresh.scopes.loggers
         assert not fresh.ram._open
         assert not fresh.sampler._wanted

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.ledger import Allowance, Holdings, Shares
+from ipygpulogger.engine.notes import Notes
 from ipygpulogger.engine.peaks import PeakOwner
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak
@@ -77,7 +78,8 @@ class Fake:
             energy_j=lambda uuid: self.energy.pop(0) if uuid == GPU.uuid else 1 / 0,
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
-        self.said, self.known = [], set()
+        self.said, self.notes = [], Notes()
+        self.allocators = SimpleNamespace(by_device=self.devices, pinned=lambda: self.pinned_owners)
 
     def say(self, what, answer):
         self.said.append(what)
@@ -95,9 +97,6 @@ class Fake:
     def devices(self):
         return [(device, owners) for device, (owners, _) in self.found.items() if device.backend != DRIVER]
 
-    def pinned(self):
-        return self.pinned_owners
-
     def holdings(self, device, owners, *, ask=True):
         held = self.found[device][1]
         if isinstance(held, Unavailable):
@@ -109,9 +108,6 @@ class Fake:
 
     def take_notes(self):
         return ("from the machine",)
-
-    def first_time(self, reason):
-        return reason not in self.known and not self.known.add(reason)
 
 
 @pytest.fixture
@@ -309,7 +305,7 @@ def test_a_device_that_cannot_be_read(on):
     on.found[GPU] = [PeakOwner(Number())], broken
     result = run(on)
     assert (result.gpus, result.notes) == ((), ("the device is lost", "from the machine"))
-    on.known.clear()
+    on.notes = Notes()
     on.found[GPU] = [PeakOwner(Number())], held()
     on.found[Device("cuda", 1, "a card", "GPU-2")] = [PeakOwner(Number())], held()
     scope = Scope(on).open()
@@ -332,7 +328,7 @@ def test_an_allocator_that_cannot_be_opened(on):
     result = run(on)
     assert result.notes[0] == "the counter is broken"
     assert result.gpus[0].peak.quality == "sampled"
-    on.known.clear()
+    on.notes = Notes()
     counter.broken = False
     result = run(on, lambda: setattr(counter, "broken", True))
     assert result.notes[0] == "the counter is broken"
@@ -450,10 +446,10 @@ def test_pinned_memory_of_all_frameworks(on):
         scope.result(Measurement, "x").notes[0] == "the counter is broken"
     )  # between its end and the snapshot
     counters[1].broken = False
-    on.known.clear()
+    on.notes = Notes()
     result = run(on, lambda: setattr(counters[1], "broken", True))
     assert (result.pinned, result.notes[0]) == (None, "the counter is broken")
-    on.known.clear()
+    on.notes = Notes()
     assert run(on).notes[0] == "the counter is broken"  # from the beginning
 
 
@@ -471,7 +467,7 @@ def test_pinned_memory_first_used_within_the_scope(on):
     scope = Scope(on).open()
     scope.adopt_pinned(PeakOwner(counter))
     assert scope.notes == ("the counter is broken",)
-    on.known.clear()
+    on.notes = Notes()
     scope.adopt(PeakOwner(counter), GPU, sure=True)
     assert len(scope.notes) == 2
     scope.close()

@@ -283,10 +283,12 @@ def test_the_cost_of_a_boundary(card, table):
     scopes = [Scope() for _ in range(200)]
     opened, ended, told = iter(scopes), iter(scopes), iter(scopes)
     with measure():
-        uuid = next(device.uuid for device, _ in machine().devices() if device.index == card.index)
+        uuid = next(
+            device.uuid for device, _ in machine().allocators.by_device() if device.index == card.index
+        )
     nvml = machine().nvml
     gc.disable()
-    machine().hold(card)  # as a logger does: the wrappers stay on
+    machine().attach(card)  # as a logger does: the wrappers stay on
     try:
         table["open a scope"], table["close it"], table["the second snapshot"] = median_us(
             (
@@ -299,7 +301,7 @@ def test_the_cost_of_a_boundary(card, table):
         (table["NVML: who holds it"],) = median_us(lambda: nvml.processes(uuid), 50)
         (table["torch: memory_stats()"],) = median_us(card.torch.cuda.memory_stats)
     finally:
-        machine().release(card)
+        machine().detach(card)
         gc.enable()
     table["who holds it"] = "not told" if card.own_bytes() is None else "told"
     table["driver"] = card.driver()

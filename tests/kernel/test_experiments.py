@@ -43,7 +43,7 @@ def kernel(the_kernel):
     the_kernel.run("for name in ('exp', 'other', 'one'): globals().pop(name, None)", silent=True)
     left = (
         "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-        " [len(machine.machine()._scopes), len(machine.machine()._holders), len(experiments._unfinished)],"
+        " [len(machine.machine().scopes), len(machine.machine().scopes.loggers), len(experiments._unfinished)],"
         " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
         " len(shell.CellEvents.of(get_ipython())._running)]"
     )

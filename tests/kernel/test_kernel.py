@@ -61,7 +61,7 @@ def quiet_kernel(the_kernel):
         the_kernel.run(f"if {name!r} in dir(): {name}.stop(); del {name}", silent=True)
     left = (
         "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-        " [len(machine.machine()._scopes), len(machine.machine()._holders)],"
+        " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
         " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
         " len(shell.CellEvents.of(get_ipython())._running)]"
     )
@@ -348,7 +348,7 @@ def test_a_subshell_may_stop_what_a_long_cell_began(kernel):
     ran = kernel.run("short = 1\nil.stop()\ngo.set()", subshell=subshell)
     assert labels(ran.stdout) == []
     assert labels(kernel.wait(long).stdout) == []
-    assert kernel.value("[len(il.history), len(machine.machine()._scopes)]") == [0, 0]
+    assert kernel.value("[len(il.history), len(machine.machine().scopes)]") == [0, 0]
 
 
 @SUBSHELLS

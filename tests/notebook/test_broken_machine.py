@@ -344,7 +344,7 @@ def test_nvml_that_raises_anything(gpu, monkeypatch, function, error):
                 patch.setattr(pynvml, function, refuse(error))
             scope = Scope(on, all_devices=True, metrics=("energy", "utilization")).open()
             patch.setattr(pynvml, function, refuse(error))
-            on._sample()
+            on.sample()
             gpu.dev[0].add_process(1, 700 * MB)
             scope.close()
             result = scope.result(Measurement, "")

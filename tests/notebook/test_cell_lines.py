@@ -8,7 +8,7 @@ import pytest
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
-from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.settling import Settling
 from ipygpulogger.lines import dispatcher, monitoring, settrace
 from ipygpulogger.notebook import cell_events as events
 from ipygpulogger.notebook.cell_lines import CellLines
@@ -269,7 +269,7 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
         def work(self, seconds):
             self.now_s += seconds
 
-    clock, settle = Clock(), Machine.settle
+    clock, settle = Clock(), Settling.settle
 
     def slow(*args, **kwargs):
         clock.work(10)
@@ -279,7 +279,7 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
         monkeypatch.setattr(module, "clock", clock)
     for module in (dispatcher, monitoring, settrace):
         monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)
-    monkeypatch.setattr(Machine, "settle", slow)
+    monkeypatch.setattr(Settling, "settle", slow)
     shell.user_ns.update(clock=clock, shell=shell)
     run(
         shell,

@@ -19,6 +19,7 @@ from traitlets import TraitError
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.notes import Notes
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
 from ipygpulogger.notebook.live import Display, Line, Live, place_for
@@ -56,11 +57,12 @@ def test_so_far_is_what_would_be_told_now():
     assert final.peak.quality == "exact"
 
 
-def test_asking_takes_no_note_and_sets_no_clock():
+def test_asking_takes_no_note_and_sets_no_clock(monkeypatch):
     """What is missing is said in the record, whoever asked before; the time is the scope's own."""
     on = machine()
     scope = Scope().open()
-    on._note("a driver went away")
+    monkeypatch.setattr(on, "notes", Notes())
+    on.notes.add("a driver went away")
     assert scope.so_far("x").notes == ()
     assert scope.time_s == 0.0
     scope.close()
@@ -68,7 +70,6 @@ def test_asking_takes_no_note_and_sets_no_clock():
     scope.so_far("x")  # a thread that comes late
     assert scope.time_s == time_s
     assert scope.result(Measurement, "x").notes == ("a driver went away",)
-    on._said.discard("a driver went away")
 
 
 def test_asking_lists_no_processes(monkeypatch):

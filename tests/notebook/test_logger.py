@@ -20,8 +20,9 @@ from IPython.utils.capture import capture_output
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
-from ipygpulogger.engine.machine import Machine, machine
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
+from ipygpulogger.engine.settling import Settling
 from ipygpulogger.notebook import cell_events as events
 from ipygpulogger.notebook import logger
 from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
@@ -84,7 +85,7 @@ def clock(monkeypatch):
 
         return slower
 
-    monkeypatch.setattr(Machine, "settle", slow(Machine.settle))
+    monkeypatch.setattr(Settling, "settle", slow(Settling.settle))
     monkeypatch.setattr(IPyGPULogger, "_show", slow(IPyGPULogger._show))
     return clock
 
@@ -184,7 +185,7 @@ def test_an_await_that_is_interrupted_has_its_report(shell, il, capsys):
     assert len(labels(capsys.readouterr().out)) == 1
     assert il.record.status == "interrupted"
     assert il.record.label == f"In [{il.record.execution_count}]"
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_an_async_cell_is_a_cell_like_any(shell, il, capsys, clock):
@@ -234,7 +235,7 @@ def test_what_front_ends_run_for_themselves_has_no_report(shell, il, capsys, how
     run(shell, "1 / 0", **how)
     assert "RAM:" not in capsys.readouterr().out
     assert il.record is before
-    assert not machine()._scopes
+    assert not machine().scopes
     run(shell, "pass")
     assert il.record.execution_count == before.execution_count + 1
 
@@ -318,7 +319,7 @@ def test_an_awaited_nested_cell_leaves_no_scope(shell, il, capsys):
     code = "await shell.run_cell_async('x = 1', transformed_cell='x = 1')"
     count = run(shell, f"{code}\n{code};").execution_count
     assert labels(capsys.readouterr().out) == [f"In [{count}]"]
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_nested_cell_kept_in_the_history_leaves_the_outer_one_alone(shell, il, capsys):
@@ -327,7 +328,7 @@ def test_a_nested_cell_kept_in_the_history_leaves_the_outer_one_alone(shell, il,
     outer = run(shell, "inner = shell.run_cell('x = 1', store_history=True)").execution_count
     inner = shell.user_ns["inner"].execution_count
     assert labels(capsys.readouterr().out) == [f"In [{inner}]", f"In [{outer}]"]
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 def test_a_cell_whose_end_is_never_told_is_dropped_at_the_next(shell, il, capsys):
@@ -339,7 +340,7 @@ def test_a_cell_whose_end_is_never_told_is_dropped_at_the_next(shell, il, capsys
     callbacks.extend(kept)
     count = run(shell, "x = 1").execution_count
     assert labels(capsys.readouterr().out) == [f"In [{count}]"]
-    assert not machine()._scopes
+    assert not machine().scopes
     assert not il._scopes
 
 
@@ -376,7 +377,7 @@ def test_a_start_that_no_cell_made_tells_the_next_cell(shell, capsys, how):
     shell.user_ns["IPyGPULogger"] = IPyGPULogger
     run(shell, "il = IPyGPULogger().start()", **how)
     il = shell.user_ns["il"]
-    assert not machine()._scopes
+    assert not machine().scopes
     run(shell, "probe = 1", store_history=False)
     run(shell, "")
     assert labels(capsys.readouterr().out) == []
@@ -394,7 +395,7 @@ def test_a_start_from_another_thread_tells_the_next_cell(shell, capsys):
         "il = IPyGPULogger()\nthread = threading.Thread(target=il.start)\nthread.start()\nthread.join()",
     )
     assert labels(capsys.readouterr().out) == []
-    assert not machine()._scopes
+    assert not machine().scopes
     count = run(shell, "x = 1").execution_count
     assert labels(capsys.readouterr().out) == [f"In [{count}]"]
     shell.user_ns["il"].stop()
@@ -413,7 +414,7 @@ def test_the_cell_that_stops_prints_nothing_and_leaves_nothing(shell, capsys):
     assert len(il.history) == 1
     assert not il.running
     assert shell.events.callbacks == before
-    assert not (machine()._scopes or machine()._holders)
+    assert not (machine().scopes or machine().scopes.loggers)
     assert il not in shell.configurables
     assert set(threading.enumerate()) <= set(threads)
     run(shell, "x = 2")
@@ -514,7 +515,7 @@ def test_nothing_of_a_finished_cell_is_kept_but_its_record(shell, il, capsys):
         run(shell, code)
     assert il._scopes == {}
     assert events.CellEvents.of(shell)._running == {}
-    assert not machine()._scopes
+    assert not machine().scopes
 
 
 # -- hooks never raise ---------------------------------------------------------------------------
@@ -543,11 +544,11 @@ def _break_result(monkeypatch, error):
 
 
 def _break_settle(monkeypatch, error):
-    monkeypatch.setattr(Machine, "settle", _raises(error))
+    monkeypatch.setattr(Settling, "settle", _raises(error))
 
 
 def _break_preload(monkeypatch, error):
-    monkeypatch.setattr(Machine, "preload", _raises(error))
+    monkeypatch.setattr(Settling, "preload", _raises(error))
 
 
 def _break_counter_at_open(monkeypatch, error):
@@ -592,7 +593,7 @@ def test_a_fault_of_ours_never_reaches_the_cell(shell, il, capsys, monkeypatch, 
         own = re.sub(r"\[\d+\]", "[n]", out.partition("RAM:")[0])
         return result.success, result.result, own, err
 
-    healthy, holders = seen(), set(machine()._holders)
+    healthy, holders = seen(), set(machine().scopes.loggers)
     assert healthy[3] == ""
     with monkeypatch.context() as broken:
         fault(broken, error)
@@ -603,8 +604,8 @@ def test_a_fault_of_ours_never_reaches_the_cell(shell, il, capsys, monkeypatch, 
     kept = len(il.history)
     assert seen() == healthy  # and it works again
     assert len(il.history) == kept + 1
-    assert not machine()._scopes
-    assert set(machine()._holders) == holders
+    assert not machine().scopes
+    assert set(machine().scopes.loggers) == holders
 
 
 @pytest.mark.parametrize("fault", [_break_open, _break_opened, _break_close, _break_result])
@@ -783,7 +784,7 @@ def test_a_bad_value_is_a_value_error(shell, option, message):
     """The error names what the option takes."""
     with pytest.raises(ValueError, match=message):
         IPyGPULogger(**option)
-    assert not machine()._holders
+    assert not machine().scopes.loggers
 
 
 def test_configuration_is_obeyed_and_keywords_win(shell, capsys):

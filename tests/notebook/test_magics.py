@@ -65,7 +65,7 @@ def test_unloading_leaves_nothing(shell, capsys):
             "transforms": list(shell.input_transformer_manager.line_transforms),
             "completers": repr(sorted(shell.strdispatchers["complete_command"].strs)),
             "names": sorted(name for name in shell.user_ns if not name.startswith("_")),
-            "machine": (set(machine()._scopes), set(machine()._holders)),
+            "machine": (set(machine().scopes), set(machine().scopes.loggers)),
         }
 
     run(shell, "%unload_ext ipygpulogger")  # IPython brings in its own magics at their first use

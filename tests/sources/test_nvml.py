@@ -438,7 +438,7 @@ def test_an_interrupt_leaves_it_open_for_nobody(gpu, nvml, monkeypatch, at):
 
 def test_a_logger_that_stops_under_a_slow_driver(gpu, shell, monkeypatch, restless):
     """Random starts, cells and stops while the sampler asks: the library is closed under no question."""
-    sampler = Sampler(machine()._sample, delay_s=0.0, period_s=0.0)
+    sampler = Sampler(machine().sample, delay_s=0.0, period_s=0.0)
     monkeypatch.setattr(machine(), "sampler", sampler)
     gpu.fault("nvml*", delay_us=500)
     gpu.dev[0].add_process(4242, 300 << 20)
@@ -461,7 +461,7 @@ def test_a_logger_that_stops_under_a_slow_driver(gpu, shell, monkeypatch, restle
 
 def test_stop_waits_for_no_driver_that_hangs(gpu, shell, monkeypatch):
     """Within the cell, while the sampler's question hangs: `stop` is over long before it, and it closes up."""
-    sampler = Sampler(machine()._sample, delay_s=0.0, period_s=0.0)
+    sampler = Sampler(machine().sample, delay_s=0.0, period_s=0.0)
     monkeypatch.setattr(machine(), "sampler", sampler)
     il = IPyGPULogger(report="none").start()
     faults = []
@@ -478,4 +478,4 @@ def test_stop_waits_for_no_driver_that_hangs(gpu, shell, monkeypatch):
     sampler._thread.join(20)
     assert openings() == 0
     assert gpu.in_flight_at_shutdown == 0
-    assert not machine()._scopes
+    assert not machine().scopes

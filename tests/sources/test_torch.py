@@ -39,8 +39,8 @@ def fresh(cuda):
     yield fresh
     torch.cuda.reset_peak_memory_stats(0)
     torch.cuda.reset_peak_memory_stats(1)
-    fresh.hold(fresh)
-    fresh.release(fresh)
+    fresh.attach(fresh)
+    fresh.detach(fresh)
     fresh.close()
     assert "wrapper" not in torch._C._cuda_memoryStats.__qualname__
 
@@ -48,7 +48,7 @@ def fresh(cuda):
 def run(on, *steps, settle=True, **options):
     """A scope as the logger's hooks make it: settle, open, run, close, settle."""
     if settle:
-        on.settle(gc_collect=True, clear_cache=True)
+        on.settling.settle(gc_collect=True, clear_cache=True)
     scope = Scope(on, **options).open()
     try:
         for step in steps:
@@ -56,7 +56,7 @@ def run(on, *steps, settle=True, **options):
     finally:
         scope.close()
     if settle:
-        on.settle(gc_collect=True, clear_cache=True)
+        on.settling.settle(gc_collect=True, clear_cache=True)
     return scope.result(Measurement, "test")
 
 
@@ -259,7 +259,7 @@ def test_no_miss_between_threads(fresh, restless):
     for _ in range(trials):
         outer = Scope(fresh)
         outer.open()
-        owner = owner or fresh.devices()[0][1][0]
+        owner = owner or fresh.allocators.by_device()[0][1][0]
         done.clear()
         go.release()
         while not done.is_set():
@@ -544,7 +544,7 @@ def test_a_peak_reset_in_the_scope_that_imports_torch(cuda, sampled):
         with measure() as m:
             import torch
             if {sampled}:
-                machine()._sample()
+                machine().sample()
             torch.empty(300 * MB, dtype=torch.uint8, device='cuda')
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -561,7 +561,7 @@ def test_a_torch_that_does_not_wake_up(cuda):
         import torch
         from ipygpulogger.engine.machine import machine
         torch.cuda._lazy_call(lambda: 1 / 0)
-        machine().preload()
+        machine().settling.preload()
         print(len(machine().take_notes()), 'torch' in [f.name for f in machine().frameworks])
         try: torch.empty(1, device='cuda')
         except torch.cuda.DeferredCudaCallError: print('said')

@@ -1,0 +1,76 @@
+"""Who measures just now: the scopes that are open, and the loggers that run."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..sources import Device
+    from .device_scope import DeviceWatch
+    from .ledger import Shares
+    from .peaks import PeakOwner
+
+
+class Measuring(Protocol):
+    """An open measurement: a `scope.Scope`, or the lines of a cell."""
+
+    def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
+        """Measure a device that a framework began to use, from zero."""
+
+    def adopt_pinned(self, owner: PeakOwner) -> None:
+        """Measure the page-locked host memory that a framework began to count, from zero."""
+
+    def orphaned(self) -> bool:
+        """Return whether nobody will close it."""
+
+    def close(self) -> None:
+        """End it."""
+
+    def watches(self) -> list[DeviceWatch]:
+        """Return the devices that the sampler is to look at."""
+
+    def sampled(self, resident_bytes: int) -> None:
+        """Take in what the sampler saw of general RAM."""
+
+    def device_sampled(
+        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
+    ) -> None:
+        """Take in what the sampler saw of a device."""
+
+
+class OpenScopes:
+    """The open scopes, which iterating gives, and the loggers that run between them.
+
+    Held weakly: a scope that an interrupt kept from being closed ends with whoever had it.
+
+    Attributes:
+        loggers: Those that run; while there are any, nothing of ours is taken out of the frameworks.
+    """
+
+    def __init__(self) -> None:
+        self._scopes: weakref.WeakSet[Measuring] = weakref.WeakSet()
+        self.loggers: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def __iter__(self) -> Iterator[Measuring]:
+        return iter(list(self._scopes))
+
+    def __len__(self) -> int:
+        return len(self._scopes)
+
+    def __contains__(self, scope: object) -> bool:
+        return scope in self._scopes
+
+    def add(self, scope: Measuring) -> None:
+        """Take in a scope that opens."""
+        self._scopes.add(scope)
+
+    def discard(self, scope: Measuring) -> None:
+        """Forget a scope that is over, if it is here."""
+        self._scopes.discard(scope)
+
+    def anybody(self) -> bool:
+        """Return whether a scope is open or a logger runs."""
+        return bool(self.loggers or self._scopes)

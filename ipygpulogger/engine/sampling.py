@@ -1,0 +1,70 @@
+"""What the sampler sees at one look: general RAM, and each device of the open scopes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..sources import Unavailable
+from .ledger import RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..sources import Device
+    from ..sources.nvml import Nvml
+    from .ledger import Ledger
+    from .open_scopes import Measuring
+    from .peaks import PeakOwner
+
+
+class _Reserved(NamedTuple):
+    """What allocators hold of a device at one moment; without stamps where one of them has none."""
+
+    size_bytes: int
+    stamps: tuple[tuple[int, ...], ...] | None
+
+
+def sample_ram(scopes: Iterable[Measuring], ram: PeakOwner) -> None:
+    """Tell scopes what is resident now.
+
+    Raises:
+        Unavailable: It cannot be read.
+    """
+    resident_bytes = ram.look().readings[0].current_bytes
+    for scope in scopes:
+        scope.sampled(resident_bytes)
+
+
+def sample_device(
+    scopes: Sequence[Measuring], device: Device, owners: Sequence[PeakOwner], nvml: Nvml, ledger: Ledger
+) -> None:
+    """Tell scopes what is in use on a device now.
+
+    Only where the allocators stood still while NVML was asked is it known what was outside them just then.
+    """
+    uuid = device.uuid or ""
+    before = _reserved(owners)
+    memory = nvml.memory(uuid)
+    after = _reserved(owners)
+    if memory is None:
+        return
+    still = before == after and after.stamps is not None
+    other_bytes = memory.used_bytes - after.size_bytes if still else None
+    watches = (watch for scope in scopes for watch in scope.watches() if watch.device.uuid == uuid)
+    found = None
+    if other_bytes is not None and any(watch.asks(other_bytes) for watch in watches):
+        found = ledger.examine(device, owners, memory)
+    for scope in scopes:
+        scope.device_sampled(uuid, memory.used_bytes, other_bytes, found)
+
+
+def _reserved(owners: Iterable[PeakOwner]) -> _Reserved:
+    looks = []
+    for owner in owners:
+        try:
+            looks.append(owner.look())
+        except Unavailable:
+            return _Reserved(0, None)
+    stamps = tuple(look.stamp for look in looks)
+    size_bytes = sum(look.readings[RESERVED].current_bytes for look in looks)
+    return _Reserved(size_bytes, stamps if all(stamps) else None)

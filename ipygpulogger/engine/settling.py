@@ -1,0 +1,45 @@
+"""Bring memory to rest around a measurement, so that what is left over from before is not counted in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..runtime import collector
+
+if TYPE_CHECKING:
+    from .frameworks import Frameworks
+
+
+class Settling:
+    """Garbage collection, the frameworks' caches, and the context of the current device."""
+
+    def __init__(self, frameworks: Frameworks) -> None:
+        self._frameworks = frameworks
+        self._ran = True  # the user's code, since the last full collection
+
+    def preload(self) -> None:
+        """Create the context of the current device if the user has imported its framework."""
+        self._frameworks.ask(lambda framework: framework.preload())
+
+    def settle(self, *, gc_collect: bool, clear_cache: bool) -> None:
+        """Bring memory to rest before a snapshot.
+
+        Where no scope ended since the last full collection, only the two younger generations are collected:
+        a full one costs 0.1 s once torch is imported (measured).
+
+        Args:
+            gc_collect: Collect garbage.
+            clear_cache: Empty the frameworks' caches.
+        """
+        if gc_collect:
+            if self._ran:
+                self._ran = False
+                collector.collect()
+            else:
+                collector.collect(1)
+        if clear_cache:
+            self._frameworks.ask(lambda framework: framework.settle())
+
+    def users_code_ran(self) -> None:
+        """Take note that a scope ended: the next collection is a full one."""
+        self._ran = True

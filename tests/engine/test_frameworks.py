@@ -1,0 +1,211 @@
+"""What the user has not imported is asked nothing, and what fails is asked no further."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine.frameworks import Frameworks
+from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.notes import Notes
+from ipygpulogger.engine.scope import Scope
+from ipygpulogger.records import Measurement
+from ipygpulogger.sources import Framework
+
+
+class Spy(Framework):
+    """Writes down what it is asked."""
+
+    def __init__(self, name="spied"):
+        self.name, self.asked, self.late = name, [], None
+
+    def counters(self):
+        self.asked.append("counters")
+        return []
+
+    def pinned(self):
+        self.asked.append("pinned")
+
+    def current_index(self):
+        self.asked.append("current_index")
+
+    def load(self):
+        self.asked.append("load")
+
+    def preload(self):
+        self.asked.append("preload")
+
+    def settle(self):
+        self.asked.append("settle")
+
+    def hold(self):
+        self.asked.append("hold")
+        return self.late
+
+    def release(self):
+        self.asked.append("release")
+
+    def diagnose(self):
+        self.asked.append("diagnose")
+
+    def after_fork_in_child(self):
+        self.asked.append("after_fork_in_child")
+
+
+def put(monkeypatch, *names):
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+
+def measure(on):
+    """All that a cell's hooks ask."""
+    on.settling.preload()
+    on.settling.settle(gc_collect=False, clear_cache=True)
+    scope = Scope(on).open()
+    on.sample()
+    scope.close()
+    on.frameworks.current_index()
+    on.devices.memory(0)
+    scope.result(Measurement, "x")
+
+
+def test_what_is_not_imported_is_asked_nothing(monkeypatch):
+    """Not at a cell, nor by the sampler; once its module is there, everything."""
+    spy = Spy()
+    on = Machine(frameworks=[spy])
+    measure(on)
+    assert spy.asked == []
+    put(monkeypatch, "spied")
+    measure(on)
+    assert set(spy.asked) == {"preload", "settle", "hold", "counters", "pinned", "current_index", "release"}
+    on.close()
+
+
+def test_a_process_that_only_diagnoses_asks_all():
+    """There they are imported on purpose, and each says why it is not there."""
+    spy = Spy()
+    on = Machine(frameworks=[spy])
+    on.load()
+    on.diagnose()
+    assert spy.asked == ["load", "diagnose"]
+    on.after_fork_in_child()
+    assert spy.asked[2:] == ["after_fork_in_child"]
+
+
+def test_a_quiet_cell_enters_no_adapter(shell, monkeypatch, capsys):
+    """Of files of `sources`, only those of the process, of NVML and of the driver are entered by the hooks."""
+    for name in ("torch", "jax", "cupy", "tensorflow", "rmm"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    logger, entered = IPyGPULogger().start(), set()
+
+    def event(frame, event, _):
+        if event == "call":
+            entered.add(frame.f_code.co_filename.replace("\\", "/").rpartition("/ipygpulogger/")[2])
+
+    shell.run_cell("pass", store_history=True)
+    sys.setprofile(event)
+    shell.run_cell("pass", store_history=True)
+    sys.setprofile(None)
+    logger.stop()
+    assert "engine/frameworks.py" in entered
+    adapters = {f"sources/{name}.py" for name in ("torch", "jax", "cupy", "tensorflow", "rmm")}
+    assert not entered & adapters
+
+
+def test_ours_come_first_in_their_order(monkeypatch):
+    """The first that knows a current device is believed, so the order is not that of `sys.modules`."""
+    first, second, third = Spy("first"), Spy("second"), Spy("third")
+    frameworks = Frameworks(Notes(), [first, second, third])
+    put(monkeypatch, "third", "first")
+    assert list(frameworks) == frameworks.imported() == [first, third]
+    assert frameworks.known() == (first, second, third)
+
+
+def test_two_of_one_name_are_both_asked(monkeypatch):
+    """Another distribution may know of arrays of torch's that we do not."""
+    one, other = Spy(), Spy()
+    put(monkeypatch, "spied")
+    assert Frameworks(Notes(), [one, other]).imported() == [one, other]
+
+
+def test_what_came_late_is_told_by_name(monkeypatch):
+    """It was in use before anybody measured."""
+    one, late = Spy("one"), Spy("late")
+    late.late = True
+    put(monkeypatch, "one", "late")
+    assert Frameworks(Notes(), [one, late]).hold() == {"late"}
+
+
+def test_what_was_held_is_released_though_its_module_is_gone(monkeypatch):
+    """Whoever deletes a module from `sys.modules` gets its functions back as they were; nobody else is asked."""
+    spy, other = Spy(), Spy("other")
+    frameworks = Frameworks(Notes(), [spy, other])
+    put(monkeypatch, "spied")
+    frameworks.hold()
+    frameworks.hold()
+    monkeypatch.delitem(sys.modules, "spied")
+    frameworks.release()
+    frameworks.release()
+    assert (spy.asked, other.asked) == (["hold", "hold", "release"], [])
+
+
+@pytest.mark.parametrize("step", ["hold", "release"])
+def test_an_interrupt_leaves_nothing_held(monkeypatch, step):
+    """Whoever is interrupted while holding or releasing can release all of them again."""
+    spies = [Spy("one"), Spy("two")]
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    frameworks = Frameworks(Notes(), spies)
+    put(monkeypatch, "one", "two")
+    with monkeypatch.context() as patched:
+        patched.setattr(spies[1], step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            frameworks.hold()
+            frameworks.release()
+    frameworks.release()
+    assert [spy.asked[-1] for spy in spies] == ["release", "release"]
+
+
+def test_what_fails_is_left_out_and_said_once(monkeypatch):
+    """The others are asked on, in this round and the next."""
+    notes, broken, sound = Notes(), Spy("broken"), Spy("sound")
+    put(monkeypatch, "broken", "sound")
+    frameworks = Frameworks(notes, [broken, sound])
+    broken.counters = lambda: 1 / 0
+    assert frameworks.counters() == [(sound, [])]
+    assert frameworks.known() == (sound,)
+    assert frameworks.failures() == {"broken": "ZeroDivisionError: division by zero"}
+    assert notes.take() == ("the source broken fails and is left out: ZeroDivisionError: division by zero",)
+    assert notes.take() == ()
+
+
+def test_the_users_interrupt_is_the_users(monkeypatch):
+    """It is no failure of the framework that happened to run."""
+    spy = Spy()
+    put(monkeypatch, "spied")
+    frameworks = Frameworks(Notes(), [spy])
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    spy.counters = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        frameworks.counters()
+    assert frameworks.known() == (spy,)
+
+
+def test_each_note_is_told_once():
+    """Whoever asks first whether it is news gets it; then it is no more."""
+    notes = Notes()
+    notes.add("a")
+    notes.add("a")
+    assert notes.is_new("b")
+    notes.add("b")
+    assert not notes.is_new("a")
+    assert notes.take() == ("a",)
+    assert notes.take() == ()
+    notes.add("a")
+    assert notes.take() == ()
