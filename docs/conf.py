@@ -37,4 +37,6 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_mock_imports = ["fastai", "lightning", "transformers", "keras"]
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # attributes as a list, with their units
+smartquotes_action = "De"  # dashes and dots; values are quoted as they are typed
 copybutton_exclude = ".linenos, .gp, .go"

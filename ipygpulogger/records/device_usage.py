@@ -123,7 +123,7 @@ class DeviceUsage(Usage):
 
     @property
     def taken_bytes(self) -> int | None:
-        """What is not free on the whole device: in use, or kept by the driver for itself."""
+        """What is in use on the whole device, or kept by the driver for itself; None when unknown."""
         if self.total_bytes is None or self.free_bytes is None:
             return self.used_bytes
         return self.total_bytes - self.free_bytes
@@ -160,7 +160,7 @@ class DeviceUsage(Usage):
 
     @property
     def headroom_bytes(self) -> int | None:
-        """What this process could still allocate: free memory within its limit, plus its own cache.
+        """What this process could still allocate, which is free memory within its limit, plus its own cache.
 
         Cached memory in private pools serves only their owners, so it is left out where its size is known.
         """
