@@ -10,7 +10,7 @@ from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from ..lines import tracing
-from ..lines.line_profiler import Lines
+from ..lines.line_profiler import LineProfiler
 from ..render import lines as render
 from ..runtime.calls import around_calls
 from ..runtime.frames import nested_code
@@ -31,7 +31,7 @@ R = TypeVar("R")
 class _Together:
     """The calls of one function that overlap, measured as one."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: LineProfiler) -> None:
         self.lines, self.over = lines, False
         self.calls: set[_Call] = set()
         self.joined: set[int] = set()  # threads that ran before it began
@@ -117,12 +117,12 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
                 together.calls.add(call)  # first: the garbage collector may end another one here
                 call.together = together
                 if not together.over:
-                    if tracing.join():
+                    if tracing.trace_this_thread():
                         together.joined.add(call.thread)
                     return
             # Asked each time: reloaders and other profilers give a function new code.
             codes = list(nested_code(_code_of(self.__wrapped__)))
-            together = _Together(Lines(lambda frame: any(code is frame.f_code for code in codes)))
+            together = _Together(LineProfiler(lambda frame: any(code is frame.f_code for code in codes)))
             together.calls.add(call)
             call.together = self._together = together
             together.lines.start()
@@ -135,7 +135,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             together.calls.discard(call)
             here = threading.get_ident()
             if here in together.joined and here not in {other.thread for other in together.calls}:
-                tracing.part()
+                tracing.untrace_this_thread()
                 together.joined.discard(here)
             if together.calls or together.over:
                 call.together = None

@@ -1,12 +1,13 @@
 """The same figures for each source line of a cell or a function.
 
-=============  ============================================================================
-dispatcher     who is told of the lines that run, and what each is told
-monitoring     `sys.monitoring` reports lines, from Python 3.12 on
-settrace       `sys.settrace` does before
-tracing        the one of the two that this Python has
-line_memory    one look at each line boundary, attributed to the lines that were open then
-frame_state    the line that each frame is at; lines that run too often to be measured
-line_profiler  a scope whose figures are attributed to lines
-=============  ============================================================================
+================  ===================================================================================
+tracing           subscribe to the lines that run, with the back end that this Python has
+sys_monitoring    the back end from Python 3.12 on
+sys_settrace      the back end before
+tracing_backend   what both share: subscribers, and what each is told of which frame
+line_profiler     from `start` to `stop`: hits, time and memory of each line
+frame_state       the line that each frame is at, and which line its memory is attributed to
+loops             the outermost loops of a code object: lines that run too often to measure one by one
+line_memory       what each line used: every counter is read at each line boundary
+================  ===================================================================================
 """

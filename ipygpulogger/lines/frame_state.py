@@ -1,282 +1,364 @@
-"""Which line each frame is at: hits and time of lines, and whose memory is measured.
+"""The line that each frame is at: hits and time of each line, and the line that its memory is attributed to.
 
-A boundary costs some 40 us, on devices more. So lines that run again and again are measured for a while and
-then only counted; what they use is then added up in the header of the outermost loop around them. Outside a
-loop, in a small function called very often, it is left to the lines that call it.
+Reading the counters at a line boundary takes some 40 us, more with devices. Lines that run very often are
+therefore measured for a while and then only counted. From then on a loop's memory is attributed to its header
+line as a whole. Outside a loop, in a small function that is called very often, it is attributed to the lines
+that call the function.
+
+Calls go one way: this file decides when the counters are read and for which line. `line_memory` reads them
+and keeps what each line used.
 """
 
 from __future__ import annotations
 
-import ast
-import linecache
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
+from typing import TYPE_CHECKING
+
+from . import tracing_backend
+from .line_memory import Holder, LineMemory
+from .loops import outermost_loops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import CodeType, FrameType
 
-    from .line_memory import Gauges, Row
+    from .line_memory import LineMemories
 
-MEASURED = 1_000  # boundaries in one loop, or outside any in one function; then its lines are counted only
-RARE = 50  # but a line that began no more often than this is measured all the same
-HELD = 3 * MEASURED  # boundaries before not even the loop's memory as a whole is read
-COUNTED = 2_000_000  # beginnings of lines there before they are not even counted
+MEASURED = 1_000  # boundaries in one section of the code; after that its lines are only counted
+RARE = 50  # but a line with no more boundaries than this is measured all the same
+HELD = 3 * MEASURED  # boundaries after which not even the loop's memory as a whole is read
+COUNTED = 2_000_000  # lines started in one section; after that they are not even counted
 _LOOPS_FROM = MEASURED // 4  # boundaries in one code object before its loops are looked for
 
-_CO_OPTIMIZED, _CO_COROUTINE = 0x1, 0x80  # a function's
-_CO_SUSPENDS = 0x20 | 0x200  # a generator's, asynchronous or not
 _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 
 
-class Rows(NamedTuple):
-    """What the frames of a measurement have in common.
+class Line:
+    """One line of one file: hits, time, and its memory.
 
     Attributes:
-        row: The one row of a file's line.
-        gauges: The counters.
-        repair: What to do after an exception of a signal handler passed through us.
+        hits: How often it started.
+        time_s: Seconds for which at least one frame was at it.
+        running: Frames that are at it now.
+        boundaries: How often the counters were read for it.
+        skipped: Whether it ran without the counters being read for it.
+        memory: What it used.
     """
 
-    row: Callable[[str, int], Row]
-    gauges: Gauges
-    repair: Callable[[], None]
+    __slots__ = ("_since_s", "boundaries", "hits", "memory", "running", "skipped", "time_s")
+
+    def __init__(self) -> None:
+        self.hits = self.running = self.boundaries = 0
+        self.time_s = self._since_s = 0.0
+        self.skipped = False
+        self.memory = LineMemory()
+
+    @property
+    def complete(self) -> bool:
+        """Whether its memory is known for each time that it ran."""
+        return not (self.skipped or self.memory.cut_off)
+
+    def enter(self, now_s: float) -> None:
+        """A frame gets to this line, or goes on with it."""
+        if not self.running:
+            self._since_s = now_s
+        self.running += 1
+
+    def leave(self, now_s: float) -> None:
+        """A frame leaves this line, or is suspended at it."""
+        self.running -= 1
+        if not self.running and now_s > self._since_s:  # clocks of two threads may differ
+            self.time_s += now_s - self._since_s
 
 
-class _Group:
-    """Lines of one code object that are measured or counted together: its outermost loop, or the rest.
+class FrameState(Holder):
+    """The line that one frame is at; as a `Holder`, the line that its memory is attributed to."""
 
-    Attributes:
-        header: The loop's own line, which holds its memory once the lines are counted only; None where the
-            lines do that which run this code.
-    """
-
-    __slots__ = ("beginnings", "boundaries", "first", "given_up", "header", "last", "measures")
-
-    def __init__(self, first: int = 0, last: int = 0, header: Row | None = None) -> None:
-        self.first, self.last, self.header = first, last, header
-        self.measures, self.given_up = True, False
-        self.boundaries = self.beginnings = 0
-
-
-class Visit:
-    """One frame: the line it is at, and what that holds open."""
-
-    __slots__ = ("held", "offset", "row", "suspended")
+    __slots__ = ("line", "offset", "suspended")
 
     def __init__(self, offset: int = -1) -> None:
-        self.row: Row | None = None  # the line it is at
-        self.held: Row | None = None  # whose memory is measured for it: that line, or its loop's header
-        self.offset = offset  # where in the bytecode the line began
+        super().__init__()
+        self.line: Line | None = None
+        self.offset = offset  # where in the bytecode the line started
         self.suspended = False
 
 
-class Code:
-    """One code object that is measured, and the frames that run it: a `tracing.Follower`."""
+class _Section:
+    """Lines of one code object that are measured or counted together: an outermost loop, or all other lines.
 
-    def __init__(self, rows: Rows, code: CodeType) -> None:
-        self._row_of, self._gauges, self._repair = rows
-        self.filename, self._name, self._first = code.co_filename, code.co_name, code.co_firstlineno
-        self._suspends = bool(code.co_flags & (_CO_SUSPENDS | _CO_COROUTINE))
-        self._rests = bool(code.co_flags & _CO_SUSPENDS)  # what happens while it rests is not its own
-        self._function = bool(code.co_flags & _CO_OPTIMIZED)
-        self._inline = code.co_name in _INLINE or not self._function  # a class's body: by its first line
-        self.visits: dict[int, Visit] = {}  # by the frame's id
-        self._rest = _Group()
-        self._loops: list[_Group] | None = None  # None: not looked for yet
-        self._rows: dict[int, tuple[Row, _Group]] = {}
+    Attributes:
+        first: The loop's first line.
+        last: The loop's last line.
+        header: The line that the memory is attributed to once the lines are only counted: the loop's first.
+            None leaves it to the lines that called this code.
+        measured: Whether the counters are still read for every line.
+        given_up: Whether the lines are not even counted any more.
+        boundaries: How often the counters were read.
+        started: How many lines started.
+    """
 
-    # -- what Python tells ---------------------------------------------------------------------
+    __slots__ = ("boundaries", "first", "given_up", "header", "last", "measured", "started")
 
-    def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
-        """A new line, or the same again by a jump back to or before where it began, is a hit."""
-        row, group = self._rows.get(lineno) or self._found(lineno)
-        visit, offset = self.visits.get(id(frame)), frame.f_lasti
-        if visit is not None and visit.row is row and offset > visit.offset:
-            return False
-        # Of an expression with a frame of its own, on the line that runs it, nobody sees a hit; nor of a
-        # cell's next statement on the same line, which IPython runs as code of its own.
-        goes_on = not self._function and visit is None and self._gauges.ended_last(row)
-        # It is counted before anything is called: that may fail where the user's stack is full.
-        row.hits += not (goes_on or (self._inline and row.running))
-        if visit is None or visit.suspended:  # suspended, and not resumed: another frame that has its id
-            visit = self.visits[id(frame)] = Visit()
-        visit.offset, old = offset, visit.row
-        if old is not row:
-            visit.row = row
-            if old is not None:
-                old.rest(now_s)
-            row.start(now_s)
-        group.beginnings += 1
-        if group.measures or row.boundaries < RARE:
-            self._count(group)
-            self._gauges.hold(visit, row, goes_on=goes_on)
-            return False
-        if row is not group.header and not (self._inline and row.holders > (visit.held is row)):
-            row.complete = False  # but within its own line, which is measured as a whole, nothing is missed
-        if visit.held is not group.header:
-            self._leave(visit, group)
-        return group.beginnings > COUNTED and self._give_up(visit, group, now_s)
+    def __init__(self, first: int = 0, last: int = 0, header: Line | None = None) -> None:
+        self.first, self.last, self.header = first, last, header
+        self.measured, self.given_up = True, False
+        self.boundaries = self.started = 0
 
-    def resumed(self, frame: FrameType, now_s: float) -> None:
-        """The line goes on: no hit."""
-        visit, lineno = self.visits.get(id(frame)), frame.f_lineno
-        if lineno is None or (visit is not None and not visit.suspended):
-            return  # of a coroutine the line stayed open
-        if visit is None:
-            visit = self.visits[id(frame)] = Visit(frame.f_lasti)
-        visit.suspended = False
-        row, group = self._rows.get(lineno) or self._found(lineno)
-        visit.row = row
-        row.start(now_s)
-        if group.measures or row.boundaries < RARE:
-            self._count(group)
-            self._gauges.hold(visit, row)
-        elif not (self._inline and row.holders):
-            row.complete = False
 
-    def suspended(self, frame: FrameType, now_s: float) -> None:
-        """A generator yields: the line rests."""
-        visit = self.visits.get(id(frame))
-        if visit is not None and not visit.suspended:
-            self._end(visit, now_s)
-            visit.suspended = True
+class LineTable:
+    """Every line that ran in one measurement, and the code objects that they belong to.
 
-    def over(self, frame: FrameType, now_s: float) -> None:
-        """The frame ends, and its line with it."""
-        visit = self.visits.get(id(frame))
-        if visit is not None:
-            self._end(visit, now_s)
-            self.visits.pop(id(frame), None)
+    Args:
+        memory: What each line uses.
+    """
+
+    def __init__(self, memory: LineMemories) -> None:
+        self.memory = memory
+        self._lines: dict[tuple[str, int], Line] = {}
+        self._codes: list[CodeFrames] = []
+
+    def line(self, filename: str, lineno: int) -> Line:
+        """Return the one entry of a line, a new one the first time."""
+        key = filename, lineno
+        return self._lines.get(key) or self._lines.setdefault(key, Line())
+
+    def follow(self, code: CodeType) -> CodeFrames:
+        """Measure the lines of a code object."""
+        followed = CodeFrames(self, code)
+        self._codes.append(followed)
+        return followed
+
+    def stop(self) -> None:
+        """End every line that runs; the memory is stopped by its owner."""
+        stopped_s = tracing_backend.now_s()
+        for code in self._codes:
+            code.end_all(stopped_s)
+
+    def forget(self) -> None:
+        """Forget the lines that run now: their ends will not be reported."""
+        for code in self._codes:
+            code.states.clear()
+        for line in tuple(self._lines.values()):
+            line.running = 0
+        self.memory.forget()
 
     def repair(self) -> None:
-        """An exception of a signal handler passed through us."""
+        """Count again which frames are at which line, after an exception cut short what we did."""
+        repaired_s = tracing_backend.now_s()
+        running_ids = {id(frame) for frame in tracing_backend.running_frames()}
+        for code in self._codes:
+            code.forget_ended(running_ids)
+        states = [state for code in self._codes for state in tuple(code.states.values())]
+        running = Counter(state.line for state in states if state.line is not None)
+        for line in tuple(self._lines.values()):
+            count = running[line]
+            if bool(line.running) != bool(count):
+                line.running = not count
+                (line.enter if count else line.leave)(repaired_s)
+            line.running = count
+        self.memory.repair(states)
+
+    def ran(self) -> Iterator[tuple[str, int, Line]]:
+        """Yield file, line number and entry of each line that ran."""
+        for (filename, lineno), line in self._lines.items():
+            if line.hits or line.memory.measured:
+                yield filename, lineno, line
+
+    def notes(self, place_of: Callable[[str], tuple[str, int]]) -> Iterator[str]:
+        """Yield a sentence for each group of lines that were not measured every time.
+
+        Args:
+            place_of: For a file's name, the place as `LineUsage` has it, and what to add to its line numbers.
+        """
+        for code in self._codes:
+            yield from code.notes(*place_of(code.filename))
+
+
+class CodeFrames:
+    """The lines of one code object and the frames that run it: a `tracing_backend.Follower`."""
+
+    def __init__(self, table: LineTable, code: CodeType) -> None:
+        self._line_of, self._memory, self._repair = table.line, table.memory, table.repair
+        self.filename, self._name, self._first = code.co_filename, code.co_name, code.co_firstlineno
+        self._can_suspend = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR | CO_COROUTINE))
+        # What happens while a generator is suspended is not the generator's.
+        self._is_generator = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR))
+        self._is_function = bool(code.co_flags & CO_OPTIMIZED)
+        self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line
+        self.states: dict[int, FrameState] = {}  # by the frame's id
+        self._outside_loops = _Section()
+        self._loops: list[_Section] | None = None  # None: not looked for yet
+        self._lines: dict[int, tuple[Line, _Section]] = {}
+
+    # -- what the tracing back end reports ---------------------------------------------------------
+
+    def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
+        """Start a line: a hit if it is a new line, or the same one by a jump back."""
+        line, section = self._lines.get(lineno) or self._add(lineno)
+        state, offset = self.states.get(id(frame)), frame.f_lasti
+        if state is not None and state.line is line and offset > state.offset:
+            return False
+        # No hit: an expression with a frame of its own, on the line that runs it; nor a cell's next statement
+        # on the same line, which IPython runs as a code object of its own.
+        continues = not self._is_function and state is None and self._memory.ended_last(line.memory)
+        # It is counted before anything is called: that may fail where the user's stack is full.
+        line.hits += not (continues or (self._inline and line.running))
+        if state is None or state.suspended:  # suspended, and not resumed: another frame that has its id
+            state = self.states[id(frame)] = FrameState()
+        state.offset, old = offset, state.line
+        if old is not line:
+            state.line = line
+            if old is not None:
+                old.leave(now_s)
+            line.enter(now_s)
+        section.started += 1
+        if section.measured or line.boundaries < RARE:
+            self._count(section)
+            self._attribute(state, line, continues=continues)
+            return False
+        header = section.header
+        if line is not header and not (self._inline and line.memory.held_by_others(state)):
+            line.skipped = True  # within a line that is measured as a whole nothing is missed
+        if state.held is not (header and header.memory):
+            self._attribute_to_header(state, section)
+        return section.started > COUNTED and self._give_up(state, section, now_s)
+
+    def resumed(self, frame: FrameType, now_s: float) -> None:
+        """Go on with a line: no hit."""
+        state, lineno = self.states.get(id(frame)), frame.f_lineno
+        if lineno is None or (state is not None and not state.suspended):
+            return  # the line of a coroutine stayed open
+        if state is None:
+            state = self.states[id(frame)] = FrameState(frame.f_lasti)
+        state.suspended = False
+        line, section = self._lines.get(lineno) or self._add(lineno)
+        state.line = line
+        line.enter(now_s)
+        if section.measured or line.boundaries < RARE:
+            self._count(section)
+            self._attribute(state, line)
+        elif not (self._inline and line.memory.held_by_others(state)):
+            line.skipped = True
+
+    def suspended(self, frame: FrameType, now_s: float) -> None:
+        """Suspend a generator's line."""
+        state = self.states.get(id(frame))
+        if state is not None and not state.suspended:
+            self._end(state, now_s)
+            state.suspended = True
+
+    def ended(self, frame: FrameType, now_s: float) -> None:
+        """End a frame, and its line with it."""
+        state = self.states.get(id(frame))
+        if state is not None:
+            self._end(state, now_s)
+            self.states.pop(id(frame), None)
+
+    def repair(self) -> None:
+        """Put right what a signal handler's exception cut short."""
         self._repair()
 
-    # ------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------------------
 
-    def bury(self, running: set[int]) -> None:
-        """Of some frames the end was not told: forget those that neither run nor can go on.
+    def forget_ended(self, running: set[int]) -> None:
+        """Forget the frames that neither run nor can be resumed, whose end was not reported.
 
         Args:
             running: The ids of the frames that run.
         """
-        for key in () if self._suspends else self.visits.keys() - running:
-            del self.visits[key]
+        for key in () if self._can_suspend else self.states.keys() - running:
+            del self.states[key]
 
     def end_all(self, now_s: float) -> None:
-        """Nothing is told any more."""
-        for visit in tuple(self.visits.values()):
-            if visit.row is not None:
-                visit.row.rest(now_s)
-        self.visits.clear()
+        """End every line: nothing is reported any more."""
+        for state in tuple(self.states.values()):
+            if state.line is not None:
+                state.line.leave(now_s)
+        self.states.clear()
 
-    def _end(self, visit: Visit, now_s: float) -> None:
-        row, visit.row = visit.row, None
-        if row is not None:
-            row.rest(now_s)
-        if visit.held is not None:
-            self._gauges.hold(visit, None)
+    def _end(self, state: FrameState, now_s: float) -> None:
+        line, state.line = state.line, None
+        if line is not None:
+            line.leave(now_s)
+        if state.held is not None:
+            self._attribute(state, None)
 
-    def _found(self, lineno: int) -> tuple[Row, _Group]:
-        found = self._rows[lineno] = self._row_of(self.filename, lineno), self._group(lineno)
+    def _add(self, lineno: int) -> tuple[Line, _Section]:
+        found = self._lines[lineno] = self._line_of(self.filename, lineno), self._section_of(lineno)
         return found
 
-    def _group(self, lineno: int) -> _Group:
+    def _section_of(self, lineno: int) -> _Section:
         loops = self._loops or ()
-        return next((group for group in loops if group.first <= lineno <= group.last), self._rest)
+        return next((loop for loop in loops if loop.first <= lineno <= loop.last), self._outside_loops)
 
-    def _leave(self, visit: Visit, group: _Group) -> None:
-        """From here on the memory is the loop's as a whole, or nobody's of this code."""
-        group.boundaries += 1
-        if group.boundaries > HELD:
-            group.header = None
-        self._gauges.hold(visit, group.header)
+    def _attribute(self, state: FrameState, line: Line | None, *, continues: bool = False) -> None:
+        """Read the counters, and attribute what the frame uses from here on to a line; None for none."""
+        if line is None:
+            self._memory.hold(state, None)
+        else:
+            line.boundaries += 1
+            self._memory.hold(state, line.memory, continues=continues)
 
-    def _count(self, group: _Group) -> None:
-        """One more boundary; those of a loop are counted apart once there are so many that it matters."""
-        group.boundaries += 1
-        if group.boundaries >= _LOOPS_FROM and self._loops is None:
+    def _attribute_to_header(self, state: FrameState, section: _Section) -> None:
+        """Attribute what the frame uses from here on to the loop as a whole, or to no line of this code."""
+        section.boundaries += 1
+        if section.boundaries > HELD:
+            section.header = None
+        self._attribute(state, section.header)
+
+    def _count(self, section: _Section) -> None:
+        """Count one more boundary; loops get sections of their own once that matters."""
+        section.boundaries += 1
+        if section.boundaries >= _LOOPS_FROM and self._loops is None:
+            found = outermost_loops(self.filename, self._name, self._first, is_function=self._is_function)
             self._loops = [
-                _Group(first, last, None if self._rests else self._row_of(self.filename, first))
-                for first, last in _outermost_loops(self.filename, self._name, self._first, self._function)
+                _Section(first, last, None if self._is_generator else self._line_of(self.filename, first))
+                for first, last in found
             ]
-            self._rows = {lineno: (row, self._group(lineno)) for lineno, (row, _) in self._rows.items()}
-        group.measures = group.boundaries < MEASURED
+            self._lines = {
+                lineno: (line, self._section_of(lineno)) for lineno, (line, _) in self._lines.items()
+            }
+        section.measured = section.boundaries < MEASURED
 
-    def _give_up(self, visit: Visit, group: _Group, now_s: float) -> bool:
-        """Not even counted any more; a loop's time goes to its header until the frame leaves it."""
-        group.given_up = True
-        row, visit.row = visit.row, group.header
-        if row is not None:
-            row.rest(now_s)
-        if group.header is not None:
-            group.header.start(now_s)
+    def _give_up(self, state: FrameState, section: _Section, now_s: float) -> bool:
+        """Stop counting hits too; the loop's time goes to its header until the frame leaves it."""
+        section.given_up = True
+        line, state.line = state.line, section.header
+        if line is not None:
+            line.leave(now_s)
+        if section.header is not None:
+            section.header.enter(now_s)
         return True
 
     def notes(self, place: str, offset: int) -> Iterator[str]:
-        """What was counted only, in sentences.
+        """Yield a sentence for each section that was only counted.
 
         Args:
             place: As `LineUsage` has it.
             offset: What to add to line numbers.
         """
-        for group in (self._rest, *(self._loops or ())):
-            if group.measures:  # what is not complete there has another reason
+        for section in (self._outside_loops, *(self._loops or ())):
+            if section.measured:  # what is not complete there has another reason
                 continue
-            if group.given_up:
-                every = [lineno + offset for lineno, (_, other) in self._rows.items() if other is group]
+            lines = {n + offset: line for n, (line, other) in self._lines.items() if other is section}
+            if section.given_up:
                 yield (
-                    f"{_which(every, place)} ran over {COUNTED:,} times in all: after that they are not"
+                    f"{_named(list(lines), place)} ran over {COUNTED:,} times in all: after that they are not"
                     " counted, and their hits are more than shown"
                 )
-            lines = [
-                lineno + offset
-                for lineno, (row, other) in self._rows.items()
-                if other is group and not row.complete
-            ]
-            if not lines:
+            counted = [lineno for lineno, line in lines.items() if not line.complete]
+            if not counted:
                 continue
-            whose = f"line {group.first + offset}" if group.header else "the lines that run them"
-            which = _which(lines, place)
-            its = "its" if len(lines) == 1 else "their"
+            its = "its" if len(counted) == 1 else "their"
+            holder = f"line {section.first + offset}" if section.header else "the lines that run them"
             yield (
-                f"{which}: measured until {MEASURED:,} lines had run there, from then on {its} memory is"
-                f" added up in {whose}"
+                f"{_named(counted, place)}: measured until {MEASURED:,} lines had run there,"
+                f" from then on {its} memory is added up in {holder}"
             )
 
 
-def _which(lines: Sequence[int], place: str) -> str:
-    first, last = min(lines), max(lines)
-    which = f"lines {first}-{last}" if last > first else f"line {first}"
-    return f"{which} of {place}" if place else which
-
-
-_LOOPS = (ast.For, ast.While, ast.AsyncFor)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-def _outermost_loops(filename: str, name: str, first: int, function: bool) -> list[tuple[int, int]]:
-    """First and last line of the loops of a code object that stand in no other loop of it.
-
-    None are found without source, nor in a lambda or an expression.
-    """
-    source = "".join(linecache.getlines(filename))
-    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    try:
-        tree = compile(source, filename, "exec", flags, dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    scope: ast.AST | None = None if function else tree
-    for node in ast.walk(tree):
-        if isinstance(node, _SCOPES) and node.name == name:
-            starts = (node.lineno, *(decorator.lineno for decorator in node.decorator_list))
-            if min(starts) == first:
-                scope = node
-    found, waiting = [], list(ast.iter_child_nodes(scope)) if scope is not None else []
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, _LOOPS):
-            found.append((node.lineno, node.end_lineno or node.lineno))
-        elif not isinstance(node, (*_SCOPES, ast.Lambda)):
-            waiting.extend(ast.iter_child_nodes(node))
-    return found
+def _named(linenos: Sequence[int], place: str) -> str:
+    first, last = min(linenos), max(linenos)
+    lines = f"lines {first}-{last}" if last > first else f"line {first}"
+    return f"{lines} of {place}" if place else lines

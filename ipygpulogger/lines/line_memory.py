@@ -1,7 +1,11 @@
-"""The memory of lines: one look at every counter at each boundary, folded into the lines open just then.
+"""The memory that each line used: every counter is read at each line boundary.
 
-A boundary is where a line begins or ends, in whatever frame or thread. A line that is open several times
-(recursion, tasks, threads) is one interval, from the first opening to the last closing.
+A boundary is where a line starts or ends, in any frame and any thread. What a counter read since the boundary
+before it belongs to all lines that were open then. A line that is open in several frames at once (recursion,
+tasks, threads) is one interval, from the first opening to the last closing.
+
+This file knows nothing of hits, time or which line a frame is at; `frame_state` tells it which line holds a
+frame's memory.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..records import CPU, DeviceUsage, Peak, Usage
 from ..records.units import MB, rounded_mb
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _Gauge:
-    """One counter: RAM, or an allocator on a device."""
+    """One counter, RAM or an allocator on a device, and our open interval on it."""
 
     __slots__ = ("current_bytes", "device", "interval", "owner", "precision_bytes")
 
@@ -38,7 +42,7 @@ class _Gauge:
 
 
 class _Sum:
-    """One counter in one line: over its visits so far, and over the one that is open."""
+    """One counter over one line: all its intervals so far, and the one that is open."""
 
     __slots__ = (
         "before_bytes",
@@ -58,7 +62,7 @@ class _Sum:
         self.consumed_bytes = self.peaked_lo = 0
         self.peaked_hi: float = 0  # infinite where nothing bounds it
         self.lowest_bytes = self.highest_bytes = first_bytes
-        self.earlier: tuple[int, int, float] = 0, 0, 0  # consumed and peaked before the last visit
+        self.earlier: tuple[int, int, float] = 0, 0, 0  # consumed and peaked before the last interval
         self.begin(first_bytes)
 
     def begin(self, now_bytes: int) -> None:
@@ -74,8 +78,8 @@ class _Sum:
         self.peaked_lo = max(self.peaked_lo, self.lo - ends_bytes)
         self.peaked_hi = max(self.peaked_hi, self.hi - ends_bytes)
 
-    def go_on(self, now_bytes: int) -> None:
-        """The last visit was not over."""
+    def resume(self, now_bytes: int) -> None:
+        """Open the last interval again: it was not over."""
         self.consumed_bytes, self.peaked_lo, self.peaked_hi = self.earlier
         self.lo, self.hi = max(self.lo, now_bytes), max(self.hi, now_bytes)
 
@@ -91,66 +95,68 @@ class _Sum:
         return Usage(self.first_bytes, after_bytes, peak)
 
 
-class Row:
-    """One line of one file: how often it began, for how long it ran, and what memory it used.
+class LineMemory:
+    """The memory that one line used.
 
     Attributes:
-        running: Visits that are at it now.
-        holders: Visits whose memory it is now.
-        boundaries: How often its memory was read.
-        complete: Whether it was read at every visit.
+        holders: How many frames' memory is attributed to it now.
+        cut_off: Whether an interval of it was left out because its end was not reported.
+        sums: What it used, a sum for each counter; shorter where no later counter was read.
     """
 
-    __slots__ = ("boundaries", "complete", "hits", "holders", "running", "since_s", "sums", "time_s")
+    __slots__ = ("cut_off", "holders", "sums")
 
     def __init__(self) -> None:
-        self.hits = self.running = self.holders = self.boundaries = 0
-        self.time_s = self.since_s = 0.0
-        self.complete = True
-        self.sums: list[_Sum] = []  # by gauge; shorter where later gauges had nothing to say
+        self.holders = 0
+        self.cut_off = False
+        self.sums: list[_Sum] = []
 
-    def start(self, now_s: float) -> None:
-        """A visit of it begins, or goes on."""
-        if not self.running:
-            self.since_s = now_s
-        self.running += 1
+    @property
+    def measured(self) -> bool:
+        """Whether it was ever open."""
+        return bool(self.sums)
 
-    def rest(self, now_s: float) -> None:
-        """A visit ends, or is suspended."""
-        self.running -= 1
-        if not self.running and now_s > self.since_s:  # clocks of two threads may differ
-            self.time_s += now_s - self.since_s
+    def held_by_others(self, holder: Holder) -> bool:
+        """Whether the memory of any other frame is attributed to this line now."""
+        return self.holders > (holder.held is self)
 
 
-class Holder(Protocol):
-    """A frame, and the line whose memory it is using."""
+class Holder:
+    """A frame, as far as its memory goes.
 
-    held: Row | None
+    Attributes:
+        held: The line that its memory is attributed to. `LineMemories` alone sets it.
+    """
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held: LineMemory | None = None
 
 
-class Gauges:
-    """Every counter, and the lines that are open; to the machine, one more that measures."""
+class LineMemories:
+    """Every counter, and the lines that are open; for the machine, one more scope."""
 
     def __init__(self, on: Machine, lost: Callable[[str], None], *, reset_peaks: bool) -> None:
-        """Prepare.
+        """Prepare; no counter is read before `start`.
 
         Args:
             on: The machine.
-            lost: Is told, in a sentence, what cannot be measured.
+            lost: Called with a sentence for everything that cannot be measured.
             reset_peaks: Reset the kernel's peak counter.
         """
         self._machine, self._lost, self._reset_peaks = on, lost, reset_peaks
         self._lock = threading.RLock()
         self._gauges: list[_Gauge] = []
         self._late: deque[_Gauge] = deque()
-        self._open: set[Row] = set()
-        self._ended: Row | None = None  # that closed last, while none began since
+        self._open: set[LineMemory] = set()
+        self._ended: LineMemory | None = None  # the line that ended last, as long as no other has started
 
     def start(self) -> None:
-        """Begin to measure.
+        """Open every counter.
 
         Raises:
-            Unavailable: Nobody tells this process's memory.
+            Unavailable: The memory of this process cannot be read.
         """
         on = self._machine
         on.enter(self)
@@ -169,12 +175,12 @@ class Gauges:
                     self._lost(str(reason))
 
     def stop(self) -> None:
-        """The last boundary: every line ends."""
+        """Read the counters for the last time, end every line, and close the counters."""
         with self._lock:
             self._lap()
-            for row in tuple(self._open):
-                row.holders = 0
-                self._close(row)
+            for line in tuple(self._open):
+                line.holders = 0
+                self._close(line)
         for gauge in self._gauges:
             try:
                 gauge.owner.close(gauge.interval)
@@ -184,78 +190,77 @@ class Gauges:
                 self._lost(loss)
         self._machine.leave(self)
 
-    def ended_last(self, row: Row) -> bool:
-        """Whether this line ended, and no other began since."""
-        return self._ended is row
+    def ended_last(self, line: LineMemory) -> bool:
+        """Return whether this line ended and no other has started since."""
+        return self._ended is line
 
-    def hold(self, visit: Holder, row: Row | None, *, goes_on: bool = False) -> None:
-        """A boundary: from here on what this visit uses is that line's, even if it was before.
+    def hold(self, holder: Holder, line: LineMemory | None, *, continues: bool = False) -> None:
+        """Read every counter, and attribute what a frame uses from here on to a line.
 
         Args:
-            visit: Whose memory it is.
-            row: The line; None for none.
-            goes_on: The line, which ended last, was not over.
+            holder: The frame.
+            line: The line, which may be the one it was attributed to before; None for no line.
+            continues: The line, which ended last, was not over: open its last interval again.
         """
         with self._lock:
             self._lap()
-            held, visit.held = visit.held, row
+            held, holder.held = holder.held, line
             if held is not None:
                 held.holders -= 1
                 if not held.holders:
                     self._close(held)
-            if row is not None:
-                row.boundaries += 1
-                row.holders += 1
-                if row.holders == 1:
-                    self._begin(row, goes_on=goes_on)
+            if line is not None:
+                line.holders += 1
+                if line.holders == 1:
+                    self._begin(line, continues=continues)
 
-    def repair(self, visits: Iterable[Holder]) -> None:
-        """A boundary was cut short: count again who holds what, and call it unsure.
+    def repair(self, holders: Iterable[Holder]) -> None:
+        """Count each line's holders again after a boundary was cut short; their peaks are only lower bounds.
 
         Args:
-            visits: All there are.
+            holders: Every frame.
         """
         with self._lock:
-            held = Counter(visit.held for visit in visits if visit.held is not None)
-            for row in {*self._open, *held}:
-                row.holders = held[row]
-                if row not in self._open:
-                    self._begin(row)
-                for one in row.sums:
+            held = Counter(holder.held for holder in holders if holder.held is not None)
+            for line in {*self._open, *held}:
+                line.holders = held[line]
+                if line not in self._open:
+                    self._begin(line)
+                for one in line.sums:
                     one.hi = math.inf
-                if not row.holders:
-                    self._close(row)
+                if not line.holders:
+                    self._close(line)
 
     def forget(self) -> None:
-        """Nobody tells how the open lines end: this visit of them is left out."""
+        """Leave out the open interval of each line: its end will not be reported."""
         with self._lock:
-            for row in self._open:
-                row.holders, row.complete = 0, False
+            for line in self._open:
+                line.holders, line.cut_off = 0, True
             self._open.clear()
 
-    def _begin(self, row: Row, *, goes_on: bool = False) -> None:
-        self._open.add(row)
+    def _begin(self, line: LineMemory, *, continues: bool = False) -> None:
+        self._open.add(line)
         self._ended = None
-        for gauge, one in zip(self._gauges, row.sums, strict=False):
-            (one.go_on if goes_on else one.begin)(gauge.current_bytes)
-        row.sums += [_Sum(gauge.current_bytes) for gauge in self._gauges[len(row.sums) :]]
+        for gauge, one in zip(self._gauges, line.sums, strict=False):
+            (one.resume if continues else one.begin)(gauge.current_bytes)
+        line.sums += [_Sum(gauge.current_bytes) for gauge in self._gauges[len(line.sums) :]]
 
-    def _close(self, row: Row) -> None:
-        self._open.discard(row)
-        self._ended = row
-        for gauge, one in zip(self._gauges, row.sums, strict=False):
+    def _close(self, line: LineMemory) -> None:
+        self._open.discard(line)
+        self._ended = line
+        for gauge, one in zip(self._gauges, line.sums, strict=False):
             one.end(gauge.current_bytes)
 
     def _lap(self) -> None:
-        """Read every counter, and fold what it was since the last time into the open lines."""
+        """Read every counter, and add what it read since the last time to every open line."""
         if self._machine.frameworks.imported():  # without a framework no device comes to life
             self._machine.discover()
         while self._late:
             gauge = self._late.popleft()
             gauge.current_bytes = 0
             self._gauges.append(gauge)
-            for row in self._open:
-                row.sums.append(_Sum(0))
+            for line in self._open:
+                line.sums.append(_Sum(0))
         for i in range(len(self._gauges)):
             self._read(i)
 
@@ -265,59 +270,59 @@ class Gauges:
             lap = gauge.owner.lap(gauge.interval, reset=self._reset_peaks or gauge.device is not None)[0]
         except Unavailable as reason:
             self._lost(str(reason))
-            for row in self._open:
-                row.sums[i].hi = math.inf
+            for line in self._open:
+                line.sums[i].hi = math.inf
             return
         if lap.lo_bytes == lap.hi_bytes == gauge.current_bytes == lap.after_bytes:
             return
         gauge.current_bytes = lap.after_bytes
         hi = math.inf if lap.hi_bytes is None else lap.hi_bytes
-        for row in self._open:
-            one = row.sums[i]
+        for line in self._open:
+            one = line.sums[i]
             one.lo = max(one.lo, lap.lo_bytes)
             one.hi = max(one.hi, hi)
 
-    # -- what comes out --------------------------------------------------------------------------
+    # -- what each line used ---------------------------------------------------------------------
 
-    def gen(self, row: Row) -> Usage:
-        """General RAM of a line."""
+    def gen(self, line: LineMemory, *, complete: bool) -> Usage:
+        """Return a line's general RAM; its peak is a lower bound where not every interval was measured."""
         gauge = self._gauges[0]
-        one = row.sums[0] if row.sums else _Sum(gauge.current_bytes)
-        return one.usage(gauge.precision_bytes, complete=row.complete)
+        one = line.sums[0] if line.sums else _Sum(gauge.current_bytes)
+        return one.usage(gauge.precision_bytes, complete=complete)
 
-    def gpus(self, row: Row) -> tuple[DeviceUsage, ...]:
-        """The devices on which a line moved anything, by index."""
+    def gpus(self, line: LineMemory, *, complete: bool) -> tuple[DeviceUsage, ...]:
+        """Return the devices on which a line changed anything, by index."""
         found: dict[tuple[str, int], tuple[Device, _Sum, int]] = {}
-        for gauge, one in zip(self._gauges, row.sums, strict=False):
+        for gauge, one in zip(self._gauges, line.sums, strict=False):
             if gauge.device is None or not (one.consumed_bytes or one.peaked_hi):
                 continue
             key, precision_bytes = gauge.device.key, gauge.precision_bytes
-            if key in found:  # two frameworks there: nobody knows which of their peaks fell together
+            if key in found:  # two frameworks on it: whether their peaks coincided is unknown
                 _, other, others_bytes = found[key]
                 one, precision_bytes = _both(one, other), precision_bytes + others_bytes  # noqa: PLW2901
             found[key] = gauge.device, one, precision_bytes
         return tuple(
-            _on_device(device, one.usage(precision_bytes, complete=row.complete))
+            _on_device(device, one.usage(precision_bytes, complete=complete))
             for _, (device, one, precision_bytes) in sorted(found.items())
         )
 
-    def risen(self, row: Row) -> Sizes:
-        """By device, from the lowest beginning of a line's visits to their highest moment."""
+    def risen(self, line: LineMemory) -> Sizes:
+        """Return, by device, the rise from the lowest start of a line's intervals to their highest moment."""
         found: dict[str, int] = {}
-        for gauge, one in zip(self._gauges, row.sums, strict=False):
+        for gauge, one in zip(self._gauges, line.sums, strict=False):
             name = CPU if gauge.device is None else "{}:{}".format(*gauge.device.key)
             found[name] = found.get(name, 0) + one.highest_bytes - one.lowest_bytes
         return tuple((name, size_bytes) for name, size_bytes in found.items() if size_bytes)
 
-    # -- what the machine asks of whoever measures ------------------------------------------------
+    # -- what the machine asks of a scope ---------------------------------------------------------
 
     def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
-        """A framework began to use a device: the lines open now began when it held nothing there.
+        """Take in a device that a framework has begun to use. The open lines started with no memory there.
 
         Args:
-            owner: Of its peaks there.
+            owner: The owner of the framework's peaks on the device.
             device: The device.
-            sure: The user cannot have reset the peaks unseen.
+            sure: Whether no reset of the peaks by the user can have gone unseen.
         """
         try:
             interval = owner.adopt(sure=sure)
@@ -327,26 +332,26 @@ class Gauges:
             self._late.append(_Gauge(owner, interval, device))  # taken in at the next boundary
 
     def adopt_pinned(self, owner: PeakOwner) -> None:
-        """Pinned memory is not told by line."""
+        """Ignore pinned memory, which is not measured by line."""
 
     def orphaned(self) -> bool:
-        """Whoever started it stops it."""
+        """Return False: the line profiler that started this stops it."""
         return False
 
     def close(self) -> None:
-        """Only the machine's orphans are closed from there."""
+        """Do nothing: the machine closes only orphaned scopes."""
 
     def watches(self) -> list[DeviceWatch]:
-        """Lines need no sampler."""
+        """Return no device: lines need no sampler."""
         return []
 
     def sampled(self, resident_bytes: int) -> None:
-        """Lines need no sampler."""
+        """Ignore the sampler, which lines do not need."""
 
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
     ) -> None:
-        """Lines need no sampler."""
+        """Ignore the sampler, which lines do not need."""
 
 
 def _both(one: _Sum, other: _Sum) -> _Sum:

@@ -1,19 +1,19 @@
-"""What Python tells of the lines that run: by `sys.monitoring`, or by `sys.settrace` before Python 3.12."""
+"""The lines that run, reported by `sys.monitoring`, or by `sys.settrace` before Python 3.12."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from .dispatcher import Dispatcher, Spent, frames, now_s, spent
-from .monitoring import Monitoring
-from .settrace import SetTrace
+from .sys_monitoring import SysMonitoring
+from .sys_settrace import SysSetTrace
+from .tracing_backend import Spent, TracingBackend, spent
 
-__all__ = ["Spent", "frames", "ignore", "join", "listen", "now_s", "part", "spent"]
+__all__ = ["Spent", "spent", "subscribe", "trace_this_thread", "unsubscribe", "untrace_this_thread"]
 
-_dispatcher: Dispatcher = Monitoring() if sys.version_info >= (3, 12) else SetTrace()
-listen, ignore = _dispatcher.listen, _dispatcher.ignore
-join, part = _dispatcher.join, _dispatcher.part
+_backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()
+subscribe, unsubscribe = _backend.subscribe, _backend.unsubscribe
+trace_this_thread, untrace_this_thread = _backend.trace_this_thread, _backend.untrace_this_thread
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_dispatcher.after_fork_in_child)
+    os.register_at_fork(after_in_child=_backend.after_fork_in_child)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from inspect import CO_NEWLOCALS
 from typing import TYPE_CHECKING, Any
 
-from ..lines.line_profiler import Lines
+from ..lines.line_profiler import LineProfiler
 from ..runtime.frames import nested_code
 from .cell_events import cells_behind
 from .cell_options import options_of
@@ -55,7 +55,7 @@ class CellLines:
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines above that
         self._timed: set[CodeType] = set()
         self._starting = False
-        self._lines = Lines(self._wants, reset_peaks=reset_peaks)
+        self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
 
     def start(self) -> None:
         """From here on."""

@@ -15,8 +15,8 @@ import pytest
 from memory import MB, Block, blip
 
 from ipygpulogger import measure_lines
-from ipygpulogger.blocks import measure_lines as linetrace
-from ipygpulogger.lines.line_profiler import Lines
+from ipygpulogger.blocks import measure_lines as measure_lines_module
+from ipygpulogger.lines.line_profiler import LineProfiler
 from ipygpulogger.records import LineUsage
 
 HERE = Path(__file__).name
@@ -467,8 +467,8 @@ def test_it_never_costs_the_users_result(where, monkeypatch):
             real_stop(self)
         raise OSError("out of order")
 
-    real_stop = Lines.stop
-    monkeypatch.setattr(Lines, where, refuse)
+    real_stop = LineProfiler.stop
+    monkeypatch.setattr(LineProfiler, where, refuse)
 
     @measure_lines
     def answer():
@@ -489,7 +489,7 @@ def test_a_table_that_cannot_be_printed_costs_no_result(monkeypatch):
     def refuse(*_):
         raise ValueError("I/O operation on closed file")
 
-    monkeypatch.setattr(linetrace.render, "table", refuse)
+    monkeypatch.setattr(measure_lines_module.render, "table", refuse)
     with pytest.warns(RuntimeWarning, match="closed file"):
         assert answer() == 42
     assert told(answer) == {"return 42": (1, 0, 0)}

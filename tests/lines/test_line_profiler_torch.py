@@ -9,7 +9,7 @@ import torch
 from memory import MB
 
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines.line_profiler import Lines
+from ipygpulogger.lines.line_profiler import LineProfiler
 
 pytestmark = pytest.mark.torch
 
@@ -20,7 +20,7 @@ def block(size_mb, device="cuda:0"):
 
 def measured(source, name, **names):
     linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-    lines = Lines(lambda frame: frame.f_code.co_filename == name)
+    lines = LineProfiler(lambda frame: frame.f_code.co_filename == name)
     lines.start()
     try:
         exec(compile(source, name, "exec"), {"block": block, "torch": torch, **names})
@@ -111,9 +111,9 @@ other = torch.empty(16 * 2**20, dtype=torch.uint8, device="cuda:1")
 """
     script = (
         "import linecache, sys\n"
-        "from ipygpulogger.lines.line_profiler import Lines\n"
+        "from ipygpulogger.lines.line_profiler import LineProfiler\n"
         "source = sys.argv[1]\n"
-        "lines = Lines(lambda frame: frame.f_code.co_filename == '<first>')\n"
+        "lines = LineProfiler(lambda frame: frame.f_code.co_filename == '<first>')\n"
         "lines.start()\n"
         "exec(compile(source, '<first>', 'exec'), {})\n"
         "lines.stop()\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from memory import MB, Block, blip, held_transient
 from programs import DEATHS_ARE_EXACT, FILE, MONITORING, observe
 
-from ipygpulogger.lines.line_profiler import Lines
+from ipygpulogger.lines.line_profiler import LineProfiler
 
 # All but `explain`, in which hypothesis itself traces.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
@@ -36,8 +36,8 @@ def nothing(_frame):
 
 @contextlib.contextmanager
 def measured(*wants):
-    """With as many `Lines` at once; they end in the order in which they began, which is not that of blocks."""
-    several = [Lines(want) for want in wants]
+    """With as many `LineProfiler`s at once; they end in the order in which they began, which is not that of blocks."""
+    several = [LineProfiler(want) for want in wants]
     for lines in several:
         lines.start()
     try:
@@ -78,7 +78,7 @@ def test_begun_and_ended_in_the_middle(source):
             several[-1].stop()
             several.append(None)
         else:
-            several.append(Lines(of_cell))
+            several.append(LineProfiler(of_cell))
             several[-1].start()
 
     @contextlib.contextmanager

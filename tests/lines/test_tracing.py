@@ -8,7 +8,7 @@ import pytest
 from memory import MB, Block, held_transient
 
 from ipygpulogger.lines import tracing
-from ipygpulogger.lines.line_profiler import Lines
+from ipygpulogger.lines.line_profiler import LineProfiler
 
 MONITORING = sys.version_info >= (3, 12)
 monitoring = pytest.mark.skipif(not MONITORING, reason="sys.monitoring came with Python 3.12")
@@ -31,7 +31,7 @@ def program(filename):
 
 
 def lines_of(filename):
-    return Lines(lambda frame: frame.f_code.co_filename == filename)
+    return LineProfiler(lambda frame: frame.f_code.co_filename == filename)
 
 
 def check(lines):
@@ -135,7 +135,7 @@ def test_threads_started_meanwhile_get_their_tracer_back():
 @tracing_alone
 def test_no_frame_keeps_our_tracer():
     """Frames that go on after the end have no trace function of ours."""
-    lines = Lines(lambda frame: frame.f_code is test_no_frame_keeps_our_tracer.__code__)
+    lines = LineProfiler(lambda frame: frame.f_code is test_no_frame_keeps_our_tracer.__code__)
     lines.start()
     assert sys._getframe().f_trace is not None
     lines.stop()
@@ -227,7 +227,7 @@ def test_library_code_is_not_slowed_down():
     import json
 
     asked = []
-    lines = Lines(lambda frame: asked.append(frame.f_code) is not None)
+    lines = LineProfiler(lambda frame: asked.append(frame.f_code) is not None)
     lines.start()
     for _ in range(50):
         json.dumps({"a": [1, 2, 3]}, indent=1)
@@ -246,7 +246,7 @@ def test_one_code_object_is_asked_about_once():
         asked.append(id(frame.f_code))
         return frame.f_code.co_filename == "<once>"
 
-    lines = Lines(wants)
+    lines = LineProfiler(wants)
     lines.start()
     exec(code, names)
     exec(code, names)
@@ -258,7 +258,7 @@ def test_one_code_object_is_asked_about_once():
 def test_code_that_only_looks_alike_is_told_apart():
     """Two cells of the same text are two, though their code objects compare equal."""
     (one, names), (other, _) = program("<twin 1>"), program("<twin 2>")
-    lines = Lines(lambda frame: frame.f_code.co_filename in ("<twin 1>", "<twin 2>"))
+    lines = LineProfiler(lambda frame: frame.f_code.co_filename in ("<twin 1>", "<twin 2>"))
     lines.start()
     exec(one, names)
     exec(other, names)
@@ -268,20 +268,20 @@ def test_code_that_only_looks_alike_is_told_apart():
     assert [usage.hits for usage in found if usage.lineno == 3] == [1, 1]
 
 
-def test_nothing_is_left_in_the_dispatcher():
+def test_nothing_is_left_in_the_back_end():
     """After the last one stopped no code, no follower and no answer is kept."""
     code, names = program("<left>")
     lines = lines_of("<left>")
     lines.start()
     exec(code, names)
     lines.stop()
-    dispatcher = tracing._dispatcher
-    assert not dispatcher.listeners
-    assert not dispatcher._followed
-    assert not dispatcher._answers
+    backend = tracing._backend
+    assert not backend.subscribers
+    assert not backend._followed
+    assert not backend._answers
     if MONITORING:
         assert sys.monitoring.get_tool(3) is None
-    assert not dispatcher._unwanted
+    assert not backend._unwanted
 
 
 @pytest.mark.parametrize("core", ["ctrace", "pytrace", "sysmon"])
@@ -298,9 +298,9 @@ def test_coverage_keeps_working(core, tmp_path):
     )
     script = (
         "import sys, coverage\n"
-        "from ipygpulogger.lines.line_profiler import Lines\n"
+        "from ipygpulogger.lines.line_profiler import LineProfiler\n"
         "cov = coverage.Coverage(data_file=None)\n"
-        "lines = Lines(lambda frame: frame.f_code.co_filename.endswith('prog.py'))\n"
+        "lines = LineProfiler(lambda frame: frame.f_code.co_filename.endswith('prog.py'))\n"
         "cov.start()\n"
         "if sys.argv[1] == 'measured': lines.start()\n"
         "import prog\n"
@@ -308,7 +308,8 @@ def test_coverage_keeps_working(core, tmp_path):
         "cov.stop()\n"
         "print(sorted(cov.get_data().lines(prog.__file__)), len(lines.result(lambda _: ('', 0))))\n"
     )
-    env = {**os.environ, "COVERAGE_CORE": core, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "COVERAGE_CORE": core, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     bare, ours = (
         subprocess.check_output([sys.executable, "-c", script, how], env=env, cwd=tmp_path, text=True)
         for how in ("bare", "measured")

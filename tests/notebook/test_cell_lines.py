@@ -9,7 +9,7 @@ import pytest
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.settling import Settling
-from ipygpulogger.lines import dispatcher, monitoring, settrace
+from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing_backend
 from ipygpulogger.notebook import cell_events as events
 from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
@@ -277,7 +277,7 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
 
     for module in (scope, events):
         monkeypatch.setattr(module, "clock", clock)
-    for module in (dispatcher, monitoring, settrace):
+    for module in (sys_monitoring, sys_settrace, tracing_backend):
         monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)
     monkeypatch.setattr(Settling, "settle", slow)
     shell.user_ns.update(clock=clock, shell=shell)

@@ -1,33 +1,34 @@
-"""`sys.monitoring` tells of lines, from Python 3.12 on; library code runs at full speed meanwhile."""
+"""The tracing back end from Python 3.12 on, `sys.monitoring`: library code runs at full speed meanwhile."""
 
 from __future__ import annotations
 
 import dis
 import sys
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.clock import monotonic_s
-from .dispatcher import CO_ASYNC_GENERATOR, CO_COROUTINE, ENDED, Dispatcher, here, name_of
+from .tracing_backend import ENDED, TracingBackend, name_of, this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from .dispatcher import Listener
+    from .tracing_backend import Subscriber
 
 _TOOL_IDS = 3, 4, 5, 2  # 0 and 1 are the debugger's and coverage's; 2 and 5, by custom, others' too
-_NAME = "ipygpulogger"  # a tool's, as others see it
+_NAME = "ipygpulogger"  # the tool's name, as other tools see it
 
 
-class Monitoring(Dispatcher):
-    """`sys.monitoring`, Python 3.12 and later."""
+class SysMonitoring(TracingBackend):
+    """Lines as `sys.monitoring` reports them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._api: Any = getattr(sys, "monitoring")  # noqa: B009 - unknown to 3.10
         self._tool_id: int | None = None
-        # A function on one line: Python 3.13 tells that line only the first time, so its start stands for it.
-        self._begins_with_def: set[int] = set()
+        # Functions on one line: Python 3.13 reports that line only once, so their start stands for it.
+        self._on_def_line: set[int] = set()
         events = self._api.events
         self._local = events.LINE | events.PY_RETURN | events.PY_YIELD | events.PY_RESUME
         self._callbacks: dict[int, Callable[..., Any]] = {
@@ -41,11 +42,11 @@ class Monitoring(Dispatcher):
         }
 
     def _begin(self) -> str | None:
-        self._end()  # should an interrupt have kept it from being done
+        self._end()  # in case an interrupt cut the last end short
         api, events = self._api, self._api.events
         for tool_id in _TOOL_IDS:
             if api.get_tool(tool_id) is None:
-                self._tool_id = tool_id  # first: should an interrupt come now, `_end` finds it
+                self._tool_id = tool_id  # first, so that `_end` finds it after an interrupt
                 api.use_tool_id(tool_id, _NAME)
                 break
         else:
@@ -55,18 +56,18 @@ class Monitoring(Dispatcher):
         api.set_events(tool_id, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
         return None
 
-    def listen(self, listener: Listener) -> str | None:
-        """As any dispatcher; first, the id may have been freed by somebody else."""
-        self._look()
-        return super().listen(listener)
+    def subscribe(self, subscriber: Subscriber) -> str | None:
+        """Do as any back end, after a look whether another tool freed our id."""
+        self._check_tool_id()
+        return super().subscribe(subscriber)
 
-    def ignore(self, listener: Listener) -> None:
-        """As any dispatcher; first, the id may have been freed by somebody else."""
-        self._look()
-        super().ignore(listener)
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Do as any back end, after a look whether another tool freed our id."""
+        self._check_tool_id()
+        super().unsubscribe(subscriber)
 
-    def _look(self) -> None:
-        """Somebody may have freed our id: take it again, or leave it to whoever took it."""
+    def _check_tool_id(self) -> None:
+        """Take our tool id again if another tool freed it, or leave it to the tool that took it."""
         api = self._api
         with self._lock:
             tool_id = self._tool_id
@@ -74,7 +75,7 @@ class Monitoring(Dispatcher):
                 return
             if holder is None:
                 api.use_tool_id(tool_id, _NAME)
-                if api.get_events(tool_id):  # before Python 3.14 all goes on
+                if api.get_events(tool_id):  # before Python 3.14 the events go on
                     return
             else:
                 self._tool_id = None
@@ -82,9 +83,9 @@ class Monitoring(Dispatcher):
                     found = api.register_callback(tool_id, event, None)
                     if found != callback:
                         api.register_callback(tool_id, event, found)
-            for listener in self.listeners:
-                listener.cut_off(ENDED)
-                super().ignore(listener)
+            for subscriber in self.subscribers:
+                subscriber.cut_off(ENDED)
+                super().unsubscribe(subscriber)
 
     def _end(self) -> None:
         api, tool_id = self._api, self._tool_id
@@ -95,7 +96,7 @@ class Monitoring(Dispatcher):
             for event in self._callbacks:
                 api.register_callback(tool_id, event, None)
             api.free_tool_id(tool_id)
-            # What we disabled stays so for the id's next owner, unless all is started again.
+            # What we disabled would stay disabled for the next tool that has this id.
             api.restart_events()
         self._tool_id = None
 
@@ -107,43 +108,43 @@ class Monitoring(Dispatcher):
             self._api.set_local_events(self._tool_id, code, self._local)
 
     def _unfollow(self, code: CodeType) -> None:
-        self._begins_with_def.discard(id(code))
+        self._on_def_line.discard(id(code))
         if self._tool_id is not None:
             self._api.set_local_events(self._tool_id, code, 0)
 
     def _on_start(self, code: CodeType, _: int) -> Any:
-        began_s, spent = monotonic_s(), here.spent
+        began_s, spent = monotonic_s(), this_thread.spent
         frame = sys._getframe(1)
         try:
-            followed = id(code) in self._begins_with_def or (
-                self._asked(frame) and _begins_with_its_def(code)
+            followed = id(code) in self._on_def_line or (
+                self._is_followed(frame) and _starts_on_its_def_line(code)
             )
         finally:
             spent.s += monotonic_s() - began_s
         if not followed:
             return self._api.DISABLE
-        self._begins_with_def.add(id(code))
+        self._on_def_line.add(id(code))
         self._tell("line", frame, monotonic_s(), frame.f_lineno)
         return None
 
     def _on_resume(self, code: CodeType, _: int) -> Any:
         began_s = monotonic_s()
         frame = sys._getframe(1)
-        if id(code) not in self._followed and not self._asked(frame):
+        if id(code) not in self._followed and not self._is_followed(frame):
             return self._api.DISABLE
         self._tell("resumed", frame, began_s)
         return None
 
     def _on_line(self, code: CodeType, lineno: int) -> Any:
-        began_s, spent = monotonic_s(), here.spent
+        began_s, spent = monotonic_s(), this_thread.spent
         followed = self._followed.get(id(code))
         if followed is None or len(followed[1]) > 1 or self._unsure:
             return self._api.DISABLE if self._tell("line", sys._getframe(1), began_s, lineno) else None
-        (listener, follower), enough = followed[1][0], False
-        try:  # as `_tell`, by the shortest way: this is what runs most
+        (subscriber, follower), enough = followed[1][0], False
+        try:  # `_tell`, written out: this is what runs most
             enough = follower.line(sys._getframe(1), lineno, began_s - spent.s)
         except BaseException as error:
-            self._failed(listener, follower, error)
+            self._failed(subscriber, follower, error)
         finally:
             spent.s += monotonic_s() - began_s
         return self._api.DISABLE if enough else None
@@ -158,26 +159,26 @@ class Monitoring(Dispatcher):
 
     def _on_return(self, _: CodeType, __: int, ___: object) -> None:
         began_s = monotonic_s()
-        self._tell("over", sys._getframe(1), began_s)
+        self._tell("ended", sys._getframe(1), began_s)
 
     def _on_unwind(self, code: CodeType, _: int, error: BaseException) -> None:
         began_s = monotonic_s()
         followed = self._followed.get(id(code))
         if followed is not None:
             if isinstance(error, (RecursionError, KeyboardInterrupt)):
-                # It may have struck as one of our callbacks was entered: then nobody was told.
+                # It may have been raised as one of our callbacks was entered, before anything was told.
                 self._unsure.update(follower for _, follower in followed.followers)
-            self._tell("over", sys._getframe(1), began_s)
+            self._tell("ended", sys._getframe(1), began_s)
 
     def _on_throw(self, code: CodeType, _: int, __: BaseException) -> None:
         began_s = monotonic_s()
         frame = sys._getframe(1)
-        if id(code) in self._followed or self._asked(frame):
+        if id(code) in self._followed or self._is_followed(frame):
             self._tell("resumed", frame, began_s)
 
 
-def _begins_with_its_def(code: CodeType) -> bool:
-    """Whether a function's first line of code is that of its own definition."""
+def _starts_on_its_def_line(code: CodeType) -> bool:
+    """Return whether a function's first line of code is the line of its own definition."""
     instructions = dis.get_instructions(code)
     for instruction in instructions:
         if instruction.opname in {"RESUME", "INSTRUMENTED_RESUME"}:

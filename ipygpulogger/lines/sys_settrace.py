@@ -1,125 +1,121 @@
-"""`sys.settrace` tells of lines, before Python 3.12; each call of library code costs a look into a table."""
+"""The tracing back end before Python 3.12, `sys.settrace`: each call of library code costs a look-up."""
 
 from __future__ import annotations
 
 import dis
 import sys
 import threading
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.clock import monotonic_s
-from .dispatcher import (
-    CO_ASYNC_GENERATOR,
-    CO_COROUTINE,
-    CO_GENERATOR,
-    ENDED,
-    Dispatcher,
-    frames,
-    here,
-    name_of,
-)
+from .tracing_backend import ENDED, TracingBackend, name_of, running_frames, this_thread
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-    from .dispatcher import Listener
+    from .tracing_backend import Subscriber
 
 _CO_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
-class SetTrace(Dispatcher):
-    """`sys.settrace`, up to Python 3.11: one tracer per thread, which may be somebody else's."""
+class SysSetTrace(TracingBackend):
+    """Lines as `sys.settrace` reports them: one trace function per thread, which may be another tool's."""
 
     def __init__(self) -> None:
         super().__init__()
         self._yields: dict[int, frozenset[int]] = {}
         self._raised: set[int] = set()  # frames that an exception is about to leave
-        self._enough: dict[int, set[int]] = {}  # lines that need not be told any more, by code
-        self._threads: dict[Listener, int] = {}  # that each was started on
-        self._of_calls, self._of_events = self._on_call, self._on_event  # one object each, to be known again
+        self._enough: dict[
+            int, set[int]
+        ] = {}  # lines that need not be told any more, by the id of their code
+        self._threads: dict[Subscriber, int] = {}  # the thread that each subscribed on
+        # One object each: a bound method is a new one every time.
+        self._trace_calls, self._trace_events = self._on_call, self._on_event
 
-    def listen(self, listener: Listener) -> str | None:
-        """As any dispatcher, where this thread has no other tracer."""
+    def subscribe(self, subscriber: Subscriber) -> str | None:
+        """Do as any back end, where this thread has no other trace function."""
         with self._lock:
-            if sys.gettrace() not in (None, self._of_calls):
+            if sys.gettrace() not in (None, self._trace_calls):
                 return (
                     "lines are not measured: another tool traces this thread (a debugger, coverage),"
                     " and before Python 3.12 there is room for one"
                 )
-            why_not = super().listen(listener)
+            why_not = super().subscribe(subscriber)
             if why_not is None:
-                self._threads[listener] = threading.get_ident()
-                sys.settrace(self._of_calls)  # on each listener's thread
+                self._threads[subscriber] = threading.get_ident()
+                sys.settrace(self._trace_calls)  # on each subscriber's thread
             return why_not
 
     def _begin(self) -> str | None:
         if threading.gettrace() is None:
-            threading.settrace(self._of_calls)
+            threading.settrace(self._trace_calls)
         return None
 
     def _end(self) -> None:
-        if threading.gettrace() is self._of_calls:
+        if threading.gettrace() is self._trace_calls:
             threading.settrace(None)
-        if sys.gettrace() is self._of_calls:
+        if sys.gettrace() is self._trace_calls:
             sys.settrace(None)
-        for frame in frames():
-            if frame.f_trace is self._of_events:
+        for frame in running_frames():
+            if frame.f_trace is self._trace_events:
                 frame.f_trace = None
         self._yields.clear()
         self._raised.clear()
         self._enough.clear()
 
-    def ignore(self, listener: Listener) -> None:
-        """As any dispatcher; a tracer that somebody else put in ours' place stays."""
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Do as any back end; a trace function that another tool put in the place of ours stays."""
         if (
-            listener in self.listeners
-            and threading.get_ident() == self._threads.get(listener)
-            and sys.gettrace() is not self._of_calls
+            subscriber in self.subscribers
+            and threading.get_ident() == self._threads.get(subscriber)
+            and sys.gettrace() is not self._trace_calls
         ):
-            listener.cut_off(ENDED)
-        super().ignore(listener)
+            subscriber.cut_off(ENDED)
+        super().unsubscribe(subscriber)
         here = threading.get_ident()
-        others = [thread for other, thread in self._threads.items() if other is not listener]
-        if self._threads.get(listener) == here and here not in others and sys.gettrace() is self._of_calls:
+        others = [thread for other, thread in self._threads.items() if other is not subscriber]
+        was_alone_here = self._threads.get(subscriber) == here and here not in others
+        if was_alone_here and sys.gettrace() is self._trace_calls:
             sys.settrace(None)
-        self._threads.pop(listener, None)
+        self._threads.pop(subscriber, None)
 
-    def join(self) -> bool:
-        """Trace the calling thread, too, if it has no tracer; whether that is new."""
-        joins = bool(self.listeners) and sys.gettrace() is None
-        if joins:
-            sys.settrace(self._of_calls)
-        return joins
+    def trace_this_thread(self) -> bool:
+        """Trace the calling thread too, if it has no trace function; return whether that is new."""
+        is_new = bool(self.subscribers) and sys.gettrace() is None
+        if is_new:
+            sys.settrace(self._trace_calls)
+        return is_new
 
-    def part(self) -> None:
+    def untrace_this_thread(self) -> None:
         """Trace the calling thread no longer."""
-        if sys.gettrace() is self._of_calls:
+        if sys.gettrace() is self._trace_calls:
             sys.settrace(None)
 
     def _ask_again(self) -> None:
         self._enough.clear()
 
-    def _running(self, frame: FrameType) -> None:
+    def _already_runs(self, frame: FrameType) -> None:
         if frame.f_trace is None:
-            frame.f_trace = self._of_events
+            frame.f_trace = self._trace_events
 
     def _on_call(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
         if id(code) in self._unwanted:
             return None
-        began_s, spent = monotonic_s(), here.spent
-        if not self.listeners:  # this thread went on after the last one stopped listening
-            if sys.gettrace() is self._of_calls:
+        began_s, spent = monotonic_s(), this_thread.spent
+        if not self.subscribers:  # this thread went on after the last one unsubscribed
+            if sys.gettrace() is self._trace_calls:
                 sys.settrace(None)
             return None
         try:
-            if not self._asked(frame):
+            if not self._is_followed(frame):
                 return None
         finally:
             spent.s += monotonic_s() - began_s
         if event == "call" and code.co_flags & _CO_SUSPENDS and frame.f_lasti > self._first(code):
             self._tell("resumed", frame, monotonic_s())
-        return self._of_events
+        return self._trace_events
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:
         began_s = monotonic_s()
@@ -129,7 +125,7 @@ class SetTrace(Dispatcher):
         if event == "line":
             code, lineno = frame.f_code, frame.f_lineno
             if lineno in self._enough.get(id(code), ()):
-                return self._of_events
+                return self._trace_events
             self._raised.discard(id(frame))
             if self._tell("line", frame, began_s, lineno):
                 self._enough.setdefault(id(code), set()).add(lineno)
@@ -140,29 +136,29 @@ class SetTrace(Dispatcher):
             flags = frame.f_code.co_flags
             if not (flags & _CO_SUSPENDS and self._suspends(frame, arg)):
                 self._raised.discard(id(frame))
-                self._tell("over", frame, began_s)
+                self._tell("ended", frame, began_s)
             elif flags & CO_GENERATOR or (
                 flags & CO_ASYNC_GENERATOR and name_of(type(arg)) == "async_generator_wrapped_value"
             ):
                 self._tell("suspended", frame, began_s)
-        return self._of_events
+        return self._trace_events
 
     def _suspends(self, frame: FrameType, value: object) -> bool:
-        """Whether a frame that is left will go on."""
+        """Return whether a frame that returns a value to its caller will be resumed."""
         if value is None and id(frame) in self._raised:
             return False
         return frame.f_lasti in self._yields_of(frame.f_code)
 
     def _first(self, code: CodeType) -> int:
-        """Where a frame that was never resumed stands when it is called."""
+        """Return the offset in the bytecode of a frame that was never resumed, as it is called."""
         return min(self._yields_of(code), default=sys.maxsize) - 1
 
     def _yields_of(self, code: CodeType) -> frozenset[int]:
-        """Where a frame of it stands when it is left and will go on."""
+        """Return the offsets in the bytecode at which a frame of this code is suspended."""
         offsets = self._yields.get(id(code))
         if offsets is None:
             offsets = self._yields[id(code)] = frozenset(
-                # Python 3.10 steps back before YIELD_FROM, to come by again.
+                # Python 3.10 steps back before YIELD_FROM, so as to run it again.
                 instruction.offset - (2 if instruction.opname == "YIELD_FROM" else 0)
                 for instruction in dis.get_instructions(code)
                 if instruction.opname in {"YIELD_VALUE", "YIELD_FROM"}

@@ -1,0 +1,278 @@
+"""Subscribers to the lines that run, and what each is told.
+
+There is one back end per process, with any number of subscribers. It asks a subscriber once for each code
+object whether it follows that code; the `Follower` that it returns is told of every frame that runs the code.
+
+No frame is kept alive. Nothing of ours reaches the user's code, except what one of the user's own signal
+handlers raised while we ran.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..runtime.clock import monotonic_s
+from ..runtime.errors import named
+from ..runtime.frames import walk_stack
+from ..runtime.signals import is_from_a_handler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType, FrameType
+
+ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
+name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which is the user's
+
+
+class Follower(Protocol):
+    """Is told of every frame of one code object. ``now_s`` is a clock that stands still while we work."""
+
+    def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
+        """Start a line, which is about to run; return whether its next runs need not be told."""
+
+    def resumed(self, frame: FrameType, now_s: float) -> None:
+        """Go on with a generator or a coroutine, which may have been thrown into."""
+
+    def suspended(self, frame: FrameType, now_s: float) -> None:
+        """Suspend a generator that yields; a coroutine that awaits is not told."""
+
+    def ended(self, frame: FrameType, now_s: float) -> None:
+        """End a frame: it returns, or an exception leaves it."""
+
+    def repair(self) -> None:
+        """Put right what was cut short: an exception of a signal handler passed through us."""
+
+
+class Subscriber(Protocol):
+    """Follows the lines of some code objects."""
+
+    def follow(self, frame: FrameType) -> Follower | None:
+        """Return whom to tell of this frame's code, or None; asked once for each code object, at first."""
+
+    def cut_off(self, sentence: str) -> None:
+        """Take note, with the reason, that nothing more is told: not even how the lines end that run now."""
+
+
+class Spent:
+    """What tracing cost one thread so far.
+
+    Attributes:
+        s: Seconds.
+    """
+
+    __slots__ = ("s",)
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+
+class _ThisThread(threading.local):
+    """The calling thread's own."""
+
+    def __init__(self) -> None:
+        self.spent = Spent()
+
+
+this_thread = _ThisThread()
+
+
+def spent() -> Spent:
+    """Return what tracing cost the calling thread so far; it goes on counting."""
+    return this_thread.spent
+
+
+def now_s() -> float:
+    """Return the time of the clock that stands still while tracing works, on the calling thread."""
+    return monotonic_s() - this_thread.spent.s
+
+
+class Followed(NamedTuple):
+    """A code object that somebody follows; kept alive, so that no other takes its id."""
+
+    code: CodeType
+    followers: tuple[tuple[Subscriber, Follower], ...]
+
+
+class TracingBackend:
+    """Every subscriber of the process; a subclass for each interface that Python has for tracing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.subscribers: tuple[Subscriber, ...] = ()
+        self._followed: dict[int, Followed] = {}
+        self._answers: dict[int, dict[Subscriber, Follower | None]] = {}
+        self._unsure: set[Follower] = set()  # to be repaired once the stack has room
+        self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # nobody follows it; not kept alive
+
+    def subscribe(self, subscriber: Subscriber) -> str | None:
+        """Tell a subscriber from here on.
+
+        Returns:
+            Why that is impossible, in one sentence; None where it is done.
+        """
+        with self._lock:
+            why_not = None if self.subscribers else self._begin()
+            if why_not is None:
+                self.subscribers = (*self.subscribers, subscriber)
+                self._unwanted.clear()
+                self._ask_again()
+                self._follow_the_stack()
+            return why_not
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Tell a subscriber no more; after the last one nothing of ours is left.
+
+        Calling it again changes nothing, or finishes what an interrupt cut short, in `subscribe` too.
+        """
+        with self._lock:
+            self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
+            for key, (code, followers) in tuple(self._followed.items()):
+                left = tuple(pair for pair in followers if pair[0] is not subscriber)
+                if left:
+                    self._followed[key] = Followed(code, left)
+                else:
+                    self._unfollow(code)
+                    del self._followed[key]
+            for answers in self._answers.values():
+                answers.pop(subscriber, None)
+            if not self.subscribers:
+                self._end()
+                self._unsure.clear()
+                self._followed.clear()
+                self._answers.clear()
+                self._unwanted.clear()
+
+    def trace_this_thread(self) -> bool:
+        """Trace the calling thread too, which ran before anybody subscribed.
+
+        Returns:
+            Whether `untrace_this_thread` has to be called.
+        """
+        return False
+
+    def untrace_this_thread(self) -> None:
+        """Trace the calling thread no longer."""
+
+    def _begin(self) -> str | None:
+        """Begin to trace for the first subscriber; return why not, where that is impossible."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Stop tracing; it may be called again."""
+        raise NotImplementedError
+
+    def _ask_again(self) -> None:
+        """Ask again about code that nobody wanted so far: there is a new subscriber."""
+
+    def _follow(self, code: CodeType) -> None:
+        """Have Python report a code object's lines."""
+
+    def _unfollow(self, code: CodeType) -> None:
+        """Have Python report a code object's lines no longer."""
+
+    def _follow_the_stack(self) -> None:
+        """Follow the frames that run on this thread already. Their lines started earlier: no hits."""
+        newest = self.subscribers[-1]
+        for frame in reversed(list(walk_stack(sys._getframe(1)))):
+            if self._is_followed(frame):
+                self._already_runs(frame)
+                for subscriber, follower in self._followed[id(frame.f_code)].followers:
+                    if subscriber is newest:
+                        follower.resumed(frame, monotonic_s() - this_thread.spent.s)
+
+    def _already_runs(self, frame: FrameType) -> None:
+        """Have Python report the lines of a frame that runs already."""
+
+    def _is_followed(self, frame: FrameType) -> bool:
+        """Return whether anybody follows this frame's code, after asking whoever was not asked yet."""
+        code, unwanted = frame.f_code, self._unwanted
+        if id(code) in unwanted:
+            return False
+        with self._lock:
+            followed = self._followed.get(id(code))
+            answers = self._answers.setdefault(id(code), {}) if followed else {}
+            found = list(followed.followers) if followed else []
+            for subscriber in self.subscribers:
+                if subscriber in answers:
+                    continue
+                try:
+                    follower = subscriber.follow(frame)
+                except Exception as error:
+                    if is_from_a_handler(error):
+                        raise
+                    self._fail(subscriber, error)
+                    continue
+                answers[subscriber] = follower
+                if follower is not None:
+                    found.append((subscriber, follower))
+            if not found:
+                key = id(code)
+                unwanted[key] = weakref.ref(code, lambda _: unwanted.pop(key, None))
+                return False
+            new = followed is None
+            self._followed[id(code)] = Followed(code, tuple(found))
+            self._answers[id(code)] = answers
+            if new:
+                self._follow(code)
+            return True
+
+    def _tell(self, what: str, frame: FrameType, began_s: float, *more: Any) -> bool:
+        """Tell every follower of a frame; return whether none of them needs this told again."""
+        followed, spent = self._followed.get(id(frame.f_code)), this_thread.spent
+        if followed is None:
+            return True
+        now_s, enough = began_s - spent.s, True
+        try:
+            if self._unsure and what == "line":  # the exception that caused it is dealt with
+                self._repair_unsure()
+        except RecursionError:
+            pass
+        try:
+            for subscriber, follower in followed.followers:
+                try:
+                    enough &= bool(getattr(follower, what)(frame, *more, now_s))
+                except BaseException as error:
+                    enough = False
+                    self._failed(subscriber, follower, error)
+        finally:
+            spent.s += monotonic_s() - began_s
+        return enough
+
+    def _failed(self, subscriber: Subscriber, follower: Follower, error: BaseException) -> None:
+        """Raise what a signal handler of the user's raised in us; any error of ours ends the subscription."""
+        if isinstance(error, RecursionError):  # the user's stack is full: no fault of ours
+            self._unsure.add(follower)
+        elif isinstance(error, Exception) and not is_from_a_handler(error):
+            self._fail(subscriber, error)
+        else:
+            follower.repair()
+            raise error
+
+    def _repair_unsure(self) -> None:
+        """Repair what a full stack cut short; while it still is full, that is done later."""
+        for follower in tuple(self._unsure):
+            follower.repair()
+            self._unsure.discard(follower)
+
+    def _fail(self, subscriber: Subscriber, error: Exception) -> None:
+        """End the subscription of one that failed, and tell it why."""
+        try:
+            self.unsubscribe(subscriber)
+            subscriber.cut_off(f"lines are measured no further: {named(error)}")
+        except Exception:
+            pass  # nothing of ours may reach the user's code
+
+    def after_fork_in_child(self) -> None:
+        """Forget the parent's subscribers, and the lock, which another thread may have held."""
+        self._lock = threading.RLock()
+        for subscriber in self.subscribers:
+            self.unsubscribe(subscriber)
+
+
+def running_frames() -> Iterator[FrameType]:
+    """Yield every frame that runs, in any thread."""
+    for newest in sys._current_frames().values():
+        yield from walk_stack(newest)

@@ -1,0 +1,65 @@
+"""A program whose lines are measured, with figures that are known by construction."""
+
+import linecache
+import sys
+import threading
+from itertools import count
+
+import pytest
+from memory import MB, Block, blip, held_transient
+
+from ipygpulogger.lines.line_profiler import LineProfiler
+
+CELL = ("", 0)
+numbers = count()
+
+
+class Cell:
+    """A program and what its lines used, by the words they begin with."""
+
+    def __init__(self, source, **names):
+        self.filename = f"<cell {next(numbers)}>"
+        linecache.cache[self.filename] = len(source), None, source.splitlines(keepends=True), self.filename
+        self.code = compile(source, self.filename, "exec")
+        self.lines = LineProfiler(lambda frame: frame.f_code.co_filename == self.filename)
+        self.names = {"Block": Block, "blip": blip, "held_transient": held_transient, "MB": MB, **names}
+        self.error = None
+
+    def run(self, error=None):
+        self.lines.start()
+        try:
+            exec(self.code, self.names)
+        except BaseException as raised:
+            if error is None or not isinstance(raised, error):
+                raise
+            self.error = raised
+        finally:
+            self.lines.stop()
+        return self
+
+    @property
+    def usages(self):
+        return self.lines.result(lambda _: CELL)
+
+    def __getitem__(self, start):
+        found = [usage for usage in self.usages if usage.source.startswith(start)]
+        assert len(found) == 1, (start, [usage.source for usage in self.usages])
+        return found[0]
+
+    def used(self, start):
+        gen = self[start].gen
+        return gen.consumed_bytes / MB, gen.peaked_bytes / MB
+
+    def hits(self):
+        return {usage.lineno: usage.hits for usage in self.usages}
+
+
+def about(*sizes_mb):
+    return pytest.approx(sizes_mb, abs=2)
+
+
+def is_quiet():
+    """Whether Python tells us of nothing that runs."""
+    if sys.version_info >= (3, 12) and "ipygpulogger" in map(sys.monitoring.get_tool, range(6)):
+        return False
+    return sys.gettrace() is None and threading.gettrace() is None

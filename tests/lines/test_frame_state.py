@@ -1,0 +1,166 @@
+"""Hits and time of lines, and the line that a frame's memory is attributed to where lines run very often."""
+
+import time
+from itertools import count
+
+import pytest
+from line_cell import Cell, about
+from memory import MB
+
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.lines import frame_state
+
+
+@pytest.mark.parametrize(
+    ("program", "hits"),
+    [
+        ("for i in range(3):\n    pass\n", {1: 4, 2: 3}),
+        ("for i in range(3): pass\n", {1: 1}),
+        ("x = [i for i in range(5)]\n", {1: 1}),
+        ("x = sum(i for i in range(5))\n", {1: 1}),
+        ("x = {i: i for i in range(5)}; y = {i for i in x}\n", {1: 1}),
+        ("f = lambda: 1\nx = f() + f()\n", {1: 3, 2: 1}),
+        ("def f(n): return n and f(n - 1)\nf(4)\n", {1: 6, 2: 1}),
+        ("x = sorted([3, 1, 2], key=lambda v: -v)\n", {1: 1}),
+        ("i = 0\nwhile i < 3:\n    i += 1\n", {1: 1, 2: 4, 3: 3}),
+        (
+            "try:\n    1 / 0\nexcept ZeroDivisionError:\n    x = 1\nfinally:\n    y = 2\n",
+            {1: 1, 2: 1, 3: 1, 4: 1, 6: 1},
+        ),
+        ("def f(n):\n    return n and f(n - 1)\nf(4)\n", {1: 1, 2: 5, 3: 1}),
+        ("def g():\n    yield 1\n    yield 2\nx = list(g())\n", {1: 1, 2: 1, 3: 1, 4: 1}),
+        ("def g():\n    for i in range(3):\n        yield i\nx = list(g())\n", {1: 1, 2: 4, 3: 3, 4: 1}),
+        (
+            "class A:\n    x = 1\n    def f(self):\n        return 2\nA().f()\n",
+            {1: 1, 2: 1, 3: 1, 4: 1, 5: 1},
+        ),
+    ],
+)
+def test_hits(program, hits):
+    """A hit is a new line, or the same one by a jump back; expressions on the line that runs them add none."""
+    assert Cell(program).run().hits() == hits
+
+
+def test_a_while_on_one_line():
+    """One line that jumps within itself began once."""
+    cell = Cell("i = 0\nwhile i < 50: i += 1\n").run()
+    assert cell["while"].hits in {1, 2}  # Python 3.10 to 3.13 repeat the test, or do not
+
+
+def test_200_000_iterations():
+    """A hot loop is only counted from some time on: hits exact, its memory in its header, rare lines measured."""
+    cell = Cell(
+        """\
+total, kept = 0, []
+for i in range(200_000):
+    total += i
+    if i % 50_000 == 49_999:
+        kept.append(Block(16))
+after = Block(5)
+"""
+    ).run()
+    assert cell.hits() == {1: 1, 2: 200_001, 3: 200_000, 4: 200_000, 5: 4, 6: 1}
+    loop = [usage for usage in cell.usages if 2 <= usage.lineno <= 5]
+    assert sum(usage.gen.consumed_bytes for usage in loop) / MB == pytest.approx(64, abs=2)
+    assert cell.used("after") == about(5, 0)
+    assert [usage.complete for usage in cell.usages] == [True, True, False, False, True, True]
+    (note,) = cell.lines.notes
+    assert note == (
+        "lines 3-4: measured until 1,000 lines had run there, from then on their memory is added up in line 2"
+    )
+
+
+def test_one_hot_line_is_told_of_in_the_singular():
+    """A note says "its memory" of one line."""
+    cell = Cell("for i in range(2_000):\n    pass\n").run()
+    said = "line 2: measured until 1,000 lines had run there, from then on its memory is added up in line 1"
+    assert cell.lines.notes == (said,)
+
+
+def test_a_hot_loops_memory_is_its_headers():
+    """What hot lines keep and need, once they are only counted, is in the loop's own line, exact."""
+    cell = Cell(
+        """\
+def odd(i):
+    return i == 30_000 and (kept.append(Block(48)), held_transient(100))
+kept = []
+for i in range(40_000):
+    odd(i)
+"""
+    ).run()
+    assert cell.used("for") == about(48, 100)
+    assert cell["for"].gen.peak.quality == "exact"
+    assert cell["return"].hits == cell["odd"].hits == 40_000
+    assert cell["return"].gen.peak.quality == cell["odd"].gen.peak.quality == "sampled"
+    assert len(cell.lines.notes) == 2
+
+
+def test_a_loop_in_a_function_called_often():
+    """Calls of a function with a loop of its own degrade as well: no boundaries without end."""
+    before = machine().ram.counter.look
+    looks = count()
+    machine().ram.counter.look = lambda: (next(looks), before())[1]
+    try:
+        cell = Cell(
+            "def f():\n    for i in range(3):\n        pass\n    return 1\nfor j in range(20_000):\n    f()\n"
+        ).run()
+    finally:
+        del machine().ram.counter.look
+    assert cell.hits() == {1: 1, 2: 80_000, 3: 60_000, 4: 20_000, 5: 20_001, 6: 20_000}
+    assert next(looks) < 10 * frame_state.MEASURED
+
+
+def test_millions_are_not_even_counted(monkeypatch):
+    """After very many beginnings hits are given up, and a note says so; the loop's memory is still its own."""
+    monkeypatch.setattr(frame_state, "COUNTED", 20_000)
+    cell = Cell(
+        "kept = []\nfor i in range(50_000):\n    i == 40_000 and kept.append(Block(32))\nafter = Block(5)\n"
+    ).run()
+    assert cell["i =="].hits < 50_000
+    assert cell.used("for") == about(32, 0)
+    assert cell.used("after") == about(5, 0)
+    said = "lines 2-3 ran over 20,000 times in all: after that they are not counted, and their hits are more than shown"
+    assert said in cell.lines.notes
+    assert cell["for"].time_s > 0
+
+
+def test_a_hot_expression_within_its_own_line_misses_nothing():
+    """A line that runs a lambda or an expression 3,000 times is measured as one: exact, without a note."""
+    cell = Cell(
+        "kept = []\nlist(map(lambda i: i == 2_500 and kept.append(Block(32)), range(3_000)))\n"
+        "total = sum(i for i in range(3_000))\nlate = (i == 2_500 and kept.append(Block(16)) for i in range(3_000))\n"
+        "total = sum(bool(i) for i in late)\nafter = Block(5)\n"
+    ).run()
+    assert cell.used("list(map") == about(32, 0)
+    assert cell.used("total = sum(bool") == about(16, 0)
+    complete = {usage.lineno: usage.complete for usage in cell.usages}
+    assert complete == {1: True, 2: True, 3: True, 4: False, 5: True, 6: True}
+    (note,) = cell.lines.notes
+    assert note.startswith("line 4: measured until 1,000 lines had run there")
+
+
+def test_a_hot_generator_leaves_its_memory_to_its_callers():
+    """A loop that yields again and again cannot hold memory meanwhile: the lines that run it have it."""
+    cell = Cell(
+        """\
+def values():
+    for i in range(20_000):
+        if i == 15_000: kept.append(Block(24))
+        yield i
+kept = []
+n = sum(values())
+"""
+    ).run()
+    assert cell.used("n =") == about(24, 0)
+    assert cell["yield"].hits == 20_000
+
+
+def test_the_time_of_lines():
+    """A line's time contains what it calls, and the lines of a level never add up to more than the whole."""
+    cell = Cell("def f():\n    time.sleep(0.05)\nfor i in range(2000):\n    i * i\nf()\n", time=time)
+    began_s = time.perf_counter()
+    cell.run()
+    whole_s = time.perf_counter() - began_s
+    assert 0.05 <= cell["time.sleep"].time_s <= cell["f()"].time_s
+    assert sum(cell[start].time_s for start in ("def", "for", "i *", "f()")) <= whole_s
+    assert 0 < cell.lines.overhead_s < whole_s
