@@ -211,6 +211,13 @@ def test_one_clock():
         assert "from time import" not in path.read_text(), name_of(path)
 
 
+def test_one_place_writes_the_ids_of_devices():
+    """ "cuda:0" is put together in records alone."""
+    for path in FILES:
+        written = re.search(r"(backend|kind|cuda|key\[0\])\}?:\{", path.read_text())
+        assert name_of(path) == "records.device_usage" or not written, name_of(path)
+
+
 def test_public_names():
     """What the package promises is there, and nothing unnamed."""
     for name in ipygpulogger.__all__:

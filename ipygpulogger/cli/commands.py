@@ -270,7 +270,7 @@ def _over_budget(
         for gpu in record.gpus if gpu_bytes is not None else ():
             if not gpu.attributed:
                 yield (
-                    f"{summary.named(record)}: --max-gpu cannot be judged on {gpu.backend}:{gpu.index}:"
+                    f"{summary.named(record)}: --max-gpu cannot be judged on {gpu.id}:"
                     " nobody tells which process uses how much of it"
                 )
 

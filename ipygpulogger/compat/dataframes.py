@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records.units import MB, printable
+from ..records.units import in_mb, printable
 from ..runtime.output import say
 
 _ONE_KIND = {"string", "empty", "bytes", "boolean", "integer", "floating", "date", "time", "datetime"}
@@ -29,7 +29,7 @@ def reduce_mem_usage(df: Any) -> Any:
         The same DataFrame.
     """
     before_bytes = int(df.memory_usage().sum())
-    say(f"Memory usage of dataframe is {before_bytes / MB:.2f} MB")
+    say(f"Memory usage of dataframe is {in_mb(before_bytes):.2f} MB")
     for position, name in enumerate(df.columns):  # names may come twice
         column = df.iloc[:, position]
         smaller = _smaller(column)
@@ -39,7 +39,7 @@ def reduce_mem_usage(df: Any) -> Any:
             say(f"Error {printable(str(name))} Value would be a float64. Disregarding.")
     after_bytes = int(df.memory_usage().sum())
     percent = 100 * (before_bytes - after_bytes) / before_bytes if before_bytes else 0.0
-    say(f"Memory usage after optimization is: {after_bytes / MB:.2f} MB")
+    say(f"Memory usage after optimization is: {in_mb(after_bytes):.2f} MB")
     say(f"Decreased by {percent:.1f}%")
     return df
 

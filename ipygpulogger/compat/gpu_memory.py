@@ -39,7 +39,7 @@ class GPUMemory(NamedTuple):
 
 def b2mb(num: float) -> int:
     """Bytes as whole MB (``2**20``), truncated toward zero."""
-    return int(num / 2**20)
+    return truncated_mb(num)
 
 
 def gpu_mem_get(id: int | None = None) -> GPUMemory:  # noqa: A002 - fastai's name for it

@@ -438,7 +438,7 @@ def _held(found: Iterable[tuple[Device, Holdings | None]]) -> dict[str, Held]:
     held = {}
     for device, holdings in found:
         if holdings is not None and (holdings.allocated is not None or holdings.own is not None):
-            name = f"{device.backend}:{device.index}"
+            name = device.id
             held[device.uuid or name] = Held(name, holdings.allocated or 0, holdings.outside)
     return held
 

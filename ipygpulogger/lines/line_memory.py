@@ -15,8 +15,9 @@ import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from ..records import CPU, DeviceUsage, Peak, Usage
+from ..records import CPU, DeviceUsage, Usage
 from ..records.units import MB, rounded_mb
+from ..records.usage import above_ends, consumed
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class _Sum:
         self.lowest_bytes = min(self.lowest_bytes, now_bytes)
 
     def end(self, now_bytes: int) -> None:
-        ends_bytes = max(self.before_bytes, now_bytes)
+        before_bytes = self.before_bytes
         self.earlier = self.consumed_bytes, self.peaked_lo, self.peaked_hi
-        self.consumed_bytes += now_bytes - self.before_bytes
+        self.consumed_bytes += consumed(before_bytes, now_bytes)
         self.highest_bytes = max(self.highest_bytes, self.lo)
-        self.peaked_lo = max(self.peaked_lo, self.lo - ends_bytes)
-        self.peaked_hi = max(self.peaked_hi, self.hi - ends_bytes)
+        self.peaked_lo = max(self.peaked_lo, above_ends(self.lo, before_bytes, now_bytes))
+        self.peaked_hi = max(self.peaked_hi, above_ends(self.hi, before_bytes, now_bytes))
 
     def resume(self, now_bytes: int) -> None:
         """Open the last interval again: it was not over."""
@@ -84,15 +85,9 @@ class _Sum:
         self.lo, self.hi = max(self.lo, now_bytes), max(self.hi, now_bytes)
 
     def usage(self, precision_bytes: int, *, complete: bool) -> Usage:
-        after_bytes = self.first_bytes + self.consumed_bytes
-        ends_bytes = max(self.first_bytes, after_bytes)
-        lo_bytes = ends_bytes + self.peaked_lo
-        if not complete or math.isinf(self.peaked_hi):
-            return Usage(self.first_bytes, after_bytes, Peak(lo_bytes, None, "sampled", precision_bytes))
-        hi_bytes = ends_bytes + max(self.peaked_lo, int(self.peaked_hi))
-        exact = hi_bytes - lo_bytes <= precision_bytes
-        peak = Peak(lo_bytes, hi_bytes, "exact" if exact else "bounded", precision_bytes)
-        return Usage(self.first_bytes, after_bytes, peak)
+        bounded = complete and not math.isinf(self.peaked_hi)
+        peaked = self.peaked_lo, int(self.peaked_hi) if bounded else None
+        return Usage.of_runs(self.first_bytes, self.consumed_bytes, peaked, precision_bytes)
 
 
 class LineMemory:
@@ -310,7 +305,7 @@ class LineMemories:
         """Return, by device, the rise from the lowest start of a line's intervals to their highest moment."""
         found: dict[str, int] = {}
         for gauge, one in zip(self._gauges, line.sums, strict=False):
-            name = CPU if gauge.device is None else "{}:{}".format(*gauge.device.key)
+            name = CPU if gauge.device is None else gauge.device.id
             found[name] = found.get(name, 0) + one.highest_bytes - one.lowest_bytes
         return tuple((name, size_bytes) for name, size_bytes in found.items() if size_bytes)
 

@@ -319,7 +319,7 @@ def _in_use() -> dict[str, int]:
             held = [owner.look().readings[ALLOCATED].current_bytes for owner in owners]
         except Unavailable:
             continue
-        found[f"{device.backend}:{device.index}"] = sum(held)
+        found[device.id] = sum(held)
     return found
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records import OutOfMemory, Owner
+from ..records import OutOfMemory, Owner, device_id
 from ..records.units import MB, rounded_mb
 from ..sources import Unavailable
 from .frames import chain, frames_of, is_shells, is_users_file, locals_of, message_of
@@ -55,9 +55,7 @@ def examine(error: BaseException | None, shell: Any, frameworks: Sequence[Framew
         return None
     said = read(message_of(cause))
     counter = _counter(cause, said, frameworks)
-    device = (
-        f"{counter.device.backend}:{counter.device.index}" if counter else f"gpu:{said.device_index or 0}"
-    )
+    device = counter.device.id if counter else device_id("gpu", said.device_index or 0)
     found = owners_in(shell, [framework.holding for framework in frameworks], error)
     allocated_bytes, reserved_bytes = _allocator(counter)
     memory = counter.device_memory() if counter else None
@@ -105,7 +103,7 @@ class Autopsy:
 
     def verdict(self, usages: Sequence[DeviceUsage]) -> OutOfMemory:
         """What to tell, now that the cell's use of its devices is known."""
-        usage = next((one for one in usages if f"{one.backend}:{one.index}" == self.device), None)
+        usage = next((one for one in usages if one.id == self.device), None)
         said_neighbours = sum(size_bytes for _, size_bytes in self.said.neighbours) or None
         neighbours = usage.neighbours_bytes if usage else None
         return OutOfMemory(

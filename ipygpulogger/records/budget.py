@@ -65,7 +65,7 @@ def excesses(
     if gpu_bytes is not None:
         for gpu in measurement.gpus:
             if gpu.attributed:
-                yield from _over(f"{gpu.backend}:{gpu.index}", gpu, gpu_bytes)
+                yield from _over(gpu.id, gpu, gpu_bytes)
 
 
 def _over(name: str, usage: Usage, budget_bytes: int) -> Iterator[Excess]:

@@ -42,9 +42,9 @@ def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, .
         whole device's.
     """
     found: dict[str, tuple[int, ...]] = {}
-    later = {(gpu.backend, gpu.index, gpu.uuid): gpu for gpu in after.gpus}
+    later = {gpu.key: gpu for gpu in after.gpus}
     for gpu in before.gpus:
-        left = later.get((gpu.backend, gpu.index, gpu.uuid))
+        left = later.get(gpu.key)
         if left is None or gpu.allocated_bytes is None or left.allocated_bytes is None:
             continue
         sizes = [(gpu.allocated_bytes, left.allocated_bytes), (gpu.used_bytes, left.used_bytes)]

@@ -177,9 +177,10 @@ def _usages(record: CellRecord) -> dict[str, Usage | None]:
     found: dict[str, Usage | None] = {"RAM": record.gen}
     parts = Counter[str]()  # slices of one card share its index
     for gpu in record.gpus:
-        name = f"{gpu.backend}:{gpu.index}"
-        parts[name] += 1
-        found[name if parts[name] == 1 else f"{name}.{parts[name] - 1}"] = gpu if gpu.attributed else None
+        parts[gpu.id] += 1
+        found[gpu.id if parts[gpu.id] == 1 else f"{gpu.id}.{parts[gpu.id] - 1}"] = (
+            gpu if gpu.attributed else None
+        )
     return found
 
 

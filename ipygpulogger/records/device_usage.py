@@ -117,6 +117,11 @@ class DeviceUsage(Usage):
         return device_id(self.backend, self.index)
 
     @property
+    def key(self) -> tuple[str, int, str | None]:
+        """What identifies the device in every record of a session: slices of one card share its id."""
+        return self.backend, self.index, self.uuid
+
+    @property
     def held_before_bytes(self) -> int:
         """What the process held there at the beginning, without a context created since."""
         return self.before_bytes - self.context_bytes

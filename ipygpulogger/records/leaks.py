@@ -65,10 +65,7 @@ def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
 
 def memories(record: CellRecord) -> dict[Hashable, Usage]:
     """Return RAM and each device whose use is attributed to this process, by a key that all cells share."""
-    devices: dict[Hashable, Usage] = {
-        (gpu.backend, gpu.index, gpu.uuid): gpu for gpu in record.gpus if gpu.attributed
-    }
-    return {"RAM": record.gen, **devices}
+    return {"RAM": record.gen, **{gpu.key: gpu for gpu in record.gpus if gpu.attributed}}
 
 
 def _with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:

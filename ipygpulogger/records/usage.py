@@ -6,12 +6,14 @@ This is the only place where consumed and peaked are computed. Sizes are in byte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from .units import MB
 
 Quality = Literal["exact", "bounded", "sampled"]
 Timeline = tuple[tuple[float, int], ...]  # a time series: (seconds since the beginning, bytes), at most 64
+
+Bytes = TypeVar("Bytes", int, float)  # a float where it may be infinite
 
 _NOTABLE = 0.01
 
@@ -21,7 +23,7 @@ def consumed(before_bytes: int, after_bytes: int) -> int:
     return after_bytes - before_bytes
 
 
-def above_ends(peak_bytes: int, before_bytes: int, after_bytes: int) -> int:
+def above_ends(peak_bytes: Bytes, before_bytes: int, after_bytes: int) -> Bytes:
     """Return how far a peak lies above both ends of its scope; negative when it lies below the higher end."""
     return peak_bytes - max(before_bytes, after_bytes)
 

@@ -6,7 +6,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..records import CPU
+from ..records import CPU, device_id
 from ..records.units import MB, printable_lines, rounded_mb, without_controls
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
 
 def _need_bytes(line: LineUsage, usage: Usage, device: _Device) -> int:
     """How much it held at once, at most: what is given back between its runs counts once."""
-    name = CPU if device == _RAM else f"{device[0]}:{device[1]}"
+    name = CPU if device == _RAM else device_id(*device)
     return min(usage.needed_bytes, dict(line.risen).get(name, usage.needed_bytes))
 
 
@@ -154,7 +154,7 @@ def _devices(lines: Sequence[LineUsage]) -> list[_Device]:
 def _names(devices: Sequence[_Device]) -> list[str]:
     indices = [index for _, index in devices]
     return [
-        "RAM" if backend == "" else f"GPU{index}" if indices.count(index) == 1 else f"{backend}:{index}"
+        "RAM" if backend == "" else f"GPU{index}" if indices.count(index) == 1 else device_id(backend, index)
         for backend, index in devices
     ]
 
@@ -192,9 +192,9 @@ def _figures(line: LineUsage, devices: Sequence[_Device]) -> Iterator[str]:
 
 def _peaked(usage: Usage) -> str:
     lo_mb = rounded_mb(usage.peaked_bytes)
-    if usage.peak.hi_bytes is None:
+    if usage.peaked_at_most_bytes is None:
         return f"{lo_mb}+"
-    hi_mb = rounded_mb(max(0, usage.peak.hi_bytes - max(usage.before_bytes, usage.after_bytes)))
+    hi_mb = rounded_mb(usage.peaked_at_most_bytes)
     return str(lo_mb) if lo_mb == hi_mb else f"{lo_mb}-{hi_mb}"
 
 

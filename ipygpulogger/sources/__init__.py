@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from ..records import Diagnosis
+from ..records import Diagnosis, device_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -127,6 +127,11 @@ class Device:
         """What makes it the same device to two frameworks."""
         return self.backend, self.index
 
+    @property
+    def id(self) -> str:
+        """The device's id, as records have it: "cuda:0"."""
+        return device_id(self.backend, self.index)
+
 
 class DeviceMemory(NamedTuple):
     """A whole device at one moment, all processes together.
@@ -155,7 +160,7 @@ class DeviceCounter(Counter):
 
     def describe(self) -> str:
         """What it is, for a sentence."""
-        return f"the allocator's peak on {self.device.backend}:{self.device.index}"
+        return f"the allocator's peak on {self.device.id}"
 
     def device_memory(self) -> DeviceMemory | None:
         """The whole device as the framework's driver tells it; None when it does not."""
@@ -278,5 +283,5 @@ class Framework(ABC):
             "monotone": "bounded",
             "sampled": "sampled",
         }
-        devices = ", ".join(f"{counter.device.backend}:{counter.device.index}" for counter in counters)
+        devices = ", ".join(counter.device.id for counter in counters)
         return Diagnosis(self.name, states[counters[0].peak_class], f"its allocator on {devices}")

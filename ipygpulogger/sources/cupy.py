@@ -15,6 +15,7 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from ..records import device_id
 from ..runtime.errors import first_line
 from . import (
     Device,
@@ -114,7 +115,7 @@ class CuPy(Framework):
             return None
         try:
             memory = value.data.mem
-            where = f"cuda:{int(memory.device_id)}"
+            where = device_id("cuda", int(memory.device_id))
             return Holding((where, int(memory.ptr)), int(memory.size), where)
         except Exception:
             return None

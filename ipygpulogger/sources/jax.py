@@ -15,6 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..records import CPU, device_id
 from . import Device, DeviceCounter, Framework, Holding, Look, PeakClass, Reading, Unavailable, driver
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Jax(Framework):
             key = _key(device)
         except Exception:  # JAX has an error for each kind of array without memory of its own
             return None
-        where = f"{key[0]}:{key[1]}" if key else "cpu"
+        where = device_id(*key) if key else CPU
         return Holding((where, address), size_bytes, where)
 
 
@@ -177,7 +178,7 @@ def _told(stats: Stats, name: str) -> bool:
 def _describe(device: Any, key: tuple[str, int]) -> Device:
     backend, index = key
     facts = driver.facts(index) if backend == "cuda" else driver.Facts()
-    name = getattr(device, "device_kind", None) or f"{backend}:{index}"
+    name = getattr(device, "device_kind", None) or device_id(backend, index)
     return Device(backend, index, str(name), facts.uuid, facts.total_bytes)
 
 

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import Diagnosis, Heap
-from ..records.units import MB
+from ..records.units import MB, in_mb
 from ..runtime import clock
 from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
@@ -429,7 +429,9 @@ class Process:
         except Unavailable as reason:
             return Diagnosis("general RAM", "absent", str(reason))
         if counter.peak_class == "resettable":
-            says = f"peaks from the kernel's high-water mark, to within {counter.precision_bytes / MB:.1f} MB"
+            says = (
+                f"peaks from the kernel's high-water mark, to within {in_mb(counter.precision_bytes):.1f} MB"
+            )
             if counter.current_precision_bytes:
                 says += "; this kernel's resident size is as approximate, so consumed is within twice that"
             return Diagnosis("general RAM", "exact", says)

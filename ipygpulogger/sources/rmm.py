@@ -21,6 +21,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..records import device_id
 from ..runtime.errors import first_line
 from ..runtime.wrappers import Wrappers
 from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable, driver
@@ -88,7 +89,7 @@ class Rmm(Framework):
                 pass  # not enabled, so far
             else:
                 facts = driver.facts(index)
-                device = Device("cuda", index, f"cuda:{index}", facts.uuid, facts.total_bytes)
+                device = Device("cuda", index, device_id("cuda", index), facts.uuid, facts.total_bytes)
                 self._counters[index] = RmmCounter(self, device)
         return [self._counters[index] for index in sorted(self._counters)]
 

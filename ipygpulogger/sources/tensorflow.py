@@ -19,6 +19,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..records import device_id
 from ..runtime.errors import first_line
 from ..runtime.wrappers import Wrappers
 from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable, driver
@@ -73,7 +74,7 @@ class TensorFlow(Framework):
         for ordinal in _gpus().values():
             if ordinal not in self._counters:
                 facts = driver.facts(ordinal)
-                device = Device("cuda", ordinal, f"cuda:{ordinal}", facts.uuid, facts.total_bytes)
+                device = Device("cuda", ordinal, device_id("cuda", ordinal), facts.uuid, facts.total_bytes)
                 counter = TensorFlowCounter(self, device)
                 try:
                     counter.look()

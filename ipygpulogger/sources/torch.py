@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from ..records import Diagnosis
+from ..records import Diagnosis, device_id
 from ..runtime.errors import first_line
 from ..runtime.wrappers import Wrappers
 from . import (
@@ -341,7 +341,7 @@ class Torch(Framework):
             return Diagnosis(
                 "torch", "sampled", str(error), "use torch's own allocator, or read the whole device"
             )
-        devices = ", ".join(f"{c.device.backend}:{c.device.index}" for c in counters)
+        devices = ", ".join(c.device.id for c in counters)
         return Diagnosis("torch", "exact", f"{version}, the allocator's own peaks on {devices}")
 
     def _absence(self) -> Diagnosis:
@@ -462,7 +462,7 @@ class Torch(Framework):
         torch = _torch()
         assert torch is not None
         if kind != "cuda":
-            return Device(kind, index, f"{kind}:{index}")
+            return Device(kind, index, device_id(kind, index))
         properties = torch.cuda.get_device_properties(index)
         uuid = getattr(properties, "uuid", None)
         return Device(

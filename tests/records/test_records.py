@@ -57,6 +57,23 @@ def cell(gen=None, *gpus, **fields):
     return CellRecord(label="In [1]", started_at=BEGIN, time_s=1.5, gen=gen or ram(), gpus=gpus, **fields)
 
 
+def test_a_device_is_named_as_torch_names_it():
+    """ "cuda:0"; a key tells slices of one card apart as well."""
+    assert (gpu(3, backend="xpu").id, gpu(3, uuid="MIG-1").key) == ("xpu:3", ("cuda", 3, "MIG-1"))
+
+
+@given(SIZES, CHANGES, SIZES, st.none() | SIZES, st.sampled_from([0, 512]))
+def test_runs_in_sum(first, change, peaked, most, grain):
+    """The usage of several runs has their sum as consumed, the most of one as peaked, within its bounds."""
+    found = Usage.of_runs(first, change, (peaked, most), grain)
+    assert (found.before_bytes, found.consumed_bytes, found.peaked_bytes) == (first, change, peaked)
+    if most is None:
+        assert (found.peak.quality, found.peaked_at_most_bytes) == ("sampled", None)
+    else:
+        assert found.peaked_at_most_bytes == max(peaked, most)
+        assert found.peak.quality == ("exact" if most - peaked <= grain else "bounded")
+
+
 # -- consumed and peaked ----------------------------------------------------------------------------
 
 
