@@ -27,7 +27,8 @@ import yaml
 from markdown_it import MarkdownIt
 
 import ipygpulogger
-from ipygpulogger import IPyGPULogger, experiments
+from ipygpulogger import History, IPyGPULogger, experiments
+from ipygpulogger.cli import main
 from ipygpulogger.cli.arguments import parse
 from ipygpulogger.compat import standard_names
 from ipygpulogger.owners import growth
@@ -384,6 +385,20 @@ def test_the_commands_are_real():
     assert {words[1] for words in commands} == {"run", "report", "compare", "doctor"}
     for words in commands:
         assert parse(words[1:]).command == words[1]
+
+
+def test_the_commands_that_need_no_kernel_run(tmp_path, monkeypatch, capsys):
+    """As docs/history.md has them, on two logs; those that execute a notebook run in tests/cli."""
+    monkeypatch.chdir(tmp_path)
+    for name in "before.jsonl", "train.jsonl":
+        History([RECORD]).save(name)
+    lines = [
+        line for block in blocks("history.md") if block.language == "sh" for line in block.text.splitlines()
+    ]
+    commands = [words for line in lines if (words := shlex.split(line, comments=True)[1:])[0] != "run"]
+    assert [words[0] for words in commands] == ["report", "compare", "doctor"]
+    for words in commands:
+        assert main(words) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("block", of("yaml"))
