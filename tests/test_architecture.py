@@ -39,7 +39,6 @@ LONG = {  # still to be divided
     "render.plot",
     "sources.nvml",
     "sources.process",
-    "sources.torch",
 }
 SPEAKERS = {  # the files that print or display
     "runtime.output",

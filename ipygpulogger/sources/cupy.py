@@ -1,11 +1,11 @@
-"""CuPy: its default memory pool on every device where it holds something.
+"""CuPy: its default memory pool on every device where the pool holds something.
 
-A pool counts what is used and what it took from the device, and no peaks, so these are sampled.
-(cupy/cuda/memory.pyx: both are counters kept at each allocation; asking costs nothing.)
+A pool counts the bytes that are used and those it took from the device, but no peaks, so these are sampled.
+Both counts are kept at each allocation (cupy/cuda/memory.pyx): asking for them costs nothing.
 
-A pool answers for the calling thread's current device alone. Switching devices creates a context
-where there is none: since CUDA 12 `cudaSetDevice` does so at once (CUDA's release notes). So the pool
-of another device is asked only where both it and the device to come back to have a context.
+A pool answers only for the calling thread's current device. Switching to a device without a context creates
+one: since CUDA 12 `cudaSetDevice` does so at once (CUDA's release notes). So the pool of another device is
+asked only if both that device and the current one have a context.
 """
 
 from __future__ import annotations
@@ -17,25 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..records import device_id
 from ..runtime.errors import first_line
-from . import (
-    Device,
-    DeviceCounter,
-    DeviceMemory,
-    Framework,
-    Holding,
-    Look,
-    PeakClass,
-    Reading,
-    Unavailable,
-    driver,
-)
+from . import driver
+from .counter import Look, PeakClass, Reading, Unavailable
+from .device import Device, DeviceCounter, DeviceMemory
+from .framework import Framework
+from .holding import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 class CuPyCounter(DeviceCounter):
-    """The default pool of one device: used bytes, and all the bytes that the pool took."""
+    """The default pool of one device: used bytes, and the bytes that the pool took from the device."""
 
     peak_class: PeakClass = "sampled"
 
@@ -43,12 +36,12 @@ class CuPyCounter(DeviceCounter):
         self.device = device
 
     def look(self) -> Look:
-        """What the pool says now; it says nothing of the time between."""
+        """Read what the pool uses and holds now."""
         used_bytes, total_bytes = _pool(self.device.index)
         return Look((Reading(used_bytes, None), Reading(total_bytes, None)), ())
 
     def device_memory(self) -> DeviceMemory | None:
-        """From the driver, through CuPy."""
+        """Ask the driver through CuPy."""
         try:
             with _on(self.device.index) as cupy:
                 free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
@@ -57,7 +50,7 @@ class CuPyCounter(DeviceCounter):
         return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
 
     def limit_bytes(self) -> int | None:
-        """What `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; CuPy says 0 for none."""
+        """Return what `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; for no limit CuPy says 0."""
         try:
             with _on(self.device.index) as cupy:
                 return int(cupy.get_default_memory_pool().get_limit()) or None
@@ -74,7 +67,7 @@ class CuPy(Framework):
         self._counters: dict[int, CuPyCounter] = {}
 
     def counters(self) -> list[CuPyCounter]:
-        """The devices whose default pool has ever held anything, by index."""
+        """Return the devices whose default pool has ever held anything, by index."""
         for index in _contexts():
             if index not in self._counters:
                 try:
@@ -85,7 +78,7 @@ class CuPy(Framework):
         return [self._counters[index] for index in sorted(self._counters)]
 
     def current_index(self) -> int | None:
-        """The calling thread's current device; None while CuPy uses none."""
+        """Return the calling thread's current device; None while CuPy uses none."""
         try:
             index = int(sys.modules["cupy"].cuda.runtime.getDevice()) if self._counters else None
         except Exception:
@@ -93,7 +86,7 @@ class CuPy(Framework):
         return index if index in self._counters else None
 
     def settle(self) -> None:
-        """Free the pools' unused blocks, where there are any."""
+        """Free the pools' unused blocks, if there are any."""
         for index in self._counters:
             try:
                 with _on(index) as cupy:
@@ -104,12 +97,12 @@ class CuPy(Framework):
                 continue
 
     def may_hold(self, kind: type) -> bool:
-        """Its arrays' class and those derived from it."""
+        """Return whether a class is CuPy's array or derived from it."""
         array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
         return any(base is array_type for base in vars(type)["__mro__"].__get__(kind))
 
     def holding(self, value: Any) -> Holding | None:
-        """The pool's block behind an array, which its views share."""
+        """Return the pool's block behind an array, which its views share."""
         array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
         if array_type is None or not isinstance(value, array_type):
             return None
@@ -122,14 +115,14 @@ class CuPy(Framework):
 
 
 def _contexts() -> tuple[int, ...]:
-    """The devices on which this process has a context, as far as that can be known without making one."""
+    """Return the devices that have a context, as far as that can be known without creating one."""
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return ()
     known = driver.contexts()
     if known is not None:
         return known
-    try:  # AMD and Windows: CuPy knows the calling thread's own
+    try:  # AMD and Windows: only the calling thread's context is known
         return (int(cupy.cuda.runtime.getDevice()),) if cupy.cuda.driver.ctxGetCurrent() else ()
     except Exception:
         return ()
@@ -137,10 +130,10 @@ def _contexts() -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _on(index: int) -> Iterator[Any]:
-    """CuPy with this device as the current one.
+    """Yield CuPy, with this device as the current one.
 
     Raises:
-        Unavailable: Not possible without making a context, or CuPy itself failed.
+        Unavailable: That would create a context, or CuPy itself failed.
     """
     try:
         with _switched(index) as cupy:
@@ -162,7 +155,7 @@ def _switched(index: int) -> Iterator[Any]:
 
 
 def _pool(index: int) -> tuple[int, int]:
-    """Used bytes and all bytes of a device's default pool."""
+    """Return the used bytes and all bytes of a device's default pool."""
     with _on(index) as cupy:
         pool = cupy.get_default_memory_pool()
         return int(pool.used_bytes()), int(pool.total_bytes())
@@ -184,8 +177,8 @@ def _describe(index: int) -> Device:
 
 
 def _uuid(raw: Any) -> str | None:
-    # CuPy reads the 16 bytes as text that ends at a zero (runtime.pyx says so of its IPC handles): it
-    # may be cut short, or run on into the next field.
+    # CuPy reads the 16 bytes as text that ends at a zero (runtime.pyx says so of its IPC handles). So
+    # they may be cut short, or be followed by the next field.
     if not isinstance(raw, bytes) or len(raw) < 16:
         return None
     return f"GPU-{uuid.UUID(bytes=raw[:16])}"

@@ -1,8 +1,8 @@
-"""What the CUDA driver tells of a device without a context being made: frameworks keep it to themselves.
+"""What the CUDA driver tells of a device without creating a context, as frameworks do not pass it on.
 
-Only a driver library that some framework has loaded into this process already is asked, and only
-functions that need no context. Before `cuInit`, and in a child forked after it, they return an error,
-which reads here as "nothing".
+The driver's library is asked only if a framework has already loaded it into this process, and only through
+functions that need no context. Before `cuInit`, and in a child forked after it, they return an error: then
+the answer here is None, or empty.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import os
 import uuid as uuids
 from typing import Any, NamedTuple
 
+from ..records import device_id
+from .device import Device
+
 
 class Facts(NamedTuple):
-    """One device.
+    """What identifies one device.
 
     Attributes:
-        uuid: As NVML writes it; None where the driver does not tell.
-        total_bytes: None where the driver does not tell.
+        uuid: As NVML writes it; None if the driver does not tell.
+        total_bytes: None if the driver does not tell.
     """
 
     uuid: str | None = None
@@ -26,18 +29,18 @@ class Facts(NamedTuple):
 
 
 def absent() -> bool:
-    """Whether it is sure that nothing in this process uses CUDA: its library is not loaded."""
+    """Return whether nothing in this process can use CUDA, because its library is not loaded."""
     return hasattr(os, "RTLD_NOLOAD") and _library() is None
 
 
 def count() -> int | None:
-    """How many devices CUDA shows this process; None where nobody can tell, as before `cuInit`."""
+    """Return how many devices CUDA shows this process; None if unknown, as before `cuInit`."""
     library, found = _library(), ctypes.c_int()
     return None if library is None or library.cuDeviceGetCount(ctypes.byref(found)) else found.value
 
 
 def contexts() -> tuple[int, ...] | None:
-    """The devices, by ordinal, on which this process has a context; None where nobody can tell.
+    """Return the ordinals of the devices on which this process has a context; None if unknown.
 
     Asks `cuDevicePrimaryCtxGetState`, as torch does: it changes nothing
     (CUDA Driver API, "Primary Context Management").
@@ -49,27 +52,37 @@ def contexts() -> tuple[int, ...] | None:
 
 
 def facts(ordinal: int) -> Facts:
-    """What identifies a device.
+    """Return what identifies a device.
 
     Args:
         ordinal: CUDA's, which `CUDA_VISIBLE_DEVICES` shapes.
     """
     library = _library()
-    device = None if library is None else _device(library, ordinal)
-    if device is None:
+    handle = None if library is None else _handle(library, ordinal)
+    if handle is None:
         return Facts()
     total = ctypes.c_size_t()
-    unknown = library.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-    return Facts(_uuid(library, device), None if unknown else total.value)
+    unknown = library.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
+    return Facts(_uuid(library, handle), None if unknown else total.value)
 
 
-def _uuid(library: Any, device: ctypes.c_int) -> str | None:
-    # The second version (driver R470) tells the slice of a divided device, the first the whole device.
+def device(ordinal: int) -> Device:
+    """Return a device that only the driver describes.
+
+    Args:
+        ordinal: CUDA's, which `CUDA_VISIBLE_DEVICES` shapes.
+    """
+    known = facts(ordinal)
+    return Device("cuda", ordinal, device_id("cuda", ordinal), known.uuid, known.total_bytes)
+
+
+def _uuid(library: Any, handle: ctypes.c_int) -> str | None:
+    # Of a MIG slice the second version (driver R470) returns the slice's UUID, the first one the card's.
     found = []
     for name in ("cuDeviceGetUuid", "cuDeviceGetUuid_v2"):
         raw = (ctypes.c_ubyte * 16)()
         function = getattr(library, name, None)
-        if function is not None and not function(raw, device):
+        if function is not None and not function(raw, handle):
             found.append(uuids.UUID(bytes=bytes(raw)))
     if not found:
         return None
@@ -77,20 +90,20 @@ def _uuid(library: Any, device: ctypes.c_int) -> str | None:
 
 
 def _has_context(library: Any, ordinal: int) -> bool:
-    device, flags, active = _device(library, ordinal), ctypes.c_uint(), ctypes.c_int()
-    if device is None:
+    handle, flags, active = _handle(library, ordinal), ctypes.c_uint(), ctypes.c_int()
+    if handle is None:
         return False
-    failed = library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+    failed = library.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active))
     return not failed and bool(active.value)
 
 
-def _device(library: Any, ordinal: int) -> ctypes.c_int | None:
-    device = ctypes.c_int()
-    return None if library.cuDeviceGet(ctypes.byref(device), ordinal) else device
+def _handle(library: Any, ordinal: int) -> ctypes.c_int | None:
+    handle = ctypes.c_int()
+    return None if library.cuDeviceGet(ctypes.byref(handle), ordinal) else handle
 
 
 def _library() -> Any:
-    no_load = getattr(os, "RTLD_NOLOAD", None)  # elsewhere than on Linux there is no asking without loading
+    no_load = getattr(os, "RTLD_NOLOAD", None)  # without it, asking would load the library
     if no_load is None:
         return None
     try:

@@ -1,34 +1,38 @@
-"""JAX: the counters of XLA's allocator on every local accelerator device, which nobody can reset.
+"""JAX: the counters of XLA's allocator on every local accelerator device, which cannot be reset.
 
-`Device.memory_stats()` hands out XLA's `AllocatorStats` (xla/tsl/framework/allocator.h): `bytes_in_use`
-is what live arrays and running programs hold, `pool_bytes` what the allocator took from the device
-(bfc_allocator.cc adds to it what each new region brought); by default three quarters of the device at
-once. `bytes_reserved` is something else, and 0 on GPUs. No reset reaches Python (jax#8096), so a peak is
-exact where it is a new record, and bounded otherwise.
+`Device.memory_stats()` returns XLA's `AllocatorStats` (xla/tsl/framework/allocator.h). `bytes_in_use` is
+what live arrays and running programs hold. `pool_bytes` is what the allocator took from the device
+(bfc_allocator.cc adds each new region to it): by default three quarters of the device at once.
+`bytes_reserved` is something else, and 0 on GPUs. JAX offers no reset (jax#8096), so a peak is exact if the
+scope set a new record, and bounded otherwise.
 
 Nothing here initialises a backend: only those that `jax._src.xla_bridge` already holds are asked.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ..records import CPU, device_id
-from . import Device, DeviceCounter, Framework, Holding, Look, PeakClass, Reading, Unavailable, driver
+from . import driver
+from .counter import Look, PeakClass, Reading, Unavailable
+from .device import Device, DeviceCounter
+from .framework import Framework
+from .holding import Holding
+from .inherited import is_inherited, jax_clients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_GPUS = {"gpu", "cuda", "rocm"}  # jaxlib says "gpu" for both kinds
+_GPUS = {"gpu", "cuda", "rocm"}  # jaxlib says "gpu" for CUDA and ROCm
 _SERIES = (("bytes_in_use", "peak_bytes_in_use"), ("pool_bytes", "peak_pool_bytes"))
 
 Stats = dict[str, int]
 
 
 class JaxCounter(DeviceCounter):
-    """XLA's allocator of one device: bytes in use and, where it keeps a pool, the pool."""
+    """XLA's allocator of one device: bytes in use and, if it keeps a pool, the size of the pool."""
 
     peak_class: PeakClass = "monotone"
 
@@ -37,7 +41,7 @@ class JaxCounter(DeviceCounter):
         self._series = series
 
     def look(self) -> Look:
-        """The allocator's statistics; its count of allocations as the stamp."""
+        """Read the allocator's statistics, with its count of allocations as the stamp."""
         stats = self._stats()
         try:
             readings = tuple(Reading(int(stats[current]), int(stats[peak])) for current, peak in self._series)
@@ -47,14 +51,14 @@ class JaxCounter(DeviceCounter):
         return Look(readings, (allocations,) if allocations else ())
 
     def limit_bytes(self) -> int | None:
-        """What `XLA_PYTHON_CLIENT_MEM_FRACTION` leaves to the allocator: three quarters by default."""
+        """Return what `XLA_PYTHON_CLIENT_MEM_FRACTION` allows: three quarters of the device by default."""
         try:
             return int(self._stats()["bytes_limit"]) or None
         except (Unavailable, KeyError, TypeError, ValueError):
             return None
 
     def _stats(self) -> Stats:
-        # Looked up each time: a device kept here would keep its client, and so its memory, after
+        # Looked up each time: keeping a device would keep its client alive, with all its memory, after
         # `clear_backends`.
         for device in _devices():
             if _key(device) == self.device.key:
@@ -73,7 +77,7 @@ class Jax(Framework):
         self._counters: dict[tuple[str, int], JaxCounter] = {}
 
     def counters(self) -> list[JaxCounter]:
-        """The accelerator devices of the initialised backends that count their memory, by index."""
+        """Return the devices of initialised backends that count their memory, by index."""
         for device in _devices():
             key = _key(device)
             if key is None or key in self._counters:
@@ -87,7 +91,7 @@ class Jax(Framework):
         return [self._counters[key] for key in sorted(self._counters)]
 
     def current_index(self) -> int | None:
-        """The user's default device, else the first of the default backend; None while JAX uses no GPU."""
+        """Return the user's default device, else the default backend's first; None while JAX uses no GPU."""
         try:
             default = sys.modules["jax"].config.jax_default_device
         except (KeyError, AttributeError):
@@ -99,21 +103,21 @@ class Jax(Framework):
         return None
 
     def may_hold(self, kind: type) -> bool:
-        """JAX's own classes alone; what it asks of others runs their code."""
+        """Return whether a class is JAX's own: asking JAX about any other would run code of that class."""
         array_type = getattr(sys.modules.get("jax"), "Array", None)
         bases = vars(type)["__mro__"].__get__(kind)
         return array_type is not None and any(base is array_type or _is_jaxs(base) for base in bases)
 
     def holding(self, value: Any) -> Holding | None:
-        """The buffer behind an array on one device; None for traced, deleted and sharded arrays."""
+        """Return the buffer behind an array on one device; None if it is traced, deleted or sharded."""
         array_type = getattr(sys.modules.get("jax"), "Array", None)
         if array_type is None or not isinstance(value, array_type):
             return None
         try:
             (device,) = value.devices()
             size_bytes = int(value.on_device_size_in_bytes())
-            # The address of an array still being computed would have to be waited for (0.8 s for a
-            # matrix product on the CPU, measured); until then it is its own.
+            # Asking for the address waits until the array is computed (0.8 s for a matrix product on the
+            # CPU, measured). Until then the array counts as a block of its own.
             address = value.unsafe_buffer_pointer() if value.is_ready() else ("pending", id(value))
             key = _key(device)
         except Exception:  # JAX has an error for each kind of array without memory of its own
@@ -127,37 +131,26 @@ def _is_jaxs(kind: type) -> bool:
     return type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
 
 
-# The clients that a fork left here: their threads stayed in the parent, and with them locks that they may
-# hold.
-_inherited: list[Any] = []
-
-
-def _clients() -> list[Any]:
-    backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
-    # Not JAX's own question, `backends_are_initialized`: it waits while another thread initialises.
-    return list(backends.values()) if isinstance(backends, dict) else []
-
-
 def _devices() -> Iterator[Any]:
-    for client in _clients():
-        if any(client is inherited for inherited in _inherited):
+    for client in jax_clients():
+        if is_inherited(client):
             continue
         try:
             devices = list(client.local_devices())
-        except Exception:  # a client in an error state concerns no other
+        except Exception:  # a client in an error state: the others can still be asked
             devices = []
         yield from devices
 
 
 def _key(device: Any) -> tuple[str, int] | None:
-    """What makes it the same device to other frameworks; None for a CPU."""
+    """Return a device's backend and index, as in every framework; None for a CPU."""
     try:
         platform = str(device.platform)
         index = device.local_hardware_id
         index = int(device.id if index is None else index)
     except Exception:
         return None
-    if platform == "cpu":
+    if platform == CPU:
         return None
     return ("cuda" if platform in _GPUS else platform), index
 
@@ -180,11 +173,3 @@ def _describe(device: Any, key: tuple[str, int]) -> Device:
     facts = driver.facts(index) if backend == "cuda" else driver.Facts()
     name = getattr(device, "device_kind", None) or device_id(backend, index)
     return Device(backend, index, str(name), facts.uuid, facts.total_bytes)
-
-
-def _after_fork_in_child() -> None:
-    _inherited.extend(_clients())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,18 +1,17 @@
-"""RMM: the statistics of its memory resource, where the user has enabled them.
+"""RMM: the statistics of its memory resource, if the user has enabled them.
 
-They count every allocation exactly. RMM resets by pushing a new set of counters on a stack, of which
-the user reads the topmost: a push of ours would change what they read, so we only read, and a peak is
-exact where it is a new record.
+They count every allocation exactly. RMM resets them by pushing a new set of counters on a stack, of which
+the user reads the topmost. A push of ours would change what the user reads. So we only read, and a peak is
+exact if the scope set a new record.
 
-When the user pushes, everything starts from zero, and what lies below cannot be seen until they pop
-(statistics_resource_adaptor_impl.hpp: only then is it added up). A push and a pop between two looks
-leave no trace and no error. While something is pushed, nothing is told: wrappers around
-`rmm.statistics.push_statistics` and `pop_statistics`, through which RMM's own `statistics()` and
-`profiler()` go too, count them. A push that went round the wrappers shows in totals that went down,
-unless more was allocated since than ever before.
+When the user pushes, all counts start from zero, and the sets below cannot be read until they are on top
+again (statistics_resource_adaptor_impl.hpp: a pop adds the upper set to the one below). A push and a pop
+between two looks change nothing that could be read. So while the user has pushed, the counter is
+unavailable. Pushes and pops are counted by wrappers around `rmm.statistics.push_statistics` and
+`pop_statistics`, which RMM's own `statistics()` and `profiler()` call as well. A push that bypasses the
+wrappers shows in totals that went down, unless more was allocated since than ever before.
 
-RMM's statistics belong to a device, and the current device's are asked for: `cudaGetDevice` makes no
-context.
+RMM keeps statistics per device, and the current device's are read: `cudaGetDevice` creates no context.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records import device_id
 from ..runtime.errors import first_line
 from ..runtime.wrappers import Wrappers
-from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable, driver
+from . import driver
+from .counter import Look, PeakClass, Reading, Unavailable
+from .device import Device, DeviceCounter
+from .framework import Framework
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,8 @@ _STEPS = {"push_statistics": 1, "pop_statistics": -1}
 class _Statistics(NamedTuple):
     current_bytes: int
     peak_bytes: int
-    rising: tuple[int, ...]  # what never goes down while the user pushes nothing
-    adaptor: int  # whose statistics: its identity alone, since holding it would hold its memory
+    rising: tuple[int, ...]  # totals and peaks, which go down only when the user pushes
+    adaptor: int  # the id of RMM's statistics adaptor; a reference would keep its memory
 
 
 class RmmCounter(DeviceCounter):
@@ -47,12 +48,12 @@ class RmmCounter(DeviceCounter):
     def __init__(self, source: Rmm, device: Device) -> None:
         self.device = device
         self._source = source
-        self._base: tuple[int, int] | None = None  # the counters that all readings have come from
+        self._base: tuple[int, int] | None = None  # the set of counters that all readings came from
         self._rising: tuple[int, ...] = ()
-        self._interrupted = True  # nobody compares what comes next with what came before
+        self._interrupted = True  # the next look need not continue the last one
 
     def look(self) -> Look:
-        """The statistics; the totals as the stamp."""
+        """Read the statistics, with the totals as the stamp."""
         now = _read(self.device.index)
         base, pushed = self._source.base(now.adaptor)
         anew = base != self._base
@@ -65,7 +66,7 @@ class RmmCounter(DeviceCounter):
         return Look((Reading(now.current_bytes, now.peak_bytes),), now.rising[:2])
 
     def watch(self, *, on: bool) -> None:
-        """While nobody was interested the user may have started the statistics anew."""
+        """Let the next look begin anew: between scopes the user may have restarted the statistics."""
         self._interrupted = on
 
 
@@ -77,10 +78,11 @@ class Rmm(Framework):
     def __init__(self) -> None:
         self._counters: dict[int, RmmCounter] = {}
         self._wrappers = Wrappers(lambda: sys.modules.get("rmm.statistics"))
+        self._makers = {name: partial(self._wrapper, step=step) for name, step in _STEPS.items()}
         self._depths: dict[int, tuple[int, int]] = {}  # by adaptor: pushes less pops, and the least of it
 
     def counters(self) -> list[RmmCounter]:
-        """The devices that were current when their statistics were found enabled."""
+        """Return the devices that were current when their statistics were found enabled, by index."""
         index = _current_index()
         if index is not None and index not in self._counters:
             try:
@@ -88,33 +90,31 @@ class Rmm(Framework):
             except Unavailable:
                 pass  # not enabled, so far
             else:
-                facts = driver.facts(index)
-                device = Device("cuda", index, device_id("cuda", index), facts.uuid, facts.total_bytes)
-                self._counters[index] = RmmCounter(self, device)
+                self._counters[index] = RmmCounter(self, driver.device(index))
         return [self._counters[index] for index in sorted(self._counters)]
 
     def current_index(self) -> int | None:
-        """The calling thread's current device; None while RMM counts none."""
+        """Return the calling thread's current device; None while RMM counts none."""
         index = _current_index() if self._counters else None
         return index if index in self._counters else None
 
     def after_fork_in_child(self) -> None:
-        """Another thread may have held the lock."""
+        """Replace the lock, which another thread may have held at the moment of the fork."""
         self._wrappers.after_fork_in_child()
 
     def hold(self) -> None:
-        """Count the user's pushes and pops from now on."""
-        self._wrappers.put_on({name: partial(self._wrapper, step=step) for name, step in _STEPS.items()})
+        """Begin to count the user's pushes and pops."""
+        self._wrappers.put_on(self._makers)
 
     def release(self) -> None:
         """Take the wrappers off."""
         self._wrappers.take_off()
 
     def base(self, adaptor: int) -> tuple[tuple[int, int], bool]:
-        """Which counters lie at the bottom as far as we know, and whether others lie upon them.
+        """Return which set of counters is the lowest one known, and whether others lie upon it.
 
         Args:
-            adaptor: The identity of RMM's statistics adaptor.
+            adaptor: The id of RMM's statistics adaptor.
         """
         depth, least = self._depths.get(adaptor, (0, 0))
         return (adaptor, least), depth > least
@@ -131,7 +131,7 @@ class Rmm(Framework):
     def _count(self, step: int) -> None:
         try:
             adaptor = _adaptor()
-        except Exception:  # the user's call was a success, and stays one
+        except Exception:  # the user's call succeeded, and must not fail for this
             return
         with self._wrappers.lock:
             depth, least = self._depths.get(adaptor, (0, 0))
@@ -144,7 +144,7 @@ def _adaptor() -> int:
 
 def _current_index() -> int | None:
     module = sys.modules.get("rmm._cuda.gpu")
-    # Before anybody has loaded the driver, or made a context, RMM has handed out nothing.
+    # Without the driver or a context, RMM has allocated nothing.
     if module is None or not driver.contexts():
         return None
     try:

@@ -1,31 +1,35 @@
-"""TensorFlow: the eager context's counters of its allocator on every GPU, exact and resettable.
+"""TensorFlow: its allocator's counters on every GPU, exact and resettable.
 
-`tf.config.experimental.get_memory_info` tells what is in use and its peak, `reset_memory_stats` lets the
-peak start again; both say "not the memory that TensorFlow has allocated on the GPU", so there is one
-series. TensorFlow tells no count of allocations, hence no stamp: a scope during which another one opened
-is sampled, every other exact.
+`tf.config.experimental.get_memory_info` returns the bytes in use and their peak, `reset_memory_stats`
+restarts the peak. Both are about the allocator's live memory, not about what TensorFlow took from the GPU,
+so there is one series. TensorFlow counts no allocations, hence there is no stamp: the peak of a scope during
+which another scope opened is sampled, every other peak is exact.
 
-Nothing here imports TensorFlow or initialises its context, from which on it holds the GPUs.
+Nothing here imports TensorFlow or initialises its context, which would take the GPUs.
 
-Our resets must not show in what the user reads. Both functions, and the older `get_memory_usage`, call
-methods of the context, which Python looks up in its class at each call; so wrappers there reach every
-caller, however they imported the functions (`_highest` keeps what they put back).
+Both functions, and the older `get_memory_usage`, call methods of the context, which Python looks up in its
+class at each call. So wrappers there reach every caller, however it imported the functions.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..records import device_id
 from ..runtime.errors import first_line
-from ..runtime.wrappers import Wrappers
-from . import Device, DeviceCounter, Framework, Look, PeakClass, Reading, Unavailable, driver
+from . import driver
+from .counter import Look, PeakClass, Reading, Unavailable
+from .device import Device, DeviceCounter
+from .framework import Framework
+from .inherited import is_inherited, tensorflow_context
+from .user_counters import UserCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .user_counters import Stats
 
 _READ, _RESET = "get_memory_info", "reset_memory_stats"
 
@@ -46,13 +50,13 @@ class TensorFlowCounter(DeviceCounter):
         self._peak_bytes = 0
 
     def look(self) -> Look:
-        """What is in use, and its peak."""
+        """Read what is in use, and its peak."""
         reading = self._source.read(self.device.index)
         self._peak_bytes = reading.peak_bytes or 0
         return Look((reading,), ())
 
     def reset(self) -> None:
-        """Reset the peak, keeping for the user what they would have read."""
+        """Reset the peak, and keep for the user what they would have read."""
         self._source.reset(self.device.index, self._peak_bytes)
 
 
@@ -63,19 +67,17 @@ class TensorFlow(Framework):
 
     def __init__(self) -> None:
         self._counters: dict[int, TensorFlowCounter] = {}
-        self._highest: dict[int, int] = {}  # by TensorFlow's index: what our resets made it forget
-        self._wrappers = Wrappers(_context_class)
-        self._leaving = False
-
-    # -- what the engine asks ------------------------------------------------------------------
+        self._users = UserCounters(_context_class, self._stats)  # by TensorFlow's index
+        self._makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
+            _READ: self._read_wrapper,
+            _RESET: self._reset_wrapper,
+        }
 
     def counters(self) -> list[TensorFlowCounter]:
-        """The GPUs that the eager context has taken, by their CUDA ordinals."""
+        """Return the GPUs that the eager context has taken, by their CUDA ordinals."""
         for ordinal in _gpus().values():
             if ordinal not in self._counters:
-                facts = driver.facts(ordinal)
-                device = Device("cuda", ordinal, device_id("cuda", ordinal), facts.uuid, facts.total_bytes)
-                counter = TensorFlowCounter(self, device)
+                counter = TensorFlowCounter(self, driver.device(ordinal))
                 try:
                     counter.look()
                 except Unavailable:
@@ -84,90 +86,66 @@ class TensorFlow(Framework):
         return [self._counters[ordinal] for ordinal in sorted(self._counters)]
 
     def current_index(self) -> int | None:
-        """TensorFlow's first GPU, where it places what it is not told to place elsewhere."""
+        """Return TensorFlow's first GPU, where it places operations without an explicit device."""
         ordinal = _gpus().get(0)
         return ordinal if ordinal in self._counters else None
 
     def after_fork_in_child(self) -> None:
-        """Another thread may have held the lock."""
-        self._wrappers.after_fork_in_child()
+        """Replace the lock, which another thread may have held at the moment of the fork."""
+        self._users.wrappers.after_fork_in_child()
 
     def hold(self) -> bool:
-        """Put the wrappers on, as far as TensorFlow is there."""
-        late = not self._wrappers and bool(getattr(_known_context(), "_initialized", False))
-        with self._wrappers.lock:
-            self._leaving = False
-            self._wrappers.put_on({_READ: self._read_wrapper, _RESET: self._reset_wrapper})
+        """Put the wrappers on, as far as TensorFlow is there; return whether it was in use before."""
+        late = not self._users.wrappers and bool(getattr(tensorflow_context(), "_initialized", False))
+        self._users.wrappers.put_on(self._makers)
         return late
 
     def release(self) -> None:
-        """Take the wrappers off, unless that would make TensorFlow forget a peak the user may ask for.
-
-        Then they go at the user's next reset of the peaks, or once the counters have caught up.
-        """
-        with self._wrappers.lock:
-            self._leaving = True
-            self._leave()
-
-    # -- what the counters ask -----------------------------------------------------------------
+        """Take the wrappers off, as soon as that makes TensorFlow forget no peak of the user's."""
+        self._users.wrappers.take_off()
 
     def read(self, ordinal: int) -> Reading:
-        """The allocator's own numbers, without what the wrappers put back.
+        """Return the allocator's own numbers, without the peaks that the wrappers restore.
 
         Raises:
             Unavailable: TensorFlow does not tell.
         """
         try:
-            info: Info = self._call(_READ, ordinal)
+            info: Info = self._call(_READ, _index(ordinal))
             return Reading(int(info["current"]), int(info["peak"]))
         except (KeyError, TypeError, ValueError) as error:
             raise Unavailable("TensorFlow's memory statistics are not what they were") from error
 
     def reset(self, ordinal: int, peak_bytes: int) -> None:
-        """Reset the allocator's peak, keeping for the user what they would have read.
+        """Reset the allocator's peak, and keep for the user what they would have read.
 
         Args:
             ordinal: The GPU.
-            peak_bytes: The peak as it stands.
+            peak_bytes: The peak just before.
 
         Raises:
-            Unavailable: TensorFlow does not do it.
+            Unavailable: TensorFlow does not reset it.
         """
         index = _index(ordinal)
-        self._highest[index] = max(self._highest.get(index, 0), peak_bytes)
-        self._call(_RESET, ordinal)
+        self._users.remember(index, _as_stats({"peak": peak_bytes}))
+        self._call(_RESET, index)
 
-    def _call(self, name: str, ordinal: int) -> Any:
-        context, index = _context(), _index(ordinal)
+    def _stats(self, index: int) -> Stats:
+        if index not in _gpus():
+            raise Unavailable("TensorFlow does not use this device")
+        return _as_stats(self._call(_READ, index))
+
+    def _call(self, name: str, index: int) -> Any:
+        context = _context()
         try:
-            return self._wrappers.own(name)(context, f"GPU:{index}")
+            return self._users.wrappers.own(name)(context, f"GPU:{index}")
         except Exception as error:
             raise Unavailable(f"TensorFlow does not tell its memory: {first_line(error)}") from error
-
-    # -- the user's counters stay the user's ----------------------------------------------------
-
-    def _leave(self) -> None:
-        with self._wrappers.lock:
-            if not self._leaving:  # somebody measures again
-                return
-            gpus = _gpus()
-            for index, highest_bytes in tuple(self._highest.items()):
-                try:
-                    if index in gpus and highest_bytes > (self.read(gpus[index]).peak_bytes or 0):
-                        return
-                except Unavailable:
-                    pass
-            self._highest.clear()
-            self._wrappers.take_off()
 
     def _read_wrapper(self, original: Callable[[Any, str], Info]) -> Callable[[Any, str], Info]:
         def get_memory_info(context: Any, dev: str) -> Info:
             info = original(context, dev)
-            highest_bytes = self._highest.get(_index_of(dev), 0)
-            if highest_bytes > info.get("peak", highest_bytes):
-                info["peak"] = highest_bytes
-            elif self._leaving:
-                self._leave()
+            self._users.user_reads(_index_of(dev), _as_stats(info))
             return info
 
         return get_memory_info
@@ -175,27 +153,19 @@ class TensorFlow(Framework):
     def _reset_wrapper(self, original: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
         def reset_memory_stats(context: Any, dev: str) -> None:
             index = _index_of(dev)
-
-            def reset() -> None:
-                original(context, dev)
-                self._highest.pop(index, None)
-
-            ordinal = _gpus().get(index)
-            if ordinal is None or self.on_user_reset is None:
-                reset()
-            else:
-                self.on_user_reset(ordinal, reset)
-            if self._leaving:
-                self._leave()
+            ordinal, tell = _gpus().get(index), self.on_user_reset
+            announce = None if ordinal is None or tell is None else partial(tell, ordinal)
+            self._users.user_resets(index, partial(original, context, dev), announce)
 
         return reset_memory_stats
 
 
-# -- TensorFlow, looked at without waking it ---------------------------------------------------------
+def _as_stats(info: Info) -> Stats:
+    """Return statistics with one count, which is `info` itself: raising its peak changes `info`."""
+    return {"in use": info}
 
-# The context that a fork left here: its threads stayed in the parent, and with them locks that they may
-# hold.
-_inherited: list[Any] = []
+
+# -- TensorFlow, read without initialising it ----------------------------------------------------------
 
 
 def _context_class() -> Any:
@@ -203,28 +173,23 @@ def _context_class() -> Any:
 
 
 def _context() -> Any:
-    """The eager context.
+    """Return the eager context.
 
     Raises:
-        Unavailable: It does not exist, is not initialised, or belongs to a forked child's parent.
+        Unavailable: It does not exist, is not initialised, or is the parent's of a forked child.
     """
-    context = _known_context()
-    inherited = any(context is one for one in _inherited)
-    if context is None or inherited or not getattr(context, "_initialized", False):
+    context = tensorflow_context()
+    if context is None or is_inherited(context) or not getattr(context, "_initialized", False):
         raise Unavailable("TensorFlow uses no device")
     return context
 
 
-def _known_context() -> Any:
-    # Not TensorFlow's own `context()`, which makes one.
-    return getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-
-
 def _gpus() -> dict[int, int]:
-    """TensorFlow's index of each GPU, and its CUDA ordinal.
+    """Return the CUDA ordinal of each GPU, by TensorFlow's index.
 
-    TensorFlow numbers the visible GPUs in the ordinals' order, and each piece of one that the user split
-    (`Context._compute_device_options`). The pieces of a split GPU are left out: peaks do not add up.
+    TensorFlow numbers the visible GPUs in the order of their ordinals, and the pieces of a GPU that the
+    user split (`Context._compute_device_options`). A split GPU is left out: the peaks of its pieces do
+    not add up.
     """
     try:
         context = _context()
@@ -239,12 +204,18 @@ def _gpus() -> dict[int, int]:
                     found[index] = int(physical.name.rpartition(":")[2])
                 index += pieces
         alike = index == len(context.list_logical_devices("GPU"))
-    except Exception:  # whatever TensorFlow raises: then nothing is known of its GPUs
+    except Exception:  # whatever TensorFlow raises, its GPUs are unknown then
         return {}
-    return found if alike else {}  # not so where GPUs were left out, or belong to other hosts
+    return found if alike else {}  # the numbers differ if GPUs were left out, or belong to other hosts
 
 
 def _index(ordinal: int) -> int:
+    """Return TensorFlow's index of a GPU.
+
+    Raises:
+        Unavailable: TensorFlow does not use it.
+    """
+    _context()
     for index, its in _gpus().items():
         if its == ordinal:
             return index
@@ -252,16 +223,8 @@ def _index(ordinal: int) -> int:
 
 
 def _index_of(dev: Any) -> int:
-    """The index in a device string of the user's; -1 for anything but a GPU."""
+    """Return the index in a device string of the user's; -1 for anything but a GPU."""
     match = _GPU.search(dev) if isinstance(dev, str) else None
     if match is None:
         return -1
     return 0 if match[1] == "*" else int(match[1])
-
-
-def _after_fork_in_child() -> None:
-    _inherited.append(_known_context())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

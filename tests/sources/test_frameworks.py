@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.engine.peaks import PeakOwner
-from ipygpulogger.sources import Unavailable, driver
-from ipygpulogger.sources import tensorflow as tensorflows
+from ipygpulogger.sources import Unavailable, driver, inherited
 from ipygpulogger.sources.cupy import CuPy
 from ipygpulogger.sources.jax import Jax
 from ipygpulogger.sources.rmm import Rmm
@@ -573,7 +572,7 @@ def test_a_forked_child_asks_nothing_of_its_parents_threads(fakes, name):
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert counter.look()
-    assert tensorflows._inherited == []
+    assert inherited._inherited == []
 
 
 # -- RMM ---------------------------------------------------------------------------------------------
@@ -744,7 +743,8 @@ def test_real_jax():
     """No backend before the user's, no counters for a CPU, whose statistics are None; holdings by buffer."""
     program = """
 import sys
-from ipygpulogger.sources.jax import Jax, _clients
+from ipygpulogger.sources.inherited import jax_clients
+from ipygpulogger.sources.jax import Jax
 assert not Jax().counters() and "jax" not in sys.modules
 import jax, jax.numpy as jnp
 from jax._src import xla_bridge
@@ -756,8 +756,8 @@ def ask():
     return framework.counters()
 assert ask() == [] and not xla_bridge.backends_are_initialized()
 x = jnp.ones((100, 100))
-assert xla_bridge.backends_are_initialized() and len(_clients()) == 1
-assert _clients()[0].local_devices() == jax.local_devices() == jax.devices()
+assert xla_bridge.backends_are_initialized() and len(jax_clients()) == 1
+assert jax_clients()[0].local_devices() == jax.local_devices() == jax.devices()
 device = jax.devices()[0]
 assert device.memory_stats() is None and device.platform == "cpu" and device.local_hardware_id == 0
 assert ask() == [] and jax.config.jax_default_device is None

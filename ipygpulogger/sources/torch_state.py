@@ -1,0 +1,110 @@
+"""What torch in this process has initialised, read without importing torch or creating a context."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ..records import device_id
+from .device import Device
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# What torch raises for a device in an error state, a pluggable allocator, a build without CUDA.
+TORCH_ERRORS = (RuntimeError, AttributeError, AssertionError)
+
+
+def module() -> ModuleType | None:
+    """Return torch, if the user has imported it."""
+    return sys.modules.get("torch")
+
+
+def accelerator() -> str | None:
+    """Return the type of accelerator that is initialised: "cuda", "xpu", "mps", ...; None without one."""
+    torch = module()
+    if torch is None:
+        return None
+    try:
+        if torch.cuda.is_initialized():
+            return "cuda"
+        if not torch._C._accelerator_isAllocatorInitialized():
+            return None
+        return str(torch.accelerator.current_accelerator().type)
+    except TORCH_ERRORS:
+        return None  # still being imported, or a build without accelerators
+
+
+def current_index() -> int | None:
+    """Return the index of torch's current device; None while nothing is initialised."""
+    backend, torch = accelerator(), module()
+    if backend is None or torch is None:
+        return None
+    try:
+        return int(
+            torch.cuda.current_device() if backend == "cuda" else torch.accelerator.current_device_index()
+        )
+    except TORCH_ERRORS:
+        return None
+
+
+def device_count(backend: str) -> int:
+    """Return the number of devices that torch sees, of the type that is initialised."""
+    torch = module()
+    assert torch is not None
+    return int(torch.cuda.device_count() if backend == "cuda" else torch.accelerator.device_count())
+
+
+def has_context(index: int) -> bool:
+    """Return whether this process has a CUDA context on a device; asking creates none."""
+    torch = module()
+    assert torch is not None
+    return bool(torch._C._cuda_hasPrimaryContext(index))
+
+
+def describe(backend: str, index: int) -> Device:
+    """Return a device with all that torch tells of it."""
+    torch = module()
+    assert torch is not None
+    if backend != "cuda":
+        return Device(backend, index, device_id(backend, index))
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    return Device(
+        backend,
+        index,
+        properties.name,
+        f"GPU-{uuid}" if uuid else None,
+        properties.total_memory,
+        unified=bool(getattr(properties, "is_integrated", 0)),
+    )
+
+
+def mem_get_info(index: int) -> tuple[int, int]:
+    """Return free and total bytes of a device, as the driver tells torch.
+
+    Raises:
+        RuntimeError: Nothing is initialised, or the driver does not tell.
+        AttributeError: This build of torch cannot ask.
+        AssertionError: Likewise.
+    """
+    torch, backend = module(), accelerator()
+    if torch is None or backend is None:
+        raise RuntimeError("torch uses no device")
+    ask = torch.cuda.mem_get_info if backend == "cuda" else torch.accelerator.memory.get_memory_info
+    free_bytes, total_bytes = ask(index)
+    return free_bytes, total_bytes
+
+
+def limit_bytes(index: int) -> int | None:
+    """Return what `set_per_process_memory_fraction` allows; None without a limit, or if torch cannot tell."""
+    torch = module()
+    ask = getattr(getattr(torch, "_C", None), "_cuda_getMemoryFraction", None)
+    if torch is None or ask is None or accelerator() != "cuda":
+        return None
+    try:
+        with torch.cuda.device(index):  # torch 2.6 leaves the device asked about as the current one
+            fraction = ask(index)
+        return int(fraction * mem_get_info(index)[1]) if fraction < 1 else None
+    except TORCH_ERRORS:
+        return None

@@ -1,0 +1,138 @@
+"""The memory behind torch's tensors, and what the nodes of autograd graphs keep alive.
+
+No code of the user's runs here: not the methods of a tensor subclass, not torch functions or dispatch
+modes, not the unpack hooks of saved tensors.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..records import CPU
+from .holding import Holding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+# Accessors in C, which no class of the user's can override.
+_bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
+_namespace_of: Callable[[Any], Any] = vars(type)["__dict__"].__get__
+_flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
+_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set for every class that Python code made
+_GETSET = type(vars(BaseException)["args"])
+_device_names: dict[Any, str] = {}
+_PARTS_OF_SPARSE = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+def may_hold(kind: type, torch: ModuleType) -> bool:
+    """Return whether values of a class are tensors or nodes of an autograd graph."""
+    bases = _bases_of(kind)
+    return any(base is torch.Tensor for base in bases) or (
+        any("next_functions" in _namespace_of(base) for base in bases)
+        and (not _flags_of(kind) & _PYTHON_CLASS or any(base is torch._C._FunctionBase for base in bases))
+    )
+
+
+def holding(value: Any, torch: ModuleType) -> Holding | None:
+    """Return a tensor's storage, which views and tied parameters share, or what a graph's node saved."""
+    kind, c = type(value), torch._C
+    if kind is torch.nn.Parameter or kind is torch.Tensor:
+        if not c._len_torch_function_stack() and not c._len_torch_dispatch_stack():
+            return _tensor(value, c, getattr)
+    elif not issubclass(kind, c.TensorBase):
+        return _node(value) if may_hold(kind, torch) else None
+    # The code of a subclass, and that of a mode, is the user's.
+    with c.DisableTorchFunction(), c._DisableTorchDispatch():
+        return _tensor(value, c, _own)
+
+
+def leading_dimension(value: Any, torch: ModuleType) -> int | None:
+    """Return the first dimension of a tensor that is no parameter; None if it answers in Python code."""
+    c = torch._C
+    if not issubclass(type(value), c.TensorBase):
+        return None
+    with c.DisableTorchFunction(), c._DisableTorchDispatch():
+        if _dispatches_in_python(value, c) or _own(value, "requires_grad"):
+            return None
+        shape = _own(value, "shape")
+    return int(shape[0]) if len(shape) > 1 else None
+
+
+def _own(value: Any, name: str) -> Any:
+    """Read torch's own attribute, whatever a subclass defines under this name."""
+    return getattr(sys.modules["torch"]._C.TensorBase, name).__get__(value)
+
+
+def _tensor(value: Any, c: Any, get: Callable[[Any, str], Any]) -> Holding | None:
+    """Return what a tensor holds; torch functions and dispatch must be off for a subclass.
+
+    A subclass may still answer for its device, layout and shape (`dispatch_device=True` and similar). So
+    the device is read from the storage, and a tensor that dispatches in Python is asked nothing else.
+    """
+    node = get(value, "grad_fn")
+    # Reading the gradient of an intermediate result that retains none makes torch warn.
+    gradient = get(value, "grad") if node is None or get(value, "retains_grad") else None
+    parts = () if gradient is None else (gradient,)
+    try:
+        storage = c.TensorBase.untyped_storage(value)
+        address = c._data_address(value)  # of the storage; `storage.data_ptr` would copy a lazy clone
+        if address:
+            device = storage.device
+            name = _device_names.get(device) or _device_names.setdefault(device, str(device))
+            on_cpu = name == CPU
+            borrowed = on_cpu and not storage.resizable()  # numpy's memory, a mapped file, ...
+            size_bytes = storage.nbytes()
+            return Holding((name, address), size_bytes, name, parts, node, True, on_cpu, storage, borrowed)
+    except (RuntimeError, AttributeError, AssertionError):  # sparse, fake or functional, or a wrapper
+        if not _dispatches_in_python(value, c):
+            parts += tuple(_parts_of_sparse(value, c))
+    return Holding(None, 0, "", parts, node) if parts or node is not None else None
+
+
+def _dispatches_in_python(value: Any, c: Any) -> bool:
+    """Return whether the class has a `__torch_dispatch__`.
+
+    Such a tensor usually wraps others: its memory is held by its attributes.
+    """
+    return bool(c._dispatch_keys(value).has(c.DispatchKey.Python))
+
+
+def _parts_of_sparse(value: Any, c: Any) -> Iterator[Any]:
+    for name in _PARTS_OF_SPARSE.get(str(_own(value, "layout")), ()):
+        yield getattr(c.TensorBase, name)(value)
+
+
+def _node(value: Any) -> Holding:
+    """Return what a node keeps alive: the nodes before it, the tensors it saved, a leaf's parameter.
+
+    Only `_raw_saved_*` is read. `_saved_*` and `saved_tensors` run the user's unpack hooks, and recompute
+    what was checkpointed. With hooks, the raw attribute holds what they packed.
+    """
+    parts: list[Any] = []
+    counted = True
+    for base in _bases_of(type(value)):
+        for name, found in _namespace_of(base).items():
+            if type(found) is not _GETSET:
+                continue
+            if name == "next_functions":
+                parts += [node for node, _ in found.__get__(value)]
+            elif name == "variable":
+                parts.append(found.__get__(value))
+            elif name.startswith("_raw_saved_"):
+                try:
+                    saved = found.__get__(value)
+                except RuntimeError:  # after the backward pass
+                    continue
+                for one in saved if isinstance(saved, (tuple, list)) else (saved,):
+                    data = _namespace_of(type(one)).get("data")
+                    counted = counted and (data is not None or one is None)
+                    parts += [] if data is None else [data.__get__(one)]
+    return Holding(None, 0, "", [part for part in parts if part is not None], None, counted)
