@@ -45,7 +45,11 @@ SPEAKERS = {  # the files that print or display
     "notebook.logger",
     "notebook.magics",
     "compat.experiment",
-    "cli.commands",
+    "cli.aside",
+    "cli.compare",
+    "cli.doctor",
+    "cli.report",
+    "cli.run",
 }
 STANDARD = set(sys.stdlib_module_names)
 OUTSIDE = {  # what else a room may import at its top

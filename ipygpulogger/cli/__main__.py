@@ -1,7 +1,7 @@
-"""``python -m ipygpulogger.cli``: the console script where it is not on the path."""
+"""Run the command line by ``python -m ipygpulogger.cli``, where the console script is not on the path."""
 
 import sys
 
-from .commands import main
+from .command_line import main
 
 sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import weakref
 from contextlib import suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import TryNext, UsageError
+from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from ..engine.machine import machine
@@ -343,3 +345,13 @@ def unload(shell: Any) -> None:
     magics.withdraw()
     if shell.user_ns.get("il") is magics.logger:
         del shell.user_ns["il"]
+
+
+def last_record() -> str:
+    """Return the last record of this shell's extension as JSON: ``ipygpulogger run`` asks the kernel for it.
+
+    Raises:
+        KeyError: The extension is not loaded.
+        IndexError: It has no record yet.
+    """
+    return json.dumps(_loaded[get_ipython()].logger.history[-1].to_dict())

@@ -11,7 +11,8 @@ def named(error: BaseException) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of the message; the name of the class where there is no message."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def why(error: BaseException) -> str:

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 import ipygpulogger
 from ipygpulogger import History
-from ipygpulogger.cli import run as runs
-from ipygpulogger.cli.commands import _over_budget, main
-from ipygpulogger.cli.run import displayed
+from ipygpulogger.cli import execution, main
+from ipygpulogger.cli.execution import displayed_record
+from ipygpulogger.cli.run import _over_budget
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.records import MIME, CellRecord, DeviceUsage, Peak, RamUsage
 from ipygpulogger.records.embed import LIMIT_BYTES, embedded
@@ -156,6 +156,13 @@ def test_a_failing_cell(notebook, tmp_path):
     assert not tracebacks_of_ours(done.stderr)
     executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
     assert [cell.execution_count for cell in executed.cells] == [1, 2, None]
+
+
+def test_an_error_without_a_message(notebook):
+    """Only the class of the error is named."""
+    done = command("run", notebook("raise ValueError"))
+    assert done.returncode == 1
+    assert "stopped at the cell that failed: ValueError\n" in done.stderr
 
 
 def test_a_cell_that_may_fail(notebook):
@@ -473,7 +480,7 @@ def test_the_records_limit_holds_with_the_id(size):
     cell = nbformat.v4.new_code_cell(execution_count=1)
     cell.id = "i" * 64
     cell.outputs = [nbformat.v4.new_output("display_data", {"text/plain": "it", MIME: values})]
-    record, plain = displayed(cell)
+    record, plain = displayed_record(cell)
     kept = cell.outputs[0].data[MIME]
     assert len(json.dumps(kept, separators=(",", ":"))) <= LIMIT_BYTES
     assert (kept["cell_id"], record.cell_id, plain) == (cell.id, cell.id, "it")
@@ -514,7 +521,7 @@ def test_a_cell_that_takes_too_long(notebook, tmp_path):
 )
 def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
     """One that is deaf loses its kernel after a while; one that catches the interrupt is the last all the same."""
-    monkeypatch.setattr(runs, "_GRACE_S", 1)
+    monkeypatch.setattr(execution, "_GRACE_S", 1)
     path = notebook(source, "open('ran', 'w')")
     assert main(["run", str(path), "--timeout", "1"]) == 1
     assert "stopped at cell 1 of 2, which ran longer than 1 s" in capsys.readouterr().err
@@ -1044,7 +1051,7 @@ def diagnosed(*programs, env=None):
     return "\n".join([said[at], *(line for line in said[at + 1 : at + 2] if line.startswith(" "))])
 
 
-DOCTOR = "import sys; from ipygpulogger.cli.commands import main; sys.exit(main(['doctor']))"
+DOCTOR = "import sys; from ipygpulogger.cli import main; sys.exit(main(['doctor']))"
 MAGIC = """
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config

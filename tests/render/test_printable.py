@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger import records as values
 from ipygpulogger.blocks.warn import warn
-from ipygpulogger.cli import commands
-from ipygpulogger.cli.commands import main
-from ipygpulogger.cli.run import _Progress
+from ipygpulogger.cli import doctor, main
+from ipygpulogger.cli.progress import Progress
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
 from ipygpulogger.notebook import magics as magic
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
@@ -334,7 +333,7 @@ def test_a_run(here, capsys):
 def test_the_line_that_shows_progress():
     """What stands in it of a source."""
     shown = {}
-    progress = _Progress(1)
+    progress = Progress(1)
     progress._rich = types.SimpleNamespace(reset=lambda *_, **more: shown.update(more), start=lambda: None)
     progress._task = None
     progress.start(1, HOSTILE + "x\ny")
@@ -344,7 +343,7 @@ def test_the_line_that_shows_progress():
 def test_doctor(monkeypatch, capsys):
     """What a driver or a framework calls itself, as text and as JSON; the JSON loses nothing."""
     monkeypatch.setattr(
-        commands, "machine", lambda: types.SimpleNamespace(load=lambda: None, diagnose=lambda: DIAGNOSES)
+        doctor, "machine", lambda: types.SimpleNamespace(load=lambda: None, diagnose=lambda: DIAGNOSES)
     )
     assert_clean(told_by(capsys, "doctor")[1])
     told = told_by(capsys, "doctor", "--json")[1]

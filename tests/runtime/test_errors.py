@@ -37,6 +37,8 @@ def test_named(error, says):
     [
         (RuntimeError("CUDA error: no device\nCompile with TORCH_USE_CUDA_DSA"), "CUDA error: no device"),
         (RuntimeError("one line"), "one line"),
+        (RuntimeError("\n  the first with words\nmore"), "the first with words"),
+        (RuntimeError("\n"), "RuntimeError"),
         (Silent(), "Silent"),
     ],
 )

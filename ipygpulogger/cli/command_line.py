@@ -1,0 +1,66 @@
+"""From the arguments of the command line to its exit status.
+
+======  ====================================================================================
+status  meaning
+======  ====================================================================================
+0       success
+1       a cell failed, exceeded its budget or grew
+2       the request cannot be carried out: one sentence on stderr, and nothing was written
+130     interrupted
+======  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ..runtime.errors import first_line
+from ..runtime.files import BadRequest
+from .arguments import parse
+from .aside import aside
+from .compare import compare
+from .doctor import doctor
+from .report import report
+from .run import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = {"run": run, "report": report, "compare": compare, "doctor": doctor}
+_DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: unforeseen errors are raised, with their traceback
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        arguments: The words after the program's name; by default those of this process.
+    """
+    for stream in sys.stdout, sys.stderr:  # a cell may hold characters that the terminal cannot encode
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _COMMANDS[options.command](options)
+        if sys.stdout is not None:  # None where it was closed, as by `>&-`
+            sys.stdout.flush()
+    except BadRequest as problem:
+        aside(f"ipygpulogger: {problem}")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has closed its end, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # not 1, which would mean that a cell grew
+        if os.environ.get(_DEBUG):
+            raise
+        aside(
+            f"ipygpulogger failed: {type(error).__name__}: {first_line(error)};"
+            f" {_DEBUG}=1 in the environment shows where"
+        )
+        return 2
+    return status

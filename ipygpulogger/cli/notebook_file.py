@@ -1,0 +1,67 @@
+"""The notebook that is executed: read and checked, and written."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ..records.units import is_utf8
+from ..runtime.errors import first_line, why
+from ..runtime.files import BadRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read(path: Path) -> Any:
+    """Return a notebook that can be executed, as nbformat represents it.
+
+    Raises:
+        BadRequest: It is missing or broken, or nbformat is not installed.
+    """
+    nbformat = installed("nbformat")
+    try:
+        source = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadRequest(f"there is no notebook {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path} cannot be read: {why(error)}") from error
+    try:
+        raw = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{path} is not a notebook: no JSON ({first_line(error)})") from error
+    if not isinstance(raw, dict) or "nbformat" not in raw:
+        raise BadRequest(f"{path} is not a notebook: it names no nbformat")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nbformat warns when it gives a cell its missing id
+            notebook = nbformat.reads(source, as_version=4)
+            nbformat.validate(notebook)
+    except Exception as error:  # nbformat raises many kinds for a broken notebook
+        raise BadRequest(f"{path} is a broken notebook: {first_line(error)}") from error
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "code" and not is_utf8(cell.source):
+            raise BadRequest(
+                f"{path}: cell {number} holds half a character (a surrogate); no kernel takes it"
+            )
+    return notebook
+
+
+def text_of(notebook: Any) -> str:
+    """Return the notebook as its file has it."""
+    text: str = installed("nbformat").writes(notebook)
+    return text
+
+
+def installed(name: str) -> Any:
+    """Import a library of the extra ``run``.
+
+    Raises:
+        BadRequest: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BadRequest(f"run needs {error.name}: pip install 'ipygpulogger[run]'") from error
