@@ -204,7 +204,7 @@ class Session:
         live.AFTER_S, live.EVERY_S = 0.0, 0.001
         if name == "live":
             self.publisher = Publisher()
-            logger.place_for = lambda *_: live.Display(self.publisher)
+            logger.place_for = lambda *_: live.LiveDisplay(self.publisher)
         if name in ("live", "gpu"):  # the sampler looks in short cells too
             self.machine.sampler = sampler.Sampler(self.machine.sample, delay_s=0.0, period_s=0.0)
         if name.startswith("torch"):
@@ -317,10 +317,10 @@ class Session:
         """What is still there of us."""
         found = {
             **left_anywhere(self.machine),
-            "cells": [*self.il._requests, *self.il._scopes, *self.il._lines, *self.il._autopsies],
-            "live cells": [*self.il._live._running, *self.il._live._ended],
+            "cells": list(self.il._cells),
+            "live cells": list(self.il._live.running),
             "something in the shell": self.surroundings() != self.before and self.surroundings(),
-            "a display's ear": self.name == "live" and vars(self.publisher.session).get("send"),
+            "a tap": self.name == "live" and vars(self.publisher.session).get("send"),
             "a state of running": self.il.running,
         }
         if self.name.startswith("torch"):

@@ -35,14 +35,13 @@ WINGS = {
 LONG = {  # still to be divided
     "engine.peaks",
     "engine.scope",
-    "notebook.logger",
     "render.plot",
     "sources.nvml",
     "sources.process",
 }
 SPEAKERS = {  # the files that print or display
     "runtime.output",
-    "notebook.logger",
+    "notebook.report",
     "notebook.magics",
     "compat.experiment",
     "cli.aside",
@@ -54,6 +53,7 @@ SPEAKERS = {  # the files that print or display
 STANDARD = set(sys.stdlib_module_names)
 OUTSIDE = {  # what else a room may import at its top
     "notebook.logger": {"traitlets"},
+    "notebook.options": {"traitlets"},
     "callbacks.mem": {"fastai", "fastcore"},
     "callbacks.lightning": {"lightning"},
     "callbacks.transformers": {"transformers"},

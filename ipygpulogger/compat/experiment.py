@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..blocks.warn import warn
 from ..engine.machine import machine
-from ..notebook.logger import _shell
+from ..notebook.logger import current_shell
 from ..records import Measurement
 from ..records.units import printable
 from ..render import experiments as render
@@ -96,7 +96,7 @@ class IPyExperiments:
     ) -> None:
         if type(self) is IPyExperiments:
             raise TypeError("IPyExperiments is a base class: use IPyExperimentsCPU or IPyExperimentsPytorch")
-        shell = _shell()
+        shell = current_shell()
         if shell is None:
             raise RuntimeError(
                 f"{type(self).__name__} works inside IPython; outside it, measure a block of code with"

@@ -12,7 +12,7 @@ from ..render import experiments as render
 from .experiment_figures import device_in, open_baseline
 
 if TYPE_CHECKING:
-    from ..notebook.cell_events import Cell
+    from ..notebook.measured_cell import MeasuredCell
     from ..records import CellRecord
 
 _SEED_LIMIT = 2**32  # of numpy.random.seed
@@ -111,9 +111,11 @@ class CellLogger(IPyGPULogger):
                 self._cudnn = cudnn.deterministic, cudnn.benchmark
             cudnn.deterministic, cudnn.benchmark = True, False
 
-    def _show(self, record: CellRecord, _: Cell) -> None:
+    def _show(self, record: CellRecord, _: MeasuredCell) -> None:
         if self.report != "none":
-            self._print(render.cell(record, device_in(record, self._device), compact=self.compact))
+            self._reporter.print_text(
+                render.cell(record, device_in(record, self._device), compact=self.compact)
+            )
 
     def _say_if_no_gpu(self) -> None:
         """Say nothing: the experiment's banner names the device."""

@@ -68,6 +68,20 @@ class Stand(NamedTuple):
     alive: tuple[weakref.ref[Any], ...]
 
 
+class Before(NamedTuple):
+    """What was known when a cell began.
+
+    Attributes:
+        stand: The last walk.
+        bound: What the names were bound to, by `id`, where that walk did not see everything.
+        loaded: The modules that were loaded.
+    """
+
+    stand: Stand
+    bound: Mapping[str, int]
+    loaded: Look
+
+
 class Growth:
     """The growth of names over cells, which may nest and overlap.
 
@@ -87,9 +101,7 @@ class Growth:
     ) -> None:
         self._find, self._used, self._bound, self._garbage = find, used, bound, garbage
         self._last: Stand | None = None
-        self._before: dict[Hashable, tuple[Stand, dict[str, int]]] = {}
         self._libraries = Libraries()
-        self._loaded: dict[Hashable, Look] = {}  # as the cells that run found them
 
     @classmethod
     def of(cls, shell: Any) -> Growth:
@@ -115,37 +127,32 @@ class Growth:
             with undisturbed():
                 self._last = self._take(used)
 
-    def begin(self, cell: Hashable) -> None:
-        """The cell begins; what changes from here on is its doing."""
+    def begin(self) -> Before | None:
+        """Return what is known as a cell begins, for `end`; None where nothing is."""
         if self._last is None:
             self.refresh()
-        if self._last is not None:
-            # What the cell binds anew matters only where not all that was there is known.
-            self._before[cell] = self._last, {} if self._last.complete else self._bound()
-            self._loaded[cell] = self._libraries.look()
+        if self._last is None:
+            return None
+        # What the cell binds anew matters only where not all that was there is known.
+        return Before(self._last, {} if self._last.complete else self._bound(), self._libraries.look())
 
-    def end(self, cell: Hashable, record: CellRecord, *, collected: bool) -> CellRecord:
-        """The cell's record with its owners; the same where the cell consumed next to nothing.
+    def end(self, before: Before | None, record: CellRecord, *, collected: bool) -> CellRecord:
+        """Return the cell's record with its owners; the same where the cell consumed next to nothing.
 
         Args:
-            cell: Given to `begin`.
+            before: What `begin` returned.
             record: Of the cell.
             collected: Whether garbage was collected before the record's snapshots.
         """
-        before, bound = self._before.pop(cell, (None, {}))
-        loaded = self._loaded.pop(cell, None)
         if before is None or not record.grown():
             return record
         with undisturbed():
             after = self._last = self._take(self._used())
-            anew = {name for name, value in after.bound.items() if bound.get(name) != value}
-            found = growth(before, after, anew, record.grown())
-            del before  # as much as came with the new one: nothing the collector would count
+            anew = {name for name, value in after.bound.items() if before.bound.get(name) != value}
+            found = growth(before.stand, after, anew, record.grown())
             record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
             imported = (
-                self._libraries.loaded(loaded)
-                if loaded and dict(record.unexplained).get(CPU, 0) > 0
-                else None
+                self._libraries.loaded(before.loaded) if dict(record.unexplained).get(CPU, 0) > 0 else None
             )
             if imported is not None:
                 record = record.with_libraries(imported.names, imported.most_bytes)
@@ -154,15 +161,8 @@ class Growth:
             sizes = self._garbage(after.claims)
             return replace(record, notes=(*record.notes, *_garbage_notes(sizes)))
 
-    def drop(self, cell: Hashable) -> None:
-        """The cell's end will not be told."""
-        self._before.pop(cell, None)
-        self._loaded.pop(cell, None)
-
     def close(self) -> None:
-        """Forget everything."""
-        self._before.clear()
-        self._loaded.clear()
+        """Forget the last walk."""
         self._last = None
 
     def _is_stale(self, stand: Stand, used: Mapping[str, int]) -> bool:

@@ -59,7 +59,7 @@ def kernel(the_kernel):
     monitoring = "[sys.monitoring.get_tool(i) for i in range(6)]" if sys.version_info >= (3, 12) else "[]"
     assert set(the_kernel.value(monitoring)) <= {None}
     assert the_kernel.value("sys.gettrace() is None")
-    assert the_kernel.value("[len(il._lines), len(il._requests), len(il._scopes)]") == [0, 0, 0]
+    assert the_kernel.value("len(il._cells)") == 0
 
 
 EARLIER = "\ndef transient(size_mb):\n    made = b'x' * (size_mb << 20)\n    return len(made)\n"

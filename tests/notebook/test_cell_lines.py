@@ -51,7 +51,7 @@ def il(shell, capsys):
     yield logger
     logger.stop()
     assert tracing_state() == before
-    assert not (logger._lines or logger._requests or logger._scopes)
+    assert not logger._cells
 
 
 def lines(il):

@@ -22,7 +22,10 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.notes import Notes
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
-from ipygpulogger.notebook.live import Display, Line, Live, place_for
+from ipygpulogger.notebook.live import Live, place_for
+from ipygpulogger.notebook.live_display import LiveDisplay
+from ipygpulogger.notebook.live_terminal import LiveTerminal
+from ipygpulogger.notebook.tap import Tap
 from ipygpulogger.records import MIME, Measurement, Peak, RamUsage
 from ipygpulogger.render import html, text
 
@@ -116,11 +119,6 @@ class Recorder:
         self.told.append("clear")
 
 
-class a_cell:
-    def __init__(self, execution_count=4):
-        self.execution_count = execution_count
-
-
 def begun(place):
     place.begin()
     return place
@@ -137,11 +135,11 @@ def at_once(monkeypatch):
 def running(at_once):
     """One cell that runs and is shown."""
     shown = Live(lambda _: ("Over budget",))
-    cell, scope, place = a_cell(), Scope().open(), Recorder()
-    shown.begin(cell, scope, place)
+    scope, place = Scope().open(), Recorder()
+    cell = begun(shown.cell("In [4]", scope, place))
     yield SimpleNamespace(live=shown, cell=cell, scope=scope, place=place)
     scope.close()
-    shown.drop(cell)
+    cell.drop()
     shown.close()
     assert not threads()
 
@@ -154,12 +152,12 @@ def test_a_cell_that_lasts_is_shown_again_and_again_until_it_ends(running):
     """Label, figures so far and remarks; after its end nothing but the report."""
     for _ in range(3):
         assert running.place.shown.acquire(timeout=TIMEOUT_S)
-    running.live.end(running.cell)
+    running.cell.end()
     told = len(running.place.told)
     assert {m.label for m in running.place.told[:3]} == {"In [4]"}
     assert {m.notes for m in running.place.told[:3]} == {("Over budget",)}
-    assert running.live.settle(running.cell, {"a": 1})
-    running.live.drop(running.cell)
+    assert running.cell.settle({"a": 1})
+    running.cell.drop()
     assert [what for what in running.place.told[told - 1 :] if not isinstance(what, Measurement)] == [
         "end",
         {"a": 1},
@@ -173,11 +171,11 @@ def test_a_short_cell_is_never_shown(monkeypatch):
     shown = Live(lambda _: ())
     seen = set()
     for _ in range(20):
-        cell, place = a_cell(), Recorder()
-        shown.begin(cell, None, place)
+        place = Recorder()
+        cell = begun(shown.cell("In [4]", None, place))
         seen |= {thread.ident for thread in threading.enumerate() if thread.name == "ipygpulogger live"}
-        shown.end(cell)
-        shown.drop(cell)
+        cell.end()
+        cell.drop()
         assert place.told == ["end", "clear"]
     shown.close()
     assert len(seen) == 1
@@ -186,16 +184,16 @@ def test_a_short_cell_is_never_shown(monkeypatch):
 
 def test_each_of_two_cells_has_its_own(running):
     """Two cells at once, as on a subshell: each place is told of its own scope."""
-    other, scope, place = a_cell(5), Scope().open(), Recorder()
-    running.live.begin(other, scope, place)
+    scope, place = Scope().open(), Recorder()
+    other = begun(running.live.cell("In [5]", scope, place))
     assert place.shown.acquire(timeout=TIMEOUT_S)
-    running.live.end(running.cell)
+    running.cell.end()
     assert place.shown.acquire(timeout=TIMEOUT_S)
-    running.live.end(other)
+    other.end()
     scope.close()
     assert {m.label for m in place.told if m != "end"} == {"In [5]"}
     assert {m.label for m in running.place.told if m != "end"} <= {"In [4]"}
-    running.live.drop(other)
+    other.drop()
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), ValueError("closed file")])
@@ -207,14 +205,14 @@ def test_a_place_that_fails_hurts_nobody(at_once, error):
             super().show(measurement)
             raise error
 
-    shown, place, cell, scope = Live(lambda _: ()), Broken(), a_cell(), Scope().open()
-    shown.begin(cell, scope, place)
+    shown, place, scope = Live(lambda _: ()), Broken(), Scope().open()
+    cell = begun(shown.cell("In [4]", scope, place))
     for _ in range(2):
         assert place.shown.acquire(timeout=TIMEOUT_S)
-    shown.end(cell)
+    cell.end()
     scope.close()
-    assert shown.settle(cell, {"a": 1})
-    shown.drop(cell)
+    assert cell.settle({"a": 1})
+    cell.drop()
     shown.close()
 
 
@@ -225,10 +223,10 @@ def test_without_a_thread_the_cell_runs_unseen(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", none)
-    shown, place, cell = Live(lambda _: ()), Recorder(), a_cell()
-    shown.begin(cell, None, place)
-    shown.end(cell)
-    assert not shown.settle(cell, {})
+    place = Recorder()
+    cell = begun(Live(lambda _: ()).cell("In [4]", None, place))
+    cell.end()
+    assert not cell.settle({})
     assert place.told == ["end", "clear"]
 
 
@@ -238,11 +236,11 @@ def test_a_forks_child_waits_for_nobody(running):
     if not pid:
         code = 1
         with suppress(BaseException):
-            running.live._ticker._lock = taken = threading.Lock()
+            running.live.ticker._lock = taken = threading.Lock()
             taken.acquire()  # as by our thread at the moment of the fork
-            running.live.end(running.cell)
-            settled = running.live.settle(running.cell, {})
-            running.live.drop(running.cell)
+            running.cell.end()
+            settled = running.cell.settle({})
+            running.cell.drop()
             running.live.close()
             code = 2 if settled else 0
         os._exit(code)
@@ -255,8 +253,8 @@ def test_a_forks_child_has_a_thread_of_its_own(running):
     if not pid:
         code = 1
         with suppress(BaseException):
-            cell, scope, place = a_cell(7), Scope().open(), Recorder()
-            running.live.begin(cell, scope, place)
+            scope, place = Scope().open(), Recorder()
+            begun(running.live.cell("In [7]", scope, place))
             code = 0 if place.shown.acquire(timeout=TIMEOUT_S) else 2
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -318,7 +316,7 @@ def here(call, *args, **kwargs):
 def test_one_display_is_rewritten_and_settles():
     """A display, updates of it, and the report as the last update; all under one id."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     for time_s in (2.0, 3.0, 4.0):
         display.show(standing(time_s))
     display.end()
@@ -338,7 +336,7 @@ def test_one_display_is_rewritten_and_settles():
 def test_what_was_never_shown_does_not_settle():
     """A short cell's report is a display of its own."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     display.end()
     assert not display.settle({"text/plain": "the report"})
     display.clear()
@@ -350,7 +348,7 @@ def test_what_was_never_shown_does_not_settle():
 def test_a_cell_that_clears_its_output_is_shown_no_longer(before, where):
     """Whichever thread clears: our display is gone, no update of it, and the report is displayed anew."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     for _ in range(before):
         display.show(standing())
     where(publisher.clear_output)
@@ -365,7 +363,7 @@ def test_a_cell_that_clears_its_output_is_shown_no_longer(before, where):
 def test_a_clear_between_the_end_and_the_report_counts(where):
     """A thread that outlives the cell may clear before the report comes."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     display.show(standing())
     display.end()
     where(publisher.clear_output)
@@ -389,7 +387,7 @@ def hooked(publisher, clear):
 def test_what_others_clear_is_not_ours(by, wait):
     """An output widget, a hook that takes the message, a task of an earlier cell: ours stands and settles."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     display.show(standing())
     if by == "hook":
         hooked(publisher, lambda: publisher.clear_output(wait))
@@ -414,7 +412,7 @@ def test_what_others_clear_is_not_ours(by, wait):
 def test_nothing_is_shown_into_an_output_widget():
     """While a widget takes the cell's output, ours waits; after the widget it comes under the cell."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     output_widget(publisher, "ours")
     display.show(standing())
     output_widget(publisher, "ours", outputs=[])
@@ -428,7 +426,7 @@ def test_nothing_is_shown_into_an_output_widget():
 def test_the_report_is_no_update_into_an_output_widget():
     """A widget that still takes the output would lose the update: the report is a display, in it."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     display.show(standing())
     output_widget(publisher, "ours")
     display.end()
@@ -438,7 +436,7 @@ def test_the_report_is_no_update_into_an_output_widget():
 def test_a_clear_that_waits_is_not_set_off_by_us():
     """clear_output(wait=True) as the last call: what stands there stays, and our display becomes the report."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     display.show(standing())
     publisher.clear_output(wait=True)
     display.show(standing())
@@ -450,7 +448,7 @@ def test_a_clear_that_waits_is_not_set_off_by_us():
 def test_a_clear_that_waits_is_not_set_off_by_our_first_display():
     """Before ours was there: it does not come in order to clear."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     publisher.clear_output(wait=True)
     display.show(standing())
     assert publisher.sent == []
@@ -461,7 +459,7 @@ def test_a_clear_that_waits_is_not_set_off_by_our_first_display():
 def test_a_clear_that_waits_comes_with_the_next_output(kind, where):
     """The cell's next output, by any thread, takes our display away."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     display.show(standing())
     publisher.clear_output(wait=True)
     where(publisher.send, kind, {})
@@ -474,7 +472,7 @@ def test_a_clear_that_waits_comes_with_the_next_output(kind, where):
 def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
     """Printed after clear_output(wait=True) and still in a buffer: they go first, then the report."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     display.show(standing())
     publisher.clear_output(wait=True)
     display.end()
@@ -491,8 +489,8 @@ def test_the_session_is_as_it_was_after_the_last(ends_first):
     publisher = Publisher()
     displays = []
     for first in (*ends_first, True):
-        displays.append(begun(Display(publisher)))
-        displays.append(begun(Display(publisher)))
+        displays.append(begun(LiveDisplay(publisher)))
+        displays.append(begun(LiveDisplay(publisher)))
         gone = displays.pop(0 if first else -1)
         gone.end()
         gone.clear()
@@ -514,11 +512,11 @@ def test_another_who_watches_the_session_stays():
         return lambda *args, **kwargs: (seen.append(1), send(*args, **kwargs))
 
     publisher.session.send = before = wrapped(publisher.session.send)
-    first = begun(Display(publisher))
+    first = begun(LiveDisplay(publisher))
     first.end()
     first.clear()
     assert publisher.session.send is before
-    second = begun(Display(publisher))
+    second = begun(LiveDisplay(publisher))
     publisher.session.send = after = wrapped(publisher.session.send)
     second.end()
     second.clear()
@@ -532,7 +530,7 @@ def test_another_who_watches_the_session_stays():
 def test_odd_messages_are_sent_as_ever(odd):
     """Whatever somebody sends, it goes out, and nobody is hurt."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     publisher.session.send("socket", odd)
     display.show(standing())
     display.end()
@@ -551,7 +549,7 @@ def test_a_kernel_whose_messages_cannot_be_seen_is_not_live():
 def test_a_report_that_never_comes_leaves_an_empty_display():
     """A stop within the cell: what stood there is wiped out."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     display.show(standing())
     display.end()
     display.clear()
@@ -561,7 +559,7 @@ def test_a_report_that_never_comes_leaves_an_empty_display():
 def test_a_publisher_that_failed_once_begins_anew():
     """What was not sent has no id to update."""
     publisher = Publisher()
-    display = begun(Display(publisher))
+    display = begun(LiveDisplay(publisher))
     publish, display._publish = display._publish, None
     with pytest.raises(TypeError):
         display.show(standing())
@@ -626,7 +624,7 @@ def a_line(monkeypatch):
         screen.shell = SimpleNamespace(system=screen.write)
         monkeypatch.setattr(sys, "stdout", screen)
         monkeypatch.setattr(sys, "stderr", screen)
-        return screen, begun(Line(screen.shell))
+        return screen, begun(LiveTerminal(screen.shell))
 
     return made
 
@@ -665,7 +663,7 @@ def test_nothing_is_left_of_it_once_the_cell_writes(a_line, where, steps):
     line.end()
     assert screen.lines == alone.lines
     for owner, name in ((screen, "write"), (screen, "flush"), (screen.shell, "system")):
-        assert not isinstance(getattr(owner, name), live._Tap)
+        assert not isinstance(getattr(owner, name), Tap)
 
 
 def test_what_asks_for_input_finds_the_line_clean(a_line):
@@ -681,7 +679,7 @@ def test_two_loggers_on_one_screen_leave_nothing(a_line):
     """Each writes its own over the other's, in whichever order they end."""
     for first in (0, 1):
         screen, line = a_line()
-        lines = [line, begun(Line(screen.shell))]
+        lines = [line, begun(LiveTerminal(screen.shell))]
         for showing in lines:
             showing.show(standing())
         assert screen.lines == [text.so_far(standing()).rjust(79)]
@@ -735,7 +733,11 @@ def test_the_place_fits_shell_and_report(monkeypatch, report, where):
         stream.close()
     monkeypatch.setattr(sys, "stdout", stream)
     place = place_for(shell, report)
-    expected = {("kernel", "rich"): Display, ("terminal", "text"): Line, ("terminal", "rich"): Line}
+    expected = {
+        ("kernel", "rich"): LiveDisplay,
+        ("terminal", "text"): LiveTerminal,
+        ("terminal", "rich"): LiveTerminal,
+    }
     assert type(place) is expected.get((where, report), type(None))
 
 
@@ -754,13 +756,13 @@ def test_in_a_terminal_the_report_follows_the_line_wiped_out(shell, monkeypatch,
     parent, child = pty.openpty()
     terminal, errors = os.fdopen(child, "w"), os.fdopen(os.dup(child), "w", buffering=1)
     shown = threading.Event()
-    show = Line.show
+    show = LiveTerminal.show
 
     def told(line, measurement):
         show(line, measurement)
         shown.set()
 
-    monkeypatch.setattr(Line, "show", told)
+    monkeypatch.setattr(LiveTerminal, "show", told)
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(sys, "stderr", errors)
     monkeypatch.setattr(shell, "system", lambda words: os.system(f"({words}) >{os.ttyname(child)}"))
@@ -826,5 +828,5 @@ def test_a_budget_that_is_no_size_is_refused(shell):
 def test_the_bundle_of_a_running_cell_is_no_record(shell):
     """Only the report carries the record: a saved notebook never holds half a one."""
     publisher = Publisher()
-    begun(Display(publisher)).show(standing())
+    begun(LiveDisplay(publisher)).show(standing())
     assert MIME not in publisher.sent[0][2]

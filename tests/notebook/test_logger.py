@@ -24,7 +24,7 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
 from ipygpulogger.notebook import cell_events as events
-from ipygpulogger.notebook import logger
+from ipygpulogger.notebook import report
 from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
@@ -341,7 +341,7 @@ def test_a_cell_whose_end_is_never_told_is_dropped_at_the_next(shell, il, capsys
     count = run(shell, "x = 1").execution_count
     assert labels(capsys.readouterr().out) == [f"In [{count}]"]
     assert not machine().scopes
-    assert not il._scopes
+    assert not il._cells
 
 
 # -- start and stop ------------------------------------------------------------------------------
@@ -513,7 +513,7 @@ def test_nothing_of_a_finished_cell_is_kept_but_its_record(shell, il, capsys):
     """No cell, scope or thread entry outlives its cell, however the cell ended."""
     for code in ("1", "", "1 / 0", "1 +", "%%capture\n1 / 0", "import asyncio\nawait asyncio.sleep(0)"):
         run(shell, code)
-    assert il._scopes == {}
+    assert il._cells == {}
     assert events.CellEvents.of(shell)._running == {}
     assert not machine().scopes
 
@@ -560,7 +560,7 @@ def _break_counter_at_close(monkeypatch, error):
 
 
 def _break_text(monkeypatch, error):
-    monkeypatch.setattr(logger.text, "report", _raises(error))
+    monkeypatch.setattr(report.text, "report", _raises(error))
 
 
 def _raises(error):
@@ -621,7 +621,7 @@ def test_a_cell_that_could_not_be_measured_has_no_report(shell, il, capsys, monk
 def test_with_nowhere_to_speak_the_cell_still_runs(shell, il, capsys, monkeypatch):
     """Not even a sentence that cannot be printed reaches the cell."""
     with monkeypatch.context() as broken:
-        broken.setattr(logger, "print", _raises(OSError("no output")), raising=False)
+        broken.setattr("ipygpulogger.runtime.output.print", _raises(OSError("no output")), raising=False)
         result = run(shell, "6 * 7")
     assert result.result == 42
     assert "Error in callback" not in capsys.readouterr().out

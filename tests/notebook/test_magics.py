@@ -477,7 +477,7 @@ def test_below_another_magic_it_measures_that_ones_body(stopped, above, running)
     assert mine.gen.consumed_bytes == pytest.approx(32 << 20, abs=2 << 20)
     assert il.running == running
     assert len(shell.user_ns.pop("kept")) == 32 << 20
-    assert not (il._lines or il._requests or il._scopes)
+    assert not il._cells
 
 
 CELLS = [

@@ -108,10 +108,10 @@ class World:
         """The record of a cell that does this."""
         self.growth.refresh()
         before = self.used()
-        self.growth.begin("cell")
+        began = self.growth.begin()
         for step in steps:
             step()
-        return self.growth.end("cell", record(before, self.used()), collected=collected)
+        return self.growth.end(began, record(before, self.used()), collected=collected)
 
 
 def record(before, after, **more):
@@ -304,10 +304,10 @@ def test_what_no_name_holds_is_unexplained(world):
 def test_what_needed_no_new_memory_is_said(world):
     """A name that holds more than the process consumed has not touched it all, or took over what was free."""
     world.growth.refresh()
-    world.growth.begin(1)
+    began = world.growth.begin()
     before = world.used()
     bind(world, "x", 300)()
-    found = world.growth.end(1, record(before, {"cpu": before["cpu"] + 100 * MB}), collected=True)
+    found = world.growth.end(began, record(before, {"cpu": before["cpu"] + 100 * MB}), collected=True)
     assert grew(found) == {("x", "cpu"): 300}
     assert found.unexplained == (("cpu", -200 * MB),)
 
@@ -382,15 +382,15 @@ def test_nested_and_overlapping_cells(world):
     """Each cell has the growth since its own beginning."""
     world.growth.refresh()
     start = world.used()
-    world.growth.begin("outer")
+    outside = world.growth.begin()
     bind(world, "a", 30)()
     world.growth.refresh()
     middle = world.used()
-    world.growth.begin("inner")
+    inside = world.growth.begin()
     bind(world, "b", 40)()
-    inner = world.growth.end("inner", record(middle, world.used()), collected=True)
+    inner = world.growth.end(inside, record(middle, world.used()), collected=True)
     bind(world, "c", 50)()
-    outer = world.growth.end("outer", record(start, world.used()), collected=True)
+    outer = world.growth.end(outside, record(start, world.used()), collected=True)
     assert grew(inner) == {("b", "cpu"): 40}
     assert grew(outer) == {("a", "cpu"): 30, ("b", "cpu"): 40, ("c", "cpu"): 50}
 
@@ -415,7 +415,6 @@ def test_nothing_of_the_user_s_is_kept_alive(world):
     assert alive() is None
     world.growth.close()
     assert world.growth._last is None
-    assert world.growth._before == {}
 
 
 # -- when it is looked, and what is said of garbage --------------------------------------------------
@@ -444,10 +443,10 @@ class Counted:
         if refresh:
             self.growth.refresh()
         before = {"cuda:0": 0} | self.used
-        self.growth.begin("cell")
+        began = self.growth.begin()
         for device, size in grown.items():
             self.used[device] = self.used.get(device, 0) + size
-        return self.growth.end("cell", record(before, {"cuda:0": 0} | self.used), collected=collected)
+        return self.growth.end(began, record(before, {"cuda:0": 0} | self.used), collected=collected)
 
 
 @pytest.mark.parametrize(
@@ -485,28 +484,23 @@ def test_a_large_name_that_was_bound_anew(size, stale):
 
 
 def test_a_cell_that_begins_unannounced():
-    """Without a look before it there is one when it begins; with one there is no second."""
+    """Without a walk before it there is one when it begins; with one there is no second."""
     shell = Counted()
     shell.bound = {"x": 1}
-    shell.growth.begin("cell")
+    shell.growth.begin()
     assert shell.walks == 1
-    shell.growth.begin("cell")
+    began = shell.growth.begin()
     assert shell.walks == 1
-    shell.growth.drop("cell")
-    assert shell.growth._before == {}
-    shell.growth.drop("cell")
-    assert shell.growth.end("cell", same := record(shell.used, shell.used), collected=True) is same
+    assert shell.growth.end(began, same := record(shell.used, shell.used), collected=True) is same
+    assert shell.walks == 1
 
 
-def test_closed_it_forgets_the_cells_that_run():
-    """Their ends are told as they are."""
+def test_a_cell_of_whose_beginning_nothing_is_known():
+    """Its record is told as it is, without a walk."""
     shell = Counted()
-    shell.growth.refresh()
-    shell.growth.begin("cell")
-    shell.growth.close()
     told = record({"cpu": 100 * MB}, {"cpu": 200 * MB})
-    assert shell.growth.end("cell", told, collected=False) is told
-    assert shell.walks == 1
+    assert shell.growth.end(None, told, collected=False) is told
+    assert shell.walks == 0
 
 
 @pytest.mark.parametrize("collected", [False, True])
@@ -557,17 +551,6 @@ def test_imported_libraries_are_asked_for_what_no_name_explains(held, asked, imp
     named = asked and imported
     assert [owner.size_bytes for owner in told.owners if owner.kind == "other"] == [30 * MB] * named
     assert dict(told.unexplained).get("cpu", 0) == 50 * MB - held - 30 * MB * named
-    assert (shell.growth._loaded, shell.growth._before) == ({}, {})
-
-
-@pytest.mark.parametrize("end", ["drop", "close"])
-def test_what_was_loaded_before_a_cell_is_forgotten_with_it(end):
-    """Whatever ends it without a record."""
-    shell = Counted()
-    shell.growth.begin("cell")
-    assert (len(shell.growth._loaded), len(shell.growth._before)) == (1, 1)
-    shell.growth.drop("cell") if end == "drop" else shell.growth.close()
-    assert (shell.growth._loaded, shell.growth._before) == ({}, {})
 
 
 # -- two walks --------------------------------------------------------------------------------------

@@ -431,11 +431,11 @@ def test_what_the_magics_refuse(extension, here, line):
 def test_what_went_wrong_is_told(extension, monkeypatch, capsys):
     """Our own failures, whose words are anybody's; the sentence that there is no GPU."""
     il = extension.user_ns["il"]
-    il._say_once(HOSTILE)
+    il._reporter.warn_once(HOSTILE)
     il._failed(OSError(HOSTILE))
     nvml = types.SimpleNamespace(devices=lambda: (), diagnose=lambda: DIAGNOSES[0])
     monkeypatch.setattr(
-        "ipygpulogger.notebook.logger.machine",
+        "ipygpulogger.notebook.report.machine",
         lambda: types.SimpleNamespace(nvml=nvml, current_gpu=lambda: None),
     )
     il._say_if_no_gpu()

@@ -1,0 +1,171 @@
+"""One cell that is being measured, with everything that goes on for it, from its beginning to its end.
+
+::
+
+    begin     the live display, the tracing of lines, and the scope, which starts the clock last
+    end       the clock stops, peaks are fixed, lines and display end: memory may be settled after this
+    examine   only where an exception ended the cell: what an out-of-memory error left behind
+    finish    the record is made and told           } the two ways in which
+    drop      whatever still goes on ends, untold   } it is over
+
+A Ctrl-C may come between any two steps. So each of these may be called again: it does what is left to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..engine.machine import machine
+from ..lines.tracing import spent
+from ..records import CellRecord
+from ..runtime.errors import why
+from ..runtime.signals import is_from_a_handler
+from .cell_options import is_gpulog_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ..engine.scope import Scope
+    from ..owners.growth import Before, Growth
+    from ..owners.oom_autopsy import Autopsy
+    from ..records import LineUsage
+    from .between_cells import Gap
+    from .cell_events import Cell
+    from .cell_lines import CellLines
+    from .cell_options import Request
+    from .live import LiveCell
+    from .report import Reporter
+
+
+@dataclass(eq=False)
+class MeasuredCell:
+    """One running cell and its measurement; nothing is measured, traced or shown before `begin`.
+
+    Attributes:
+        cell: What IPython says about it.
+        request: What the cell asks for itself.
+        scope: What measures it.
+        growth: Finds out which names account for what it consumes.
+        reporter: Is told where an explanation fails.
+        gap: The time before it; None where another cell ran then.
+        live: Its display while it runs; None where it is not shown.
+        lines: What measures its lines; None where they are not measured.
+        over: Whether it finished or was dropped, and nothing of it goes on.
+    """
+
+    cell: Cell
+    request: Request
+    scope: Scope
+    growth: Growth
+    reporter: Reporter
+    gap: Gap | None = None
+    live: LiveCell | None = None
+    lines: CellLines | None = None
+    over: bool = False
+
+    _before: Before | None = field(default=None, init=False)  # what the growth of names starts from
+    _autopsy: Autopsy | None = field(default=None, init=False)
+    _ours_before_s: float = field(default=0.0, init=False)  # what our work had taken of it when it began
+    _ended: bool = field(default=False, init=False)
+
+    def begin(self) -> None:
+        """Begin to measure the cell."""
+        with self.reporter.explaining():
+            self._before = self.growth.begin()
+        self._ours_before_s = self._ours_s()
+        if self.live is not None:
+            self.live.begin()
+        if self.lines is not None:
+            self.lines.start()
+        self.scope.open()
+
+    def end(self) -> None:
+        """Stop the clock and fix the peaks: the cell's code has ended."""
+        self.scope.close()
+        if not self._ended:
+            self._ended = True
+            self.scope.time_s = max(0.0, self.scope.time_s - (self._ours_s() - self._ours_before_s))
+        if self.lines is not None:
+            self.lines.stop()
+        if self.live is not None:
+            self.live.end()
+
+    def examine(self, shell: Any) -> None:
+        """Look at what an out-of-memory error left behind, before memory is settled."""
+        from ..owners.oom_autopsy import examine  # 10 ms of loading, which few cells need
+
+        try:
+            self._autopsy = examine(self.cell.exception, shell, machine().frameworks.imported())
+        except Exception as error:  # the cell's numbers are worth more than their explanation
+            self.reporter.warn_once(f"ipygpulogger could not explain an error: {why(error)}")
+
+    def finish(self, tell: Callable[[CellRecord, MeasuredCell], None], *, collected: bool) -> None:
+        """Make the record, tell it, and end.
+
+        Args:
+            tell: Takes the record; while it runs, the live display is still there to be replaced.
+            collected: Whether garbage was collected before the record's snapshots.
+        """
+        if not self.over:
+            tell(self._record(collected=collected), self)
+            self.drop()
+
+    def drop(self) -> None:
+        """End whatever still goes on.
+
+        Raises:
+            Exception: The lines or the scope could not be ended, and never will be; everything else is.
+        """
+        if self.over:
+            return
+        failure = None
+        for end in (self.scope.close,) if self.lines is None else (self.lines.stop, self.scope.close):
+            try:
+                end()
+            except Exception as error:  # it would fail again
+                if is_from_a_handler(error):
+                    raise
+                failure = error
+        if self.live is not None:
+            self.live.drop()
+        self._before = self._autopsy = self.gap = None
+        self.over = True  # last: until then whoever asks ends it again
+        if failure is not None:
+            raise failure
+
+    def indented(self, lines: Iterable[LineUsage]) -> list[LineUsage]:
+        """Return these lines of the cell, each indented as it is where it stands."""
+        return [] if self.lines is None else self.lines.indented(lines)
+
+    def _record(self, *, collected: bool) -> CellRecord:
+        cell, scope = self.cell, self.scope
+        record = scope.result(
+            CellRecord,
+            self.request.label or cell.label,
+            execution_count=cell.execution_count,
+            cell_id=cell.cell_id,
+            source=cell.source,
+            status=cell.status,
+            error=cell.error,
+            current_gpu=machine().frameworks.current_index(),
+            gpulog_only=is_gpulog_only(cell.raw),
+        )
+        if self.gap is not None:
+            between = self.gap.moved(scope, record.gen.before_bytes)
+            record = replace(record, between=between, notes=(*self.gap.notes(scope), *record.notes))
+        if self._autopsy is not None:
+            late = () if self._autopsy.complete else ("There was no time to find all who hold memory.",)
+            verdict = self._autopsy.verdict(record.gpus)
+            record = replace(record, out_of_memory=verdict, notes=(*record.notes, *late))
+        if self.lines is not None:
+            with self.reporter.explaining("what each line used"):
+                lines = self.lines.result()
+                record = replace(record, lines=lines, notes=(*record.notes, *self.lines.notes))
+        with self.reporter.explaining():
+            return self.growth.end(self._before, record, collected=collected)
+        return record  # without what failed
+
+    def _ours_s(self) -> float:
+        """Return how much of the cell's time so far is ours: hooks of nested cells, tracing of lines."""
+        return self.cell.hooks_s + spent().s

@@ -1,0 +1,165 @@
+"""The options of a logger: what each one takes, and the sentence that refuses any other value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+from traitlets import Bool, Enum, TraitError, Tuple, Unicode
+from traitlets.config import Configurable
+
+from ..engine.scope import METRICS
+from ..records.budget import parse
+from ..records.log import Log
+
+
+class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, told in one sentence
+    """An option does not take this value: a `ValueError` in a call, and what traitlets expects of a trait."""
+
+
+class _Option:
+    """A trait that refuses a value in one sentence, with or without an object that has the trait."""
+
+    name: str | None
+    takes: str  # how the sentence goes on
+
+    def error(self, obj: Any, value: Any, error: Any = None, info: Any = None) -> NoReturn:  # noqa: ARG002
+        """Raise the refusal; called by traitlets."""
+        raise BadOption(f"{self.name} takes {self.takes}, not {value!r}")
+
+
+class Switch(_Option, Bool):  # type: ignore[type-arg, misc, unused-ignore]
+    """True or False."""
+
+    takes = "True or False"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Return the value; 1 and 0 are taken from a configuration alone. Called by traitlets."""
+        if obj is None and not isinstance(value, bool):
+            self.error(obj, value)
+        return super().validate(obj, value)
+
+
+class Choice(_Option, Enum):  # type: ignore[type-arg, misc, unused-ignore]
+    """One of several words."""
+
+    def __init__(self, *words: str, default: str, **more: Any) -> None:
+        super().__init__(words, default, **more)
+        self.takes = " or ".join(map(repr, words))
+
+
+class Metrics(_Option, Tuple):  # type: ignore[type-arg, misc, unused-ignore]
+    """Names of metrics."""
+
+    takes = f"any of {', '.join(map(repr, METRICS))}"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Return the names as a tuple; called by traitlets."""
+        if not isinstance(value, (tuple, list)) or any(name not in list(METRICS) for name in value):
+            self.error(obj, value)
+        return tuple(value)
+
+
+class Size(_Option, Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+    """A size of memory, such as "10GB"."""
+
+    takes = "a size such as '10GB', or None"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Return the text if it is a size; called by traitlets."""
+        if not isinstance(value, str):
+            self.error(obj, value)
+        try:
+            parse(value)
+        except ValueError as error:
+            raise BadOption(str(error)) from error
+        return value
+
+
+class LogPath(_Option, Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+    """The path of a log that can be written and that `History.load` reads."""
+
+    takes = "the path of a .jsonl file, or None"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Return the path if there can be a log; called by traitlets."""
+        if not isinstance(value, (str, Path)):
+            self.error(obj, value)
+        if Path(value).suffix.lower() != ".jsonl":
+            raise BadOption(f"{self.name} takes the path of a .jsonl file, not {str(value)!r}")
+        try:
+            Log(value)
+        except ValueError as error:
+            raise BadOption(str(error)) from error
+        return value
+
+
+class Options(Configurable):
+    """The options of `IPyGPULogger`: set in a call, by ``%config``, or in a configuration file."""
+
+    compact = Switch(False, help="Report on one line.").tag(config=True)
+    gc_collect = Switch(True, help="Collect garbage before each snapshot.").tag(config=True)
+    clear_cache = Switch(True, help="Empty torch's cache before each snapshot.").tag(config=True)
+    preload = Switch(
+        True, help="Create the GPU context before a cell runs, once torch is imported; not before forking."
+    ).tag(config=True)
+    report = Choice(
+        "text", "rich", "none", default="text", help="Print a table, display a rich one, or say nothing."
+    ).tag(config=True)
+    devices = Choice(
+        "used", "all", default="used", help="The devices that this process uses, or all of the machine."
+    ).tag(config=True)
+    metrics = Metrics(help="What else to tell of each GPU, all processes together: energy, utilization.").tag(
+        config=True
+    )
+    lines = Switch(
+        False, help="Measure each line of the cells, and of functions that earlier cells defined."
+    ).tag(config=True)
+    budget = Size(
+        None,
+        allow_none=True,
+        help="What a cell may need, such as 10GB: on each GPU, or of RAM while the process uses no GPU.",
+    ).tag(config=True)
+    log = LogPath(
+        None, allow_none=True, help="A .jsonl file to which each cell's record is added as the cell ends."
+    ).tag(config=True)
+    reset_peaks = Switch(
+        True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."
+    ).tag(config=True)
+
+    @classmethod
+    def check(cls, options: dict[str, Any]) -> None:
+        """Refuse options that cannot be set, before any of them is.
+
+        Args:
+            options: Values by name.
+
+        Raises:
+            TypeError: There is no such option.
+            ValueError: The option does not take the value.
+        """
+        traits: dict[str, Any] = cls.class_traits(config=True)
+        for name, value in options.items():
+            if name not in traits:
+                raise cls._unknown(name)
+            if value is not None or not traits[name].allow_none:
+                traits[name].validate(None, value)
+
+    @classmethod
+    def _unknown(cls, name: str) -> TypeError:
+        """Return the refusal of an option that does not exist, with the nearest that does."""
+        from difflib import get_close_matches
+
+        known = sorted(cls.class_traits(config=True))
+        near = "".join(f" (did you mean {one!r}?)" for one in get_close_matches(name, known, 1))
+        return TypeError(f"{cls.__name__} has no option {name!r}{near}; it has {', '.join(known)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an option; a name that no class declares is a mistyped option, and refused.
+
+        Raises:
+            TypeError: There is no such option.
+        """
+        if not name.startswith("_") and not hasattr(type(self), name):
+            raise self._unknown(name)
+        super().__setattr__(name, value)

@@ -1,0 +1,140 @@
+"""What a logger prints and displays: the reports of cells; once each, the reasons for what failed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..engine.machine import machine
+from ..records import MIME
+from ..records.budget import excesses, parse
+from ..records.embed import embedded
+from ..records.units import printable, rounded_mb
+from ..render import html, text
+from ..render import lines as lines_table
+from ..runtime.errors import why
+from ..runtime.output import say
+from ..runtime.signals import is_from_a_handler
+from ..sources import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..records import CellRecord, LineUsage, Measurement
+    from .live import LiveCell
+    from .options import Options
+
+_NOTHING_MEASURED = "ipygpulogger measures nothing for now"
+
+
+class Reporter:
+    """Print and display for one logger, in the way its options say.
+
+    Nothing here raises for a broken stream or a front end that fails: the cell and its record come first.
+
+    Args:
+        options: The logger's.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._said: set[str] = set()
+
+    def show(self, record: CellRecord, live: LiveCell | None = None) -> None:
+        """Report a cell.
+
+        Args:
+            record: The cell's.
+            live: Its display while it ran, which the report replaces where it can.
+        """
+        if self._options.report == "none":
+            return
+        plain = text.report(record, compact=self._options.compact, course=html.course)
+        if self._options.report == "text":
+            self.print_text(plain)
+        else:
+            bundle = {"text/plain": plain, "text/html": html.report(record), MIME: embedded(record)}
+            if live is None or not live.settle(bundle):
+                self._display(bundle)
+
+    def show_lines(self, lines: Sequence[LineUsage]) -> None:
+        """Show the whole table of a cell's lines; notes about them stand in the report."""
+        if self._options.report == "text":
+            self.print_text(lines_table.table(lines))
+        elif self._options.report == "rich":
+            self._display({"text/plain": lines_table.table(lines), "text/html": lines_table.html(lines)})
+
+    def print_text(self, report: str) -> None:
+        """Print a report; why it cannot be printed is said once."""
+        if reason := say(report):
+            self._cannot_show(reason)
+
+    def warn_once(self, sentence: str) -> None:
+        """Print a sentence to the stream for errors, the first time that it is to be said."""
+        if sentence not in self._said:
+            self._said.add(sentence)
+            say(printable(sentence), aside=True)
+
+    def cannot_measure(self, error: BaseException) -> None:
+        """Say once what kept us from measuring a cell."""
+        if isinstance(error, Unavailable):
+            self.warn_once(f"{_NOTHING_MEASURED}: {error}")
+            return
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
+        self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
+
+    @contextmanager
+    def explaining(self, what: str = "who holds memory") -> Iterator[None]:
+        """Run what explains a record; if it fails, that is said once and the record stays as it is."""
+        try:
+            yield
+        except Unavailable:  # the measurement itself says so
+            pass
+        except Exception as error:
+            self.warn_once(f"ipygpulogger could not tell {what}: {why(error)}")
+
+    def say_if_no_gpu(self) -> None:
+        """Say that there is no GPU, and why, unless nothing is to be reported."""
+        seen = machine().nvml.devices()  # always: loading NVML's library is no work for the first hook
+        if self._options.report == "none" or machine().frameworks.current_index() is not None:
+            return
+        if not seen:
+            say(printable(f"No GPU here ({machine().nvml.diagnose().says}): general RAM only."))
+        elif machine().devices.all_hidden() and self._options.devices != "all":
+            say("No GPU here (CUDA_VISIBLE_DEVICES hides them all): general RAM only.")
+
+    def _display(self, bundle: dict[str, Any]) -> None:
+        from IPython.display import display
+
+        try:
+            display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
+        except Exception as error:
+            if is_from_a_handler(error):
+                raise
+            self._cannot_show(why(error))
+
+    def _cannot_show(self, reason: str) -> None:
+        self.warn_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
+
+
+def over_budget(measurement: Measurement, budget: str | None) -> tuple[str, ...]:
+    """Return a sentence for each device on which a measurement went over its budget.
+
+    Args:
+        measurement: Of a cell, which may still run.
+        budget: A size such as "10GB": on each GPU, or of RAM where no GPU was used. None allows anything.
+    """
+    if not budget:
+        return ()
+    allowed_bytes = parse(budget)
+    on_gpu = any(gpu.peak.lo_bytes for gpu in measurement.gpus)
+    found = excesses(
+        measurement,
+        ram_bytes=None if on_gpu else allowed_bytes,
+        gpu_bytes=allowed_bytes if on_gpu else None,
+    )
+    return tuple(
+        f"Over budget on {over.name}: peak {'at least ' if over.at_least else ''}"
+        f"{rounded_mb(over.peak_bytes)} of {rounded_mb(over.budget_bytes)} MB"
+        for over in found
+    )
