@@ -641,7 +641,7 @@ def test_what_is_in_use(monkeypatch):
 
     first, second = Device("cuda", 0, "a card"), Device("cuda", 1, "a card")
     devices = [(second, [SimpleNamespace(look=refuse)]), (first, [owner(3, 30), owner(4, 40)])]
-    made = SimpleNamespace(ram=owner(77), devices=lambda: devices)
+    made = SimpleNamespace(ram=owner(77), allocators=SimpleNamespace(by_device=lambda: devices))
     monkeypatch.setattr(growths, "machine", lambda: made)
     assert growths._in_use() == {"cpu": 77, "cuda:0": 7}
 
