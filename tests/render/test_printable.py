@@ -436,7 +436,9 @@ def test_what_went_wrong_is_told(extension, monkeypatch, capsys):
     nvml = types.SimpleNamespace(devices=lambda: (), diagnose=lambda: DIAGNOSES[0])
     monkeypatch.setattr(
         "ipygpulogger.notebook.report.machine",
-        lambda: types.SimpleNamespace(nvml=nvml, current_gpu=lambda: None),
+        lambda: types.SimpleNamespace(
+            nvml=nvml, frameworks=types.SimpleNamespace(current_index=lambda: None)
+        ),
     )
     il._say_if_no_gpu()
     out, err = capsys.readouterr()
