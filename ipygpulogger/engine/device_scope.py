@@ -188,15 +188,14 @@ class DeviceWatch:
     ) -> Peak:
         ends_bytes = max(before_bytes, after_bytes, seen_bytes)
         if not self.intervals:
-            return Peak(max(ends_bytes, self._raw_peak_bytes(after)), None, "sampled")
+            return Peak.within(max(ends_bytes, self._raw_peak_bytes(after)), None)
         allocated = together(list(self.intervals.values()), ALLOCATED)
         outside_lo_bytes = max(0, min(outside) - self._fell_bytes(after))
         lo_bytes = max(allocated.lo_bytes + outside_lo_bytes, ends_bytes)
         if allocated.hi_bytes is None or self._rose_unseen(after):
-            return Peak(lo_bytes, None, "sampled", allocated.precision_bytes)
+            return Peak.within(lo_bytes, None, allocated.precision_bytes)
         hi_bytes = max(allocated.hi_bytes + max(outside), ends_bytes)
-        exact = hi_bytes - lo_bytes <= allocated.precision_bytes
-        return Peak(lo_bytes, hi_bytes, "exact" if exact else "bounded", allocated.precision_bytes)
+        return Peak.within(lo_bytes, hi_bytes, allocated.precision_bytes)
 
     def _raw_peak_bytes(self, after: Holdings) -> int:
         """Without an allocator to ask: the highest sample, where nobody else is on the device."""

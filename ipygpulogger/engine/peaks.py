@@ -115,10 +115,7 @@ class Interval:
     def peak(self, series: int = 0) -> Peak:
         """The highest use so far."""
         s = self._series[series]
-        if s.sampled:
-            return Peak(s.lo_bytes, None, "sampled", self._precision_bytes)
-        exact = s.hi_bytes - s.lo_bytes <= self._precision_bytes
-        return Peak(s.lo_bytes, s.hi_bytes, "exact" if exact else "bounded", self._precision_bytes)
+        return Peak.within(s.lo_bytes, None if s.sampled else s.hi_bytes, self._precision_bytes)
 
     def _fold(self, look: Look) -> None:
         self.moved |= look.stamp != self._stamp
@@ -152,13 +149,9 @@ def together(intervals: Sequence[Interval], series: int) -> Peak:
         peak.lo_bytes + sum(still_bytes) - still for peak, still in zip(peaks, still_bytes, strict=True)
     )
     precision_bytes = sum(peak.precision_bytes for peak in peaks)
-    hi_bytes = 0
-    for peak in peaks:
-        if peak.hi_bytes is None:
-            return Peak(lo_bytes, None, "sampled", precision_bytes)
-        hi_bytes += peak.hi_bytes
-    exact = hi_bytes - lo_bytes <= precision_bytes
-    return Peak(lo_bytes, hi_bytes, "exact" if exact else "bounded", precision_bytes)
+    highest_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
+    hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(peaks) else None
+    return Peak.within(lo_bytes, hi_bytes, precision_bytes)
 
 
 class PeakOwner:

@@ -403,10 +403,10 @@ class Scope:
         lo_bytes = max(before_bytes, after_bytes, record_bytes, *born_bytes)
         peaks_bytes = [child.peak_bytes for child in after.values()]
         if ended.stamp != self._children_ended.stamp or before.keys() - after.keys() or None in peaks_bytes:
-            peak = Peak(lo_bytes, None, "sampled")  # one that ended took its peak with it
+            peak = Peak.within(lo_bytes, None)  # one that ended took its peak with it
         else:
             hi_bytes = max(lo_bytes, sum(filter(None, peaks_bytes)))
-            peak = Peak(lo_bytes, hi_bytes, "exact" if lo_bytes == hi_bytes else "bounded")
+            peak = Peak.within(lo_bytes, hi_bytes)
         at_least = any(child.at_least for child in (*before.values(), *after.values()))
         return ChildrenUsage(before_bytes, after_bytes, peak, count=len(after), at_least=at_least)
 

@@ -49,6 +49,20 @@ class Peak:
     quality: Quality
     precision_bytes: int = 0
 
+    @classmethod
+    def within(cls, lo_bytes: int, hi_bytes: int | None, precision_bytes: int = 0) -> Peak:
+        """Return the peak that lies between two bounds: exact where the granularity alone keeps them apart.
+
+        Args:
+            lo_bytes: The lower bound.
+            hi_bytes: The upper bound; None without one.
+            precision_bytes: The granularity of the counter.
+        """
+        if hi_bytes is None:
+            return cls(lo_bytes, None, "sampled", precision_bytes)
+        exact = hi_bytes - lo_bytes <= precision_bytes
+        return cls(lo_bytes, hi_bytes, "exact" if exact else "bounded", precision_bytes)
+
     @property
     def coarse(self) -> bool:
         """Whether the granularity is worth a remark beside the peak: over 1 MB and over 1 % of it."""
@@ -77,13 +91,10 @@ class Usage:
         """
         after_bytes = first_bytes + consumed_bytes
         higher_bytes, (lo_bytes, hi_bytes) = max(first_bytes, after_bytes), peaked
-        if hi_bytes is None:
-            peak = Peak(higher_bytes + lo_bytes, None, "sampled", precision_bytes)
-        else:
-            hi_bytes = max(lo_bytes, hi_bytes)
-            quality: Quality = "exact" if hi_bytes - lo_bytes <= precision_bytes else "bounded"
-            peak = Peak(higher_bytes + lo_bytes, higher_bytes + hi_bytes, quality, precision_bytes)
-        return cls(first_bytes, after_bytes, peak)
+        highest_bytes = None if hi_bytes is None else higher_bytes + max(lo_bytes, hi_bytes)
+        return cls(
+            first_bytes, after_bytes, Peak.within(higher_bytes + lo_bytes, highest_bytes, precision_bytes)
+        )
 
     @property
     def consumed_bytes(self) -> int:

@@ -524,3 +524,18 @@ def test_a_record_does_not_change(one):
     """What was measured stays what it was."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(one, dataclasses.fields(one)[0].name, 7)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "quality"),
+    [
+        ((5, 5), "exact"),
+        ((5, 8, 3), "exact"),
+        ((5, 9, 3), "bounded"),
+        ((5, 6), "bounded"),
+        ((5, None, 3), "sampled"),
+    ],
+)
+def test_a_peak_is_exact_within_its_granularity(bounds, quality):
+    """Bounds that only the counter's granularity keeps apart are one exact figure; without an upper one, sampled."""
+    assert Peak.within(*bounds) == Peak(*bounds[:2], quality, *bounds[2:])
