@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..records import Timeline as Course
     from ..sources import Device
     from .ledger import Allowance, Holdings, Shares
-    from .peaks import Interval, PeakOwner
+    from .peaks import Interval, PeakTracker
 
 
 class DeviceWatch:
@@ -31,7 +31,7 @@ class DeviceWatch:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.intervals: dict[PeakOwner, Interval] = {}  # of each framework's allocator on it
+        self.intervals: dict[PeakTracker, Interval] = {}  # of each framework's allocator on it
         self.before: Holdings | None = None  # None: the device came to life within the scope
         self.after: Holdings | None = None  # None: not known yet
         self.neighbours_before_bytes: int | None = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvml import Nvml
-    from .peaks import PeakOwner
+    from .peaks import PeakTracker
 
 ALLOCATED = 0  # the first series of a device's counter; the last is what its allocator took from it
 RESERVED = -1
@@ -127,29 +127,29 @@ class Ledger:
         self._outside: dict[str, _Outside] = {}  # by UUID
 
     def take(
-        self, device: Device, owners: Sequence[PeakOwner], counters: Sequence[DeviceCounter]
+        self, device: Device, trackers: Sequence[PeakTracker], counters: Sequence[DeviceCounter]
     ) -> Holdings:
         """One device now.
 
         Args:
             device: The device.
-            owners: Of the frameworks' allocators on it that count.
+            trackers: Of the frameworks' allocators on it that count.
             counters: Of all of them, which may tell of the whole device where NVML does not.
 
         Raises:
             Unavailable: An allocator does not tell.
         """
-        stand = _held(owners)
+        stand = _held(trackers)
         for _ in range(QUIET_TRIES):
             holdings = self._take(device, stand, counters)
-            was, stand = stand, _held(owners)
+            was, stand = stand, _held(trackers)
             if was == stand:
                 break
             self._outside.pop(device.uuid or "", None)  # another thread moved meanwhile: it fits neither
         return holdings
 
     def glance(
-        self, device: Device, owners: Sequence[PeakOwner], counters: Sequence[DeviceCounter]
+        self, device: Device, trackers: Sequence[PeakTracker], counters: Sequence[DeviceCounter]
     ) -> Holdings:
         """As `take` without a call of CUDA or a slow question, so that any thread may look at any time.
 
@@ -158,15 +158,15 @@ class Ledger:
         Raises:
             Unavailable: An allocator does not tell.
         """
-        stand = _held(owners)
+        stand = _held(trackers)
         for _ in range(QUIET_TRIES):
             holdings = self._take(device, stand, counters, ask=False)
-            was, stand = stand, _held(owners)
+            was, stand = stand, _held(trackers)
             if was == stand:
                 break
         return holdings
 
-    def examine(self, device: Device, owners: Sequence[PeakOwner], memory: DeviceMemory) -> Shares | None:
+    def examine(self, device: Device, trackers: Sequence[PeakTracker], memory: DeviceMemory) -> Shares | None:
         """Whose the memory outside the allocators is just now: one slow question, for any thread.
 
         Allocators may move while the driver answers. Then what they hold counts as nothing. Nothing of the
@@ -174,17 +174,17 @@ class Ledger:
 
         Args:
             device: The device.
-            owners: Of the frameworks' allocators on it that count.
+            trackers: Of the frameworks' allocators on it that count.
             memory: The whole device a moment ago.
 
         Returns:
             None where nobody tells.
         """
         try:
-            looks = [owner.look() for owner in owners]
+            looks = [tracker.look() for tracker in trackers]
             reserved = sum(look.readings[RESERVED].current_bytes for look in looks)
             own, listed = self._processes(device, reserved)
-            later = [owner.look() for owner in owners]
+            later = [tracker.look() for tracker in trackers]
         except Unavailable:
             return None
         if own is None:
@@ -263,9 +263,9 @@ def _may_use(device: Device) -> bool:
     return surely_uses(device)
 
 
-def _held(owners: Sequence[PeakOwner]) -> list[list[int]]:
+def _held(trackers: Sequence[PeakTracker]) -> list[list[int]]:
     """What each allocator holds now, in its series."""
-    return [[reading.current_bytes for reading in owner.look().readings] for owner in owners]
+    return [[reading.current_bytes for reading in tracker.look().readings] for tracker in trackers]
 
 
 def _answers(questions: Iterable[Callable[[], T | None]]) -> list[T]:

@@ -22,7 +22,7 @@ from .frameworks import Frameworks
 from .ledger import Allowance, Holdings, Ledger, allowance
 from .notes import Notes
 from .open_scopes import OpenScopes
-from .peaks import PeakOwner
+from .peaks import PeakTracker
 from .sampler import Sampler
 from .sampling import sample_device, sample_ram
 from .settling import Settling
@@ -42,7 +42,7 @@ class Machine:
         nvml: The driver's view of the devices.
         frameworks: Those that count memory of their own.
         devices: Which device is which.
-        allocators: The frameworks' allocators in use, and the owners of their peaks.
+        allocators: The frameworks' allocators in use, and the trackers of their peaks.
         settling: What brings memory to rest.
         scopes: Who measures.
         ledger: Who holds what on each device.
@@ -68,34 +68,34 @@ class Machine:
         self.scopes = OpenScopes()
         self.sampler = Sampler(self.sample)
         self.ledger = Ledger(self.nvml)
-        self._ram: PeakOwner | None = None
+        self._ram: PeakTracker | None = None
         self._lock = threading.RLock()
 
     @property
-    def ram(self) -> PeakOwner:
-        """The owner of general RAM's peaks.
+    def ram(self) -> PeakTracker:
+        """The tracker of general RAM's peaks.
 
         Raises:
             Unavailable: Nothing here tells the memory of this process just now.
         """
         if self._ram is None:
             with self._lock:
-                self._ram = self._ram or PeakOwner(self.process.counter)
+                self._ram = self._ram or PeakTracker(self.process.counter)
         return self._ram
 
-    def holdings(self, device: Device, owners: Iterable[PeakOwner], *, ask: bool = True) -> Holdings:
+    def holdings(self, device: Device, trackers: Iterable[PeakTracker], *, ask: bool = True) -> Holdings:
         """Return who holds what on a device now.
 
         Args:
             device: The device.
-            owners: Of the frameworks' allocators on it.
+            trackers: Of the frameworks' allocators on it.
             ask: Ask the driver for its list of processes, which is slow, where need be.
 
         Raises:
             Unavailable: An allocator does not tell.
         """
         take = self.ledger.take if ask else self.ledger.glance
-        return take(device, tuple(owners), self.allocators.counters(device))
+        return take(device, tuple(trackers), self.allocators.counters(device))
 
     def allowance(self, device: Device) -> Allowance:
         """Return what the allocators on a device say beside their counts; a hidden device allows nothing."""
@@ -153,12 +153,12 @@ class Machine:
     def discover(self) -> None:
         """Take in the devices that came to life since; open scopes measure them from zero."""
         with self._lock:
-            for device, owner, sure in self.allocators.discover():
+            for device, tracker, sure in self.allocators.discover():
                 for scope in self.scopes:
                     if device is None:
-                        scope.adopt_pinned(owner)
+                        scope.adopt_pinned(tracker)
                     else:
-                        scope.adopt(owner, device, sure=sure)
+                        scope.adopt(tracker, device, sure=sure)
 
     def sample(self) -> None:
         """Look at everything once for the open scopes, as the sampler does while they last."""
@@ -169,12 +169,12 @@ class Machine:
                 return
             self.discover()
             devices = {watch.device.uuid: watch.device for scope in scopes for watch in scope.watches()}
-            owners = {device.uuid: owners for device, owners in self.allocators.by_device()}
+            trackers = {device.uuid: trackers for device, trackers in self.allocators.by_device()}
         with contextlib.suppress(Unavailable):
             sample_ram(scopes, self.ram)
         for uuid, device in devices.items():
             if uuid:
-                sample_device(scopes, device, owners.get(uuid, []), self.nvml, self.ledger)
+                sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
 
     def close(self) -> None:
         """Let the driver's library go, if nobody measures; the next scope opens it again."""
@@ -213,11 +213,11 @@ class Machine:
                 reset()
                 return
             self.discover()
-            owner = self.allocators.owner(framework.name, index)
-        if owner is None:
+            tracker = self.allocators.tracker(framework.name, index)
+        if tracker is None:
             reset()
         else:
-            owner.user_resets(reset)
+            tracker.user_resets(reset)
 
 
 def _after_fork_in_child() -> None:

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from ..sources import Device
     from .device_scope import DeviceWatch
     from .ledger import Shares
-    from .peaks import PeakOwner
+    from .peaks import PeakTracker
 
 
 class Measuring(Protocol):
     """An open measurement: a `scope.Scope`, or the lines of a cell."""
 
-    def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """Measure a device that a framework began to use, from zero."""
 
-    def adopt_pinned(self, owner: PeakOwner) -> None:
+    def adopt_pinned(self, tracker: PeakTracker) -> None:
         """Measure the page-locked host memory that a framework began to count, from zero."""
 
     def orphaned(self) -> bool:

@@ -1,6 +1,6 @@
-"""The one owner of resets: many scopes over one counter.
+"""The one tracker of resets: many scopes over one counter.
 
-Hardware and allocators give one peak each, and one reset for everybody. An owner turns that into
+Hardware and allocators give one peak each, and one reset for everybody. A tracker turns that into
 any number of intervals that nest and overlap, across threads: whenever an interval opens it reads
 the counter, folds the reading into every open interval, then resets.
 
@@ -86,11 +86,11 @@ class _Series:
 
 
 class Interval:
-    """One open interval over one counter; `PeakOwner.open` makes it.
+    """One open interval over one counter; `PeakTracker.open` makes it.
 
     Attributes:
         moved: Whether anything may have come or gone.
-        reset_elsewhere: Whether something other than the owner may have reset the counter meanwhile.
+        reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
         ended: Whether its peak is final.
     """
 
@@ -154,8 +154,8 @@ def together(intervals: Sequence[Interval], series: int) -> Peak:
     return Peak.within(lo_bytes, hi_bytes, precision_bytes)
 
 
-class PeakOwner:
-    """The owner of one counter's peaks, and the only caller of its reset."""
+class PeakTracker:
+    """The tracker of one counter's peaks, and the only caller of its reset."""
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
@@ -164,7 +164,7 @@ class PeakOwner:
         self._lifetime: list[int] = []
         self._series_count = 0
         self._standing: list[int] | None = None  # each peak as it was last seen, since our last reset
-        _owners.add(self)
+        _trackers.add(self)
 
     def look(self) -> Look:
         """Read the counter; all that is open keeps what it reports only once, such as a sampler's highest.
@@ -430,15 +430,15 @@ class PeakOwner:
             interval._doubt(look, growth_bytes)
 
 
-_owners: weakref.WeakSet[PeakOwner] = weakref.WeakSet()
+_trackers: weakref.WeakSet[PeakTracker] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
     # Another thread may have held a lock at the moment of the fork, and is not there to let go.
-    for owner in _owners:
-        owner._lock = threading.RLock()
-        owner._standing = None  # the child's counter begins anew
-        for interval in tuple(owner._open):  # the parent's: what happens here is not in its counter
+    for tracker in _trackers:
+        tracker._lock = threading.RLock()
+        tracker._standing = None  # the child's counter begins anew
+        for interval in tuple(tracker._open):  # the parent's: what happens here is not in its counter
             for series in interval._series:
                 series.doubt(None)
 

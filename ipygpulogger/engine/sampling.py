@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..sources.nvml import Nvml
     from .ledger import Ledger
     from .open_scopes import Measuring
-    from .peaks import PeakOwner
+    from .peaks import PeakTracker
 
 
 class _Reserved(NamedTuple):
@@ -24,7 +24,7 @@ class _Reserved(NamedTuple):
     stamps: tuple[tuple[int, ...], ...] | None
 
 
-def sample_ram(scopes: Iterable[Measuring], ram: PeakOwner) -> None:
+def sample_ram(scopes: Iterable[Measuring], ram: PeakTracker) -> None:
     """Tell scopes what is resident now.
 
     Raises:
@@ -36,16 +36,16 @@ def sample_ram(scopes: Iterable[Measuring], ram: PeakOwner) -> None:
 
 
 def sample_device(
-    scopes: Sequence[Measuring], device: Device, owners: Sequence[PeakOwner], nvml: Nvml, ledger: Ledger
+    scopes: Sequence[Measuring], device: Device, trackers: Sequence[PeakTracker], nvml: Nvml, ledger: Ledger
 ) -> None:
     """Tell scopes what is in use on a device now.
 
     Only where the allocators stood still while NVML was asked is it known what was outside them just then.
     """
     uuid = device.uuid or ""
-    before = _reserved(owners)
+    before = _reserved(trackers)
     memory = nvml.memory(uuid)
-    after = _reserved(owners)
+    after = _reserved(trackers)
     if memory is None:
         return
     still = before == after and after.stamps is not None
@@ -53,16 +53,16 @@ def sample_device(
     watches = (watch for scope in scopes for watch in scope.watches() if watch.device.uuid == uuid)
     found = None
     if other_bytes is not None and any(watch.asks(other_bytes) for watch in watches):
-        found = ledger.examine(device, owners, memory)
+        found = ledger.examine(device, trackers, memory)
     for scope in scopes:
         scope.device_sampled(uuid, memory.used_bytes, other_bytes, found)
 
 
-def _reserved(owners: Iterable[PeakOwner]) -> _Reserved:
+def _reserved(trackers: Iterable[PeakTracker]) -> _Reserved:
     looks = []
-    for owner in owners:
+    for tracker in trackers:
         try:
-            looks.append(owner.look())
+            looks.append(tracker.look())
         except Unavailable:
             return _Reserved(0, None)
     stamps = tuple(look.stamp for look in looks)

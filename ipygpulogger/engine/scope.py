@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..sources.process import Ended
     from .ledger import Shares
     from .machine import Machine
-    from .peaks import Interval, PeakOwner
+    from .peaks import Interval, PeakTracker
 
 METRICS = {"energy": "J", "utilization": "%"}  # what a scope can measure besides, and its unit
 
@@ -74,7 +74,7 @@ class Scope:
         self._end = threading.RLock()  # held by the thread that ends it
         self._ram_timeline = Timeline()
         self._watches: dict[tuple[str, int], DeviceWatch] = {}
-        self._pinned: dict[PeakOwner, Interval] = {}
+        self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = False
         self._ram: Interval | None = None
@@ -88,13 +88,13 @@ class Scope:
             self.started_at = clock.utc_now()
             self._children = on.process.children(on.ram.lifetime_peak_bytes)
             self._children_ended = children_ended()
-            for device, owners in on.allocators.by_device():
+            for device, trackers in on.allocators.by_device():
                 if device.key not in self._watches:  # another thread may have handed it over already
-                    self._begin(device, owners)
+                    self._begin(device, trackers)
             self._begin_raw()
-            for owner in on.allocators.pinned():
+            for tracker in on.allocators.pinned():
                 try:
-                    self._pinned[owner] = owner.open()
+                    self._pinned[tracker] = tracker.open()
                 except Unavailable as reason:
                     self._note(reason)
             if any(watch.device.uuid for watch in self._watches.values()):
@@ -183,9 +183,9 @@ class Scope:
         intervals = [(self._machine.ram, self._ram)]
         for watch in self.watches():
             intervals += watch.intervals.items()
-        for owner, interval in intervals:
+        for tracker, interval in intervals:
             with contextlib.suppress(Unavailable):
-                owner.fold(interval)
+                tracker.fold(interval)
         ram, before_bytes = self._machine.ram, self._ram.before_bytes()
         now_bytes = ram.look().readings[0].current_bytes
         if not self._sampling:  # nobody else draws the course
@@ -206,11 +206,11 @@ class Scope:
         """The same at its end, once `result` was asked for."""
         return _held((watch.device, watch.after) for watch in self.watches())
 
-    def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """A framework began to use a device within this scope: it held nothing there before.
 
         Args:
-            owner: Of its peaks there.
+            tracker: Of its peaks there.
             device: The device.
             sure: The user cannot have reset the peaks unseen.
         """
@@ -225,7 +225,7 @@ class Scope:
                 if raw.before is not None and raw.before.own:
                     watch.before = raw.before  # this process was there already, by other means
         try:
-            watch.intervals[owner] = owner.adopt(sure=sure)
+            watch.intervals[tracker] = tracker.adopt(sure=sure)
         except Unavailable as reason:
             self._note(reason)
         self._watches[device.key] = watch
@@ -234,10 +234,10 @@ class Scope:
         """The devices of this scope."""
         return list(self._watches.values())
 
-    def adopt_pinned(self, owner: PeakOwner) -> None:
+    def adopt_pinned(self, tracker: PeakTracker) -> None:
         """A framework initialised itself within this scope: it held no pinned memory before."""
         try:
-            self._pinned[owner] = owner.adopt()
+            self._pinned[tracker] = tracker.adopt()
         except Unavailable as reason:
             self._note(reason)
 
@@ -294,26 +294,26 @@ class Scope:
         if self._ram is not None:
             self._read_peak(on.ram, self._ram, final=final)
         on.discover()  # the devices first used within the scope
-        for owner, interval in self._pinned.items():
-            self._read_peak(owner, interval, final=final)
+        for tracker, interval in self._pinned.items():
+            self._read_peak(tracker, interval, final=final)
         for watch in self.watches():
-            for owner, interval in watch.intervals.items():
-                self._read_peak(owner, interval, final=final)
+            for tracker, interval in watch.intervals.items():
+                self._read_peak(tracker, interval, final=final)
         self._end_metrics()
 
-    def _read_peak(self, owner: PeakOwner, interval: Interval, *, final: bool) -> None:
+    def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> None:
         try:
-            (owner.close if final else owner.fold)(interval)
+            (tracker.close if final else tracker.fold)(interval)
         except Unavailable as reason:
             self._note(reason)
-        if loss := owner.loss(interval):
+        if loss := tracker.loss(interval):
             self._note(loss)
 
-    def _begin(self, device: Device, owners: Iterable[PeakOwner] = ()) -> None:
+    def _begin(self, device: Device, trackers: Iterable[PeakTracker] = ()) -> None:
         watch = DeviceWatch(device)
-        for owner in owners:
+        for tracker in trackers:
             try:
-                watch.intervals[owner] = owner.open()
+                watch.intervals[tracker] = tracker.open()
             except Unavailable as reason:  # then the driver's figures are all there is
                 self._note(reason)
         try:
@@ -359,7 +359,7 @@ class Scope:
     def _pinned_usage(self) -> Usage | None:
         """Page-locked host memory, where any was ever used."""
         try:
-            after_bytes = sum(owner.look().readings[0].current_bytes for owner in self._pinned)
+            after_bytes = sum(tracker.look().readings[0].current_bytes for tracker in self._pinned)
         except Unavailable as reason:
             self._note(reason)
             return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..engine.device_scope import DeviceWatch
     from ..engine.ledger import Shares
     from ..engine.machine import Machine
-    from ..engine.peaks import Interval, PeakOwner
+    from ..engine.peaks import Interval, PeakTracker
     from ..records import Sizes
     from ..sources import Device
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 class _Gauge:
     """One counter, RAM or an allocator on a device, and our open interval on it."""
 
-    __slots__ = ("current_bytes", "device", "interval", "owner", "precision_bytes")
+    __slots__ = ("current_bytes", "device", "interval", "precision_bytes", "tracker")
 
-    def __init__(self, owner: PeakOwner, interval: Interval, device: Device | None) -> None:
-        self.owner, self.interval, self.device = owner, interval, device
+    def __init__(self, tracker: PeakTracker, interval: Interval, device: Device | None) -> None:
+        self.tracker, self.interval, self.device = tracker, interval, device
         self.current_bytes = interval.before_bytes()
-        self.precision_bytes = owner.counter.precision_bytes
+        self.precision_bytes = tracker.counter.precision_bytes
 
 
 class _Sum:
@@ -162,10 +162,10 @@ class LineMemories:
             self._lost(
                 f"RAM of each line is within {grain_mb} MB: the kernel counts it in batches on each CPU."
             )
-        for device, owners in on.allocators.by_device():
-            for owner in owners:
+        for device, trackers in on.allocators.by_device():
+            for tracker in trackers:
                 try:
-                    self._gauges.append(_Gauge(owner, owner.open(), device))
+                    self._gauges.append(_Gauge(tracker, tracker.open(), device))
                 except Unavailable as reason:
                     self._lost(str(reason))
 
@@ -178,10 +178,10 @@ class LineMemories:
                 self._close(line)
         for gauge in self._gauges:
             try:
-                gauge.owner.close(gauge.interval)
+                gauge.tracker.close(gauge.interval)
             except Unavailable as reason:
                 self._lost(str(reason))
-            if loss := gauge.owner.loss(gauge.interval):
+            if loss := gauge.tracker.loss(gauge.interval):
                 self._lost(loss)
         self._machine.leave(self)
 
@@ -262,7 +262,7 @@ class LineMemories:
     def _read(self, i: int) -> None:
         gauge = self._gauges[i]
         try:
-            lap = gauge.owner.lap(gauge.interval, reset=self._reset_peaks or gauge.device is not None)[0]
+            lap = gauge.tracker.lap(gauge.interval, reset=self._reset_peaks or gauge.device is not None)[0]
         except Unavailable as reason:
             self._lost(str(reason))
             for line in self._open:
@@ -311,22 +311,22 @@ class LineMemories:
 
     # -- what the machine asks of a scope ---------------------------------------------------------
 
-    def adopt(self, owner: PeakOwner, device: Device, *, sure: bool) -> None:
+    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """Take in a device that a framework has begun to use. The open lines started with no memory there.
 
         Args:
-            owner: The owner of the framework's peaks on the device.
+            tracker: The tracker of the framework's peaks on the device.
             device: The device.
             sure: Whether no reset of the peaks by the user can have gone unseen.
         """
         try:
-            interval = owner.adopt(sure=sure)
+            interval = tracker.adopt(sure=sure)
         except Unavailable as reason:
             self._lost(str(reason))
         else:
-            self._late.append(_Gauge(owner, interval, device))  # taken in at the next boundary
+            self._late.append(_Gauge(tracker, interval, device))  # taken in at the next boundary
 
-    def adopt_pinned(self, owner: PeakOwner) -> None:
+    def adopt_pinned(self, tracker: PeakTracker) -> None:
         """Ignore pinned memory, which is not measured by line."""
 
     def orphaned(self) -> bool:

@@ -314,9 +314,9 @@ def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
 def _in_use() -> dict[str, int]:
     """Resident memory, and what live arrays hold on each device."""
     found = {CPU: machine().ram.look().readings[0].current_bytes}
-    for device, owners in machine().allocators.by_device():
+    for device, trackers in machine().allocators.by_device():
         try:
-            held = [owner.look().readings[ALLOCATED].current_bytes for owner in owners]
+            held = [tracker.look().readings[ALLOCATED].current_bytes for tracker in trackers]
         except Unavailable:
             continue
         found[device.id] = sum(held)

@@ -44,7 +44,7 @@ class Look(NamedTuple):
 class Counter(ABC):
     """One or more series, each with its current value and its peak since the last reset.
 
-    Only `engine.peaks.PeakOwner` may call `reset`: it keeps the peaks of every open scope.
+    Only `engine.peaks.PeakTracker` may call `reset`: it keeps the peaks of every open scope.
 
     Attributes:
         peak_class: "resettable" (exact), "monotone" (exact only if the scope set a new record), or

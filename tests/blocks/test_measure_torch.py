@@ -363,7 +363,7 @@ def test_nobody_tells_whose_it_is(cuda, monkeypatch, capsys):
 def test_a_peak_that_is_not_exact_says_so(cuda, monkeypatch, capsys):
     """A blip between the engine's reading and its reset is a bound: the line shows it, context included."""
     mtrace = GPUMemTrace(ctx="here")
-    counter = machine().allocators.owner("torch", 0).counter
+    counter = machine().allocators.tracker("torch", 0).counter
     reset = counter.reset
 
     def blip():

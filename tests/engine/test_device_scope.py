@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ipygpulogger.engine.device_scope import JUMP_BYTES, DeviceWatch
 from ipygpulogger.engine.ledger import Allowance, Holdings, Shares
-from ipygpulogger.engine.peaks import PeakOwner
+from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.records import DRIVER, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
 
@@ -55,7 +55,7 @@ class Story:
         self, *, device=GPU, mine=0, others=0, unlisted=0, known=True, born=False, allocator=True, **how
     ):
         self.allocator = Allocator(**how)
-        self.owners = [PeakOwner(self.allocator)] if allocator else []
+        self.trackers = [PeakTracker(self.allocator)] if allocator else []
         self.device, self.known = device, known
         self.mine, self.others, self.unlisted = mine, others, unlisted  # outside the allocator
         self.watch = DeviceWatch(device)
@@ -63,8 +63,8 @@ class Story:
         if not born:
             self.watch.before = self.holdings()
             self.watch.neighbours_before_bytes = self.watch.before.neighbours
-        for owner in self.owners:
-            self.watch.intervals[owner] = owner.adopt() if born else owner.open()
+        for tracker in self.trackers:
+            self.watch.intervals[tracker] = tracker.adopt() if born else tracker.open()
         self.tell()
 
     @property
@@ -81,7 +81,7 @@ class Story:
 
     def holdings(self):
         memory = DeviceMemory(TOTAL, self.used, TOTAL - self.used)
-        allocated, reserved = (self.allocator.now[0], self.reserved) if self.owners else (None, None)
+        allocated, reserved = (self.allocator.now[0], self.reserved) if self.trackers else (None, None)
         own, listed = (self.mine + self.reserved, self.others) if self.known else (None, None)
         return Holdings(allocated, reserved, memory, own, listed)
 
@@ -94,8 +94,8 @@ class Story:
         self.watch.sampled(self.used, self.other, shares)
 
     def end(self, after=None, allowance=NOTHING, timeline=()):
-        for owner, interval in self.watch.intervals.items():
-            owner.close(interval)
+        for tracker, interval in self.watch.intervals.items():
+            tracker.close(interval)
         return self.watch.usage(after or self.holdings(), allowance, timeline)
 
 
@@ -116,9 +116,9 @@ def test_the_peak_holds_both_parts(program, asked, others):
     """
     story = Story(mine=200 * MB, others=others)
     story.allocator.allocate(200 * MB)
-    for owner, interval in story.watch.intervals.items():
-        owner.close(interval)
-        story.watch.intervals[owner] = owner.open()
+    for tracker, interval in story.watch.intervals.items():
+        tracker.close(interval)
+        story.watch.intervals[tracker] = tracker.open()
     story.watch.before, story.course = story.holdings(), []
     story.tell()
     for what, size in program:
@@ -493,7 +493,7 @@ def test_what_an_allocator_does_not_tell():
     story = Story(tells_reserved=False)
     assert (story.end().reserved_bytes, story.end().reserved_peak) == (None, None)
     story = Story()
-    silent = PeakOwner(Allocator(tells_reserved=False))
+    silent = PeakTracker(Allocator(tells_reserved=False))
     story.watch.intervals[silent] = silent.open()
     assert (story.end().reserved_bytes, story.end().reserved_peak) == (None, None)
 

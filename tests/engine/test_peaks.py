@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.engine.peaks import LAP_SLACK_BYTES, PeakOwner, together
+from ipygpulogger.engine.peaks import LAP_SLACK_BYTES, PeakTracker, together
 from ipygpulogger.records import Peak
 from ipygpulogger.sources import Counter, Look, Reading, Unavailable
 
@@ -81,7 +81,7 @@ def as_peak(lap):
 
 def play(model, program):  # noqa: C901 - one branch a step
     """Run a program; for each interval its peak, whether it may be inexact, and the true one."""
-    owner, open_ones, done, blip = PeakOwner(model), [], [], [0]
+    tracker, open_ones, done, blip = PeakTracker(model), [], [], [0]
 
     def blip_now():
         height, blip[0] = blip[0], 0
@@ -93,7 +93,7 @@ def play(model, program):  # noqa: C901 - one branch a step
 
     def close(i):
         interval, began, reset, blips = open_ones.pop(i % len(open_ones))
-        owner.close(interval)
+        tracker.close(interval)
         done.append((interval.peak(), max(model.story[began:]), reset, blips[0]))
 
     for what, value in program:
@@ -105,39 +105,39 @@ def play(model, program):  # noqa: C901 - one branch a step
             if value and blip[0]:
                 for one in open_ones:
                     one[3][0] += 1
-            interval = owner.open(reset=value)
+            interval = tracker.open(reset=value)
             open_ones.append([interval, len(model.story) - 1, value, [0]])
         elif what == "user":
             if blip[0]:
                 for one in open_ones:
                     one[3][0] += 1
-            owner.user_resets(model.reset)
+            tracker.user_resets(model.reset)
         elif open_ones and what == "lap":
             one = open_ones[value % len(open_ones)]
             resets = model.highest > model.current
-            if blip[0] and resets:  # here the owner resets
+            if blip[0] and resets:  # here the tracker resets
                 for other in open_ones:
                     other[3][0] += 1
-            (lap,) = owner.lap(one[0])
+            (lap,) = tracker.lap(one[0])
             done.append((as_peak(lap), max(model.story[one[1] :]), one[2], one[3][0]))
             one[1:] = [len(model.story) - 1, one[2] or model.peak_class == "resettable", [0]]
         elif open_ones and what == "fold":
-            owner.fold(open_ones[value % len(open_ones)][0])
+            tracker.fold(open_ones[value % len(open_ones)][0])
         elif open_ones:
             close(value)
     while open_ones:
         close(0)
-    return owner, done
+    return tracker, done
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_the_truth_lies_in_the_bounds(program):
     """Whatever nests, overlaps, resets or slips in between: lo <= truth <= hi."""
-    owner, done = play(Model(), program)
+    tracker, done = play(Model(), program)
     for peak, truth, _, _ in done:
         assert peak.lo_bytes <= truth <= peak.hi_bytes
-    assert not owner._open
+    assert not tracker._open
 
 
 @settings(max_examples=500, deadline=None)
@@ -189,8 +189,8 @@ def test_without_a_stamp_nothing_is_certified(program):
 def test_the_race_is_flagged():
     """A foreign blip between reading and resetting is a bound for those open, and none of the new one's."""
     model = Model()
-    owner = PeakOwner(model)
-    outer = owner.open()
+    tracker = PeakTracker(model)
+    outer = tracker.open()
     model.move(50)
 
     def blip():
@@ -199,9 +199,9 @@ def test_the_race_is_flagged():
         model.move(-700)
 
     model.before_reset = blip
-    inner = owner.open()
-    owner.close(inner)
-    owner.close(outer)
+    inner = tracker.open()
+    tracker.close(inner)
+    tracker.close(outer)
     assert outer.peak().quality == "bounded"
     assert (outer.peak().lo_bytes, outer.peak().hi_bytes) == (1050, 1750)
     assert inner.peak().quality == "exact"
@@ -211,26 +211,26 @@ def test_the_race_is_flagged():
 def test_lifetime_survives_every_reset():
     """The highest ever is kept, whoever resets."""
     model = Model()
-    owner = PeakOwner(model)
+    tracker = PeakTracker(model)
     model.move(5000)
     model.move(-5000)
-    interval = owner.open()
-    owner.close(interval)
-    owner.user_resets(model.reset)
-    assert owner.lifetime_peak_bytes() == 6000
+    interval = tracker.open()
+    tracker.close(interval)
+    tracker.user_resets(model.reset)
+    assert tracker.lifetime_peak_bytes() == 6000
 
 
 def test_a_lost_counter_is_not_exact():
     """A counter that fails at the end leaves what was known, as "at least", and no interval open."""
     model = Model()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.broken = True
     with pytest.raises(Unavailable):
-        owner.close(interval)
+        tracker.close(interval)
     assert interval.peak().quality == "sampled"
-    assert not owner._open
-    owner.close(interval)  # again: harmless
+    assert not tracker._open
+    tracker.close(interval)  # again: harmless
 
 
 def test_adopted_from_zero():
@@ -238,7 +238,7 @@ def test_adopted_from_zero():
     model = Model()
     model.move(500)
     model.move(-1200)
-    interval = PeakOwner(model).adopt()
+    interval = PeakTracker(model).adopt()
     assert interval.before_bytes() == 0
     assert interval.peak().lo_bytes == interval.peak().hi_bytes == 1500
 
@@ -246,10 +246,10 @@ def test_adopted_from_zero():
 def test_watched_only_while_open():
     """Sampled counters are told when the first interval opens and the last one closes."""
     model = Model("sampled")
-    owner = PeakOwner(model)
-    first, second = owner.open(), owner.open()
-    owner.close(first)
-    owner.close(second)
+    tracker = PeakTracker(model)
+    first, second = tracker.open(), tracker.open()
+    tracker.close(first)
+    tracker.close(second)
     assert model.watched == [True, False]
 
 
@@ -274,7 +274,7 @@ def test_threads_certify_themselves():
                 super().reset()
 
     model, stop = Locked(), threading.Event()
-    owner = PeakOwner(model)
+    tracker = PeakTracker(model)
 
     def blips(height):
         while not stop.is_set():
@@ -287,14 +287,14 @@ def test_threads_certify_themselves():
     try:
         for _ in range(3000):
             model.story = [model.current]  # the outer interval's own story
-            began = owner.open()
+            began = tracker.open()
             with model.lock:
                 model.story = [model.current]
-            owner.close(owner.open())
+            tracker.close(tracker.open())
             with model.lock:
                 story = list(model.story)
                 truth = max(story)
-            owner.close(began)
+            tracker.close(began)
             peak = began.peak()
             assert peak.hi_bytes >= truth, "missed, and not flagged"
             flagged += peak.quality == "bounded"
@@ -307,13 +307,13 @@ def test_threads_certify_themselves():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_never_waits_for_the_parents_lock():
-    """A child forked while another thread holds the owner's lock can still use the owner."""
+    """A child forked while another thread holds the tracker's lock can still use the tracker."""
     model = Model()
-    owner = PeakOwner(model)
+    tracker = PeakTracker(model)
     held, let_go = threading.Event(), threading.Event()
 
     def hold():
-        with owner._lock:
+        with tracker._lock:
             held.set()
             let_go.wait()
 
@@ -322,8 +322,8 @@ def test_a_fork_never_waits_for_the_parents_lock():
     held.wait()
     pid = os.fork()
     if pid == 0:
-        interval = owner.open()
-        owner.close(interval)
+        interval = tracker.open()
+        tracker.close(interval)
         os._exit(0)
     let_go.set()
     holder.join()
@@ -334,32 +334,32 @@ def test_a_quiet_lap_resets_nothing():
     """Where nothing came or went a lap reads once and resets nothing; where anything fell, it resets."""
     model, resets = Model(), []
     model.before_reset = lambda: resets.append(model.current)
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     resets.clear()
-    (lap,) = owner.lap(interval)
+    (lap,) = tracker.lap(interval)
     assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1000, 1000, 1000)
     model.move(50)
-    (lap,) = owner.lap(interval)  # the record stands at what is in use: as good as reset
+    (lap,) = tracker.lap(interval)  # the record stands at what is in use: as good as reset
     assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1050, 1050, 1050)
     assert not resets
     model.move(-150)  # moves no stamp
-    (lap,) = owner.lap(interval)
+    (lap,) = tracker.lap(interval)
     assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1050, 1050, 900)
     assert resets == [900]
-    (lap,) = owner.lap(interval)
+    (lap,) = tracker.lap(interval)
     assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (900, 900, 900)
-    owner.close(interval)
+    tracker.close(interval)
 
 
 def test_a_lap_of_nothing_resets_nothing():
     """Where nothing was ever in use, no record stands above it."""
     model, resets = Model(), []
     model.current = model.highest = 0
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.before_reset = lambda: resets.append(1)
-    assert owner.lap(interval) == [(0, 0, 0)]
+    assert tracker.lap(interval) == [(0, 0, 0)]
     assert not resets
 
 
@@ -368,17 +368,17 @@ def test_a_lap_within_the_grain_leaves_the_record():
     model, resets = Model(), []
     model.precision_bytes = 100
     model.before_reset = lambda: resets.append(1)
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     resets.clear()
     model.move(40)
     model.move(-40)
-    assert owner.lap(interval)[0].hi_bytes == 1040
+    assert tracker.lap(interval)[0].hi_bytes == 1040
     model.move(10)
-    (lap,) = owner.lap(interval)
+    (lap,) = tracker.lap(interval)
     assert (lap.lo_bytes, lap.hi_bytes) == (1010, 1040)
     assert not resets
-    owner.close(interval)
+    tracker.close(interval)
 
 
 foreign_steps = st.one_of(
@@ -393,7 +393,7 @@ foreign_steps = st.one_of(
 def test_what_something_else_erased_is_never_exact(program):  # noqa: C901 - one branch a step
     """A foreign reset, reported or shown by a peak that fell, makes what is open sampled; not what follows."""
     model, open_ones = Model(), []
-    owner = PeakOwner(model)
+    tracker = PeakTracker(model)
 
     def check(peak, one):
         truth = max(model.story[one["began"] :])
@@ -408,23 +408,23 @@ def test_what_something_else_erased_is_never_exact(program):  # noqa: C901 - one
             model.move(max(value, -model.current))
         elif what == "reset elsewhere":
             if not value:
-                owner.look()  # the only witness of the peak before
+                tracker.look()  # the only witness of the peak before
             shows = value or model.highest > model.current
             model.reset_elsewhere(reported=value)
             for one in open_ones:
                 one["erased"] |= shows
-            owner.look()
+            tracker.look()
         elif what == "open":
-            open_ones.append({"interval": owner.open(), "began": len(model.story) - 1, "erased": False})
+            open_ones.append({"interval": tracker.open(), "began": len(model.story) - 1, "erased": False})
         elif open_ones:
             one = open_ones[value % len(open_ones)]
             if what == "close":
-                owner.close(one["interval"])
+                tracker.close(one["interval"])
                 check(one["interval"].peak(), one)
-                assert ("model" in owner.loss(one["interval"])) >= one["erased"]
+                assert ("model" in tracker.loss(one["interval"])) >= one["erased"]
                 open_ones.remove(one)
             else:
-                (lap,) = owner.lap(one["interval"])
+                (lap,) = tracker.lap(one["interval"])
                 check(as_peak(lap), one)
                 one |= {"began": len(model.story) - 1, "erased": False}
 
@@ -455,12 +455,12 @@ def test_each_series_has_its_own_figures():
     """The first is meant where none is named: at the beginning, at its peak, and over the whole life."""
     model = Pair()
     model.taken.move(500)
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.move(10)
     model.taken.move(100)
     model.taken.move(-600)
-    laps = owner.lap(interval)
+    laps = tracker.lap(interval)
     assert [(lap.lo_bytes, lap.hi_bytes, lap.after_bytes) for lap in laps] == [
         (1010, 1010, 1010),
         (1600, 1600, 1000),
@@ -469,22 +469,22 @@ def test_each_series_has_its_own_figures():
     assert interval.before_bytes(1) == 1000
     assert interval.peak() == interval.peak(0) == Peak(1010, 1010, "exact")
     assert interval.peak(1) == Peak(1000, 1000, "exact")
-    assert owner.lifetime_peak_bytes() == owner.lifetime_peak_bytes(0) == 1010
-    assert owner.lifetime_peak_bytes(1) == 1600
+    assert tracker.lifetime_peak_bytes() == tracker.lifetime_peak_bytes(0) == 1010
+    assert tracker.lifetime_peak_bytes(1) == 1600
     assert interval.series_count == 2
 
 
 def test_a_lap_resets_where_any_series_stands_above():
     """One number that fell is enough; without it the next lap would have the other's record."""
     model, resets = Pair(), []
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.before_reset = lambda: resets.append(1)
     model.taken.move(-100)
-    owner.lap(interval)
+    tracker.lap(interval)
     assert len(resets) == 1
     model.move(-100)
-    owner.lap(interval)
+    tracker.lap(interval)
     assert len(resets) == 2
 
 
@@ -500,8 +500,8 @@ def test_the_sum_of_several_counters(program, precision):
     models = [Model() for _ in range(3)]
     for model in models:
         model.precision_bytes = precision
-    owners = [PeakOwner(model) for model in models]
-    intervals = [owner.open() for owner in owners]
+    trackers = [PeakTracker(model) for model in models]
+    intervals = [tracker.open() for tracker in trackers]
     sums, moved = [sum(model.current for model in models)], [False] * 3
     for what, i, step in program:
         if what == "blip":
@@ -510,11 +510,11 @@ def test_the_sum_of_several_counters(program, precision):
             models[i].move(-abs(step))
         else:
             models[i].move(step)
-            owners[i].fold(intervals[i])
+            trackers[i].fold(intervals[i])
         sums.append(sum(model.current for model in models))
         moved[i] |= bool(step)
-    for owner, interval in zip(owners, intervals, strict=True):
-        owner.close(interval)
+    for tracker, interval in zip(trackers, intervals, strict=True):
+        tracker.close(interval)
     peak = together(intervals, 0)
     assert [interval.moved for interval in intervals] == moved
     assert peak.lo_bytes <= max(sums) <= peak.hi_bytes
@@ -531,12 +531,12 @@ def test_the_sum_of_several_counters(program, precision):
 def test_a_sum_with_one_that_nobody_counts():
     """It is at least what is known, whatever the others are."""
     exact, sampled = Model(), Model("sampled")
-    owners = [PeakOwner(exact), PeakOwner(sampled)]
-    intervals = [owner.open() for owner in owners]
+    trackers = [PeakTracker(exact), PeakTracker(sampled)]
+    intervals = [tracker.open() for tracker in trackers]
     sampled.move(50)
     exact.move(7)
-    for owner, interval in zip(owners, intervals, strict=True):
-        owner.close(interval)
+    for tracker, interval in zip(trackers, intervals, strict=True):
+        tracker.close(interval)
     assert together(intervals, 0) == Peak(1050, None, "sampled")
     assert together(intervals[::-1], 0) == Peak(1050, None, "sampled")
 
@@ -544,12 +544,12 @@ def test_a_sum_with_one_that_nobody_counts():
 def test_without_a_stamp_anything_may_have_moved():
     """Nothing shows a blip then; where there is a stamp, nothing moved until it shows."""
     for certified in (False, True):
-        owner = PeakOwner(Model(certified=certified))
-        interval = owner.open()
+        tracker = PeakTracker(Model(certified=certified))
+        interval = tracker.open()
         assert interval.moved is not certified
-        owner.lap(interval)
+        tracker.lap(interval)
         assert interval.moved is not certified
-        owner.close(interval)
+        tracker.close(interval)
 
 
 @pytest.mark.parametrize("grain", [100, LAP_SLACK_BYTES, 1 << 20])
@@ -559,16 +559,16 @@ def test_a_lap_leaves_no_more_than_256_kib(grain):
     model.precision_bytes = grain
     model.before_reset = lambda: resets.append(1)
     model.current = model.highest = 1 << 30
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     resets.clear()
     model.move(-min(grain, 256 * 1024))
-    owner.lap(interval)
+    tracker.lap(interval)
     assert not resets
     model.move(-1)
-    owner.lap(interval)
+    tracker.lap(interval)
     assert resets
-    owner.close(interval)
+    tracker.close(interval)
 
 
 # -- the certificate --------------------------------------------------------------------------------
@@ -577,8 +577,8 @@ def test_a_lap_leaves_no_more_than_256_kib(grain):
 def test_what_came_before_a_lap_resets_is_read_and_not_guessed():
     """A blip between the lap's reading and its reset moves the stamp: it is read once more, and exact."""
     model = Model()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.move(-100)
 
     def blip():
@@ -587,33 +587,33 @@ def test_what_came_before_a_lap_resets_is_read_and_not_guessed():
         model.move(-700)
 
     model.before_stamp = blip
-    assert owner.lap(interval) == [(1600, 1600, 900)]
-    assert owner.lap(interval) == [(900, 900, 900)]
+    assert tracker.lap(interval) == [(1600, 1600, 900)]
+    assert tracker.lap(interval) == [(900, 900, 900)]
 
 
 def test_a_quiet_lap_resets_at_once():
     """Where the stamp stood still, a lap reads once, resets, and looks at the stamp alone before and after."""
     model, steps = Model(), []
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.move(-100)
     look = model.look
     model.look = lambda: (steps.append("look"), look())[1]
     model.stamp = lambda: (steps.append("stamp"), look().stamp)[1]
     model.before_reset = lambda: steps.append("reset")
-    owner.lap(interval)
+    tracker.lap(interval)
     assert steps == ["look", "stamp", "reset", "stamp"]
 
 
 def test_a_lap_without_a_stamp_is_at_least():
     """Nothing certifies that its reset lost nothing, for itself and for all that are open."""
     model = Model(certified=False)
-    owner = PeakOwner(model)
-    outer, inner = owner.open(), owner.open()
+    tracker = PeakTracker(model)
+    outer, inner = tracker.open(), tracker.open()
     model.move(-100)
-    (lap,) = owner.lap(inner)
+    (lap,) = tracker.lap(inner)
     assert (lap.lo_bytes, lap.hi_bytes) == (1000, None)
-    owner.close(outer)
+    tracker.close(outer)
     assert outer.peak() == Peak(1000, None, "sampled")
 
 
@@ -621,8 +621,8 @@ def test_a_lap_without_a_stamp_is_at_least():
 def test_what_came_with_the_reset_counts_from_then_on(after):
     """A rise that lasts, between the reset and the look after it: all that are open have it as their own."""
     model = Model()
-    owner = PeakOwner(model)
-    outer, inner = owner.open(), owner.open()
+    tracker = PeakTracker(model)
+    outer, inner = tracker.open(), tracker.open()
     model.move(-100)
     resets = []
 
@@ -632,22 +632,24 @@ def test_what_came_with_the_reset_counts_from_then_on(after):
             model.move(500)
 
     model.before_reset = rise
-    {"lap": lambda: owner.lap(inner), "open": owner.open, "user": lambda: owner.user_resets(model.reset)}[
-        after
-    ]()
+    {
+        "lap": lambda: tracker.lap(inner),
+        "open": tracker.open,
+        "user": lambda: tracker.user_resets(model.reset),
+    }[after]()
     assert outer.peak().lo_bytes == 1400  # before any other boundary
-    assert owner._lifetime == [1400]
+    assert tracker._lifetime == [1400]
     model.move(-500)
-    owner.close(outer)
+    tracker.close(outer)
     assert outer.peak() == Peak(1400, 1400, "exact")
 
 
 @pytest.mark.parametrize("moves", range(7))
 def test_before_a_reset_it_waits_for_quiet(moves):
-    """While other threads move the stamp the owner looks again, four times at most; alone, it looks once."""
+    """While other threads move the stamp the tracker looks again, four times at most; alone, it looks once."""
     model = Model()
-    owner = PeakOwner(model)
-    opened = owner.open()
+    tracker = PeakTracker(model)
+    opened = tracker.open()
     looks, left, look = [], [moves], model.look
 
     def restless():
@@ -660,9 +662,9 @@ def test_before_a_reset_it_waits_for_quiet(moves):
     model.look = restless
     at_reset = []
     model.before_reset = lambda: at_reset.append(len(looks))
-    owner.open()
+    tracker.open()
     assert at_reset == [1 + min(max(moves, 1), 4)]
-    owner.close(opened)
+    tracker.close(opened)
 
 
 def test_nobody_open_needs_no_second_look():
@@ -671,7 +673,7 @@ def test_nobody_open_needs_no_second_look():
     look = model.look
     model.look = lambda: (steps.append("look"), look())[1]
     model.before_reset = lambda: steps.append("reset")
-    PeakOwner(model).open()
+    PeakTracker(model).open()
     assert steps == ["look", "reset", "look"]
 
 
@@ -682,8 +684,8 @@ def test_nobody_open_needs_no_second_look():
 def test_a_reset_that_fails_leaves_an_old_record(how):
     """What begins under it is bounded by that record, and exact only above it."""
     model = Model()
-    owner = PeakOwner(model)
-    outer = owner.open()
+    tracker = PeakTracker(model)
+    outer = tracker.open()
     model.move(500)
     model.move(-500)
 
@@ -692,23 +694,23 @@ def test_a_reset_that_fails_leaves_an_old_record(how):
 
     model.before_reset = refuse
     if how == "open":
-        interval = owner.open()
+        interval = tracker.open()
     else:
         interval = outer
-        assert owner.lap(interval) == [(1500, 1500, 1000)]
+        assert tracker.lap(interval) == [(1500, 1500, 1000)]
     model.move(200)
-    owner.fold(interval)
+    tracker.fold(interval)
     assert interval.peak() == Peak(1200, 1500, "bounded")
     model.move(600)
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.peak() == Peak(1800, 1800, "exact")
 
 
 def test_what_a_handler_raises_in_a_lap_goes_on():
     """Ctrl-C during the reset is the user's."""
     model = Model()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.move(-100)
 
     def interrupt():
@@ -716,18 +718,18 @@ def test_what_a_handler_raises_in_a_lap_goes_on():
 
     model.before_reset = interrupt
     with pytest.raises(KeyboardInterrupt):
-        owner.lap(interval)
+        tracker.lap(interval)
 
 
 def test_laps_that_reset_nothing_keep_the_old_record():
     """Where the caller forbids it, the record bounds the next lap, and is not taken for its own."""
     model = Model()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.move(500)
     model.move(-500)
-    assert owner.lap(interval, reset=False) == [(1500, 1500, 1000)]
-    assert owner.lap(interval, reset=False) == [(1000, 1500, 1000)]
+    assert tracker.lap(interval, reset=False) == [(1500, 1500, 1000)]
+    assert tracker.lap(interval, reset=False) == [(1000, 1500, 1000)]
 
 
 # -- watching ---------------------------------------------------------------------------------------
@@ -742,23 +744,23 @@ watch_steps = st.lists(
 def test_watched_while_anything_is_open(program):
     """Told once when the first begins, however it does, and once when the last ends, however it does."""
     model = Model("sampled")
-    owner, open_ones, ended = PeakOwner(model), [], []
+    tracker, open_ones, ended = PeakTracker(model), [], []
     for what, value in program:
         if what in ("open", "adopt"):
-            open_ones.append(getattr(owner, what)())
+            open_ones.append(getattr(tracker, what)())
         elif what == "close again" and ended:
-            owner.close(ended[value % len(ended)])
+            tracker.close(ended[value % len(ended)])
         elif open_ones and what in ("close", "break"):
             model.broken = what == "break"
             ended.append(open_ones.pop(value % len(open_ones)))
             try:
-                owner.close(ended[-1])
+                tracker.close(ended[-1])
             except Unavailable:
                 assert model.broken
             model.broken = False
         assert model.watched == [i % 2 == 0 for i in range(len(model.watched))]
         assert (len(model.watched) % 2 == 1) == bool(open_ones)
-        assert set(owner._open) == set(open_ones)
+        assert set(tracker._open) == set(open_ones)
 
 
 class Sampled(Model):
@@ -783,34 +785,34 @@ class Sampled(Model):
 def test_what_a_sampler_saw_counts_whoever_asked(who):
     """It tells it once: any look gives it to all that are open, and to the lifetime."""
     model = Sampled()
-    owner = PeakOwner(model)
-    outer, other = owner.open(), owner.open()
+    tracker = PeakTracker(model)
+    outer, other = tracker.open(), tracker.open()
     model.move(700)
     model.move(-700)
     calls = {
-        "open without a reset": lambda: owner.open(reset=False),
-        "fold": lambda: owner.fold(other),
-        "close": lambda: owner.close(other),
+        "open without a reset": lambda: tracker.open(reset=False),
+        "fold": lambda: tracker.fold(other),
+        "close": lambda: tracker.close(other),
     }
-    calls.get(who, getattr(owner, who, None))()
+    calls.get(who, getattr(tracker, who, None))()
     assert outer.peak() == Peak(1700, None, "sampled")
-    owner.close(outer)
-    assert outer.peak().lo_bytes == owner.lifetime_peak_bytes() == 1700
+    tracker.close(outer)
+    assert outer.peak().lo_bytes == tracker.lifetime_peak_bytes() == 1700
 
 
 def test_a_foreign_reset_is_told_once_and_noted_by_whoever_looks():
     """The counter says so at one look, and what is open must know it, whose look it was."""
     model = Model()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.move(500)
     model.move(-500)
     model.reset_elsewhere(reported=True)
-    owner.look()
-    owner.close(interval)
+    tracker.look()
+    tracker.close(interval)
     assert interval.peak().quality == "sampled"
-    assert "the model" in owner.loss(interval)
-    assert owner.loss(owner.open()) == ""
+    assert "the model" in tracker.loss(interval)
+    assert tracker.loss(tracker.open()) == ""
 
 
 # -- at hand at any time ----------------------------------------------------------------------------
@@ -819,32 +821,32 @@ def test_a_foreign_reset_is_told_once_and_noted_by_whoever_looks():
 def test_brought_up_to_date_while_open():
     """`fold` reads what is the highest so far and leaves all open; of one that ended it changes nothing."""
     model = Model()
-    owner = PeakOwner(model)
-    interval, ended = owner.open(), owner.open()
-    owner.close(ended)
+    tracker = PeakTracker(model)
+    interval, ended = tracker.open(), tracker.open()
+    tracker.close(ended)
     model.move(300)
     assert interval.peak().hi_bytes == 1000
-    owner.fold(ended)
+    tracker.fold(ended)
     assert interval.peak().hi_bytes == 1000
-    owner.fold(interval)
+    tracker.fold(interval)
     assert interval.peak() == Peak(1300, 1300, "exact")
     assert ended.peak() == Peak(1000, 1000, "exact")
     model.move(-300)
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.peak() == Peak(1300, 1300, "exact")
 
 
 def test_a_counter_that_stops_telling_its_peak():
     """From there on it is at least what was seen, for what was open and what begins."""
     model = Model()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.move(500)
-    owner.fold(interval)
+    tracker.fold(interval)
     model.peak_class = "sampled"
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.peak() == Peak(1500, None, "sampled")
-    assert owner.open().peak().quality == "sampled"
+    assert tracker.open().peak().quality == "sampled"
 
 
 @pytest.mark.parametrize("sure", [True, False])
@@ -852,14 +854,14 @@ def test_adopted(sure):
     """It goes on being measured; where somebody may have reset the counter, it is at least what is seen."""
     model = Model()
     model.move(500)
-    owner = PeakOwner(model)
-    interval = owner.adopt(sure=sure)
+    tracker = PeakTracker(model)
+    interval = tracker.adopt(sure=sure)
     assert interval.before_bytes() == 0
     assert interval.peak() == Peak(1500, *((1500, "exact") if sure else (None, "sampled")))
     assert interval.moved
     model.move(200)
     model.move(-1700)
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.peak() == Peak(1700, *((1700, "exact") if sure else (None, "sampled")))
 
 
@@ -868,8 +870,8 @@ def test_adopted_under_the_highest():
     model = Model()
     model.move(500)
     model.move(-900)
-    owner = PeakOwner(model)
-    assert owner.adopt().peak() == Peak(1500, 1500, "exact")
+    tracker = PeakTracker(model)
+    assert tracker.adopt().peak() == Peak(1500, 1500, "exact")
 
 
 @pytest.mark.parametrize(
@@ -878,17 +880,17 @@ def test_adopted_under_the_highest():
 def test_the_lifetime_is_read_when_it_is_asked_for(peak_class, highest):
     """Nobody need have measured anything; and what is in use counts where nothing tells a peak."""
     model = Model(peak_class)
-    owner = PeakOwner(model)
-    assert owner.lifetime_peak_bytes() == 1000
+    tracker = PeakTracker(model)
+    assert tracker.lifetime_peak_bytes() == 1000
     model.move(4000)
-    assert owner.lifetime_peak_bytes() == 5000
+    assert tracker.lifetime_peak_bytes() == 5000
     model.move(1000)
     model.move(-5500)
-    assert owner.lifetime_peak_bytes() == highest
+    assert tracker.lifetime_peak_bytes() == highest
     model.current = model.highest = 0
     fresh = Model(peak_class)
     fresh.current = fresh.highest = 0
-    assert PeakOwner(fresh).lifetime_peak_bytes() == 0
+    assert PeakTracker(fresh).lifetime_peak_bytes() == 0
 
 
 @pytest.mark.parametrize("somebody", [False, True])
@@ -896,15 +898,15 @@ def test_the_user_resets(somebody):
     """Theirs is done once, whoever measures, and what is open keeps what was known."""
     model, resets = Model(), []
     model.before_reset = lambda: resets.append(1)
-    owner = PeakOwner(model)
-    interval = owner.open() if somebody else None
+    tracker = PeakTracker(model)
+    interval = tracker.open() if somebody else None
     model.move(500)
     model.move(-500)
     resets.clear()
-    owner.user_resets(model.reset)
+    tracker.user_resets(model.reset)
     assert (resets, model.highest) == ([1], 1000)
     if interval:
-        owner.close(interval)
+        tracker.close(interval)
         assert interval.peak() == Peak(1500, 1500, "exact")
 
 
@@ -927,13 +929,13 @@ def test_the_user_resets(somebody):
 def test_what_is_no_reading_is_refused(readings):
     """Another number of series than before, or what is no whole number: one sentence that names the counter."""
     model = Pair()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.look = lambda: Look(tuple(Reading(*one) for one in readings), (0, 0))
     with pytest.raises(Unavailable, match="Pair fails: "):
-        owner.look()
+        tracker.look()
     with pytest.raises(Unavailable, match="Pair fails: "):
-        owner.close(interval)
+        tracker.close(interval)
     assert interval.peak(1).quality == "sampled"
 
 
@@ -942,7 +944,7 @@ def test_no_series_at_all_is_refused_from_the_first():
     model = Model()
     model.look = lambda: Look((), ())
     with pytest.raises(Unavailable, match="no reading"):
-        PeakOwner(model).look()
+        PeakTracker(model).look()
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), SystemExit(3), GeneratorExit()])
@@ -955,64 +957,66 @@ def test_a_counter_that_fails_in_any_way(error):
 
     model.look = fail
     with pytest.raises(Unavailable, match=f"Model fails: {type(error).__name__}"):
-        PeakOwner(model).look()
+        PeakTracker(model).look()
     error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        PeakOwner(model).look()
+        PeakTracker(model).look()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_what_a_fork_leaves_open_is_the_parents():
     """In the child its peak is at least what was known; in the parent nothing has changed."""
     model = Model()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     model.move(500)
     model.move(-500)
-    owner.fold(interval)
+    tracker.fold(interval)
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
             model.highest = model.current  # as the kernel does
-            owner.close(interval)
+            tracker.close(interval)
             sampled = interval.peak() == Peak(1500, None, "sampled")
-            again = owner.open()
-            owner.close(again)
+            again = tracker.open()
+            tracker.close(again)
             status = not (sampled and again.peak().quality == "exact" and not again.reset_elsewhere)
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.peak() == Peak(1500, 1500, "exact")
 
 
 def test_a_lap_begins_with_a_counter_of_its_own():
     """After a lap that reset, what the next needs for a moment is its own, however high the last one was."""
     model = Model()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     for highest in (500, 200, 300):
         model.move(highest)
         model.move(-highest)
-        assert owner.lap(interval) == [(1000 + highest, 1000 + highest, 1000)]
+        assert tracker.lap(interval) == [(1000 + highest, 1000 + highest, 1000)]
 
 
 @pytest.mark.parametrize("how", ["open", "lap", "user"])
 def test_any_reset_of_ours_frees_those_under_an_old_record(how):
     """An interval that began under a record above it: after a reset, what the counter tells is its own."""
     model = Model()
-    owner = PeakOwner(model)
-    other = owner.open()
+    tracker = PeakTracker(model)
+    other = tracker.open()
     model.move(5000)
     model.move(-5000)
-    interval = owner.open(reset=False)
-    {"open": owner.open, "lap": lambda: owner.lap(other), "user": lambda: owner.user_resets(model.reset)}[
-        how
-    ]()
+    interval = tracker.open(reset=False)
+    {
+        "open": tracker.open,
+        "lap": lambda: tracker.lap(other),
+        "user": lambda: tracker.user_resets(model.reset),
+    }[how]()
     model.move(300)
     model.move(-300)
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.peak() == Peak(1300, 6000, "bounded")
 
 
@@ -1022,42 +1026,42 @@ def test_a_peak_that_falls_by_more_than_its_grain_was_reset(grain, noticed):
     model = Model()
     model.precision_bytes = grain
     model.current, model.highest = 0, 1
-    owner = PeakOwner(model)
-    interval = owner.open(reset=False)
+    tracker = PeakTracker(model)
+    interval = tracker.open(reset=False)
     model.reset_elsewhere(reported=False)
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.reset_elsewhere is noticed
-    assert bool(owner.loss(interval)) is noticed
+    assert bool(tracker.loss(interval)) is noticed
 
 
 @pytest.mark.parametrize("series", [0, 1])
 def test_one_series_that_was_reset_is_enough(series):
     """Whose peak fell is not asked: nothing of that counter is sure any more."""
     model = Pair()
-    owner = PeakOwner(model)
-    interval = owner.open()
+    tracker = PeakTracker(model)
+    interval = tracker.open()
     for one in (model, model.taken):
         one.move(500)
         one.move(-500)
-    owner.fold(interval)
+    tracker.fold(interval)
     (model, model.taken)[series].reset_elsewhere(reported=False)
-    owner.close(interval)
+    tracker.close(interval)
     assert [interval.peak(i) for i in (0, 1)] == [Peak(1500, None, "sampled")] * 2
 
 
 @pytest.mark.parametrize("end", ["close", "fold"])
 def test_an_interval_that_missed_its_owners_looks_is_never_exact(end):
-    """Lost by its owner, or asked of another one: what happened meanwhile is not in it, and it says so."""
+    """Lost by its tracker, or asked of another one: what happened meanwhile is not in it, and it says so."""
     model = Model()
-    owner, other = PeakOwner(model), PeakOwner(Model())
-    interval = owner.open()
+    tracker, other = PeakTracker(model), PeakTracker(Model())
+    interval = tracker.open()
     model.move(100)
     getattr(other, end)(interval)
     assert interval.peak().quality == "sampled"
-    known = owner.open()
-    owner.close(known)
+    known = tracker.open()
+    tracker.close(known)
     peak = known.peak()
-    for again in (owner, other):  # one that has ended stays what it is
+    for again in (tracker, other):  # one that has ended stays what it is
         getattr(again, end)(known)
     assert known.peak() == peak
     assert peak.quality == "exact"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.ledger import Allowance, Holdings, Shares
 from ipygpulogger.engine.notes import Notes
-from ipygpulogger.engine.peaks import PeakOwner
+from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
@@ -61,14 +61,14 @@ class Fake:
         monkeypatch.setattr(scopes, "children_ended", lambda: self.ended)
         monkeypatch.setattr(scopes, "surely_uses", lambda device: device.backend != DRIVER)
         self.counter = Number(100 * MB)
-        self.ram, self.exact, self.kids = PeakOwner(self.counter), [], [{}, {}]
+        self.ram, self.exact, self.kids = PeakTracker(self.counter), [], [{}, {}]
         self.process = SimpleNamespace(
             children=lambda _: self.kids.pop(0) if self.kids else {},
             heap=lambda: None,
             exact_resident_bytes=lambda: self.exact.pop(0) if self.exact else None,
             counter=self.counter,
         )
-        self.found, self.pinned_owners, self.raw = {}, [], []  # by device: owners, what is held
+        self.found, self.pinned_trackers, self.raw = {}, [], []  # by device: trackers, what is held
         self.sampler = SimpleNamespace(
             start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)
         )
@@ -79,7 +79,7 @@ class Fake:
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
         self.said, self.notes = [], Notes()
-        self.allocators = SimpleNamespace(by_device=self.devices, pinned=lambda: self.pinned_owners)
+        self.allocators = SimpleNamespace(by_device=self.devices, pinned=lambda: self.pinned_trackers)
 
     def say(self, what, answer):
         self.said.append(what)
@@ -95,9 +95,11 @@ class Fake:
         self.said.append("discover")
 
     def devices(self):
-        return [(device, owners) for device, (owners, _) in self.found.items() if device.backend != DRIVER]
+        return [
+            (device, trackers) for device, (trackers, _) in self.found.items() if device.backend != DRIVER
+        ]
 
-    def holdings(self, device, owners, *, ask=True):
+    def holdings(self, device, trackers, *, ask=True):
         held = self.found[device][1]
         if isinstance(held, Unavailable):
             raise held
@@ -210,7 +212,7 @@ def test_the_course_of_ram(on):
 def test_a_device_and_its_course(on):
     """Its allocator, what it holds beside, its samples; the sampler is there for it from begin to end."""
     counter = Number()
-    on.found[GPU] = [PeakOwner(counter)], held(50, 50)
+    on.found[GPU] = [PeakTracker(counter)], held(50, 50)
     scope = Scope(on).open()
     counter.to(300, 30)
     on.found[GPU] = on.found[GPU][0], held(180, 80, allocated=30)
@@ -236,7 +238,7 @@ def test_a_device_and_its_course(on):
 
 def test_no_sampler_for_what_nobody_can_sample(on):
     """A device without a UUID, or none at all."""
-    on.found[Device("xpu", 0, "a card")] = [PeakOwner(Number())], held()
+    on.found[Device("xpu", 0, "a card")] = [PeakTracker(Number())], held()
     run(on)
     assert "start" not in on.said
 
@@ -246,8 +248,8 @@ def test_devices_of_frameworks_stand_first(on):
     raws = [SimpleNamespace(index=i, name="a card", uuid=f"GPU-{i}", total_bytes=9) for i in range(4)]
     on.raw = raws
     second = Device("cuda", 1, "a card", "GPU-3")
-    on.found[second] = [PeakOwner(Number())], held()
-    on.found[GPU] = [PeakOwner(Number())], held()
+    on.found[second] = [PeakTracker(Number())], held()
+    on.found[GPU] = [PeakTracker(Number())], held()
     for raw, before in zip(raws, (held(5, 0), held(5, 0), held(5, 5), held(5, 5)), strict=True):
         on.found[Device(DRIVER, raw.index, raw.name, raw.uuid, 9)] = [], before
     assert [(gpu.backend, gpu.index) for gpu in run(on).gpus] == [("cuda", 0), ("cuda", 1), (DRIVER, 2)]
@@ -272,7 +274,7 @@ def test_slices_of_one_card_stay_apart(on):
 def test_what_is_held_where_anything_tells_it(on, allocated, own):
     """By the allocator or by the driver; where neither tells, it is left out."""
     memory = DeviceMemory(1 << 40, 9, (1 << 40) - 9)
-    on.found[GPU] = [PeakOwner(Number())], Holdings(allocated, allocated, memory, own, None)
+    on.found[GPU] = [PeakTracker(Number())], Holdings(allocated, allocated, memory, own, None)
     scope = Scope(on).open()
     outside = None if own is None else own - (allocated or 0)
     known = {"GPU-1": Held("cuda:0", allocated or 0, outside)}
@@ -302,12 +304,12 @@ def test_on_a_raw_device_at_either_end(on):
 def test_a_device_that_cannot_be_read(on):
     """At the beginning it is left out, at the end it is noted, and while somebody watches neither."""
     broken = Unavailable("the device is lost")
-    on.found[GPU] = [PeakOwner(Number())], broken
+    on.found[GPU] = [PeakTracker(Number())], broken
     result = run(on)
     assert (result.gpus, result.notes) == ((), ("the device is lost", "from the machine"))
     on.notes = Notes()
-    on.found[GPU] = [PeakOwner(Number())], held()
-    on.found[Device("cuda", 1, "a card", "GPU-2")] = [PeakOwner(Number())], held()
+    on.found[GPU] = [PeakTracker(Number())], held()
+    on.found[Device("cuda", 1, "a card", "GPU-2")] = [PeakTracker(Number())], held()
     scope = Scope(on).open()
     on.found[GPU] = [], broken
     assert [gpu.index for gpu in scope.so_far("x").gpus] == [1]
@@ -324,7 +326,7 @@ def test_an_allocator_that_cannot_be_opened(on):
     """Then the driver's figures are all there is, and it is noted once; so it is where it fails at the end."""
     counter = Number()
     counter.broken = True
-    on.found[GPU] = [PeakOwner(counter)], held(50, 50)
+    on.found[GPU] = [PeakTracker(counter)], held(50, 50)
     result = run(on)
     assert result.notes[0] == "the counter is broken"
     assert result.gpus[0].peak.quality == "sampled"
@@ -345,8 +347,8 @@ def test_a_framework_that_comes_later(on, own):
     on.s += 1
     scope.device_sampled("GPU-1", 75, 75, Shares(0, 0, 33))
     counter, late = Number(10), Number(1)
-    scope.adopt(PeakOwner(counter), GPU, sure=True)
-    scope.adopt(PeakOwner(late), GPU, sure=False)
+    scope.adopt(PeakTracker(counter), GPU, sure=True)
+    scope.adopt(PeakTracker(late), GPU, sure=False)
     counter.to(200, 20)
     on.found = {GPU: ([], held(70 + 21, 40 + 21, allocated=21))}
     on.s += 1
@@ -367,8 +369,8 @@ def test_a_stranger_device_is_not_inherited(on):
     for one in on.raw:
         on.found[Device(DRIVER, 0, "a card", one.uuid, None)] = [], held(70, 40)
     scope = Scope(on).open()
-    scope.adopt(PeakOwner(Number(10)), Device("xpu", 0, "a card"), sure=True)
-    scope.adopt(PeakOwner(Number(10)), GPU, sure=True)
+    scope.adopt(PeakTracker(Number(10)), Device("xpu", 0, "a card"), sure=True)
+    scope.adopt(PeakTracker(Number(10)), GPU, sure=True)
     assert len(scope.watches()) == 4
     assert [watch.before is None for watch in scope.watches()] == [False, False, True, True]
     scope.close()
@@ -377,7 +379,7 @@ def test_a_stranger_device_is_not_inherited(on):
 def test_what_is_held_has_the_name_of_its_device(on):
     """By its UUID where it has one; slices and cards that nobody knows are left out."""
     card = Device("xpu", 3, "a card")
-    on.found[card] = [PeakOwner(Number())], held(9, None, allocated=4)
+    on.found[card] = [PeakTracker(Number())], held(9, None, allocated=4)
     scope = Scope(on).open()
     assert scope.held_before() == {"xpu:3": Held("xpu:3", 4, None)}
     scope.close()
@@ -388,7 +390,7 @@ def test_what_is_held_has_the_name_of_its_device(on):
 
 def test_metrics_of_a_device(on):
     """Energy is the difference of the driver's counter; utilization is asked for since the scope began."""
-    on.found[GPU] = [PeakOwner(Number())], held()
+    on.found[GPU] = [PeakTracker(Number())], held()
     on.energy, on.s = [100.0, 130.0], 0.1  # so that the difference is just a tenth
     scope = Scope(on, metrics=("utilization", "energy")).open()
     on.s += 0.1
@@ -401,7 +403,7 @@ def test_metrics_of_a_device(on):
 @pytest.mark.parametrize(("seconds", "energies"), [(0.099, [100.0, 130.0]), (5.0, [100.0, 100.0])])
 def test_what_is_too_short_for_the_driver(on, seconds, energies):
     """A cell of less than a tenth of a second, or in which the counter stood still: unknown, and why."""
-    on.found[GPU] = [PeakOwner(Number())], held()
+    on.found[GPU] = [PeakTracker(Number())], held()
     on.energy = energies
     (gpu,) = run(on, metrics=["energy"], seconds=seconds).gpus
     assert gpu.metrics == (Metric("energy", None, "J", "too short for the driver's counter"),)
@@ -409,7 +411,7 @@ def test_what_is_too_short_for_the_driver(on, seconds, energies):
 
 def test_energy_that_the_driver_does_not_tell(on):
     """Unknown with the driver's reason, whichever end it is; not asked for, it is not there."""
-    on.found[GPU] = [PeakOwner(Number())], held()
+    on.found[GPU] = [PeakTracker(Number())], held()
 
     def refuse(_):
         raise Unavailable("no counter")
@@ -430,7 +432,7 @@ def test_pinned_memory_of_all_frameworks(on):
     """Added up; where none was ever used there is no figure, and where it fails it is noted."""
     assert run(on).pinned is None
     counters = [Number(), Number()]
-    on.pinned_owners = [PeakOwner(counter) for counter in counters]
+    on.pinned_trackers = [PeakTracker(counter) for counter in counters]
     assert run(on).pinned is None
     pinned = run(on, lambda: (counters[0].to(90, 30), counters[1].to(5))).pinned
     assert (pinned.before_bytes, pinned.after_bytes) == (0, 35)
@@ -457,18 +459,18 @@ def test_pinned_memory_first_used_within_the_scope(on):
     """It held nothing before; where it cannot be read it is noted."""
     counter = Number(50)
     scope = Scope(on).open()
-    owner = PeakOwner(counter)
-    scope.adopt_pinned(owner)
+    tracker = PeakTracker(counter)
+    scope.adopt_pinned(tracker)
     counter.to(80, 60)
     scope.close()
     pinned = scope.result(Measurement, "x").pinned
     assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (0, 60, Peak(80, 80, "exact"))
     counter.broken = True
     scope = Scope(on).open()
-    scope.adopt_pinned(PeakOwner(counter))
+    scope.adopt_pinned(PeakTracker(counter))
     assert scope.notes == ("the counter is broken",)
     on.notes = Notes()
-    scope.adopt(PeakOwner(counter), GPU, sure=True)
+    scope.adopt(PeakTracker(counter), GPU, sure=True)
     assert len(scope.notes) == 2
     scope.close()
 
@@ -534,7 +536,7 @@ def test_no_children(on):
     for before, after in ((None, {1: Child(1, 1)}), ({1: Child(1, 1)}, None)):
         assert of_children(on, before, after) is None
     on.counter.to(0)
-    on.ram, on.ended = PeakOwner(on.counter), NONE_ENDED
+    on.ram, on.ended = PeakTracker(on.counter), NONE_ENDED
     on.counter.highest = 0
     assert of_children(on, {}, {}, Ended(1, MB - 1, 0, more=False)) is None
     on.ended = NONE_ENDED

@@ -15,7 +15,7 @@ from fake_frameworks import Allocator, Fakes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.engine.peaks import PeakOwner
+from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.sources import Unavailable, driver, inherited
 from ipygpulogger.sources.cupy import CuPy
 from ipygpulogger.sources.jax import Jax
@@ -58,7 +58,7 @@ def test_nothing_without_the_framework(fakes, name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_counter_is_the_same_every_time(fakes, name):
-    """The engine keys its owners by these objects."""
+    """The engine keys its trackers by these objects."""
     framework, counter, _allocator, _ = begin(fakes, name)
     assert list(framework.counters()) == [counter]
     assert counter.device.key == ("cuda", 0)
@@ -74,10 +74,10 @@ QUALITY = {"jax": "exact", "cupy": "sampled", "tensorflow": "exact", "rmm": "exa
 def test_a_new_record(fakes, name):
     """A blip above all before: everybody but a pool without peaks knows it exactly."""
     _framework, counter, allocator, _ = begin(fakes, name)
-    owner = PeakOwner(counter)
-    interval = owner.open()
+    tracker = PeakTracker(counter)
+    interval = tracker.open()
     allocator.move(900), allocator.move(-800)
-    owner.close(interval)
+    tracker.close(interval)
     peak = interval.peak()
     assert peak.quality == QUALITY[name]
     assert peak.lo_bytes == (200 if name == "cupy" else 1000)
@@ -90,10 +90,10 @@ def test_a_blip_below_an_older_record(fakes, name, quality):
     """Without a reset the older record hides it; the bounds still hold it."""
     _framework, counter, allocator, _ = begin(fakes, name)
     allocator.move(5000), allocator.move(-5000)
-    owner = PeakOwner(counter)
-    interval = owner.open()
+    tracker = PeakTracker(counter)
+    interval = tracker.open()
     allocator.move(900), allocator.move(-800)
-    owner.close(interval)
+    tracker.close(interval)
     peak = interval.peak()
     assert peak.quality == quality
     assert peak.lo_bytes <= 1000 <= peak.hi_bytes
@@ -114,8 +114,8 @@ def test_every_label_is_true(name, story):  # noqa: C901 - one branch a step
     """Whatever opens, closes and moves, and whatever the user does with the same counters."""
     with pytest.MonkeyPatch.context() as patch:
         framework, counter, allocator, module = begin(Fakes(patch), name)
-        owner = PeakOwner(counter)
-        framework.on_user_reset = lambda index, reset: owner.user_resets(reset)
+        tracker = PeakTracker(counter)
+        framework.on_user_reset = lambda index, reset: tracker.user_resets(reset)
         framework.hold()
         users_peak = 100  # TensorFlow's, as if we were not there
         intervals = []
@@ -125,13 +125,13 @@ def test_every_label_is_true(name, story):  # noqa: C901 - one branch a step
                 users_peak = max(users_peak, allocator.current)
             elif step == "open":
                 try:
-                    intervals.append((owner.open(), len(allocator.story) - 1))
+                    intervals.append((tracker.open(), len(allocator.story) - 1))
                 except Unavailable:
                     assert name == "rmm"
             elif step == "close" and intervals:
                 interval, since = intervals.pop(number % len(intervals))
                 try:
-                    owner.close(interval)
+                    tracker.close(interval)
                 except Unavailable:
                     assert name == "rmm"
                 check(interval.peak(), max(allocator.story[since:]))
@@ -246,12 +246,12 @@ def test_every_call_may_fail(fakes, name, path, call, error):
 
     framework, counter, allocator, module = begin(fakes, name)
     framework.hold()
-    owner = PeakOwner(counter)
-    interval = owner.open()
+    tracker = PeakTracker(counter)
+    interval = tracker.open()
     with fakes.monkeypatch.context() as patch:
         patch.setattr(find(module, path), call, fail)
         assert list(framework.counters()) == [counter]
-        for use in (counter.look, owner.open, lambda: owner.close(interval)):
+        for use in (counter.look, tracker.open, lambda: tracker.close(interval)):
             try:
                 use()
             except Unavailable as told:
@@ -495,13 +495,13 @@ def test_tensorflow_numbers_gpus_its_own_way(fakes):
 def test_tensorflow_user_never_notices(fakes):
     """Their peak is theirs: through every spelling, after our resets, until their own."""
     framework, counter, allocator, tensorflow = begin(fakes, "tensorflow")
-    owner = PeakOwner(counter)
+    tracker = PeakTracker(counter)
     told = []
-    framework.on_user_reset = lambda index, reset: (told.append(index), owner.user_resets(reset))
+    framework.on_user_reset = lambda index, reset: (told.append(index), tracker.user_resets(reset))
     allocator.move(900), allocator.move(-900)
     original = tensorflow.Context.get_memory_info
     framework.hold()
-    outer = owner.open()
+    outer = tracker.open()
     allocator.move(50)
     assert counter.look().readings[0].peak_bytes == 150
     for spelling in ("GPU:0", "/gpu:0", "/device:GPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"):
@@ -510,13 +510,13 @@ def test_tensorflow_user_never_notices(fakes):
     assert told == [0]
     assert tensorflow.get_memory_info("GPU:0")["peak"] == 150
     allocator.move(50)
-    inner = owner.open()
+    inner = tracker.open()
     allocator.move(-100)
     assert tensorflow.get_memory_info("GPU:0") == {"current": 100, "peak": 200}
-    owner.close(inner), owner.close(outer)
+    tracker.close(inner), tracker.close(outer)
     assert inner.peak().quality == "exact"
     assert figures(outer) == (200, None, "sampled")  # nothing certifies what fell between read and reset
-    owner.close(owner.open())
+    tracker.close(tracker.open())
     framework.release()
     assert tensorflow.get_memory_info("GPU:0")["peak"] == 200  # still kept for them
     assert tensorflow.Context.get_memory_info is not original
@@ -610,8 +610,8 @@ def test_rmm_pushed_and_popped(fakes, seen):
     if seen:
         framework.hold()
         push, pop = rmm.statistics.push_statistics, rmm.statistics.pop_statistics
-    owner = PeakOwner(counter)
-    interval = owner.open()
+    tracker = PeakTracker(counter)
+    interval = tracker.open()
     push()
     # More than ever before: only a wrapper can tell that this does not lie upon what was there.
     for _ in range(3 if seen else 1):
@@ -619,18 +619,18 @@ def test_rmm_pushed_and_popped(fakes, seen):
     with pytest.raises(Unavailable, match="were pushed"):
         counter.look()
     pop()
-    owner.close(interval)
+    tracker.close(interval)
     assert figures(interval) == ((9100, 9100, "exact") if seen else (100, 3100, "bounded"))
     push()
     with pytest.raises(Unavailable, match="were pushed"):
-        owner.open()
+        tracker.open()
     allocator.move(-50)
     with pytest.raises(Unavailable, match="were pushed"):
-        owner.open()
+        tracker.open()
     pop()
-    interval = owner.open()
+    interval = tracker.open()
     assert interval.before_bytes() == 50
-    owner.close(interval)
+    tracker.close(interval)
     framework.release()
     assert not hasattr(rmm.statistics.push_statistics, "_ipygpulogger_original")
 
@@ -640,16 +640,16 @@ def test_rmm_pushed_before_we_came(fakes):
     framework, counter, allocator, rmm = begin(fakes, "rmm")
     rmm.statistics.push_statistics()
     framework.hold()
-    owner = PeakOwner(counter)
+    tracker = PeakTracker(counter)
     allocator.move(50)
-    interval = owner.open()
+    interval = tracker.open()
     assert interval.before_bytes() == 50
     rmm.statistics.pop_statistics()
     with pytest.raises(Unavailable, match="started anew"):
-        owner.close(interval)
-    interval = owner.open()
+        tracker.close(interval)
+    interval = tracker.open()
     assert interval.before_bytes() == 150
-    owner.close(interval)
+    tracker.close(interval)
     framework.release()
 
 
@@ -668,15 +668,15 @@ def test_rmm_users_calls_are_theirs(fakes):
 def test_rmm_started_anew(fakes):
     """Another adaptor counts from zero: unknown within a scope, accepted between two."""
     _framework, counter, allocator, _rmm = begin(fakes, "rmm")
-    owner = PeakOwner(counter)
-    interval = owner.open()
+    tracker = PeakTracker(counter)
+    interval = tracker.open()
     fakes.rmm(allocator)
     with pytest.raises(Unavailable, match="started anew"):
-        owner.close(interval)
+        tracker.close(interval)
     assert interval.peak().quality == "sampled"
-    interval = owner.open()
+    interval = tracker.open()
     allocator.move(70)
-    owner.close(interval)
+    tracker.close(interval)
     assert figures(interval) == (70, 70, "exact")
 
 
@@ -711,12 +711,12 @@ def test_a_third_partys_source(fakes):
     )
     (counter,) = framework.counters()
     assert list(framework.counters()) == [counter]
-    owner = PeakOwner(counter)
-    outer = owner.open()
+    tracker = PeakTracker(counter)
+    outer = tracker.open()
     move(500), move(-500)
-    inner = owner.open()
+    inner = tracker.open()
     move(50), move(-50)
-    owner.close(inner), owner.close(outer)
+    tracker.close(inner), tracker.close(outer)
     assert figures(inner) == (150, 150, "exact")
     assert figures(outer) == (600, 600, "exact")
     assert framework.diagnose().says == "its allocator on cuda:0"

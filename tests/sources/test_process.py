@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from memory import MB, Block, blip, filled_by_a_child, held_transient
 
 from ipygpulogger.engine.machine import Machine
-from ipygpulogger.engine.peaks import PeakOwner
+from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
@@ -40,13 +40,13 @@ def current():
 @needs_high_water
 def test_transient_in_one_c_call():
     """A transient inside one C call that holds the GIL is seen within 2 MB, 20 of 20, with no thread."""
-    owner = PeakOwner(HighWaterMark())
+    tracker = PeakTracker(HighWaterMark())
     for trial in range(20):
         size_mb = 24 + 17 * trial
-        interval = owner.open()
+        interval = tracker.open()
         held_transient(size_mb)
         threads = threading.enumerate()
-        owner.close(interval)
+        tracker.close(interval)
         extra = interval.peak().lo_bytes - interval.before_bytes()
         assert abs(extra - size_mb * MB) <= GRAIN
         assert interval.peak().quality == "exact"
@@ -72,12 +72,12 @@ programs = st.lists(
 def test_blocks_and_intervals_at_random(program):
     """Allocate, free, nest, overlap at random: every interval has the model's peak within 2 MB."""
     gc.collect()
-    owner, blocks, open_ones = PeakOwner(HighWaterMark()), [], []
+    tracker, blocks, open_ones = PeakTracker(HighWaterMark()), [], []
     story = [0]  # MB
 
     def close(i):
         interval, began = open_ones.pop(i % len(open_ones))
-        owner.close(interval)
+        tracker.close(interval)
         before, truth = story[began], max(story[began:])
         peak = interval.peak()
         assert (peak.lo_bytes - interval.before_bytes()) / MB <= truth - before + 2
@@ -98,7 +98,7 @@ def test_blocks_and_intervals_at_random(program):
                 blip(value)
                 story += [story[-1] + value, story[-1]]
             elif what == "open":
-                open_ones.append((owner.open(reset=value), len(story) - 1))
+                open_ones.append((tracker.open(reset=value), len(story) - 1))
             elif what == "close" and open_ones:
                 close(value)
         while open_ones:
@@ -110,7 +110,7 @@ def test_blocks_and_intervals_at_random(program):
 @needs_high_water
 def test_no_miss_that_is_not_flagged(restless):
     """2500 blips of another thread under a hail of resets: within the outer bounds every time."""
-    owner, go, done, size_mb = PeakOwner(HighWaterMark()), threading.Semaphore(0), threading.Event(), 4
+    tracker, go, done, size_mb = PeakTracker(HighWaterMark()), threading.Semaphore(0), threading.Event(), 4
     trials, lost = 2500, 0
 
     def blips():
@@ -122,12 +122,12 @@ def test_no_miss_that_is_not_flagged(restless):
     thread = threading.Thread(target=blips)
     thread.start()
     for _ in range(trials):
-        outer = owner.open()
+        outer = tracker.open()
         done.clear()
         go.release()
         while not done.is_set():
-            owner.close(owner.open())
-        owner.close(outer)
+            tracker.close(tracker.open())
+        tracker.close(outer)
         peak, floor = outer.peak(), outer.before_bytes() + size_mb * MB - 1 * MB  # the kernel's grain
         assert peak.hi_bytes >= floor, "a miss that is not flagged"
         if peak.lo_bytes < floor:
@@ -152,14 +152,14 @@ def test_a_blip_lost_between_reading_and_resetting_is_a_bound():
             super().reset()
 
     counter = Raced()
-    owner = PeakOwner(counter)
+    tracker = PeakTracker(counter)
     for _ in range(50):
-        outer = owner.open()
+        outer = tracker.open()
         counter.armed = True
-        inner = owner.open()
+        inner = tracker.open()
         counter.armed = False
-        owner.close(inner)
-        owner.close(outer)
+        tracker.close(inner)
+        tracker.close(outer)
         assert outer.peak().quality == "bounded"
         assert outer.peak().hi_bytes - outer.before_bytes() >= 30 * MB
         assert inner.peak().hi_bytes - inner.before_bytes() <= GRAIN
@@ -168,28 +168,28 @@ def test_a_blip_lost_between_reading_and_resetting_is_a_bound():
 @needs_high_water
 def test_no_descriptor_stays_open():
     """Thousands of boundaries leave not one descriptor more."""
-    owner = PeakOwner(HighWaterMark())
+    tracker = PeakTracker(HighWaterMark())
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(2000):
-        owner.close(owner.open())
+        tracker.close(tracker.open())
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
-    owner.counter.close()
+    tracker.counter.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @needs_high_water
 def test_a_forked_child_leaves_the_parents_peak_alone():
     """A child that measures itself resets its own peak, never its parent's."""
-    owner = PeakOwner(HighWaterMark())
-    interval = owner.open()
+    tracker = PeakTracker(HighWaterMark())
+    interval = tracker.open()
     blip(64)
     pid = os.fork()
     if pid == 0:
         for _ in range(3):
-            owner.close(owner.open())
+            tracker.close(tracker.open())
         os._exit(0)
     os.waitpid(pid, 0)
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.peak().lo_bytes - interval.before_bytes() >= 62 * MB
 
 
@@ -385,11 +385,11 @@ def test_a_refused_reset_is_noticed_by_trying(monkeypatch):
     """Offered but refused at the first trial: the peak only rises from then on, and that is said."""
     monkeypatch.setattr(module, "_reset_high_water", refuse)
     process = Process()
-    owner = PeakOwner(process.counter)
+    tracker = PeakTracker(process.counter)
     blip(40)
-    interval = owner.open()
+    interval = tracker.open()
     blip(10)
-    owner.close(interval)
+    tracker.close(interval)
     assert process.counter.peak_class == "monotone"
     assert process.diagnose().state == "bounded"
     assert interval.peak().quality == "bounded"
@@ -409,13 +409,13 @@ RISING = """
     import resource, sys; sys.path[:0] = {paths!r}
     import psutil
     from memory import MB, blip
-    from ipygpulogger.engine.peaks import PeakOwner
+    from ipygpulogger.engine.peaks import PeakTracker
     from ipygpulogger.sources.process import RisingPeak
     current = lambda: psutil.Process().memory_info().rss
-    owner = PeakOwner(RisingPeak(current, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+    tracker = PeakTracker(RisingPeak(current, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
     blip(200)
-    low = owner.open(); blip(50); owner.close(low)
-    high = owner.open(); blip(400); owner.close(high)
+    low = tracker.open(); blip(50); tracker.close(low)
+    high = tracker.open(); blip(400); tracker.close(high)
     for one in (low, high):
         peak = one.peak()
         print(peak.quality, round((peak.lo_bytes - one.before_bytes()) / MB), round((peak.hi_bytes - one.before_bytes()) / MB))
@@ -444,30 +444,30 @@ def watcher():
     watcher.close()
 
 
-def held(owner, size_mb):
+def held(tracker, size_mb):
     """What an interval says of a block held until the sampling process must have seen it."""
-    interval = owner.open()
+    interval = tracker.open()
     block = Block(size_mb)
     deadline_s = time.monotonic() + 20
     while time.monotonic() < deadline_s:
-        owner.fold(interval)
+        tracker.fold(interval)
         if interval.peak().lo_bytes - interval.before_bytes() >= (size_mb - 2) * MB:
             break
         time.sleep(0.001)
     block.free()
-    owner.close(interval)
+    tracker.close(interval)
     return interval.peak().lo_bytes - interval.before_bytes()
 
 
 def test_the_sampling_process_sees_what_a_c_call_hides(watcher):
     """A transient in one C call that holds the GIL is seen from outside, as "at least"."""
-    owner = PeakOwner(RisingPeak(current, None, watcher))
-    owner.close(owner.open())  # the process is up
+    tracker = PeakTracker(RisingPeak(current, None, watcher))
+    tracker.close(tracker.open())  # the process is up
     best = 0
     for _ in range(10):
-        interval = owner.open()
+        interval = tracker.open()
         held_transient(512)
-        owner.close(interval)
+        tracker.close(interval)
         assert interval.peak().quality == "sampled"
         assert interval.peak().lo_bytes - interval.before_bytes() <= 512 * MB + GRAIN
         best = max(best, interval.peak().lo_bytes - interval.before_bytes())
@@ -476,8 +476,8 @@ def test_the_sampling_process_sees_what_a_c_call_hides(watcher):
 
 def test_the_sampling_process_sleeps_between_scopes(watcher):
     """It uses no processor while nobody measures."""
-    owner = PeakOwner(RisingPeak(current, None, watcher))
-    held(owner, 16)
+    tracker = PeakTracker(RisingPeak(current, None, watcher))
+    held(tracker, 16)
     sampler = psutil.Process(watcher.pid)
     deadline_s = time.monotonic() + 10
     while sampler.status() != psutil.STATUS_SLEEPING and time.monotonic() < deadline_s:
@@ -492,13 +492,13 @@ def test_the_sampling_process_sleeps_between_scopes(watcher):
 
 def test_the_sampling_process_is_restarted_if_killed(watcher):
     """Killed in the middle, it is back for the next scope, and nobody waits for it."""
-    owner = PeakOwner(RisingPeak(current, None, watcher))
-    assert held(owner, 24) >= 22 * MB
-    interval = owner.open()
+    tracker = PeakTracker(RisingPeak(current, None, watcher))
+    assert held(tracker, 24) >= 22 * MB
+    interval = tracker.open()
     os.kill(watcher.pid, signal.SIGKILL)
     watcher._child.wait()
-    owner.close(interval)
-    assert held(owner, 24) >= 22 * MB
+    tracker.close(interval)
+    assert held(tracker, 24) >= 22 * MB
 
 
 def test_the_sampling_process_ignores_interrupts_and_ends_with_us():
@@ -606,19 +606,21 @@ def fill():
 @pytest.mark.parametrize("end", ["close", "fold", "lap", "open another"])
 def test_memory_that_another_process_fills(fill, end):
     """It rises without a fault of ours, and is gone again: every boundary finds it in the kernel's mark."""
-    owner = PeakOwner(HighWaterMark())
+    tracker = PeakTracker(HighWaterMark())
     for size_mb in (100, 60, 100):
-        interval = owner.open()
+        interval = tracker.open()
         fill(size_mb).close()
         if end == "lap":
-            (lap,) = owner.lap(interval)
+            (lap,) = tracker.lap(interval)
             assert abs(lap.lo_bytes - lap.after_bytes - size_mb * MB) <= GRAIN
         else:
-            {"close": owner.close, "fold": owner.fold, "open another": lambda _: owner.open()}[end](interval)
+            {"close": tracker.close, "fold": tracker.fold, "open another": lambda _: tracker.open()}[end](
+                interval
+            )
             peak = interval.peak()
             assert peak.quality == "exact"
             assert abs(peak.lo_bytes - interval.before_bytes() - size_mb * MB) <= GRAIN
-        owner.close(interval)
+        tracker.close(interval)
 
 
 @needs_high_water
@@ -626,10 +628,10 @@ def test_memory_that_another_process_fills_below_getrusages_floor(fill, monkeypa
     """Where getrusage cannot show the mark, since exec left a higher one there, the mark itself is read."""
     real = module._faults_and_mark
     monkeypatch.setattr(module, "_faults_and_mark", lambda: (real()[0], 1 << 50))
-    owner = PeakOwner(HighWaterMark())
-    interval = owner.open()
+    tracker = PeakTracker(HighWaterMark())
+    interval = tracker.open()
     fill(100).close()
-    owner.close(interval)
+    tracker.close(interval)
     assert abs(interval.peak().lo_bytes - interval.before_bytes() - 100 * MB) <= GRAIN
 
 
@@ -638,11 +640,11 @@ def test_memory_that_another_process_fills_below_getrusages_floor(fill, monkeypa
 @given(st.lists(st.sampled_from(["look", "blip", "reset", "other path"]), max_size=8))
 def test_a_mark_that_something_else_resets(steps):
     """Whenever it came, and however low the mark stood: what it may have erased is never called exact."""
-    owner, truth_mb = PeakOwner(HighWaterMark()), 0
-    interval = owner.open()
+    tracker, truth_mb = PeakTracker(HighWaterMark()), 0
+    interval = tracker.open()
     for step in steps:
         if step == "look":
-            owner.fold(interval)
+            tracker.fold(interval)
         elif step == "blip":
             blip(32)
             truth_mb = 32
@@ -650,7 +652,7 @@ def test_a_mark_that_something_else_resets(steps):
             module._reset_high_water()
         else:
             Path(f"/proc/{os.getpid()}/clear_refs").write_text("5")
-    owner.close(interval)
+    tracker.close(interval)
     peak, extra = interval.peak(), interval.peak().lo_bytes - interval.before_bytes()
     foreign = "reset" in steps or "other path" in steps
     assert interval.reset_elsewhere == foreign == (peak.quality == "sampled")
@@ -658,9 +660,9 @@ def test_a_mark_that_something_else_resets(steps):
     if not foreign:
         assert extra >= truth_mb * MB - GRAIN
     else:
-        assert "/proc/self/clear_refs" in owner.loss(interval)
-    after = owner.open()  # one reset is one scope's
-    owner.close(after)
+        assert "/proc/self/clear_refs" in tracker.loss(interval)
+    after = tracker.open()  # one reset is one scope's
+    tracker.close(after)
     assert after.peak().quality == "exact"
 
 
@@ -671,15 +673,15 @@ def test_something_that_resets_the_mark_all_the_time():
         "import sys, time\nwhile not sys.stdin.closed: open(sys.argv[1], 'w').write('5'); time.sleep(1e-4)"
     )
     other = subprocess.Popen([sys.executable, "-c", program, f"/proc/{os.getpid()}/clear_refs"])
-    owner, sampled = PeakOwner(HighWaterMark()), 0
+    tracker, sampled = PeakTracker(HighWaterMark()), 0
     try:
         deadline_s = time.monotonic() + 30
         while sampled < 100:
             assert time.monotonic() < deadline_s
-            interval = owner.open()
+            interval = tracker.open()
             blip(16)
             time.sleep(0.001)
-            owner.close(interval)
+            tracker.close(interval)
             peak = interval.peak()
             sampled += peak.quality == "sampled"
             assert peak.quality == "sampled" or peak.lo_bytes - interval.before_bytes() >= 14 * MB
@@ -692,12 +694,12 @@ def test_something_that_resets_the_mark_all_the_time():
 def test_a_fallen_mark_shows_a_reset_that_nothing_reports(monkeypatch):
     """Where inotify sees nothing, a mark seen high and then low was reset all the same."""
     monkeypatch.setattr(module.ResetWatch, "start", lambda _: None)
-    owner = PeakOwner(HighWaterMark())
-    interval = owner.open()
+    tracker = PeakTracker(HighWaterMark())
+    interval = tracker.open()
     blip(32)
-    owner.fold(interval)
+    tracker.fold(interval)
     module._reset_high_water()
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.reset_elsewhere
     assert interval.peak().quality == "sampled"
     assert abs(interval.peak().lo_bytes - interval.before_bytes() - 32 * MB) <= GRAIN
@@ -706,24 +708,24 @@ def test_a_fallen_mark_shows_a_reset_that_nothing_reports(monkeypatch):
 @needs_high_water
 def test_the_resets_of_a_forked_child_are_its_own():
     """A child that measures is no stranger to its parent, and takes none of its parent's reports."""
-    owner = PeakOwner(HighWaterMark())
-    interval = owner.open()
+    tracker = PeakTracker(HighWaterMark())
+    interval = tracker.open()
     pid = os.fork()
     if pid == 0:
         for _ in range(3):
-            mine = owner.open()
-            owner.close(mine)
+            mine = tracker.open()
+            tracker.close(mine)
         os._exit(mine.reset_elsewhere)
     assert os.waitpid(pid, 0)[1] == 0
-    owner.fold(interval)
+    tracker.fold(interval)
     assert not interval.reset_elsewhere
     module._reset_high_water()
     pid = os.fork()
     if pid == 0:
-        owner.look()
+        tracker.look()
         os._exit(0)
     os.waitpid(pid, 0)
-    owner.close(interval)
+    tracker.close(interval)
     assert interval.reset_elsewhere
 
 

@@ -254,20 +254,20 @@ def test_no_miss_between_threads(fresh, restless):
 
     thread = threading.Thread(target=blips, daemon=True)
     thread.start()
-    owner = None
+    tracker = None
     lost = 0
     for _ in range(trials):
         outer = Scope(fresh)
         outer.open()
-        owner = owner or fresh.allocators.by_device()[0][1][0]
+        tracker = tracker or fresh.allocators.by_device()[0][1][0]
         done.clear()
         go.release()
         while not done.is_set():
-            owner.close(owner.open())
+            tracker.close(tracker.open())
         outer.close()
         peak = gpu_of(outer.result(Measurement, "")).peak
-        before = outer._watches["cuda", 0].intervals[owner].before_bytes()
-        interval = outer._watches["cuda", 0].intervals[owner].peak()
+        before = outer._watches["cuda", 0].intervals[tracker].before_bytes()
+        interval = outer._watches["cuda", 0].intervals[tracker].peak()
         assert peak.lo_bytes <= peak.hi_bytes
         assert interval.hi_bytes >= before + 32 * MB, "a miss that is not flagged"
         lost += interval.lo_bytes < before + 32 * MB
