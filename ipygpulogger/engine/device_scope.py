@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .peaks import Interval, PeakTracker
 
 
-class DeviceWatch:
+class DeviceScope:
     """One device in one scope."""
 
     def __init__(self, device: Device) -> None:
@@ -46,7 +46,7 @@ class DeviceWatch:
         self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at its beginning
         self.metrics: tuple[Metric, ...] = ()
 
-    def inherit(self, raw: DeviceWatch) -> None:
+    def inherit(self, raw: DeviceScope) -> None:
         """Take over what was seen of the same device before a framework began to use it."""
         self.neighbours_before_bytes = raw.neighbours_before_bytes
         self.listed_peak_bytes = raw.listed_peak_bytes

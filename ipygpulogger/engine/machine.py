@@ -168,7 +168,11 @@ class Machine:
             if not scopes:
                 return
             self.discover()
-            devices = {watch.device.uuid: watch.device for scope in scopes for watch in scope.watches()}
+            devices = {
+                device_scope.device.uuid: device_scope.device
+                for scope in scopes
+                for device_scope in scope.device_scopes()
+            }
             trackers = {device.uuid: trackers for device, trackers in self.allocators.by_device()}
         with contextlib.suppress(Unavailable):
             sample_ram(scopes, self.ram)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..sources import Device
-    from .device_scope import DeviceWatch
+    from .device_scope import DeviceScope
     from .ledger import Shares
     from .peaks import PeakTracker
 
@@ -29,7 +29,7 @@ class Measuring(Protocol):
     def close(self) -> None:
         """End it."""
 
-    def watches(self) -> list[DeviceWatch]:
+    def device_scopes(self) -> list[DeviceScope]:
         """Return the devices that the sampler is to look at."""
 
     def sampled(self, resident_bytes: int) -> None:

@@ -50,9 +50,14 @@ def sample_device(
         return
     still = before == after and after.stamps is not None
     other_bytes = memory.used_bytes - after.size_bytes if still else None
-    watches = (watch for scope in scopes for watch in scope.watches() if watch.device.uuid == uuid)
+    device_scopes = (
+        device_scope
+        for scope in scopes
+        for device_scope in scope.device_scopes()
+        if device_scope.device.uuid == uuid
+    )
     found = None
-    if other_bytes is not None and any(watch.asks(other_bytes) for watch in watches):
+    if other_bytes is not None and any(device_scope.asks(other_bytes) for device_scope in device_scopes):
         found = ledger.examine(device, trackers, memory)
     for scope in scopes:
         scope.device_sampled(uuid, memory.used_bytes, other_bytes, found)

@@ -22,7 +22,7 @@ from ..runtime import clock
 from ..sources import Device, Unavailable
 from ..sources.nvml import ENERGY_RESOLVES_S
 from ..sources.process import children_ended
-from .device_scope import DeviceWatch
+from .device_scope import DeviceScope
 from .ledger import Allowance, Holdings, surely_uses
 from .machine import machine
 from .peaks import together
@@ -73,7 +73,7 @@ class Scope:
         self._metrics, self._during = metrics, during
         self._end = threading.RLock()  # held by the thread that ends it
         self._ram_timeline = Timeline()
-        self._watches: dict[tuple[str, int], DeviceWatch] = {}
+        self._device_scopes: dict[tuple[str, int], DeviceScope] = {}
         self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = False
@@ -89,7 +89,7 @@ class Scope:
             self._children = on.process.children(on.ram.lifetime_peak_bytes)
             self._children_ended = children_ended()
             for device, trackers in on.allocators.by_device():
-                if device.key not in self._watches:  # another thread may have handed it over already
+                if device.key not in self._device_scopes:  # another thread may have handed it over already
                     self._begin(device, trackers)
             self._begin_raw()
             for tracker in on.allocators.pinned():
@@ -97,7 +97,7 @@ class Scope:
                     self._pinned[tracker] = tracker.open()
                 except Unavailable as reason:
                     self._note(reason)
-            if any(watch.device.uuid for watch in self._watches.values()):
+            if any(device_scope.device.uuid for device_scope in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
             self._ram = on.ram.open(reset=self._reset_peaks)
@@ -181,8 +181,8 @@ class Scope:
         assert self._start_s, "open() comes first"
         time_s = clock.monotonic_s() - self._start_s
         intervals = [(self._machine.ram, self._ram)]
-        for watch in self.watches():
-            intervals += watch.intervals.items()
+        for device_scope in self.device_scopes():
+            intervals += device_scope.intervals.items()
         for tracker, interval in intervals:
             with contextlib.suppress(Unavailable):
                 tracker.fold(interval)
@@ -200,11 +200,11 @@ class Scope:
 
     def held_before(self) -> dict[str, Held]:
         """What this process held on each device when the scope began, by UUID or by name."""
-        return _held((watch.device, watch.before) for watch in self.watches())
+        return _held((device_scope.device, device_scope.before) for device_scope in self.device_scopes())
 
     def held_after(self) -> dict[str, Held]:
         """The same at its end, once `result` was asked for."""
-        return _held((watch.device, watch.after) for watch in self.watches())
+        return _held((device_scope.device, device_scope.after) for device_scope in self.device_scopes())
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """A framework began to use a device within this scope: it held nothing there before.
@@ -214,25 +214,25 @@ class Scope:
             device: The device.
             sure: The user cannot have reset the peaks unseen.
         """
-        watch = self._watches.get(device.key)
-        if watch is None:
-            watch = DeviceWatch(device)
-            raws = (w for w in self.watches() if w.device.backend == DRIVER)
+        device_scope = self._device_scopes.get(device.key)
+        if device_scope is None:
+            device_scope = DeviceScope(device)
+            raws = (w for w in self.device_scopes() if w.device.backend == DRIVER)
             raw = next((w for w in raws if device.uuid and w.device.uuid == device.uuid), None)
             if raw is not None:  # until now NVML alone told of it
-                del self._watches[_raw_key(raw.device)]
-                watch.inherit(raw)
+                del self._device_scopes[_raw_key(raw.device)]
+                device_scope.inherit(raw)
                 if raw.before is not None and raw.before.own:
-                    watch.before = raw.before  # this process was there already, by other means
+                    device_scope.before = raw.before  # this process was there already, by other means
         try:
-            watch.intervals[tracker] = tracker.adopt(sure=sure)
+            device_scope.intervals[tracker] = tracker.adopt(sure=sure)
         except Unavailable as reason:
             self._note(reason)
-        self._watches[device.key] = watch
+        self._device_scopes[device.key] = device_scope
 
-    def watches(self) -> list[DeviceWatch]:
+    def device_scopes(self) -> list[DeviceScope]:
         """The devices of this scope."""
-        return list(self._watches.values())
+        return list(self._device_scopes.values())
 
     def adopt_pinned(self, tracker: PeakTracker) -> None:
         """A framework initialised itself within this scope: it held no pinned memory before."""
@@ -259,10 +259,10 @@ class Scope:
         """
         if self._closed or not self._start_s:
             return
-        for watch in self.watches():
-            if watch.device.uuid == uuid:
-                watch.sampled(used_bytes, other_bytes, found)
-                watch.timeline.add(clock.monotonic_s() - self._start_s, used_bytes)
+        for device_scope in self.device_scopes():
+            if device_scope.device.uuid == uuid:
+                device_scope.sampled(used_bytes, other_bytes, found)
+                device_scope.timeline.add(clock.monotonic_s() - self._start_s, used_bytes)
 
     def _end_peaks(self, now_s: float) -> None:
         on = self._machine
@@ -296,8 +296,8 @@ class Scope:
         on.discover()  # the devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)
-        for watch in self.watches():
-            for tracker, interval in watch.intervals.items():
+        for device_scope in self.device_scopes():
+            for tracker, interval in device_scope.intervals.items():
                 self._read_peak(tracker, interval, final=final)
         self._end_metrics()
 
@@ -310,50 +310,50 @@ class Scope:
             self._note(loss)
 
     def _begin(self, device: Device, trackers: Iterable[PeakTracker] = ()) -> None:
-        watch = DeviceWatch(device)
+        device_scope = DeviceScope(device)
         for tracker in trackers:
             try:
-                watch.intervals[tracker] = tracker.open()
+                device_scope.intervals[tracker] = tracker.open()
             except Unavailable as reason:  # then the driver's figures are all there is
                 self._note(reason)
         try:
-            watch.before = self._machine.holdings(device, watch.intervals)
-            watch.neighbours_before_bytes = watch.before.neighbours
+            device_scope.before = self._machine.holdings(device, device_scope.intervals)
+            device_scope.neighbours_before_bytes = device_scope.before.neighbours
         except Unavailable as reason:
             self._note(reason)
             return
         if "energy" in self._metrics:
             try:
-                watch.energy_j = self._machine.nvml.energy_j(device.uuid or "")
+                device_scope.energy_j = self._machine.nvml.energy_j(device.uuid or "")
             except Unavailable as reason:
-                watch.energy_j = reason
-        self._watches[_raw_key(device) if device.backend == DRIVER else device.key] = watch
+                device_scope.energy_j = reason
+        self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self) -> None:
         """The devices that no framework here uses, as NVML tells."""
-        known = {watch.device.uuid for watch in self._watches.values()}
+        known = {device_scope.device.uuid for device_scope in self._device_scopes.values()}
         for seen in self._machine.nvml.devices():
             if seen.uuid not in known:
                 self._begin(Device(DRIVER, seen.index, seen.name, seen.uuid, seen.total_bytes))
 
     def _gpus(self, *, final: bool = True) -> tuple[DeviceUsage, ...]:
         on, usages = self._machine, []
-        for watch in self.watches():
-            device = watch.device
+        for device_scope in self.device_scopes():
+            device = device_scope.device
             try:
-                after = on.holdings(device, tuple(watch.intervals), ask=final)
+                after = on.holdings(device, tuple(device_scope.intervals), ask=final)
             except Unavailable as reason:
                 if final:
                     self._note(reason)
                 continue
-            watch.after = after if final else watch.after
-            own = after.own or (watch.before and watch.before.own)
+            device_scope.after = after if final else device_scope.after
+            own = after.own or (device_scope.before and device_scope.before.own)
             touched = device.backend != DRIVER or own or (after.own is None and surely_uses(device))
             if touched or self._all_devices:
-                used, now = [h and h.memory and h.memory.used_bytes for h in (watch.before, after)]
-                timeline = watch.timeline.between(used, now, self.time_s) if final else ()
+                used, now = [h and h.memory and h.memory.used_bytes for h in (device_scope.before, after)]
+                timeline = device_scope.timeline.between(used, now, self.time_s) if final else ()
                 allowance = on.allowance(device) if final else Allowance(None, None)
-                usages.append(watch.usage(after, allowance, timeline=timeline))
+                usages.append(device_scope.usage(after, allowance, timeline=timeline))
         return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))
 
     def _pinned_usage(self) -> Usage | None:
@@ -370,18 +370,20 @@ class Scope:
         return Usage(before_bytes, after_bytes, peak) if peak.hi_bytes != 0 else None
 
     def _end_metrics(self) -> None:
-        for watch in self.watches():
-            watch.metrics = tuple(self._metric(name, watch) for name in METRICS if name in self._metrics)
+        for device_scope in self.device_scopes():
+            device_scope.metrics = tuple(
+                self._metric(name, device_scope) for name in METRICS if name in self._metrics
+            )
 
-    def _metric(self, name: str, watch: DeviceWatch) -> Metric:
-        nvml, uuid, unit = self._machine.nvml, watch.device.uuid or "", METRICS[name]
+    def _metric(self, name: str, device_scope: DeviceScope) -> Metric:
+        nvml, uuid, unit = self._machine.nvml, device_scope.device.uuid or "", METRICS[name]
         try:
             if name == "utilization":
                 since_s = self.started_at.timestamp()
                 return Metric(name, nvml.utilization_percent(uuid, since_s), unit)
-            if isinstance(watch.energy_j, Unavailable):
-                raise watch.energy_j
-            used_j = nvml.energy_j(uuid) - watch.energy_j
+            if isinstance(device_scope.energy_j, Unavailable):
+                raise device_scope.energy_j
+            used_j = nvml.energy_j(uuid) - device_scope.energy_j
         except Unavailable as reason:
             return Metric(name, None, unit, str(reason))
         if self.time_s < ENERGY_RESOLVES_S or not used_j:

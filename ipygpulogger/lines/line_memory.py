@@ -23,7 +23,7 @@ from ..sources import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..engine.device_scope import DeviceWatch
+    from ..engine.device_scope import DeviceScope
     from ..engine.ledger import Shares
     from ..engine.machine import Machine
     from ..engine.peaks import Interval, PeakTracker
@@ -336,7 +336,7 @@ class LineMemories:
     def close(self) -> None:
         """Do nothing: the machine closes only orphaned scopes."""
 
-    def watches(self) -> list[DeviceWatch]:
+    def device_scopes(self) -> list[DeviceScope]:
         """Return no device: lines need no sampler."""
         return []
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.engine.device_scope import JUMP_BYTES, DeviceWatch
+from ipygpulogger.engine.device_scope import JUMP_BYTES, DeviceScope
 from ipygpulogger.engine.ledger import Allowance, Holdings, Shares
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.records import DRIVER, Metric, Peak
@@ -49,7 +49,7 @@ class Allocator(Counter):
 
 
 class Story:
-    """A scope over one device: the truth of each moment, and what the watch was told of it."""
+    """A scope over one device: the truth of each moment, and what the scope was told of it."""
 
     def __init__(
         self, *, device=GPU, mine=0, others=0, unlisted=0, known=True, born=False, allocator=True, **how
@@ -58,13 +58,13 @@ class Story:
         self.trackers = [PeakTracker(self.allocator)] if allocator else []
         self.device, self.known = device, known
         self.mine, self.others, self.unlisted = mine, others, unlisted  # outside the allocator
-        self.watch = DeviceWatch(device)
+        self.scope = DeviceScope(device)
         self.course = []
         if not born:
-            self.watch.before = self.holdings()
-            self.watch.neighbours_before_bytes = self.watch.before.neighbours
+            self.scope.before = self.holdings()
+            self.scope.neighbours_before_bytes = self.scope.before.neighbours
         for tracker in self.trackers:
-            self.watch.intervals[tracker] = tracker.adopt() if born else tracker.open()
+            self.scope.intervals[tracker] = tracker.adopt() if born else tracker.open()
         self.tell()
 
     @property
@@ -91,12 +91,12 @@ class Story:
     def sample(self, *, found=False):
         held = self.mine + self.allocator.now[0]
         shares = Shares(self.mine, held, self.others) if found else None
-        self.watch.sampled(self.used, self.other, shares)
+        self.scope.sampled(self.used, self.other, shares)
 
     def end(self, after=None, allowance=NOTHING, timeline=()):
-        for tracker, interval in self.watch.intervals.items():
+        for tracker, interval in self.scope.intervals.items():
             tracker.close(interval)
-        return self.watch.usage(after or self.holdings(), allowance, timeline)
+        return self.scope.usage(after or self.holdings(), allowance, timeline)
 
 
 megabytes = st.integers(-3, 3).map(lambda number: number * 40 * MB)
@@ -116,10 +116,10 @@ def test_the_peak_holds_both_parts(program, asked, others):
     """
     story = Story(mine=200 * MB, others=others)
     story.allocator.allocate(200 * MB)
-    for tracker, interval in story.watch.intervals.items():
+    for tracker, interval in story.scope.intervals.items():
         tracker.close(interval)
-        story.watch.intervals[tracker] = tracker.open()
-    story.watch.before, story.course = story.holdings(), []
+        story.scope.intervals[tracker] = tracker.open()
+    story.scope.before, story.course = story.holdings(), []
     story.tell()
     for what, size in program:
         if what == "mine":
@@ -190,7 +190,7 @@ def test_a_fall_is_one_below_both_ends():
     story.mine = 50 * MB
     assert story.end().peak == Peak(120 * MB, 150 * MB, "bounded")
     story = Story()
-    story.watch.before = None
+    story.scope.before = None
     story.sample()
     assert story.end(Holdings(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
 
@@ -213,18 +213,18 @@ def test_a_sample_above_what_both_ends_explain(above, before):
     for used, other in ((0, before + MB + above), (before + 64 * MB + MB + above, None)):
         story = Story(mine=before)
         story.allocator.allocate(64 * MB)
-        story.watch.sampled(used, other, None)
+        story.scope.sampled(used, other, None)
         assert (story.end().peak.hi_bytes is None) == bool(above)
     story = Story(mine=before)
     story.mine += 5
-    story.watch.sampled(0, before + 5 + MB + above, None)  # the higher end explains
+    story.scope.sampled(0, before + 5 + MB + above, None)  # the higher end explains
     assert (story.end().peak.hi_bytes is None) == bool(above)
 
 
 def test_where_nobody_tells_the_device_nothing_is_called_unseen():
     """Without the device's memory no sample can be compared."""
     story = Story()
-    story.watch.sampled(10 * MB, 900 * MB, None)
+    story.scope.sampled(10 * MB, 900 * MB, None)
     assert story.end(Holdings(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
 
 
@@ -242,7 +242,7 @@ def test_what_nobody_can_attribute():
     """Only the allocators count; what moved outside them is told beside, but not where RAM is shared."""
     for device, moved in ((GPU, 30), (UNIFIED, 0)):
         story = Story(device=device, known=False, mine=50, others=20)
-        story.watch.seen_bytes = 999  # it contains what the ends do not
+        story.scope.seen_bytes = 999  # it contains what the ends do not
         story.allocator.allocate(7)
         story.others += 30
         usage = story.end()
@@ -263,7 +263,7 @@ def test_one_unknown_end_is_enough(unknown_at):
 def test_nothing_known_at_the_beginning_is_no_change():
     """Without the device's memory at one end nobody can say that anything moved."""
     story = Story(known=False, mine=50)
-    story.watch.before = Holdings(0, 0, None, None, None)
+    story.scope.before = Holdings(0, 0, None, None, None)
     assert story.end().unattributed_bytes == 0
     story = Story(known=False, mine=50)
     assert story.end(Holdings(0, 0, None, None, None)).unattributed_bytes == 0
@@ -286,9 +286,9 @@ def test_a_device_that_came_to_life_within_the_scope():
 )
 def test_whether_anything_tells_this_process_s_part(allocated, own, attributed):
     """Its allocator, or the driver."""
-    watch = DeviceWatch(RAW)
-    watch.before = after = Holdings(allocated, allocated, None, own, None)
-    assert watch.usage(after, NOTHING, ()).attributed is attributed
+    scope = DeviceScope(RAW)
+    scope.before = after = Holdings(allocated, allocated, None, own, None)
+    assert scope.usage(after, NOTHING, ()).attributed is attributed
 
 
 # -- without an allocator ---------------------------------------------------------------------------
@@ -299,7 +299,7 @@ alone = {"device": RAW, "allocator": False, "mine": 50 * MB}
 def test_alone_on_a_device_the_highest_sample_is_ours():
     """Without an allocator to ask; and it is at least that."""
     story = Story(**alone)
-    story.watch.sampled(90 * MB, None, None)
+    story.scope.sampled(90 * MB, None, None)
     usage = story.end()
     assert usage.peak == Peak(90 * MB, None, "sampled")
     assert (usage.allocated_bytes, usage.reserved_bytes, usage.reserved_peak) == (None, None, None)
@@ -319,8 +319,8 @@ def test_not_alone_the_highest_sample_is_nobodys(who):
     if who == "others after":
         story.others = MB
     if who == "listed meanwhile":
-        story.watch.sampled(0, None, Shares(0, 0, 5))
-    story.watch.sampled(900 * MB, 900 * MB if who == "a jump" else None, None)
+        story.scope.sampled(0, None, Shares(0, 0, 5))
+    story.scope.sampled(900 * MB, 900 * MB if who == "a jump" else None, None)
     assert story.end().peak == Peak(mine, None, "sampled")
 
 
@@ -329,7 +329,7 @@ def test_at_one_end_is_on_it(gone):
     """Alone on it, and there at one end."""
     story = Story(**alone | {"mine": 0 if gone == "before" else 50 * MB})
     story.mine = 0 if gone == "after" else 50 * MB
-    story.watch.sampled(90 * MB, None, None)
+    story.scope.sampled(90 * MB, None, None)
     assert story.end().peak.lo_bytes == 90 * MB
 
 
@@ -351,8 +351,8 @@ def test_what_was_seen_of_this_process_counts():
 def jumps(story, *others):
     found = []
     for other in others:
-        found.append(story.watch.asks(other))
-        story.watch.sampled(0, other, None)
+        found.append(story.scope.asks(other))
+        story.scope.sampled(0, other, None)
     return found
 
 
@@ -374,7 +374,7 @@ def test_no_jump_without_a_level():
     assert jumps(story, 500 * MB, 600 * MB, 400 * MB, 470 * MB) == [False, True, False, True]
     assert jumps(Story(device=UNIFIED), 500 * MB, 900 * MB) == [False, False]
     story = Story(mine=500 * MB)
-    story.watch.sampled(0, None, None)  # the allocators moved meanwhile: nothing is known of the rest
+    story.scope.sampled(0, None, None)  # the allocators moved meanwhile: nothing is known of the rest
     assert jumps(story, 564 * MB, 565 * MB) == [False, True]
 
 
@@ -386,7 +386,7 @@ def test_so_many_questions_and_no_more():
     assert sum(asked) == 32
     assert asked.index(False, 1) == 1
     assert not any(asked[64:])
-    assert len(story.watch._jumped) == 33
+    assert len(story.scope._jumped) == 33
     assert story.end().unknown_rise_bytes == 500 * MB
 
 
@@ -400,14 +400,14 @@ def test_what_of_a_rise_nobody_could_attribute(rises, unlisted):
     base, expected = story.other, 0
     for mine, others, strange, found in rises:
         other = base + 64 * (mine + others + strange) * MB
-        if story.watch.asks(other):
+        if story.scope.asks(other):
             shares = Shares(20 * MB + 64 * mine * MB, 0, 64 * others * MB) if found else None
             told = 20 * MB + 64 * (mine + others) * MB + story.unlisted if found else 0
             expected = max(expected, other - max(told, base))
         else:
             shares = None
-        story.watch.sampled(0, other, shares)
-        story.watch.sampled(0, base, None)
+        story.scope.sampled(0, other, shares)
+        story.scope.sampled(0, base, None)
     assert story.end().unknown_rise_bytes == (expected if expected > 64 * MB else 0)
 
 
@@ -415,37 +415,37 @@ def test_what_of_a_rise_nobody_could_attribute(rises, unlisted):
 def test_a_rise_of_which_only_ours_is_told(listed):
     """The rest is unknown; the end that stood higher explains its part."""
     story = Story()
-    story.watch.sampled(0, 300 * MB, Shares(100 * MB, 100 * MB, listed))
+    story.scope.sampled(0, 300 * MB, Shares(100 * MB, 100 * MB, listed))
     story.others = 50 * MB
     assert story.end().unknown_rise_bytes == 200 * MB
-    assert story.watch.listed_peak_bytes == listed
+    assert story.scope.listed_peak_bytes == listed
 
 
 def test_a_rise_without_a_known_end():
     """Nothing to compare it with."""
     story = Story()
     jumps(story, 300 * MB)
-    story.watch.before = None
+    story.scope.before = None
     assert story.end(Holdings(0, 0, None, None, None)).unknown_rise_bytes == 0
 
 
 def test_the_unlisted_are_counted_where_there_were_fewer():
     """Of those whom nobody lists as many as at both ends are no news."""
     story = Story(unlisted=30 * MB)
-    story.watch.sampled(0, 400 * MB, Shares(0, 0, 100 * MB))
+    story.scope.sampled(0, 400 * MB, Shares(0, 0, 100 * MB))
     story.unlisted = 10 * MB
     usage = story.end()
     assert usage.unknown_rise_bytes == 400 * MB - 110 * MB
     assert usage.neighbours_peak_bytes == 110 * MB
     story = Story(born=True, unlisted=30 * MB)
-    story.watch.sampled(0, 0, Shares(0, 0, 100 * MB))
+    story.scope.sampled(0, 0, Shares(0, 0, 100 * MB))
     assert story.end().neighbours_peak_bytes == 130 * MB
 
 
 def test_where_nobody_tells_the_unlisted_there_are_none():
     """An answer in between counts as it is, where the driver told neither end."""
     story = Story(known=False)
-    story.watch.sampled(0, 400 * MB, Shares(0, 0, 100 * MB))
+    story.scope.sampled(0, 400 * MB, Shares(0, 0, 100 * MB))
     usage = story.end()
     assert (usage.neighbours_peak_bytes, usage.unknown_rise_bytes) == (100 * MB, 300 * MB)
 
@@ -454,11 +454,11 @@ def test_the_most_that_neighbours_held():
     """Of several answers the highest; None where nobody told, or the device is unknown."""
     story = Story()
     for listed in (5, 9, None, 7, 0):
-        story.watch.sampled(0, None, Shares(0, 0, listed))
+        story.scope.sampled(0, None, Shares(0, 0, listed))
     assert story.end().neighbours_peak_bytes == 9
     assert Story().end().neighbours_peak_bytes is None
     story = Story()
-    story.watch.sampled(0, None, Shares(0, 0, 9))
+    story.scope.sampled(0, None, Shares(0, 0, 9))
     assert story.end(Holdings(0, 0, None, None, None)).neighbours_peak_bytes is None
     after = Holdings(0, 0, DeviceMemory(100, 60, 40, driver_in_used=True), 0, 0)
     assert story.end(after).neighbours_peak_bytes == 9  # what is left over may be the driver's
@@ -472,7 +472,7 @@ def test_every_figure_of_the_device():
     story = Story(mine=3, others=20, unlisted=5)
     story.allocator.allocate(100, cached=50)
     story.allocator.allocate(-30)
-    story.watch.metrics = metrics = (Metric("energy", 1.0, "J"),)
+    story.scope.metrics = metrics = (Metric("energy", 1.0, "J"),)
     usage = story.end(allowance=Allowance(70, 11), timeline=((0.5, 9),))
     assert (usage.index, usage.name, usage.uuid, usage.backend) == (1, "a card", "GPU-1", "cuda")
     assert (usage.total_bytes, usage.used_bytes, usage.free_bytes) == (TOTAL, 178, TOTAL - 178)
@@ -484,7 +484,7 @@ def test_every_figure_of_the_device():
     assert (usage.other_bytes, usage.neighbours_bytes, usage.neighbours_before_bytes) == (28, 25, 25)
     assert (usage.limit_bytes, usage.pools_bytes, usage.driver_bytes) == (70, 11, 0)
     assert (usage.metrics, usage.timeline, usage.attributed) == (metrics, ((0.5, 9),), True)
-    unknown = story.watch.usage(Holdings(70, 150, None, 153, 20), NOTHING, ())
+    unknown = story.scope.usage(Holdings(70, 150, None, 153, 20), NOTHING, ())
     assert (unknown.total_bytes, unknown.used_bytes, unknown.free_bytes) == (5, None, None)
 
 
@@ -494,32 +494,32 @@ def test_what_an_allocator_does_not_tell():
     assert (story.end().reserved_bytes, story.end().reserved_peak) == (None, None)
     story = Story()
     silent = PeakTracker(Allocator(tells_reserved=False))
-    story.watch.intervals[silent] = silent.open()
+    story.scope.intervals[silent] = silent.open()
     assert (story.end().reserved_bytes, story.end().reserved_peak) == (None, None)
 
 
 def test_before_anything_is_known():
-    """A watch that has seen nothing."""
-    watch = DeviceWatch(GPU)
-    assert (watch.highest_used_bytes, watch.highest_other_bytes, watch.seen_bytes) == (0, 0, 0)
-    assert isinstance(watch.energy_j, Unavailable)
-    watch.sampled(5, 3, Shares(1, 2, 0))
-    watch.sampled(4, None, None)
-    assert (watch.highest_used_bytes, watch.highest_other_bytes, watch.seen_bytes) == (5, 3, 2)
-    assert watch.listed_peak_bytes == 0
+    """A scope that has seen nothing."""
+    scope = DeviceScope(GPU)
+    assert (scope.highest_used_bytes, scope.highest_other_bytes, scope.seen_bytes) == (0, 0, 0)
+    assert isinstance(scope.energy_j, Unavailable)
+    scope.sampled(5, 3, Shares(1, 2, 0))
+    scope.sampled(4, None, None)
+    assert (scope.highest_used_bytes, scope.highest_other_bytes, scope.seen_bytes) == (5, 3, 2)
+    assert scope.listed_peak_bytes == 0
 
 
 def test_what_was_seen_before_a_framework_came_is_inherited():
     """The device is the same: its highest, its neighbours, its course and its rises."""
     raw = Story(**alone)
-    raw.watch.neighbours_before_bytes, raw.watch.energy_j = 7, 1.5
-    raw.watch.timeline.add(0.5, 77)
-    raw.watch.sampled(900 * MB, 900 * MB, Shares(60 * MB, 70 * MB, 5 * MB))
-    watch = DeviceWatch(GPU)
-    watch.inherit(raw.watch)
-    usage = watch.usage(raw.holdings(), NOTHING, ())
-    assert (watch.timeline.between(None, None, 1.0), watch.energy_j) == (((0.5, 77),), 1.5)
+    raw.scope.neighbours_before_bytes, raw.scope.energy_j = 7, 1.5
+    raw.scope.timeline.add(0.5, 77)
+    raw.scope.sampled(900 * MB, 900 * MB, Shares(60 * MB, 70 * MB, 5 * MB))
+    scope = DeviceScope(GPU)
+    scope.inherit(raw.scope)
+    usage = scope.usage(raw.holdings(), NOTHING, ())
+    assert (scope.timeline.between(None, None, 1.0), scope.energy_j) == (((0.5, 77),), 1.5)
     assert (usage.neighbours_before_bytes, usage.neighbours_peak_bytes) == (7, 5 * MB)
     assert usage.peak.lo_bytes == 70 * MB
     assert usage.unknown_rise_bytes == 835 * MB
-    assert watch.highest_used_bytes == 900 * MB
+    assert scope.highest_used_bytes == 900 * MB

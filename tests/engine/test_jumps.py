@@ -275,7 +275,7 @@ def test_it_comes_through_the_sampler_itself(gpu, monkeypatch):
     scope = Scope(on).open()
     row.used = 5 * GB
     deadline_s = time.monotonic() + 30
-    while not scope.watches()[0].seen_bytes and time.monotonic() < deadline_s:
+    while not scope.device_scopes()[0].seen_bytes and time.monotonic() < deadline_s:
         time.sleep(0.01)
     row.used = 200 * MB
     scope.close()

@@ -371,8 +371,8 @@ def test_a_stranger_device_is_not_inherited(on):
     scope = Scope(on).open()
     scope.adopt(PeakTracker(Number(10)), Device("xpu", 0, "a card"), sure=True)
     scope.adopt(PeakTracker(Number(10)), GPU, sure=True)
-    assert len(scope.watches()) == 4
-    assert [watch.before is None for watch in scope.watches()] == [False, False, True, True]
+    assert len(scope.device_scopes()) == 4
+    assert [one.before is None for one in scope.device_scopes()] == [False, False, True, True]
     scope.close()
 
 

@@ -266,8 +266,8 @@ def test_no_miss_between_threads(fresh, restless):
             tracker.close(tracker.open())
         outer.close()
         peak = gpu_of(outer.result(Measurement, "")).peak
-        before = outer._watches["cuda", 0].intervals[tracker].before_bytes()
-        interval = outer._watches["cuda", 0].intervals[tracker].peak()
+        before = outer._device_scopes["cuda", 0].intervals[tracker].before_bytes()
+        interval = outer._device_scopes["cuda", 0].intervals[tracker].peak()
         assert peak.lo_bytes <= peak.hi_bytes
         assert interval.hi_bytes >= before + 32 * MB, "a miss that is not flagged"
         lost += interval.lo_bytes < before + 32 * MB
