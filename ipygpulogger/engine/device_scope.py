@@ -13,14 +13,13 @@ from ..records.units import MB
 from ..sources import Unavailable
 from .ledger import ALLOCATED, RESERVED
 from .peaks import together
-from .timeline import Timeline
+from .time_series import TimeSeries
 
 JUMP_BYTES = 64 * MB  # so much more outside the allocators, seen by the sampler, and the driver is asked
 _QUESTIONS = 32  # of that kind, in one scope
 
 if TYPE_CHECKING:
-    from ..records import Metric
-    from ..records import Timeline as Course
+    from ..records import Metric, Timeline
     from ..sources import Device
     from .ledger import Allowance, Holdings, Shares
     from .peaks import Interval, PeakTracker
@@ -42,7 +41,7 @@ class DeviceScope:
         self.listed_peak_bytes: int | None = None  # and all others that the driver lists; None: nobody told
         self._known_bytes: int | None = None  # outside the allocators, as last known: jumps start from there
         self._jumped: list[tuple[int, int | None]] = []  # seen outside the allocators, and of that known
-        self.timeline = Timeline()
+        self.series = TimeSeries()
         self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at its beginning
         self.metrics: tuple[Metric, ...] = ()
 
@@ -50,7 +49,7 @@ class DeviceScope:
         """Take over what was seen of the same device before a framework began to use it."""
         self.neighbours_before_bytes = raw.neighbours_before_bytes
         self.listed_peak_bytes = raw.listed_peak_bytes
-        self.timeline, self.energy_j = raw.timeline, raw.energy_j
+        self.series, self.energy_j = raw.series, raw.energy_j
         self.highest_used_bytes, self.seen_bytes = raw.highest_used_bytes, raw.seen_bytes
         self._jumped = raw._jumped
 
@@ -98,7 +97,7 @@ class DeviceScope:
         """What stood outside the allocators before a jump; None where nobody looked yet."""
         return self._known_bytes if self._known_bytes is not None else self.before and self.before.other
 
-    def usage(self, after: Holdings, allowance: Allowance, timeline: Course) -> DeviceUsage:
+    def usage(self, after: Holdings, allowance: Allowance, timeline: Timeline) -> DeviceUsage:
         """What the scope used of it.
 
         Args:

@@ -26,7 +26,7 @@ from .device_scope import DeviceScope
 from .ledger import Allowance, Holdings, surely_uses
 from .machine import machine
 from .peaks import together
-from .timeline import Timeline
+from .time_series import TimeSeries
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -72,7 +72,7 @@ class Scope:
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
         self._metrics, self._during = metrics, during
         self._end = threading.RLock()  # held by the thread that ends it
-        self._ram_timeline = Timeline()
+        self._ram_series = TimeSeries()
         self._device_scopes: dict[tuple[str, int], DeviceScope] = {}
         self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
@@ -158,7 +158,7 @@ class Scope:
                 _with_ends(ram_peak, before_bytes, after_bytes),
                 heap_before=self._heap,
                 heap_after=on.process.heap(),
-                timeline=self._ram_timeline.between(before_bytes, after_bytes, self.time_s),
+                timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
                 precision_bytes=precision_bytes,
             ),
             gpus=gpus,
@@ -244,7 +244,7 @@ class Scope:
     def sampled(self, resident_bytes: int) -> None:
         """The sampler looked at general RAM."""
         if not self._closed and self._start_s:
-            self._ram_timeline.add(clock.monotonic_s() - self._start_s, resident_bytes)
+            self._ram_series.add(clock.monotonic_s() - self._start_s, resident_bytes)
 
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
@@ -262,7 +262,7 @@ class Scope:
         for device_scope in self.device_scopes():
             if device_scope.device.uuid == uuid:
                 device_scope.sampled(used_bytes, other_bytes, found)
-                device_scope.timeline.add(clock.monotonic_s() - self._start_s, used_bytes)
+                device_scope.series.add(clock.monotonic_s() - self._start_s, used_bytes)
 
     def _end_peaks(self, now_s: float) -> None:
         on = self._machine
@@ -351,7 +351,7 @@ class Scope:
             touched = device.backend != DRIVER or own or (after.own is None and surely_uses(device))
             if touched or self._all_devices:
                 used, now = [h and h.memory and h.memory.used_bytes for h in (device_scope.before, after)]
-                timeline = device_scope.timeline.between(used, now, self.time_s) if final else ()
+                timeline = device_scope.series.between(used, now, self.time_s) if final else ()
                 allowance = on.allowance(device) if final else Allowance(None, None)
                 usages.append(device_scope.usage(after, allowance, timeline=timeline))
         return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))

@@ -513,12 +513,12 @@ def test_what_was_seen_before_a_framework_came_is_inherited():
     """The device is the same: its highest, its neighbours, its course and its rises."""
     raw = Story(**alone)
     raw.scope.neighbours_before_bytes, raw.scope.energy_j = 7, 1.5
-    raw.scope.timeline.add(0.5, 77)
+    raw.scope.series.add(0.5, 77)
     raw.scope.sampled(900 * MB, 900 * MB, Shares(60 * MB, 70 * MB, 5 * MB))
     scope = DeviceScope(GPU)
     scope.inherit(raw.scope)
     usage = scope.usage(raw.holdings(), NOTHING, ())
-    assert (scope.timeline.between(None, None, 1.0), scope.energy_j) == (((0.5, 77),), 1.5)
+    assert (scope.series.between(None, None, 1.0), scope.energy_j) == (((0.5, 77),), 1.5)
     assert (usage.neighbours_before_bytes, usage.neighbours_peak_bytes) == (7, 5 * MB)
     assert usage.peak.lo_bytes == 70 * MB
     assert usage.unknown_rise_bytes == 835 * MB

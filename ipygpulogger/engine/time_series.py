@@ -6,7 +6,7 @@ POINTS = 62  # with the scope's two ends, at most 64 in a record
 FIRST_STRIDE_S = 0.05
 
 
-class Timeline:
+class TimeSeries:
     """At most `POINTS` points, evenly spread; of what falls between two, the highest is kept.
 
     When it is full, every two neighbours become one and the stride doubles.

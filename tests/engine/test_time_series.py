@@ -6,16 +6,16 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.engine.timeline import FIRST_STRIDE_S, Timeline
+from ipygpulogger.engine.time_series import FIRST_STRIDE_S, TimeSeries
 
 HOURS_S = 6 * 3600.0
 
 
 def course(samples, end_s, before_bytes=1, after_bytes=2):
-    timeline = Timeline()
+    series = TimeSeries()
     for at_s, size_bytes in samples:
-        timeline.add(at_s, size_bytes)
-    return timeline.between(before_bytes, after_bytes, end_s)
+        series.add(at_s, size_bytes)
+    return series.between(before_bytes, after_bytes, end_s)
 
 
 @given(
