@@ -21,7 +21,7 @@ _QUESTIONS = 32  # of that kind, in one scope
 if TYPE_CHECKING:
     from ..records import Metric, Timeline
     from ..sources import Device
-    from .ledger import Allowance, Holdings, Shares
+    from .ledger import Allowance, DeviceSnapshot, Shares
     from .peaks import Interval, PeakTracker
 
 
@@ -31,8 +31,8 @@ class DeviceScope:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.intervals: dict[PeakTracker, Interval] = {}  # of each framework's allocator on it
-        self.before: Holdings | None = None  # None: the device came to life within the scope
-        self.after: Holdings | None = None  # None: not known yet
+        self.before: DeviceSnapshot | None = None  # None: the device came to life within the scope
+        self.after: DeviceSnapshot | None = None  # None: not known yet
         self.neighbours_before_bytes: int | None = None
         self.highest_used_bytes = 0  # of the whole device, as the sampler saw it
         self.highest_other_bytes = 0  # and of what stands outside the allocators
@@ -97,7 +97,7 @@ class DeviceScope:
         """What stood outside the allocators before a jump; None where nobody looked yet."""
         return self._known_bytes if self._known_bytes is not None else self.before and self.before.other
 
-    def usage(self, after: Holdings, allowance: Allowance, timeline: Timeline) -> DeviceUsage:
+    def usage(self, after: DeviceSnapshot, allowance: Allowance, timeline: Timeline) -> DeviceUsage:
         """What the scope used of it.
 
         Args:
@@ -153,20 +153,20 @@ class DeviceScope:
     def _tells_reserved(self) -> bool:
         return bool(self.intervals) and all(i.series_count > 1 for i in self.intervals.values())
 
-    def _ends(self, after: Holdings) -> list[Holdings]:
+    def _ends(self, after: DeviceSnapshot) -> list[DeviceSnapshot]:
         return [after] if self.before is None else [self.before, after]
 
-    def _unlisted_bytes(self, after: Holdings) -> int:
+    def _unlisted_bytes(self, after: DeviceSnapshot) -> int:
         """What nobody holds whom the driver lists, at the end where that was less."""
         return min((held.unlisted for held in self._ends(after) if held.unlisted is not None), default=0)
 
-    def _neighbours_peak_bytes(self, after: Holdings) -> int | None:
+    def _neighbours_peak_bytes(self, after: DeviceSnapshot) -> int | None:
         if self.listed_peak_bytes is None or after.memory is None:
             return None
         unlisted_bytes = 0 if after.memory.driver_in_used else self._unlisted_bytes(after)
         return self.listed_peak_bytes + unlisted_bytes
 
-    def _unknown_rise_bytes(self, after: Holdings) -> int:
+    def _unknown_rise_bytes(self, after: DeviceSnapshot) -> int:
         """By how much the highest jump whose owner is unknown stood above both ends; 0 if not by a jump."""
         ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
         if not ends_bytes:
@@ -179,7 +179,7 @@ class DeviceScope:
 
     def _peak(
         self,
-        after: Holdings,
+        after: DeviceSnapshot,
         before_bytes: int,
         after_bytes: int,
         outside: tuple[int, int],
@@ -196,14 +196,14 @@ class DeviceScope:
         hi_bytes = max(allocated.hi_bytes + max(outside), ends_bytes)
         return Peak.within(lo_bytes, hi_bytes, allocated.precision_bytes)
 
-    def _raw_peak_bytes(self, after: Holdings) -> int:
+    def _raw_peak_bytes(self, after: DeviceSnapshot) -> int:
         """Without an allocator to ask: the highest sample, where nobody else is on the device."""
         before = self.before
         alone = before is not None and before.neighbours == after.neighbours == 0
         alone = alone and not self.listed_peak_bytes and not self._unknown_rise_bytes(after)
         return self.highest_used_bytes if alone and (after.own or (before and before.own)) else 0
 
-    def _fell_bytes(self, after: Holdings) -> int:
+    def _fell_bytes(self, after: DeviceSnapshot) -> int:
         """How far memory outside the allocators was seen below both ends; it may have been this process's."""
         ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
         if self.lowest_other_bytes is None or not ends_bytes or self.device.unified:
@@ -211,7 +211,7 @@ class DeviceScope:
         fell_bytes = min(ends_bytes) - self.lowest_other_bytes
         return fell_bytes if fell_bytes > MB else 0
 
-    def _rose_unseen(self, after: Holdings) -> bool:
+    def _rose_unseen(self, after: DeviceSnapshot) -> bool:
         """Whether a sample stood above all that the allocators and both ends can explain."""
         if after.other is None:
             return False

@@ -27,7 +27,7 @@ ASK_AGAIN_S = 5.0  # so long a neighbour's loss may be our gain unseen, where th
 T = TypeVar("T")
 
 
-class Holdings(NamedTuple):
+class DeviceSnapshot(NamedTuple):
     """One device at one boundary, in bytes; None where unknown.
 
     Attributes:
@@ -128,7 +128,7 @@ class Ledger:
 
     def take(
         self, device: Device, trackers: Sequence[PeakTracker], counters: Sequence[DeviceCounter]
-    ) -> Holdings:
+    ) -> DeviceSnapshot:
         """One device now.
 
         Args:
@@ -141,16 +141,16 @@ class Ledger:
         """
         stand = _held(trackers)
         for _ in range(QUIET_TRIES):
-            holdings = self._take(device, stand, counters)
+            snapshot = self._take(device, stand, counters)
             was, stand = stand, _held(trackers)
             if was == stand:
                 break
             self._outside.pop(device.uuid or "", None)  # another thread moved meanwhile: it fits neither
-        return holdings
+        return snapshot
 
     def glance(
         self, device: Device, trackers: Sequence[PeakTracker], counters: Sequence[DeviceCounter]
-    ) -> Holdings:
+    ) -> DeviceSnapshot:
         """As `take` without a call of CUDA or a slow question, so that any thread may look at any time.
 
         What this process holds outside its allocators is unknown where that moved.
@@ -160,11 +160,11 @@ class Ledger:
         """
         stand = _held(trackers)
         for _ in range(QUIET_TRIES):
-            holdings = self._take(device, stand, counters, ask=False)
+            snapshot = self._take(device, stand, counters, ask=False)
             was, stand = stand, _held(trackers)
             if was == stand:
                 break
-        return holdings
+        return snapshot
 
     def examine(self, device: Device, trackers: Sequence[PeakTracker], memory: DeviceMemory) -> Shares | None:
         """Whose the memory outside the allocators is just now: one slow question, for any thread.
@@ -211,18 +211,18 @@ class Ledger:
         counters: Sequence[DeviceCounter],
         *,
         ask: bool = True,
-    ) -> Holdings:
+    ) -> DeviceSnapshot:
         allocated = sum(look[ALLOCATED] for look in looks) if looks else None
         reserved = sum(look[RESERVED] for look in looks) if looks else None
         memory = self._nvml.memory(device.uuid) if device.uuid else None
         if memory is None:
             answers = _answers(counter.device_memory for counter in counters) if ask else []
             memory = next(iter(answers), None)
-            return Holdings(allocated, reserved, memory, None, None)
+            return DeviceSnapshot(allocated, reserved, memory, None, None)
         uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
         known, now_s = self._outside.get(uuid), clock.monotonic_s()
         if not ask and (known is None or known.other != other):
-            return Holdings(allocated, reserved, memory, None, None)
+            return DeviceSnapshot(allocated, reserved, memory, None, None)
         if known is None or known.other != other or (ask and now_s - known.asked_s > ASK_AGAIN_S):
             own, listed = self._processes(device, reserved or 0)
             outside = None if own is None else own - (reserved or 0)
@@ -230,7 +230,7 @@ class Ledger:
             if self._nvml.fails("processes"):  # which may pass while nothing moves
                 del self._outside[uuid]
         own = None if known.own is None else known.own + (reserved or 0)
-        return Holdings(allocated, reserved, memory, own, known.listed)
+        return DeviceSnapshot(allocated, reserved, memory, own, known.listed)
 
     def _processes(self, device: Device, reserved: int) -> tuple[int | None, int | None]:
         """What the driver says of this process, everything included, and of all others it lists."""

@@ -19,7 +19,7 @@ from ..sources.process import Process
 from .allocators import Allocators
 from .devices import Devices
 from .frameworks import Frameworks
-from .ledger import Allowance, Holdings, Ledger, allowance
+from .ledger import Allowance, DeviceSnapshot, Ledger, allowance
 from .notes import Notes
 from .open_scopes import OpenScopes
 from .peaks import PeakTracker
@@ -83,7 +83,9 @@ class Machine:
                 self._ram = self._ram or PeakTracker(self.process.counter)
         return self._ram
 
-    def holdings(self, device: Device, trackers: Iterable[PeakTracker], *, ask: bool = True) -> Holdings:
+    def snapshot(
+        self, device: Device, trackers: Iterable[PeakTracker], *, ask: bool = True
+    ) -> DeviceSnapshot:
         """Return who holds what on a device now.
 
         Args:

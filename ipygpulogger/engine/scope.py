@@ -23,7 +23,7 @@ from ..sources import Device, Unavailable
 from ..sources.nvml import ENERGY_RESOLVES_S
 from ..sources.process import children_ended
 from .device_scope import DeviceScope
-from .ledger import Allowance, Holdings, surely_uses
+from .ledger import Allowance, DeviceSnapshot, surely_uses
 from .machine import machine
 from .peaks import together
 from .time_series import TimeSeries
@@ -317,7 +317,7 @@ class Scope:
             except Unavailable as reason:  # then the driver's figures are all there is
                 self._note(reason)
         try:
-            device_scope.before = self._machine.holdings(device, device_scope.intervals)
+            device_scope.before = self._machine.snapshot(device, device_scope.intervals)
             device_scope.neighbours_before_bytes = device_scope.before.neighbours
         except Unavailable as reason:
             self._note(reason)
@@ -341,7 +341,7 @@ class Scope:
         for device_scope in self.device_scopes():
             device = device_scope.device
             try:
-                after = on.holdings(device, tuple(device_scope.intervals), ask=final)
+                after = on.snapshot(device, tuple(device_scope.intervals), ask=final)
             except Unavailable as reason:
                 if final:
                     self._note(reason)
@@ -435,13 +435,13 @@ class Scope:
         return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
 
 
-def _held(found: Iterable[tuple[Device, Holdings | None]]) -> dict[str, Held]:
+def _held(found: Iterable[tuple[Device, DeviceSnapshot | None]]) -> dict[str, Held]:
     """By UUID, or by name where a device has none."""
     held = {}
-    for device, holdings in found:
-        if holdings is not None and (holdings.allocated is not None or holdings.own is not None):
+    for device, snapshot in found:
+        if snapshot is not None and (snapshot.allocated is not None or snapshot.own is not None):
             name = device.id
-            held[device.uuid or name] = Held(name, holdings.allocated or 0, holdings.outside)
+            held[device.uuid or name] = Held(name, snapshot.allocated or 0, snapshot.outside)
     return held
 
 

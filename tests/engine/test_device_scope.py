@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.engine.device_scope import JUMP_BYTES, DeviceScope
-from ipygpulogger.engine.ledger import Allowance, Holdings, Shares
+from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.records import DRIVER, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
@@ -61,7 +61,7 @@ class Story:
         self.scope = DeviceScope(device)
         self.course = []
         if not born:
-            self.scope.before = self.holdings()
+            self.scope.before = self.snapshot()
             self.scope.neighbours_before_bytes = self.scope.before.neighbours
         for tracker in self.trackers:
             self.scope.intervals[tracker] = tracker.adopt() if born else tracker.open()
@@ -79,11 +79,11 @@ class Story:
     def other(self):
         return self.mine + self.others + self.unlisted
 
-    def holdings(self):
+    def snapshot(self):
         memory = DeviceMemory(TOTAL, self.used, TOTAL - self.used)
         allocated, reserved = (self.allocator.now[0], self.reserved) if self.trackers else (None, None)
         own, listed = (self.mine + self.reserved, self.others) if self.known else (None, None)
-        return Holdings(allocated, reserved, memory, own, listed)
+        return DeviceSnapshot(allocated, reserved, memory, own, listed)
 
     def tell(self):
         self.course.append(self.mine + self.allocator.now[0])
@@ -96,7 +96,7 @@ class Story:
     def end(self, after=None, allowance=NOTHING, timeline=()):
         for tracker, interval in self.scope.intervals.items():
             tracker.close(interval)
-        return self.scope.usage(after or self.holdings(), allowance, timeline)
+        return self.scope.usage(after or self.snapshot(), allowance, timeline)
 
 
 megabytes = st.integers(-3, 3).map(lambda number: number * 40 * MB)
@@ -119,7 +119,7 @@ def test_the_peak_holds_both_parts(program, asked, others):
     for tracker, interval in story.scope.intervals.items():
         tracker.close(interval)
         story.scope.intervals[tracker] = tracker.open()
-    story.scope.before, story.course = story.holdings(), []
+    story.scope.before, story.course = story.snapshot(), []
     story.tell()
     for what, size in program:
         if what == "mine":
@@ -192,7 +192,7 @@ def test_a_fall_is_one_below_both_ends():
     story = Story()
     story.scope.before = None
     story.sample()
-    assert story.end(Holdings(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
+    assert story.end(DeviceSnapshot(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
 
 
 def test_an_end_may_be_the_highest():
@@ -225,7 +225,7 @@ def test_where_nobody_tells_the_device_nothing_is_called_unseen():
     """Without the device's memory no sample can be compared."""
     story = Story()
     story.scope.sampled(10 * MB, 900 * MB, None)
-    assert story.end(Holdings(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
+    assert story.end(DeviceSnapshot(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
 
 
 def test_a_sampled_allocator_samples_the_device():
@@ -263,10 +263,10 @@ def test_one_unknown_end_is_enough(unknown_at):
 def test_nothing_known_at_the_beginning_is_no_change():
     """Without the device's memory at one end nobody can say that anything moved."""
     story = Story(known=False, mine=50)
-    story.scope.before = Holdings(0, 0, None, None, None)
+    story.scope.before = DeviceSnapshot(0, 0, None, None, None)
     assert story.end().unattributed_bytes == 0
     story = Story(known=False, mine=50)
-    assert story.end(Holdings(0, 0, None, None, None)).unattributed_bytes == 0
+    assert story.end(DeviceSnapshot(0, 0, None, None, None)).unattributed_bytes == 0
 
 
 def test_a_device_that_came_to_life_within_the_scope():
@@ -287,7 +287,7 @@ def test_a_device_that_came_to_life_within_the_scope():
 def test_whether_anything_tells_this_process_s_part(allocated, own, attributed):
     """Its allocator, or the driver."""
     scope = DeviceScope(RAW)
-    scope.before = after = Holdings(allocated, allocated, None, own, None)
+    scope.before = after = DeviceSnapshot(allocated, allocated, None, own, None)
     assert scope.usage(after, NOTHING, ()).attributed is attributed
 
 
@@ -426,7 +426,7 @@ def test_a_rise_without_a_known_end():
     story = Story()
     jumps(story, 300 * MB)
     story.scope.before = None
-    assert story.end(Holdings(0, 0, None, None, None)).unknown_rise_bytes == 0
+    assert story.end(DeviceSnapshot(0, 0, None, None, None)).unknown_rise_bytes == 0
 
 
 def test_the_unlisted_are_counted_where_there_were_fewer():
@@ -459,8 +459,8 @@ def test_the_most_that_neighbours_held():
     assert Story().end().neighbours_peak_bytes is None
     story = Story()
     story.scope.sampled(0, None, Shares(0, 0, 9))
-    assert story.end(Holdings(0, 0, None, None, None)).neighbours_peak_bytes is None
-    after = Holdings(0, 0, DeviceMemory(100, 60, 40, driver_in_used=True), 0, 0)
+    assert story.end(DeviceSnapshot(0, 0, None, None, None)).neighbours_peak_bytes is None
+    after = DeviceSnapshot(0, 0, DeviceMemory(100, 60, 40, driver_in_used=True), 0, 0)
     assert story.end(after).neighbours_peak_bytes == 9  # what is left over may be the driver's
 
 
@@ -484,7 +484,7 @@ def test_every_figure_of_the_device():
     assert (usage.other_bytes, usage.neighbours_bytes, usage.neighbours_before_bytes) == (28, 25, 25)
     assert (usage.limit_bytes, usage.pools_bytes, usage.driver_bytes) == (70, 11, 0)
     assert (usage.metrics, usage.timeline, usage.attributed) == (metrics, ((0.5, 9),), True)
-    unknown = story.scope.usage(Holdings(70, 150, None, 153, 20), NOTHING, ())
+    unknown = story.scope.usage(DeviceSnapshot(70, 150, None, 153, 20), NOTHING, ())
     assert (unknown.total_bytes, unknown.used_bytes, unknown.free_bytes) == (5, None, None)
 
 
@@ -517,7 +517,7 @@ def test_what_was_seen_before_a_framework_came_is_inherited():
     raw.scope.sampled(900 * MB, 900 * MB, Shares(60 * MB, 70 * MB, 5 * MB))
     scope = DeviceScope(GPU)
     scope.inherit(raw.scope)
-    usage = scope.usage(raw.holdings(), NOTHING, ())
+    usage = scope.usage(raw.snapshot(), NOTHING, ())
     assert (scope.series.between(None, None, 1.0), scope.energy_j) == (((0.5, 77),), 1.5)
     assert (usage.neighbours_before_bytes, usage.neighbours_peak_bytes) == (7, 5 * MB)
     assert usage.peak.lo_bytes == 70 * MB

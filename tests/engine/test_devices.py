@@ -17,7 +17,7 @@ from kernels import Kernel
 from memory import MB
 from truth import gpu_of, run
 
-from ipygpulogger.engine import ledger as holdings
+from ipygpulogger.engine import ledger as ledgers
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook.logger import IPyGPULogger
@@ -250,7 +250,7 @@ def test_a_neighbour_gives_back_just_what_we_take(cuda, on, outside, monkeypatch
     raw(cuda, 80 * MB)
     row.used -= 80 * MB
     scope.close()
-    monkeypatch.setattr(holdings, "ASK_AGAIN_S", 0)
+    monkeypatch.setattr(ledgers, "ASK_AGAIN_S", 0)
     assert gpu_of(scope.result(Measurement, "")).consumed_bytes == 80 * MB
 
 

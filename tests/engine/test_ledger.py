@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipygpulogger.engine import ledger as holdings
-from ipygpulogger.engine.ledger import Allowance, Holdings, Ledger, Shares, allowance, surely_uses
+from ipygpulogger.engine import ledger as ledgers
+from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Ledger, Shares, allowance, surely_uses
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Look, Reading, Unavailable, driver
 
@@ -60,10 +60,10 @@ class Card:
     def look(self):
         return Look((Reading(self.allocated, None), Reading(self.reserved, None)), ())
 
-    def holdings(self):
+    def snapshot(self):
         """The truth."""
         own = self.mine + self.reserved
-        return Holdings(self.allocated, self.reserved, self.device_memory(), own, self.listed)
+        return DeviceSnapshot(self.allocated, self.reserved, self.device_memory(), own, self.listed)
 
     def slow_questions(self):
         """How often the driver was asked for its processes since the last time."""
@@ -76,7 +76,7 @@ class Card:
 def clock(monkeypatch):
     """Time stands still but for what a test adds."""
     now = SimpleNamespace(s=1000.0)
-    monkeypatch.setattr(holdings.clock, "monotonic_s", lambda: now.s)
+    monkeypatch.setattr(ledgers.clock, "monotonic_s", lambda: now.s)
     return now
 
 
@@ -102,7 +102,7 @@ def test_the_parts_of_a_device(sizes, reserved):
     """What the driver leaves out of `used` is its own; what is used and not ours is the others'."""
     card = Card(**sizes)
     card.allocate(reserved)
-    held = card.holdings()
+    held = card.snapshot()
     assert held.other == card.mine + card.listed + card.unlisted
     assert held.outside == card.mine
     assert held.neighbours == card.listed + card.unlisted
@@ -115,7 +115,7 @@ def test_the_parts_where_the_driver_counts_itself_as_used(sizes, reserved):
     """With an old driver the others are those that are listed, and whatever is left may be the driver's."""
     card = Card(**sizes, old_driver=True)
     card.allocate(reserved)
-    held = card.holdings()
+    held = card.snapshot()
     assert held.other == card.mine + card.listed + card.unlisted + card.drivers
     assert held.outside == card.mine
     assert held.neighbours == card.listed
@@ -125,7 +125,7 @@ def test_the_parts_where_the_driver_counts_itself_as_used(sizes, reserved):
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.booleans())
 def test_no_part_is_negative(used, own, listed, old_driver):
     """The list of processes lags behind the memory: what it tells too much is nobody's loss."""
-    held = Holdings(0, 0, DeviceMemory(5000, used, 5000 - used, old_driver), own, listed)
+    held = DeviceSnapshot(0, 0, DeviceMemory(5000, used, 5000 - used, old_driver), own, listed)
     assert held.neighbours == (listed if old_driver else max(0, used - own))
     assert held.unlisted == max(0, used - own - listed)
     assert held.driver == (max(0, used - own - listed) if old_driver else 0)
@@ -135,18 +135,18 @@ def test_no_part_is_negative(used, own, listed, old_driver):
 def test_what_is_not_told_is_unknown(old_driver):
     """None, and never a figure made of what is known beside it."""
     memory = DeviceMemory(1000, 300, 600, old_driver)
-    nothing = Holdings(None, None, None, None, None)
+    nothing = DeviceSnapshot(None, None, None, None, None)
     assert (nothing.other, nothing.outside, nothing.neighbours, nothing.driver) == (None,) * 4
-    undivided = Holdings(100, 200, memory, None, None)
+    undivided = DeviceSnapshot(100, 200, memory, None, None)
     assert (undivided.other, undivided.outside, undivided.neighbours) == (100, None, None)
     for own, listed in ((None, 20), (250, None)):
-        assert Holdings(100, 200, memory, own, listed).unlisted is None
-    assert Holdings(100, 200, None, 250, 20).unlisted is None
+        assert DeviceSnapshot(100, 200, memory, own, listed).unlisted is None
+    assert DeviceSnapshot(100, 200, None, 250, 20).unlisted is None
     assert undivided.driver == (None if old_driver else 100)
-    assert Holdings(100, 200, None, 250, 0).neighbours is None
-    assert Holdings(100, 200, memory, 250, None).driver == (None if old_driver else 100)
-    assert Holdings(100, 200, memory, None, 20).driver == (None if old_driver else 100)
-    without_allocator = Holdings(None, None, memory, 250, 0)
+    assert DeviceSnapshot(100, 200, None, 250, 0).neighbours is None
+    assert DeviceSnapshot(100, 200, memory, 250, None).driver == (None if old_driver else 100)
+    assert DeviceSnapshot(100, 200, memory, None, 20).driver == (None if old_driver else 100)
+    without_allocator = DeviceSnapshot(None, None, memory, 250, 0)
     assert (without_allocator.other, without_allocator.outside) == (300, 250)
 
 
@@ -164,21 +164,21 @@ def test_the_slow_question_is_asked_where_something_outside_moved(program):
     card, now = Card(), SimpleNamespace(s=0.0)
     ledger = Ledger(card)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holdings.clock, "monotonic_s", lambda: now.s)
-        assert ledger.take(GPU, [card], []) == card.holdings()
+        patch.setattr(ledgers.clock, "monotonic_s", lambda: now.s)
+        assert ledger.take(GPU, [card], []) == card.snapshot()
         assert card.slow_questions() == 1
         for what, size in program:
             if what == "wait":
-                now.s += 2 * holdings.ASK_AGAIN_S
+                now.s += 2 * ledgers.ASK_AGAIN_S
             elif what == "allocate":
                 card.allocate(size)
             else:
                 setattr(card, what, getattr(card, what) + size)
             glance = ledger.glance(GPU, [card], [])
             known = what in ("allocate", "wait")
-            assert glance == (card.holdings() if known else card.holdings()._replace(own=None, listed=None))
+            assert glance == (card.snapshot() if known else card.snapshot()._replace(own=None, listed=None))
             assert card.slow_questions() == 0
-            assert ledger.take(GPU, [card], []) == card.holdings()
+            assert ledger.take(GPU, [card], []) == card.snapshot()
             assert card.slow_questions() == (what != "allocate")
 
 
@@ -246,8 +246,8 @@ def test_what_another_thread_does_meanwhile(clock, moves):
     card = Card()
     card.meanwhile = [lambda: card.allocate(1000)] * moves
     ledger = Ledger(card)
-    assert ledger.take(GPU, [card], []) == card.holdings()
-    assert ledger.take(GPU, [card], []) == card.holdings()
+    assert ledger.take(GPU, [card], []) == card.snapshot()
+    assert ledger.take(GPU, [card], []) == card.snapshot()
     assert card.slow_questions() == moves + 1
 
 
@@ -444,9 +444,9 @@ def test_a_device_that_nvml_does_not_know(uuid):
     memories = [DeviceMemory(1000, 500, 400), DeviceMemory(1, 1, 0)]
     counters = [Unwilling(OSError()), Unwilling(), *(Unwilling(memory=memory) for memory in memories)]
     device = GPU if uuid else Device("xpu", 0, "a card")
-    assert Ledger(card).take(device, [card], counters) == Holdings(10, 10, memories[0], None, None)
-    assert Ledger(card).take(device, [card], counters[:2]) == Holdings(10, 10, None, None, None)
-    assert Ledger(card).glance(device, [card], counters) == Holdings(10, 10, None, None, None)
+    assert Ledger(card).take(device, [card], counters) == DeviceSnapshot(10, 10, memories[0], None, None)
+    assert Ledger(card).take(device, [card], counters[:2]) == DeviceSnapshot(10, 10, None, None, None)
+    assert Ledger(card).glance(device, [card], counters) == DeviceSnapshot(10, 10, None, None, None)
     assert card.slow_questions() == 0
 
 

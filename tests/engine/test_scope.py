@@ -774,7 +774,7 @@ def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
     steps = [
         (fresh.nvml, "devices"),
         (fresh.process, "children"),
-        (fresh, "holdings"),
+        (fresh, "snapshot"),
         (fresh.ram, "open"),
     ]
     for where, name in steps:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpulogger.engine import scope as scopes
-from ipygpulogger.engine.ledger import Allowance, Holdings, Shares
+from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
 from ipygpulogger.engine.notes import Notes
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
@@ -99,7 +99,7 @@ class Fake:
             (device, trackers) for device, (trackers, _) in self.found.items() if device.backend != DRIVER
         ]
 
-    def holdings(self, device, trackers, *, ask=True):
+    def snapshot(self, device, trackers, *, ask=True):
         held = self.found[device][1]
         if isinstance(held, Unavailable):
             raise held
@@ -118,7 +118,7 @@ def on(monkeypatch):
 
 
 def held(used=0, own=0, *, allocated=0):
-    return Holdings(
+    return DeviceSnapshot(
         allocated, allocated, DeviceMemory(1 << 40, used, (1 << 40) - used), own, used - (own or 0)
     )
 
@@ -274,7 +274,7 @@ def test_slices_of_one_card_stay_apart(on):
 def test_what_is_held_where_anything_tells_it(on, allocated, own):
     """By the allocator or by the driver; where neither tells, it is left out."""
     memory = DeviceMemory(1 << 40, 9, (1 << 40) - 9)
-    on.found[GPU] = [PeakTracker(Number())], Holdings(allocated, allocated, memory, own, None)
+    on.found[GPU] = [PeakTracker(Number())], DeviceSnapshot(allocated, allocated, memory, own, None)
     scope = Scope(on).open()
     outside = None if own is None else own - (allocated or 0)
     known = {"GPU-1": Held("cuda:0", allocated or 0, outside)}
