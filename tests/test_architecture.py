@@ -37,7 +37,6 @@ LONG = {  # still to be divided
     "engine.scope",
     "render.plot",
     "sources.nvml",
-    "sources.process",
 }
 SPEAKERS = {  # the files that print or display
     "runtime.output",

@@ -20,8 +20,8 @@ from ..records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak, Ra
 from ..records.units import MB
 from ..runtime import clock
 from ..sources import Device, Unavailable
+from ..sources.children import children_ended
 from ..sources.nvml import ENERGY_RESOLVES_S
-from ..sources.process import children_ended
 from .device_scope import DeviceScope
 from .ledger import Allowance, DeviceSnapshot, surely_uses
 from .machine import machine
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from ..records import DeviceUsage
     from ..runtime.calls import Call
-    from ..sources.process import Ended
+    from ..sources.children import Ended
     from .ledger import Shares
     from .machine import Machine
     from .peaks import Interval, PeakTracker

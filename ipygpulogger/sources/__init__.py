@@ -17,7 +17,8 @@ inherited        framework objects that a forked child got from its parent and m
 General RAM, with `process` as its entrance:
 
 ===============  ================================================================================
-procfs           the files below `/proc/self`, and `getrusage`
+rusage           what `getrusage` tells
+procfs           the files of Linux about a process, below `/proc`
 grain            how far the kernel's memory counts may be off
 high_water_mark  Linux: the kernel's peak, which can be reset
 foreign_resets   whether something else resets that peak
@@ -35,7 +36,10 @@ driver           the CUDA driver, asked without making a context
 nvml             NVML: memory, processes, energy and load of whole devices
 nvml_library     NVML's library: opened, closed under no question, and what its errors mean
 visible_devices  which devices `CUDA_VISIBLE_DEVICES` shows to CUDA
-torch            torch's allocators; `torch_tensors`: the memory behind tensors and graph nodes
+torch            torch's allocators
+torch_state      what torch has initialised
+torch_statistics torch's statistics, and the wrappers around them
+torch_tensors    the memory behind tensors and graph nodes
 jax              XLA's allocators
 cupy             CuPy's default memory pools
 tensorflow       TensorFlow's allocators

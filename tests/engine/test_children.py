@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from memory import MB, Block
 
-from ipygpulogger.sources import process as module
-from ipygpulogger.sources.process import Child, Process
+from ipygpulogger.sources import Unavailable, children, procfs
+from ipygpulogger.sources.children import Child
+from ipygpulogger.sources.process import Process
 
 pytestmark = pytest.mark.skipif(
     Process().children(lambda: 0) is None or not Path("/proc/self/smaps_rollup").exists(),
@@ -217,7 +218,7 @@ def test_a_large_living_worker_is_not_looked_through():
     """Above what may be walked through it counts by what exceeds us, as a lower bound, and says so."""
     out = in_a_new_process(
         """
-    from ipygpulogger.sources import process as source
+    from ipygpulogger.sources import children as source
     source._WALKED_BYTES = 100 * MB"""
         + LIVING.format(ours=100, theirs=60, how="fork")
         + """
@@ -235,7 +236,7 @@ def test_a_program_of_its_own_counts_as_a_whole():
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         program.stdout.readline()
         child = Process().children(lambda: pytest.fail("asked for our own peak"))[program.pid]
-        current_bytes, peak_bytes = module._resident_bytes(program.pid)
+        current_bytes, peak_bytes = procfs.resident_and_mark_bytes(program.pid)
         program.stdin.write(b"\n")
     assert child == Child(current_bytes, peak_bytes)
     assert 64 * MB <= child.own_bytes <= 84 * MB
@@ -250,7 +251,7 @@ def test_a_child_of_which_nothing_is_told_counts_nowhere(fault, monkeypatch):
     if pid == 0:
         os.read(reader, 1)
         os._exit(0)
-    real = module._read
+    real = procfs.read
 
     def refuse(path):
         if path == f"/proc/{pid}/{'stat' if fault == 'no flags' else 'smaps_rollup'}":
@@ -258,13 +259,13 @@ def test_a_child_of_which_nothing_is_told_counts_nowhere(fault, monkeypatch):
         return real(path)
 
     def ours():
-        raise module.Unavailable("not now")
+        raise Unavailable("not now")
 
     process = Process()
     if fault == "no peak of ours":
-        monkeypatch.setattr(module, "_WALKED_BYTES", 0)
+        monkeypatch.setattr(children, "_WALKED_BYTES", 0)
     else:
-        monkeypatch.setattr(module, "_read", refuse)
+        monkeypatch.setattr(procfs, "read", refuse)
     assert pid not in process.children(ours)
     os.write(read, b"x")
     os.waitpid(pid, 0)

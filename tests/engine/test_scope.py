@@ -24,7 +24,7 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime.calls import Call
-from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, driver, process
+from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, driver, procfs
 
 
 def mb(size_bytes):
@@ -77,16 +77,16 @@ def test_without_resets_the_users_ru_maxrss_stays():
         from ipygpulogger.records import Measurement
         from ipygpulogger.engine.machine import machine
         from ipygpulogger.engine.scope import Scope
-        from ipygpulogger.sources.process import _resident_bytes
+        from ipygpulogger.sources.procfs import resident_and_mark_bytes
         blip(300)
-        record = _resident_bytes()[1]
+        record = resident_and_mark_bytes()[1]
         machine()
         for reset in (False, True):
             scope = Scope(reset_peaks=reset).open()
             blip(40)
             scope.close()
             peak = scope.result(Measurement, "").gen.peak
-            print(peak.quality, _resident_bytes()[1] >= record)
+            print(peak.quality, resident_and_mark_bytes()[1] >= record)
         """
     )
     out = subprocess.check_output([sys.executable, "-c", program], text=True)
@@ -682,7 +682,7 @@ def test_measure_never_costs_the_users_result(monkeypatch):
 
     @measure
     def answer():
-        monkeypatch.setattr(process, "_read", refuse)
+        monkeypatch.setattr(procfs, "read", refuse)
         return 42
 
     def refuse(_path):

@@ -17,7 +17,7 @@ from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
-from ipygpulogger.sources.process import Child, Ended
+from ipygpulogger.sources.children import Child, Ended
 
 MB = 2**20
 SIZES = st.integers(0, 1 << 40)

@@ -23,7 +23,8 @@ from ipygpulogger.blocks.epochs import EpochScope
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.notebook.logger import IPyGPULogger
-from ipygpulogger.sources import Unavailable, process
+from ipygpulogger.sources import Unavailable, procfs
+from ipygpulogger.sources.process import Process
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
 TEN_MB = 10 * MB
@@ -37,7 +38,7 @@ def refuse(error):
 
 
 def no_proc(patch):
-    patch.setattr(process, "_read", refuse(FileNotFoundError(errno.ENOENT, "No such file or directory")))
+    patch.setattr(procfs, "read", refuse(FileNotFoundError(errno.ENOENT, "No such file or directory")))
 
 
 def psutil_fails(error):
@@ -54,7 +55,7 @@ def psutil_is_missing(patch):
 
 
 def no_descriptors(patch):
-    patch.setattr(process, "_read", refuse(OSError(errno.EMFILE, "Too many open files")))
+    patch.setattr(procfs, "read", refuse(OSError(errno.EMFILE, "Too many open files")))
 
 
 def no_machine(patch):
@@ -269,8 +270,8 @@ def test_where_the_kernel_tells_nobody_asks_psutil(monkeypatch):
 
 def test_what_is_out_for_a_moment_decides_nothing(monkeypatch):
     """No descriptor at the first question: the best counter is found at the next."""
-    found = process.Process()
-    best = type(process.Process().counter)
+    found = Process()
+    best = type(Process().counter)
     with monkeypatch.context() as patch:
         no_descriptors(patch)
         with pytest.raises(Unavailable, match="Too many open files"):

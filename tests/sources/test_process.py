@@ -22,9 +22,12 @@ from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
-from ipygpulogger.sources import process as module
+from ipygpulogger.runtime import clock
+from ipygpulogger.sources import grain, high_water_mark, procfs, rusage
+from ipygpulogger.sources.high_water_mark import HighWaterMark
 from ipygpulogger.sources.nvml import Nvml
-from ipygpulogger.sources.process import HighWaterMark, Process, RisingPeak
+from ipygpulogger.sources.process import Process
+from ipygpulogger.sources.rising_peak import RisingPeak
 from ipygpulogger.sources.rss_watcher import RssWatcher
 
 GRAIN = 2 * MB  # the promise: within 2 MB
@@ -209,15 +212,15 @@ def test_the_grain_is_the_machines_not_the_processs(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     assert HighWaterMark().precision_bytes == grain
-    program = "from ipygpulogger.sources.process import HighWaterMark; print(HighWaterMark().precision_bytes)"
+    program = "from ipygpulogger.sources.high_water_mark import HighWaterMark; print(HighWaterMark().precision_bytes)"
     env = {**os.environ, "PYTHON_CPU_COUNT": "1"}
     assert int(subprocess.check_output([sys.executable, "-c", program], env=env, text=True)) == grain
 
 
 def test_without_sys_the_grain_is_still_the_machines(monkeypatch):
     """Where /sys is not mounted the C library knows the number of CPUs."""
-    monkeypatch.setattr(module, "_read", refuse)
-    assert module._cpu_count() == os.sysconf("SC_NPROCESSORS_CONF")
+    monkeypatch.setattr(procfs, "read", refuse)
+    assert grain.cpu_count() == os.sysconf("SC_NPROCESSORS_CONF")
 
 
 @pytest.mark.parametrize(
@@ -240,14 +243,14 @@ def test_which_kernels_count_approximately(monkeypatch, release, approximate):
 
 def pretend_kernel(monkeypatch, release, cpus):
     """This machine's kernel says that it is another, with so many CPUs."""
-    read, uname = module._read, os.uname()
+    read, uname = procfs.read, os.uname()
     pretended = os.uname_result((uname.sysname, uname.nodename, release, uname.version, uname.machine))
-    monkeypatch.setattr(module, "_PAGE_BYTES", 4096)
-    monkeypatch.setattr(module.os, "uname", lambda: pretended)
+    monkeypatch.setattr(rusage, "PAGE_BYTES", 4096)
+    monkeypatch.setattr(os, "uname", lambda: pretended)
     monkeypatch.setattr(
-        module,
-        "_read",
-        lambda path: cpus.encode() + b"\n" if path.startswith(module._SYS_CPU) else read(path),
+        procfs,
+        "read",
+        lambda path: cpus.encode() + b"\n" if path.startswith(grain.SYS_CPU) else read(path),
     )
 
 
@@ -263,13 +266,13 @@ class Kernel:
         self.mark = self.summed
         self.faults, self.now_s, self.walk_s, self.walks = 0, 0.0, walk_s, 0
         pretend_kernel(monkeypatch, "6.8.0", f"0-{self.CPUS - 1}")
-        cpus = module._read
-        monkeypatch.setattr(module, "_read", lambda path: self.read(path) or cpus(path))
-        monkeypatch.setattr(module, "_reset_high_water", self.reset)
+        cpus = procfs.read
+        monkeypatch.setattr(procfs, "read", lambda path: self.read(path) or cpus(path))
+        monkeypatch.setattr(procfs, "reset_mark", self.reset)
         monkeypatch.setattr(
-            module, "_faults_and_mark", lambda: ((self.faults, 0), max(self.mark, self.summed) * self.PAGE)
+            rusage, "faults_and_mark", lambda: ((self.faults, 0), max(self.mark, self.summed) * self.PAGE)
         )
-        monkeypatch.setattr(module.clock, "monotonic_s", lambda: self.now_s)
+        monkeypatch.setattr(clock, "monotonic_s", lambda: self.now_s)
 
     def move(self, pages, cpu):
         """Some pages come or go on one CPU."""
@@ -373,7 +376,7 @@ def refuse(*_):
 
 def test_a_reset_that_is_not_offered(monkeypatch):
     """Where the kernel offers no reset the peak only rises, and that is said."""
-    monkeypatch.setattr(module.os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     process = Process()
     assert process.counter.peak_class == "monotone"
     assert process.diagnose().state == "bounded"
@@ -383,7 +386,7 @@ def test_a_reset_that_is_not_offered(monkeypatch):
 @needs_high_water
 def test_a_refused_reset_is_noticed_by_trying(monkeypatch):
     """Offered but refused at the first trial: the peak only rises from then on, and that is said."""
-    monkeypatch.setattr(module, "_reset_high_water", refuse)
+    monkeypatch.setattr(procfs, "reset_mark", refuse)
     process = Process()
     tracker = PeakTracker(process.counter)
     blip(40)
@@ -398,8 +401,8 @@ def test_a_refused_reset_is_noticed_by_trying(monkeypatch):
 
 def test_without_any_counter_it_samples(monkeypatch):
     """Where the kernel shows no high-water mark (gVisor) what is seen is "at least", and that is said."""
-    monkeypatch.setattr(module, "_reset_high_water", refuse)
-    monkeypatch.setattr(module, "_resident_bytes", lambda: b"".index(b"VmHWM:"))
+    monkeypatch.setattr(procfs, "reset_mark", refuse)
+    monkeypatch.setattr(procfs, "resident_and_mark_bytes", lambda: b"".index(b"VmHWM:"))
     process = Process()
     assert process.counter.peak_class == "sampled"
     assert process.diagnose().state == "sampled"
@@ -410,7 +413,7 @@ RISING = """
     import psutil
     from memory import MB, blip
     from ipygpulogger.engine.peaks import PeakTracker
-    from ipygpulogger.sources.process import RisingPeak
+    from ipygpulogger.sources.rising_peak import RisingPeak
     current = lambda: psutil.Process().memory_info().rss
     tracker = PeakTracker(RisingPeak(current, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
     blip(200)
@@ -577,17 +580,17 @@ def test_children_and_grandchildren_are_found():
 def test_a_look_without_faults_is_short_and_the_same(monkeypatch):
     """Where neither a fault came nor the mark moved, the shorter file tells what the longer one would."""
     counter = HighWaterMark()
-    blip(max(0, module._faults_and_mark()[1] - current()) // MB + 8)  # above what getrusage can show
+    blip(max(0, rusage.faults_and_mark()[1] - current()) // MB + 8)  # above what getrusage can show
     kept = Block(24)
     counter.look()
-    known = module._faults_and_mark()
-    monkeypatch.setattr(module, "_faults_and_mark", lambda: known)
+    known = rusage.faults_and_mark()
+    monkeypatch.setattr(rusage, "faults_and_mark", lambda: known)
     first = counter.look().readings[0]
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_resident_bytes", refuse)  # the longer file
+        patch.setattr(procfs, "resident_and_mark_bytes", refuse)  # the longer file
         kept.free()
         fallen = counter.look().readings[0]
-    assert fallen.current_bytes == pytest.approx(module._resident_bytes()[0], abs=MB)
+    assert fallen.current_bytes == pytest.approx(procfs.resident_and_mark_bytes()[0], abs=MB)
     assert first.current_bytes - fallen.current_bytes == pytest.approx(24 * MB, abs=MB)
     assert fallen.peak_bytes == first.peak_bytes  # no reset came between
     counter.reset()
@@ -626,8 +629,8 @@ def test_memory_that_another_process_fills(fill, end):
 @needs_high_water
 def test_memory_that_another_process_fills_below_getrusages_floor(fill, monkeypatch):
     """Where getrusage cannot show the mark, since exec left a higher one there, the mark itself is read."""
-    real = module._faults_and_mark
-    monkeypatch.setattr(module, "_faults_and_mark", lambda: (real()[0], 1 << 50))
+    real = rusage.faults_and_mark
+    monkeypatch.setattr(rusage, "faults_and_mark", lambda: (real()[0], 1 << 50))
     tracker = PeakTracker(HighWaterMark())
     interval = tracker.open()
     fill(100).close()
@@ -649,7 +652,7 @@ def test_a_mark_that_something_else_resets(steps):
             blip(32)
             truth_mb = 32
         elif step == "reset":
-            module._reset_high_water()
+            procfs.reset_mark()
         else:
             Path(f"/proc/{os.getpid()}/clear_refs").write_text("5")
     tracker.close(interval)
@@ -693,12 +696,12 @@ def test_something_that_resets_the_mark_all_the_time():
 @needs_high_water
 def test_a_fallen_mark_shows_a_reset_that_nothing_reports(monkeypatch):
     """Where inotify sees nothing, a mark seen high and then low was reset all the same."""
-    monkeypatch.setattr(module.ResetWatch, "start", lambda _: None)
+    monkeypatch.setattr(high_water_mark.ResetWatch, "start", lambda _: None)
     tracker = PeakTracker(HighWaterMark())
     interval = tracker.open()
     blip(32)
     tracker.fold(interval)
-    module._reset_high_water()
+    procfs.reset_mark()
     tracker.close(interval)
     assert interval.reset_elsewhere
     assert interval.peak().quality == "sampled"
@@ -719,7 +722,7 @@ def test_the_resets_of_a_forked_child_are_its_own():
     assert os.waitpid(pid, 0)[1] == 0
     tracker.fold(interval)
     assert not interval.reset_elsewhere
-    module._reset_high_water()
+    procfs.reset_mark()
     pid = os.fork()
     if pid == 0:
         tracker.look()
@@ -736,7 +739,7 @@ def test_a_note_says_once_that_something_resets_the_mark():
     said = []
     for _ in range(2):
         scope = Scope(on).open()
-        module._reset_high_water()
+        procfs.reset_mark()
         scope.close()
         measurement = scope.result(Measurement, "x")
         assert "(peak at least)" in text.report(measurement)

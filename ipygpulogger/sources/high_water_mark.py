@@ -1,0 +1,110 @@
+"""Linux: the kernel's peak of this process's resident memory, which can be reset.
+
+Exact whatever holds the GIL, with no thread. The reset goes through `/proc/self/clear_refs`, and also
+lowers `getrusage().ru_maxrss`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import procfs, rusage
+from .counter import Counter, Look, PeakClass, Reading, Unavailable
+from .foreign_resets import ResetWatch
+from .grain import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+
+
+class HighWaterMark(Counter):
+    """The kernel's high-water mark of this process."""
+
+    peak_class: PeakClass = "resettable"
+
+    def __init__(self) -> None:
+        self.precision_bytes = high_water_precision_bytes()
+        self.current_precision_bytes = resident_precision_bytes()
+        self._fault_bytes = largest_fault_bytes()
+        # At the last look: the page faults, the mark as getrusage and as the longer file tell it.
+        self._known: tuple[tuple[int, ...], int, int] | None = None
+        self._resets = ResetWatch()
+
+    @classmethod
+    def probe(cls) -> bool:
+        """Return whether the reset is offered: it is absent on gVisor and refused after setuid.
+
+        Nothing is reset to find out, as that would lower `ru_maxrss`, which some users read. The first
+        reset tells whether it works.
+        """
+        try:
+            procfs.resident_and_mark_bytes()
+        except (OSError, ValueError):
+            return False
+        return os.access("/proc/self/clear_refs", os.W_OK)
+
+    def describe(self) -> str:
+        """Name the counter, as part of a sentence."""
+        return "this process's high-water mark (/proc/self/clear_refs)"
+
+    def look(self) -> Look:
+        """Read the resident memory and its high-water mark, with the page faults as the stamp.
+
+        The mark is read each time, because memory that others fill (cross-memory attach, userfaultfd)
+        raises it without a page fault of this process. If `getrusage` shows that the mark has not moved,
+        a shorter file suffices for the rest.
+        """
+        stamp, mark_bytes = rusage.faults_and_mark()
+        try:
+            if self._known is not None and self._stands(*self._known, stamp, mark_bytes):
+                current_bytes, peak_bytes = procfs.resident_bytes(), self._known[2]
+            else:
+                current_bytes, peak_bytes = procfs.resident_and_mark_bytes()
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"/proc/self/status cannot be read: {error}") from error
+        # The stored mark is approximate even where the resident size is exact (82241a83cd15).
+        peak_bytes = max(peak_bytes, current_bytes)
+        self._known = stamp, mark_bytes, peak_bytes
+        # Asked last: a reset in between is better reported without effect than missed.
+        return Look((Reading(current_bytes, peak_bytes),), stamp, self._resets.take())
+
+    def _stands(
+        self,
+        known_stamp: tuple[int, ...],
+        known_mark_bytes: int,
+        peak_bytes: int,
+        stamp: tuple[int, ...],
+        mark_bytes: int,
+    ) -> bool:
+        """Return whether the mark is surely what it was.
+
+        While the mark lies below the floor that `exec` left, `getrusage` does not show that it rises.
+        """
+        shows = known_mark_bytes <= peak_bytes + self.precision_bytes
+        return shows and known_stamp == stamp and known_mark_bytes == mark_bytes
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return the page faults, which one system call tells."""
+        return rusage.faults_and_mark()[0]
+
+    def reset(self) -> None:
+        """Lower the high-water mark to what is resident now."""
+        self._known = None
+        try:
+            procfs.reset_mark()
+        except OSError as error:
+            self.peak_class = "monotone"
+            raise Unavailable(f"the kernel does not reset its peak: {error}") from error
+        self._resets.take()  # this one was ours
+
+    def watch(self, *, on: bool) -> None:
+        """Notice from the first scope on whether something else resets the mark, until `close`."""
+        if on:
+            self._resets.start()
+            self._resets.take()
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self._resets.close()
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Return at most one largest page per fault."""
+        faults = sum(later) - sum(earlier)
+        return (faults * self._fault_bytes,)

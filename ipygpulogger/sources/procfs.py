@@ -1,0 +1,88 @@
+"""The files of Linux about a process's memory, below `/proc`.
+
+They are opened for each look. After a fork, a descriptor that was kept open would still speak of the
+parent, and a reset through it would be the parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from . import rusage
+
+_KIB = 2**10
+_CLEAR_REFS_HIWATER = b"5"  # proc(5): reset the peak resident set size
+
+
+def read(path: str) -> bytes:
+    """Return the first 64 KiB of a file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 65536)
+    finally:
+        os.close(fd)
+
+
+def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:
+    """Return what a process has resident, and its high-water mark.
+
+    Raises:
+        OSError: There is no such process, or the system has no such file.
+        ValueError: The kernel shows no high-water mark (gVisor), or the process is a zombie.
+    """
+    status = read(f"/proc/{pid}/status")
+    return _size_bytes(status, b"VmRSS:"), _size_bytes(status, b"VmHWM:")
+
+
+def resident_bytes() -> int:
+    """Return what this process has resident, from a file that the kernel writes faster.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not as Linux writes it.
+    """
+    return int(read("/proc/self/statm").split()[1]) * rusage.PAGE_BYTES
+
+
+def walked_resident_bytes() -> int:
+    """Return what this process has resident, as the kernel finds it by walking the page tables.
+
+    Raises:
+        OSError: The file does not exist before Linux 4.14, or may not be read.
+        ValueError: It is not as Linux writes it.
+    """
+    return _size_bytes(read("/proc/self/smaps_rollup"), b"\nRss:")
+
+
+def private_bytes(pid: int) -> int:
+    """Return what a process has resident and shares with no other; the kernel walks all its pages for it.
+
+    Raises:
+        OSError: It ended, or the file may not be read.
+    """
+    rollup = read(f"/proc/{pid}/smaps_rollup")
+    sizes = re.findall(rb"^Private_(?:Clean|Dirty): *(\d+) kB", rollup, re.MULTILINE)
+    return sum(map(int, sizes)) * _KIB
+
+
+def reset_mark() -> None:
+    """Lower this process's high-water mark to what is resident now.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, _CLEAR_REFS_HIWATER)
+    finally:
+        os.close(fd)
+
+
+def _size_bytes(text: bytes, name: bytes) -> int:
+    start = text.index(name) + len(name)
+    return int(text[start : text.index(b"kB", start)]) * _KIB
