@@ -6,10 +6,10 @@ import random
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..engine.now import measured_now
 from ..notebook.logger import IPyGPULogger
-from ..records import Measurement
 from ..render import experiments as render
-from .experiment_figures import device_in, open_baseline
+from .experiment_figures import device_in
 
 if TYPE_CHECKING:
     from ..notebook.measured_cell import MeasuredCell
@@ -68,7 +68,7 @@ class CellLogger(IPyGPULogger):
         """Return the last finished cell, in bytes and seconds; before the first, the memory in use now."""
         record = self.record
         if record is None:
-            now = open_baseline().result(Measurement, "now")
+            now = measured_now(reset_peaks=False, all_devices=False)
             gpu = device_in(now, self._device)
             return CellLoggerData(
                 CellLoggerMemory(0, 0, now.gen.after_bytes),

@@ -8,5 +8,6 @@ ledger        who holds what on a device
 machine       every source of the process, and the trackers of their peaks
 device_scope  one device in one scope, and its arithmetic
 scope         open, close, usage: every measurement is a scope
+now           what is in use at this moment
 ============  =======================================================================
 """

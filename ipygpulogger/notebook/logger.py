@@ -206,7 +206,7 @@ class IPyGPULogger(Options):
         from ..owners.release import give_back
         from ..render.owners import Freed
 
-        return Freed(*give_back(self._shell, reset_peaks=self.reset_peaks))
+        return give_back(self._shell, Freed, reset_peaks=self.reset_peaks)
 
     @property
     def lifetime_peak_bytes(self) -> int:

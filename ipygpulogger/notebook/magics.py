@@ -15,8 +15,8 @@ from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from ..engine.machine import machine
-from ..engine.scope import Scope
-from ..records import Measurement, held_bytes
+from ..engine.now import measured_now
+from ..records import held_bytes
 from ..records.units import printable
 from ..render import owners, plot, summary, text
 from ..runtime.frames import walk_stack
@@ -86,7 +86,7 @@ class GpulogMagics(Magics):
         for key in _KEYS:
             self.shell.set_hook("complete_command", _complete, str_key=key)
         self.shell.configurables.append(self)
-        self.listen()
+        self.install_transform()
 
     def _take_out(self) -> None:
         shell = self.shell
@@ -101,8 +101,8 @@ class GpulogMagics(Magics):
             shell.strdispatchers["complete_command"].strs.pop(key, None)
         shell.magics_manager.registry.pop(type(self).__name__, None)
 
-    def listen(self) -> None:
-        """See each cell's first line before IPython makes cell magics of them."""
+    def install_transform(self) -> None:
+        """Let `first_line` see each cell before IPython turns its first line into a cell magic."""
         transforms = self.shell.input_transformer_manager.line_transforms
         if self.first_line not in transforms:
             transforms.insert(0, self.first_line)
@@ -152,7 +152,7 @@ class GpulogMagics(Magics):
             request_in(line)
         except ValueError as error:
             raise _refusal(f"%%gpulog: {error}") from error
-        self.listen()  # somebody may have taken it out
+        self.install_transform()  # somebody may have taken it out
         self.shell.run_cell(f"%%gpulog {line}\n{cell}")
 
     def _start(self, *options: str) -> None:
@@ -180,7 +180,7 @@ class GpulogMagics(Magics):
         for diagnosis in machine().diagnose():
             print(printable(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}"))
         with suppress(Unavailable):  # the diagnosis says so
-            if gpus := self._now().gpus:
+            if gpus := measured_now(reset_peaks=self.logger.reset_peaks).gpus:
                 print(text.devices(gpus))
 
     def _summary(self, *words: str) -> None:
@@ -208,7 +208,6 @@ class GpulogMagics(Magics):
         print(printable(f"{cells} written to {path}"))
 
     def _vars(self) -> None:
-        from ..owners.release import measured_now
         from ..owners.roots import all_holdings, owners_in
 
         found = owners_in(self.shell, all_holdings())
@@ -217,11 +216,6 @@ class GpulogMagics(Magics):
 
     def _free(self) -> None:
         print(self.logger.free())
-
-    def _now(self) -> Measurement:
-        scope = Scope(reset_peaks=self.logger.reset_peaks, all_devices=True).open()
-        scope.close()
-        return scope.result(Measurement, "now")
 
     def _doctor(self) -> None:
         print(text.diagnoses(machine().diagnose()))

@@ -5,33 +5,39 @@ from __future__ import annotations
 import builtins
 import gc
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
-from ..engine.scope import Scope
-from ..records import Measurement, Owner, came_back
+from ..engine.now import measured_now
+from ..records import came_back
 from .frames import unique_frames
 from .roots import CACHED, DEBUGGERS, all_holdings, exceptions_of, links_of, owners_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..records import Owner
+
+R = TypeVar("R")
 
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
 
 
-class GivenBack(NamedTuple):
-    """What was dropped, and what came of it.
+def give_back(
+    shell: Any,
+    kind: Callable[[tuple[Owner, ...], dict[str, tuple[int, ...]], bool], R],
+    *,
+    reset_peaks: bool = True,
+) -> R:
+    """Drop what hides behind the shell, collect garbage, and empty the caches.
 
-    Attributes:
-        owners: Who held memory without being a variable.
-        came_back: Bytes by device, "RAM" last: of the process's own, and of the whole device where known.
-        complete: Whether all that is hidden was looked at.
+    Args:
+        shell: IPython's.
+        kind: Made of the three things there are to say: the owners that held memory without being variables;
+            the bytes that came back by device, "RAM" last, of the process's own and of the whole device where
+            that is known; whether everything that is hidden was looked at.
+        reset_peaks: Reset the kernel's peak counter.
     """
-
-    owners: tuple[Owner, ...]
-    came_back: dict[str, tuple[int, ...]]
-    complete: bool
-
-
-def give_back(shell: Any, *, reset_peaks: bool = True) -> GivenBack:
-    """Drop what hides behind the shell, collect garbage, empty the caches, and tell what came back."""
     found = owners_in(shell, all_holdings())
     hidden = tuple(owner for owner in found.owners if owner.kind in ("traceback", "output"))
     before = measured_now(reset_peaks=reset_peaks)
@@ -39,14 +45,7 @@ def give_back(shell: Any, *, reset_peaks: bool = True) -> GivenBack:
     gc.collect()
     machine().settling.settle(gc_collect=True, clear_cache=True)
     after = measured_now(reset_peaks=reset_peaks)
-    return GivenBack(hidden, came_back(before, after), found.complete)
-
-
-def measured_now(*, reset_peaks: bool = True) -> Measurement:
-    """What is in use at this moment, on every device."""
-    scope = Scope(reset_peaks=reset_peaks, all_devices=True).open()
-    scope.close()
-    return scope.result(Measurement, "now")
+    return kind(hidden, came_back(before, after), found.complete)
 
 
 def let_go(shell: Any) -> None:
