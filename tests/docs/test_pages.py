@@ -10,7 +10,7 @@ How a fenced block is checked goes by its language, and by the words in an HTML 
 ``text``, ``output``     what the cell above printed; consumed and peaked by 2 MB, other numbers by their place
 ``text``, ``shown: X``   what the renderer makes of the record `SHOWN[X]`, to the letter
 ``sh``                   each ``ipygpulogger ...`` is taken by the command line's own parser
-``toml``, ``yaml``       parses; the workflow is run by tests/cli/test_commands.py
+``toml``, ``yaml``       parses; the workflow is run by tests/cli/test_command_line.py
 =======================  ==========================================================================
 """
 

@@ -1,0 +1,152 @@
+"""The execution of a notebook in a real kernel: failures, interrupts, time limits, other kernels."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import pytest
+from command_line import command, records, tracebacks_of_ours
+
+from ipygpulogger.cli import execution, main
+
+
+def test_a_failing_cell(notebook, tmp_path):
+    """Its numbers and those before it are kept, it is marked, the rest is not run: exit 1."""
+    path, log = notebook("a = 1", "raise ValueError('oh')", "b = 2"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log)
+    assert done.returncode == 1
+    assert [(r["status"], r["error"]) for r in records(log)] == [("ok", None), ("error", "ValueError")]
+    assert "failed: ValueError" in done.stdout
+    assert "stopped at the cell that failed: ValueError: oh" in done.stderr
+    assert not tracebacks_of_ours(done.stderr)
+    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    assert [cell.execution_count for cell in executed.cells] == [1, 2, None]
+
+
+def test_an_error_without_a_message(notebook):
+    """Only the class of the error is named."""
+    done = command("run", notebook("raise ValueError"))
+    assert done.returncode == 1
+    assert "stopped at the cell that failed: ValueError\n" in done.stderr
+
+
+def test_a_cell_that_may_fail(notebook):
+    """The tag raises-exception means what it means elsewhere."""
+    path = notebook("raise ValueError", "2")
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[0].metadata["tags"] = ["raises-exception"]
+    nbformat.write(nb, path)
+    done = command("run", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("RAM:") == 2
+
+
+def test_a_kernel_that_dies(notebook, tmp_path):
+    """What was measured before is kept, and it says which cell it was: exit 1."""
+    path, log = notebook("1", "import os; os._exit(7)"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log)
+    assert done.returncode == 1
+    assert "the kernel died while it ran cell 2 of 2" in done.stderr
+    assert not tracebacks_of_ours(done.stderr)
+    assert len(records(log)) == 1
+    assert path.with_name("nb.executed.ipynb").exists()
+
+
+def test_interrupted(notebook, tmp_path):
+    """Ctrl-C keeps what was measured so far, the interrupted cell included: exit 130, no traceback."""
+    path, log = notebook("1", "import time; time.sleep(600)"), tmp_path / "log.jsonl"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ipygpulogger.cli", "run", str(path), "--log", str(log)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline_s = time.monotonic() + 60
+    while not (log.exists() and log.read_text()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not tracebacks_of_ours(stderr)
+    assert [record["status"] for record in records(log)] == ["ok", "interrupted"]
+    assert path.with_name("nb.executed.ipynb").exists()
+
+
+def test_a_cell_that_takes_too_long(notebook, tmp_path):
+    """--timeout: it is interrupted, its figures are kept, the rest is not run: exit 1."""
+    path, log = notebook("1", "import time; time.sleep(600)", "3"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--timeout", "1")
+    assert done.returncode == 1
+    assert "stopped at cell 2 of 3, which ran longer than 1 s" in done.stderr
+    assert [record["status"] for record in records(log)] == ["ok", "interrupted"]
+    assert not tracebacks_of_ours(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)",
+        "import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass",
+    ],
+    ids=["deaf", "caught"],
+)
+def test_a_cell_that_minds_no_interrupt(notebook, source, monkeypatch, capsys):
+    """One that is deaf loses its kernel after a while; one that catches the interrupt is the last all the same."""
+    monkeypatch.setattr(execution, "_GRACE_S", 1)
+    path = notebook(source, "open('ran', 'w')")
+    assert main(["run", str(path), "--timeout", "1"]) == 1
+    assert "stopped at cell 1 of 2, which ran longer than 1 s" in capsys.readouterr().err
+    assert not path.with_name("ran").exists()
+    assert path.with_name("nb.executed.ipynb").exists()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"kernelspec": {"name": "nope", "language": "python", "display_name": "?"}}, "not installed here"),
+        ({"kernelspec": {"name": "ir", "language": "R", "display_name": "R"}}, "written in R"),
+        ({"kernelspec": {"name": "nope", "language": "Python", "display_name": "?"}}, "not installed here"),
+        ({"kernelspec": {"name": "nope", "language": "", "display_name": "?"}}, "not installed here"),
+    ],
+)
+def test_no_such_kernel(notebook, metadata, says, tmp_path):
+    """A kernel that is not here, or of another language: one sentence, exit 2, nothing written."""
+    path = notebook("1", **metadata)
+    done = command("run", path, "--log", tmp_path / "log.jsonl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["nb.ipynb"]
+
+
+def test_a_kernel_without_us(notebook, bare_kernel):
+    """A kernel whose Python cannot import the package: one sentence with the command that fixes it."""
+    metadata, env = bare_kernel
+    path = notebook("1", **metadata)
+    done = command("run", path, env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot load ipygpulogger (not this one)" in done.stderr
+    assert "pip install ipygpulogger" in done.stderr
+    assert not path.with_name("nb.executed.ipynb").exists()
+
+
+def test_another_kernel(notebook, bare_kernel, tmp_path):
+    """--kernel wins over the notebook's own; one that is not here, or not Python's, is refused."""
+    foreign = {"kernelspec": {"name": "nope", "language": "python", "display_name": "?"}}
+    path = notebook("1", **foreign)
+    assert command("run", path, "--kernel", "python3").returncode == 0
+    _, env = bare_kernel
+    done = command("run", path, "--kernel", "bare", env=env)
+    assert (done.returncode, "'bare' cannot load" in done.stderr) == (2, True)
+    done = command("run", path, "--kernel", "gone")
+    assert (done.returncode, done.stderr) == (2, "ipygpulogger: the kernel 'gone' is not installed here\n")
+    spec = tmp_path / "share" / "kernels" / "ir"
+    spec.mkdir()
+    (spec / "kernel.json").write_text(json.dumps({"argv": ["R"], "display_name": "R", "language": "R"}))
+    done = command("run", path, "--kernel", "ir", env=env)
+    assert (done.returncode, "speaks R" in done.stderr) == (2, True)

@@ -1,0 +1,64 @@
+"""The notebook that is to be executed: what is refused, in one sentence."""
+
+import json
+import sys
+
+import pytest
+from command_line import command, refused
+
+from ipygpulogger.cli import main
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "there is no notebook"),
+        ("", "no JSON"),
+        ("print(1)", "no JSON"),
+        ("[1, 2]", "names no nbformat"),
+        ('{"cells": []}', "names no nbformat"),
+        (
+            '{"nbformat": 4, "nbformat_minor": 5, "cells": [{"cell_type": "nonsense"}], "metadata": {}}',
+            "broken notebook",
+        ),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "broken notebook"),
+        ('{"nbformat": 99, "nbformat_minor": 0, "cells": [], "metadata": {}}', "broken notebook"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)
+def test_not_a_notebook(tmp_path, content, says):
+    """A missing, broken or foreign file: one sentence, exit 2, nothing written."""
+    path = tmp_path / "x.ipynb"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    files = sorted(tmp_path.iterdir())
+    done = command("run", path, "--log", tmp_path / "log.jsonl")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert done.stderr.startswith("ipygpulogger: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_half_a_surrogate_pair(notebook, capsys):
+    """What no UTF-8 can hold is refused in code, which no kernel would take; elsewhere it costs nothing."""
+    path = notebook("s = 'SURROGATE'", "1")
+    whole = path.read_text().replace("SURROGATE", "\\ud800")
+    path.write_text(whole)
+    assert refused(["run", path], capsys, "cell 1 holds half a character")
+    assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
+    nb = json.loads(whole)
+    nb["cells"][0] = {"cell_type": "markdown", "id": "x", "metadata": {}, "source": "\ud800"}
+    path.write_text(json.dumps(nb))
+    done = command("run", path)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    executed = json.loads(path.with_name("nb.executed.ipynb").read_text(encoding="utf-8"))
+    assert executed["cells"][0]["source"] in ("\ud800", ["\ud800"])
+
+
+def test_without_the_run_extra(notebook, monkeypatch, capsys):
+    """Without nbclient: one sentence with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "nbclient", None)
+    assert main(["run", str(notebook("1"))]) == 2
+    assert "pip install 'ipygpulogger[run]'" in capsys.readouterr().err

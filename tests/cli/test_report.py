@@ -1,0 +1,110 @@
+"""`ipygpulogger report`: logs, saved notebooks, and the page."""
+
+import contextlib
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+from command_line import command, made, refused, saved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipygpulogger.cli import main
+from ipygpulogger.render import page as pages
+
+
+def test_report_of_a_log_and_of_the_notebook(notebook, tmp_path):
+    """The log and the executed notebook of one run tell the same; the page of the notebook has whole sources."""
+    path, log = notebook("x = 1\ny = 2", "len(b'x' * (300 << 20))"), tmp_path / "log.jsonl"
+    assert command("run", path, "--log", log).returncode == 0
+    executed = path.with_name("nb.executed.ipynb")
+    reports = [
+        command("report", source, "--html", tmp_path / f"{source.name}.html") for source in (log, executed)
+    ]
+    assert [done.returncode for done in reports] == [0, 0], reports
+    assert reports[0].stdout == reports[1].stdout
+    first, second = (reports[0].stdout.index(word) for word in ("len(b'x'", "x = 1"))
+    assert first < second  # the higher peak first
+    assert "x = 1\ny = 2" in (tmp_path / "nb.executed.ipynb.html").read_text()
+    page = (tmp_path / "log.jsonl.html").read_text()
+    assert "x = 1" in page
+    assert page.count("<section>") == 2
+
+
+@pytest.mark.parametrize("executor", ["nbclient", "nbconvert"])
+def test_notebooks_that_others_execute(notebook, tmp_path, executor, capsys):
+    """With the extension loaded in it, any executor will do: report shows each cell after that."""
+    path = notebook("%load_ext ipygpulogger", "a = 1", "b = 2")
+    nb = nbformat.read(path, as_version=4)
+    if executor == "nbclient":
+        nbclient.NotebookClient(nb, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    else:
+        from nbconvert.preprocessors import ExecutePreprocessor  # half a second of loading
+
+        ExecutePreprocessor().preprocess(nb, {"metadata": {"path": str(tmp_path)}})
+    nbformat.write(nb, path)
+    assert main(["report", str(path), "--html", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr().out
+    assert "a = 1" in said
+    assert "b = 2" in said
+    assert (tmp_path / "page.html").read_text().count(
+        "<section>"
+    ) == 3  # the cell that loads it, from there on
+
+
+def executed_notebook():
+    bundle = {"text/plain": "x", "application/vnd.ipygpulogger.v1+json": made().to_dict()}
+    output = {"output_type": "display_data", "data": bundle, "metadata": {}}
+    cell = {"cell_type": "code", "id": "a", "source": ["x = 1\n", "y"], "execution_count": 1, "metadata": {}}
+    cells = [
+        {**cell, "outputs": [output]},
+        {"cell_type": "markdown", "id": "b", "source": "z", "metadata": {}},
+    ]
+    return {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def paths(value, before=()):
+    """Every place in a value of JSON."""
+    yield before
+    members = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, member in members:
+        yield from paths(member, (*before, key))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(list(paths(executed_notebook()))[1:]),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+    | st.dictionaries(st.sampled_from(["id", "cells", "data"]), st.integers(), max_size=2),
+)  # fmt: skip
+def test_a_notebook_that_somebody_mangled(place, value):
+    """Whatever stands anywhere in a notebook: its report, or one sentence and exit 2; never a traceback."""
+    content = executed_notebook()
+    inner = content
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    told, said = io.StringIO(), io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "_plot", lambda _: "")
+        path, page = Path(folder) / "nb.ipynb", Path(folder) / "page.html"
+        path.write_text(json.dumps(content))
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
+            status = main(["report", str(path), "--html", str(page)])
+        assert (status, page.exists()) in [(0, True), (2, False)]
+    assert len(said.getvalue().splitlines()) == 1  # the page's place, or what is wrong
+    assert bool(told.getvalue()) == (status == 0)
+
+
+def test_the_page_is_not_the_log(tmp_path, capsys):
+    """A page over its own log is refused, and the log is what it was."""
+    log = saved(tmp_path / "log.jsonl", made())
+    before = log.read_bytes()
+    assert refused(["report", log, "--html", log], capsys, "is the log itself")
+    assert log.read_bytes() == before

@@ -1,0 +1,249 @@
+"""`ipygpulogger run`: what it prints, logs and keeps of each cell, and the budgets."""
+
+import json
+import os
+
+import nbformat
+import pytest
+from command_line import MB, command, made, records
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipygpulogger import History
+from ipygpulogger.cli import main
+from ipygpulogger.cli.execution import displayed_record
+from ipygpulogger.cli.run import _over_budget
+from ipygpulogger.records import MIME, DeviceUsage, Peak
+from ipygpulogger.records.embed import LIMIT_BYTES, embedded
+
+
+def test_run_reports_every_cell(notebook, tmp_path):
+    """Each cell's report is printed, logged and kept in the executed notebook; the original is untouched."""
+    path = notebook("x = bytearray(b'x') * (96 << 20)", "len(b'x' * (200 << 20))", "", "del x")
+    before = path.read_bytes()
+    log = tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log)
+    assert done.returncode == 0, done.stderr
+    consumed = [round((r["gen"]["after_bytes"] - r["gen"]["before_bytes"]) / MB) for r in records(log)]
+    assert consumed == [96, 0, -96]
+    peak = records(log)[1]["gen"]["peak"]
+    assert abs(peak["lo_bytes"] - records(log)[1]["gen"]["before_bytes"] - 200 * MB) <= 2 * MB
+    assert [r["label"] for r in records(log)] == ["In [1]", "In [2]", "In [3]"]
+    assert done.stdout.count("RAM: Consumed Peaked") == 3
+    assert "In [3]: del x" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert path.read_bytes() == before
+    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    nbformat.validate(executed)
+    reports = [o for cell in executed.cells for o in cell.outputs if o.output_type == "display_data"]
+    assert len(reports) == 3
+    assert {"text/plain", "text/html", "application/vnd.ipygpulogger.v1+json"} == set(reports[0].data)
+
+
+def test_run_leaves_nothing_else(notebook, tmp_path):
+    """Two files more beside the notebook, and no other: no socket, no temporary file."""
+    path = notebook("1")
+    done = command("run", path, "--log", tmp_path / "log.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.jsonl", "nb.executed.ipynb", "nb.ipynb"]
+
+
+@pytest.mark.parametrize("cells", [[], ["markdown"], ["raw", "markdown"], ["code", "code"]])
+@pytest.mark.parametrize("budget", [[], ["--max-ram", "1GB"]])
+def test_a_notebook_without_code(tmp_path, capsys, cells, budget):
+    """It is said, all that was asked for is written, and nothing failed: exit 0; old outputs are gone."""
+    v4 = nbformat.v4
+    made = {"markdown": v4.new_markdown_cell, "raw": v4.new_raw_cell, "code": v4.new_code_cell}
+    nb = v4.new_notebook(cells=[made[kind](" \n" if kind == "code" else "words") for kind in cells])
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [v4.new_output("stream", text="old")], 7
+    path, log, page = tmp_path / "nb.ipynb", tmp_path / "log.jsonl", tmp_path / "page.html"
+    nbformat.write(nb, path)
+    assert main(["run", str(path), "--log", str(log), "--html", str(page), *budget]) == 0
+    said = f"{path} has no cell with code, so there is nothing to measure"
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines().count(f"ipygpulogger: {said}")) == ("", 1)
+    assert "left no record" not in err
+    assert log.read_text() == ""
+    assert f"<strong>{said}</strong>" in page.read_text(encoding="utf-8")
+    executed = nbformat.read(tmp_path / "nb.executed.ipynb", as_version=4)
+    assert [cell.cell_type for cell in executed.cells] == cells
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in executed.cells)
+
+
+def test_the_notebook_runs_in_its_own_folder_and_numbering(notebook):
+    """As in Jupyter: relative paths, In [1] first, and a notebook that loads the extension itself is fine."""
+    path = notebook("%load_ext ipygpulogger", "import os; print(sorted(os.listdir('.')), il.running)")
+    done = command("run", path)
+    assert done.returncode == 0, done.stderr
+    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    first, second = executed.cells
+    assert [cell.execution_count for cell in executed.cells] == [1, 2]
+    assert [o.output_type for o in first.outputs] == ["display_data"]
+    assert second.outputs[0].text == "['nb.ipynb'] True\n"
+
+
+def test_the_page(notebook, tmp_path):
+    """--html: one page with every cell's report and whole source, escaped; it says why the run ended early."""
+    path = notebook("a = '<b>'\nb = 2", "raise ValueError('<i>')", name="my <nb>.ipynb")
+    page = tmp_path / "page.html"
+    done = command("run", path, "--html", page)
+    assert done.returncode == 1, done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert "<h1>my &lt;nb&gt;</h1>" in text
+    assert "a = &#x27;&lt;b&gt;&#x27;\nb = 2" in text
+    assert "stopped at the cell that failed: ValueError: &lt;i&gt;" in text
+    assert text.count("<section>") == 2
+    assert "<b>" not in text
+    assert "<script" not in text
+
+
+def test_the_ids_are_the_notebooks(notebook, tmp_path):
+    """The log and the executed notebook name each cell as the notebook does, so that runs can be compared."""
+    path, log = notebook("1", "2"), tmp_path / "log.jsonl"
+    assert command("run", path, "--log", log).returncode == 0
+    ids = [cell.id for cell in nbformat.read(path, as_version=4).cells]
+    assert [record["cell_id"] for record in records(log)] == ids
+    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    assert [
+        cell.outputs[-1].data["application/vnd.ipygpulogger.v1+json"]["cell_id"] for cell in executed.cells
+    ] == ids
+
+
+@pytest.mark.parametrize("minor", [4, 5])
+def test_cells_without_ids(notebook, tmp_path, minor):
+    """An old notebook, or a new one without ids, runs without a warning; two runs have every cell in common."""
+    path = notebook("1", "2", "2")
+    nb = json.loads(path.read_text())
+    nb["nbformat_minor"] = minor
+    for cell in nb["cells"]:
+        del cell["id"]
+    path.write_text(json.dumps(nb))
+    logs = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    for log in logs:
+        done = command("run", path, "--log", log)
+        assert (done.returncode, len(done.stderr.splitlines())) == (0, 1), done.stderr
+    compared = command("compare", *logs)
+    assert "of 3 cells" in compared.stdout
+    assert compared.stdout.count("(matched by its first line, which 2 cells share)") == 2
+    assert "new: " not in compared.stdout
+
+
+def test_a_budget_of_ram(notebook, tmp_path):
+    """--max-ram: the whole notebook runs, each cell over it is named with its excess, all is kept: exit 1."""
+    path, log = notebook("1", "len(b'x' * (300 << 20))", "2"), tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--max-ram", "256MB")
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if "peaked" in line]
+    peak = records(log)[1]["gen"]["peak"]["lo_bytes"]
+    assert said == (
+        f"ipygpulogger: In [2]: len(b'x' * (300 << 20)): peaked at {round(peak / MB)} MB in RAM,"
+        f" {round(peak / MB - 256)} MB over --max-ram 256 MB"
+    )
+    assert len(records(log)) == 3
+    assert path.with_name("nb.executed.ipynb").exists()
+    assert command("run", path, "--max-ram", "100GB", "--max-gpu", "1GB").returncode == 0
+
+
+@pytest.mark.torch
+def test_a_budget_of_gpu_memory(notebook, kernel_env):
+    """--max-gpu: the process's own peak on each device, its context of 500 MB included, to the byte."""
+    path = notebook(
+        "import torch",
+        "torch.empty(600 << 20, dtype=torch.uint8, device='cuda'); _ = None",
+        "torch.empty(512 << 20, dtype=torch.uint8, device='cuda:1'); _ = None",
+    )
+    done = command("run", path, "--max-gpu", "1050MB", env=kernel_env)
+    assert done.returncode == 1, done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "peaked" in line]
+    assert said.endswith("peaked at 1100 MB on cuda:0, 50 MB over --max-gpu 1050 MB")
+    assert command("run", path, "--max-gpu", "1100MB", env=kernel_env).returncode == 0
+
+
+def test_a_budget_nobody_can_judge():
+    """A device that the process uses, nobody knows how much of: no silent pass."""
+    device = DeviceUsage(0, 0, Peak(0, None, "sampled"), index=0, name="x", backend="nvml", attributed=False)
+    cell = made(gpus=(device,))
+    (said,) = _over_budget([cell], None, 1)
+    assert "--max-gpu cannot be judged on nvml:0" in said
+    assert list(_over_budget([cell], None, None)) == []
+
+
+def test_cells_without_a_record(notebook):
+    """A notebook that stops the logger is told; a budget that cannot be judged is not kept: exit 1."""
+    path = notebook("%gpulog stop", "1", "2")
+    done = command("run", path, "--max-ram", "100GB")
+    assert done.returncode == 1, done.stderr
+    assert "3 cells left no record" in done.stderr
+    assert "no budget can be judged there" in done.stderr
+    done = command("run", path)
+    assert done.returncode == 0, done.stderr
+    assert "3 cells left no record" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "il.report = 'text'",
+        "il.report = 'none'; get_ipython = json = None",
+        "get_ipython().run_cell('1', store_history=True); il = None",
+    ],
+)
+def test_records_whatever_the_notebook_does(notebook, tmp_path, before):
+    """A silenced report, shifted counts, shadowed names: every cell's record, and the budget sees its peak."""
+    path = notebook(before, "len(b'x' * (300 << 20))", "1 / 0", "2")
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[2].metadata["tags"] = ["raises-exception"]
+    nbformat.write(nb, path)
+    log = tmp_path / "log.jsonl"
+    done = command("run", path, "--log", log, "--max-ram", "256MB")
+    assert done.returncode == 1, done.stderr
+    assert "left no record" not in done.stderr
+    assert done.stderr.count("over --max-ram 256 MB") == 1
+    assert [r["cell_id"] for r in records(log)] == [cell.id for cell in nb.cells]
+    assert [r["status"] for r in records(log)] == ["ok", "ok", "error", "ok"]
+    assert done.stdout.count("RAM: Consumed Peaked") == 4
+
+
+def test_old_outputs_are_not_new(notebook, tmp_path):
+    """A run that ends early leaves no outputs, counts or records of an earlier one."""
+    path = notebook("1 / 0", "2")
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[0].metadata["tags"] = ["raises-exception"]
+    nbformat.write(nb, path)
+    old = tmp_path / "old.ipynb"
+    assert command("run", path, "--output", old).returncode == 0
+    nb = nbformat.read(old, as_version=4)
+    assert len(History.load(old)) == 2
+    nb.cells[0].metadata["tags"] = []
+    nbformat.write(nb, old)
+    assert command("run", old).returncode == 1
+    executed = nbformat.read(old.with_name("old.executed.ipynb"), as_version=4)
+    assert (executed.cells[1].execution_count, executed.cells[1].outputs) == (None, [])
+    assert [record.status for record in History.load(old.with_name("old.executed.ipynb"))] == ["error"]
+
+
+@given(st.integers(1, 2000))
+def test_the_records_limit_holds_with_the_id(size):
+    """The cell's name that run adds lifts no record above two kilobytes, and what was left out stays named."""
+    cut = made(notes=("a note",) * 20, error="é" * size)
+    values = embedded(cut)
+    cell = nbformat.v4.new_code_cell(execution_count=1)
+    cell.id = "i" * 64
+    cell.outputs = [nbformat.v4.new_output("display_data", {"text/plain": "it", MIME: values})]
+    record, plain = displayed_record(cell)
+    kept = cell.outputs[0].data[MIME]
+    assert len(json.dumps(kept, separators=(",", ":"))) <= LIMIT_BYTES
+    assert (kept["cell_id"], record.cell_id, plain) == (cell.id, cell.id, "it")
+    assert set(values.get("left_out", ())) <= set(kept.get("left_out", ()))
+
+
+def test_the_users_configuration_does_not_silence_run(notebook, tmp_path):
+    """c.IPyGPULogger.report = 'none' is for notebooks that are open; run reports all the same."""
+    profile = tmp_path / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    (profile / "ipython_config.py").write_text("c = get_config()\nc.IPyGPULogger.report = 'none'\n")
+    done = command("run", notebook("1"), env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")})
+    assert done.returncode == 0, done.stderr
+    assert "RAM: Consumed Peaked" in done.stdout

@@ -1,0 +1,91 @@
+"""The files that `ipygpulogger run` writes: refused before anything runs, or written whole."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from command_line import command, records, tracebacks_of_ours
+
+
+@pytest.mark.parametrize("option", ["--output", "--log"])
+def test_places_that_cannot_be_written(notebook, tmp_path, option):
+    """The notebook itself, a folder, or a folder that is not there: said before anything runs."""
+    path = notebook("open('ran', 'w')")
+    for target, says in (
+        (path, "the notebook itself"),
+        (tmp_path, "a folder"),
+        (tmp_path / "no" / "x", "no folder"),
+    ):
+        done = command("run", path, option, target)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert says in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["nb.ipynb"]
+
+
+def test_one_file_cannot_be_both(notebook, tmp_path):
+    """The log and the executed notebook under one name: refused, nothing written."""
+    done = command("run", notebook("1"), "--log", tmp_path / "x", "--output", tmp_path / "x")
+    assert done.returncode == 2
+    assert "cannot be both" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_links_and_devices_stay_what_they_are(notebook, tmp_path):
+    """An output that is a link fills the file it points to; one that is a device is written into."""
+    path, real, link = notebook("1"), tmp_path / "real.ipynb", tmp_path / "link.ipynb"
+    link.symlink_to(real)
+    assert command("run", path, "--output", link).returncode == 0
+    assert link.is_symlink()
+    assert nbformat.read(real, as_version=4).cells
+    assert command("run", path, "--output", os.devnull).returncode == 0
+    assert not Path(os.devnull).is_file()
+
+
+def test_an_old_log_outlives_a_refused_request(notebook, bare_kernel, tmp_path):
+    """Exit 2 means nothing written, the log of an earlier run included."""
+    metadata, env = bare_kernel
+    path = notebook("1", **metadata)
+    log = tmp_path / "old.jsonl"
+    log.write_text("precious\n")
+    done = command("run", path, "--log", log, env=env)
+    assert done.returncode == 2
+    assert log.read_text() == "precious\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full disk to offer")
+def test_a_full_disk(notebook, tmp_path):
+    """A log or a page that cannot be written is said once, costs nothing else, and is no success."""
+    path = notebook("1", "2")
+    for option in ("--log", "--html"):
+        done = command("run", path, option, "/dev/full")
+        assert done.returncode == 1
+        assert done.stderr.count("/dev/full could not be written: No space left on device") == 1
+        assert done.stdout.count("In [") >= 2
+        assert not tracebacks_of_ours(done.stderr)
+    done = command("run", path, "--output", "/dev/full", "--log", tmp_path / "log.jsonl")
+    assert (done.returncode, len(records(tmp_path / "log.jsonl"))) == (1, 2)
+
+
+def test_a_reader_of_run_that_has_seen_enough(notebook, tmp_path):
+    """`run --log | head -1`: each cell that ran is in the log, and no traceback."""
+    log = tmp_path / "log.jsonl"
+    words = [
+        sys.executable,
+        "-m",
+        "ipygpulogger.cli",
+        "run",
+        str(notebook("1", "2")),
+        "--log",
+        str(log),
+    ]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    stderr = process.stderr.read()
+    process.stderr.close()
+    process.wait(timeout=60)
+    assert not tracebacks_of_ours(stderr)
+    assert [record["label"] for record in records(log)] == ["In [1]"]

@@ -1,0 +1,72 @@
+"""The command line as a user meets it, for the tests: a process of its own, records as a run saves them."""
+
+import json
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import ipygpulogger
+from ipygpulogger import History
+from ipygpulogger.cli import main
+from ipygpulogger.records import CellRecord, Peak, RamUsage
+
+MB = 2**20
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "ipygpulogger.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        **options,
+    )
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def made(peak_mb=100, source="x = 1", **fields):
+    """A record as a run would have made it."""
+    size = peak_mb * MB
+    return CellRecord(
+        label="In [1]",
+        started_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+        time_s=1.0,
+        gen=RamUsage(0, 0, Peak(size, size, "exact")),
+        execution_count=1,
+        cell_id=None,
+        source=source,
+        status="ok",
+        **fields,
+    )
+
+
+def saved(path, *cells):
+    history = History()
+    for cell in cells:
+        history.append(cell)
+    history.save(path)
+    return path
+
+
+def refused(arguments, capsys, says):
+    """Whether the command line refused with one sentence that says this."""
+    try:
+        status = main([str(word) for word in arguments])
+    except SystemExit as stop:  # argparse's own
+        status = stop.code
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, ""), err
+    assert len(err.splitlines()) == 1
+    assert says in err
+    assert "Errno" not in err
+    return err.startswith("ipygpulogger")
+
+
+def tracebacks_of_ours(stderr):
+    """Those through the package: ipykernel may print one of its own while it shuts down."""
+    return [told for told in stderr.split("Traceback")[1:] if str(Path(ipygpulogger.__file__).parent) in told]
