@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ..records import DeviceUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
+from .interval import together
 from .ledger import ALLOCATED, RESERVED
-from .peaks import together
 from .time_series import TimeSeries
 
 JUMP_BYTES = 64 * MB  # so much more outside the allocators, seen by the sampler, and the driver is asked
@@ -21,8 +21,9 @@ _QUESTIONS = 32  # of that kind, in one scope
 if TYPE_CHECKING:
     from ..records import Metric, Timeline
     from ..sources import Device
+    from .interval import Interval
     from .ledger import Allowance, DeviceSnapshot, Shares
-    from .peaks import Interval, PeakTracker
+    from .peaks import PeakTracker
 
 
 class DeviceScope:

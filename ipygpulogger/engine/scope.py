@@ -23,9 +23,9 @@ from ..sources import Device, Unavailable
 from ..sources.children import children_ended
 from ..sources.nvml import ENERGY_RESOLVES_S
 from .device_scope import DeviceScope
+from .interval import together
 from .ledger import Allowance, DeviceSnapshot, surely_uses
 from .machine import machine
-from .peaks import together
 from .time_series import TimeSeries
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from ..records import DeviceUsage
     from ..runtime.calls import Call
     from ..sources.children import Ended
+    from .interval import Interval
     from .ledger import Shares
     from .machine import Machine
-    from .peaks import Interval, PeakTracker
+    from .peaks import PeakTracker
 
 METRICS = {"energy": "J", "utilization": "%"}  # what a scope can measure besides, and its unit
 

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ..engine.device_scope import DeviceScope
+    from ..engine.interval import Interval
     from ..engine.ledger import Shares
     from ..engine.machine import Machine
-    from ..engine.peaks import Interval, PeakTracker
+    from ..engine.peaks import PeakTracker
     from ..records import Sizes
     from ..sources import Device
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.engine.peaks import LAP_SLACK_BYTES, PeakTracker, together
+from ipygpulogger.engine.interval import together
+from ipygpulogger.engine.peaks import LAP_SLACK_BYTES, PeakTracker
 from ipygpulogger.records import Peak
 from ipygpulogger.sources import Counter, Look, Reading, Unavailable
 

@@ -1,0 +1,165 @@
+"""One interval over one counter: what was in use when it opened, and the bounds of its peak.
+
+An interval reads nothing by itself. `peaks.PeakTracker` opens it, folds every look at the counter into it,
+and widens its bounds where something may have been missed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..records import Peak
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..sources import Look, Reading
+
+
+class Lap(NamedTuple):
+    """One series over one lap: the part of an interval between two boundaries, such as one visit of a line.
+
+    Attributes:
+        lo_bytes: The lower bound of its peak.
+        hi_bytes: The upper bound; None where there is none.
+        after_bytes: In use at the end of the lap, and at the beginning of the next.
+    """
+
+    lo_bytes: int
+    hi_bytes: int | None
+    after_bytes: int
+
+
+class _Series:
+    """One series of an interval: what was in use at its beginning, and the bounds of its peak."""
+
+    __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "record_bytes", "sampled")
+
+    def __init__(self, reading: Reading, *, fresh: bool) -> None:
+        self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
+        # Without a reset the counter still holds an older peak: only a reading above that is surely this
+        # interval's own.
+        self.record_bytes = None if fresh else reading.peak_bytes
+        self.sampled = reading.peak_bytes is None
+
+    def lap(self, reading: Reading, *, fresh: bool) -> Lap:
+        """Return the lap that ends with this reading, and begin the next one with it."""
+        ended = Lap(self.lo_bytes, None if self.sampled else self.hi_bytes, reading.current_bytes)
+        _Series.__init__(self, reading, fresh=fresh or reading.peak_bytes == reading.current_bytes)
+        return ended
+
+    def fold(self, reading: Reading) -> None:
+        """Take in a reading of the counter."""
+        at_least = max(reading.current_bytes, reading.seen_bytes)
+        self.lo_bytes = max(self.lo_bytes, at_least)
+        self.hi_bytes = max(self.hi_bytes, at_least)
+        peak_bytes = reading.peak_bytes
+        if peak_bytes is None:
+            self.sampled = True
+        else:
+            self.hi_bytes = max(self.hi_bytes, peak_bytes)
+            if self.record_bytes is None or peak_bytes > self.record_bytes:
+                self.lo_bytes = max(self.lo_bytes, peak_bytes)
+
+    def doubt(self, hi_bytes: int | None) -> None:
+        """Raise the upper bound for what may have been missed; None removes it."""
+        if hi_bytes is None:
+            self.sampled = True
+        else:
+            self.hi_bytes = max(self.hi_bytes, hi_bytes)
+
+
+class Interval:
+    """One interval over one counter. Only its `PeakTracker` makes it and calls what changes it.
+
+    Attributes:
+        moved: Whether anything may have been allocated or freed since it opened.
+        reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
+        ended: Whether its peak is final.
+    """
+
+    __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "ended", "moved", "reset_elsewhere")
+
+    def __init__(self, look: Look, *, fresh: bool, precision_bytes: int) -> None:
+        self.reset_elsewhere = self.ended = False
+        self.moved = not look.stamp
+        self._stamp = look.stamp
+        self._series = tuple(_Series(reading, fresh=fresh) for reading in look.readings)
+        self._precision_bytes = precision_bytes
+
+    @property
+    def series_count(self) -> int:
+        """The number of series that the counter has."""
+        return len(self._series)
+
+    def before_bytes(self, series: int = 0) -> int:
+        """Return what was in use when the interval opened."""
+        return self._series[series].before_bytes
+
+    def peak(self, series: int = 0) -> Peak:
+        """Return the highest use so far."""
+        s = self._series[series]
+        return Peak.within(s.lo_bytes, None if s.sampled else s.hi_bytes, self._precision_bytes)
+
+    def fold(self, look: Look) -> None:
+        """Take in a look at the counter."""
+        self.moved |= look.stamp != self._stamp
+        for series, reading in zip(self._series, look.readings, strict=True):
+            self.moved |= reading.current_bytes != series.before_bytes
+            series.fold(reading)
+
+    def doubt(self, look: Look, growth_bytes: Sequence[int | None]) -> None:
+        """Raise the upper bounds for what a reset may have lost.
+
+        Args:
+            look: The last one before the reset.
+            growth_bytes: For each series, at most how much was allocated since; None: unknown.
+        """
+        for series, reading, growth in zip(self._series, look.readings, growth_bytes, strict=True):
+            series.doubt(None if growth is None else reading.current_bytes + growth)
+
+    def was_reset_elsewhere(self) -> None:
+        """Take note that something else reset the counter: what it knew until then is lost."""
+        self.reset_elsewhere = True
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Take note that the peak is no longer followed: from now on it is "sampled"."""
+        for series in self._series:
+            series.doubt(None)
+
+    def counter_was_reset(self) -> None:
+        """Take note that its tracker reset the counter: the next peak is surely this interval's own."""
+        for series in self._series:
+            series.record_bytes = None
+
+    def lap(self, look: Look, *, fresh: bool) -> list[Lap]:
+        """Return the lap of each series that ends with this look, and begin the next ones with it.
+
+        Args:
+            look: At the counter, now.
+            fresh: The counter was reset just before.
+        """
+        laps = [
+            series.lap(reading, fresh=fresh)
+            for series, reading in zip(self._series, look.readings, strict=True)
+        ]
+        self._stamp, self.moved = look.stamp, not look.stamp
+        return laps
+
+
+def together(intervals: Sequence[Interval], series: int) -> Peak:
+    """Return the peak of the sum of several counters, such as those of two frameworks on one device.
+
+    Where at most one of them moved it is as exact as theirs. Otherwise their peaks may have come at different
+    times, which bounds it from both sides.
+    """
+    peaks = [interval.peak(series) for interval in intervals]
+    still_bytes = [0 if interval.moved else interval.before_bytes(series) for interval in intervals]
+    lo_bytes = max(
+        peak.lo_bytes + sum(still_bytes) - still for peak, still in zip(peaks, still_bytes, strict=True)
+    )
+    precision_bytes = sum(peak.precision_bytes for peak in peaks)
+    highest_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
+    hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(peaks) else None
+    return Peak.within(lo_bytes, hi_bytes, precision_bytes)
