@@ -33,7 +33,6 @@ WINGS = {
     "": "blocks notebook records runtime",
 }
 LONG = {  # still to be divided
-    "engine.scope",
     "render.plot",
     "sources.nvml",
 }

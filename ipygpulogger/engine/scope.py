@@ -16,16 +16,15 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak, RamUsage, Usage
-from ..records.units import MB
+from ..records import DRIVER, Held, Measurement, Peak, RamUsage, Usage
 from ..runtime import clock
 from ..sources import Device, Unavailable
-from ..sources.children import children_ended
-from ..sources.nvml import ENERGY_RESOLVES_S
+from .children import Children
 from .device_scope import DeviceScope
 from .interval import together
 from .ledger import Allowance, DeviceSnapshot, surely_uses
 from .machine import machine
+from .metrics import METRICS, energy_now_j, metric
 from .time_series import TimeSeries
 
 if TYPE_CHECKING:
@@ -33,13 +32,10 @@ if TYPE_CHECKING:
 
     from ..records import DeviceUsage
     from ..runtime.calls import Call
-    from ..sources.children import Ended
     from .interval import Interval
     from .ledger import Shares
     from .machine import Machine
     from .peaks import PeakTracker
-
-METRICS = {"energy": "J", "utilization": "%"}  # what a scope can measure besides, and its unit
 
 M = TypeVar("M", bound=Measurement)
 
@@ -87,8 +83,7 @@ class Scope:
         try:
             on.enter(self)
             self.started_at = clock.utc_now()
-            self._children = on.process.children(on.ram.lifetime_peak_bytes)
-            self._children_ended = children_ended()
+            self._children = Children(on.process, on.ram)
             for device, trackers in on.allocators.by_device():
                 if device.key not in self._device_scopes:  # another thread may have handed it over already
                     self._begin(device, trackers)
@@ -163,7 +158,7 @@ class Scope:
                 precision_bytes=precision_bytes,
             ),
             gpus=gpus,
-            children=self._children_usage(),
+            children=self._children.usage(self._ram),
             pinned=pinned,
             notes=(*self._notes, *on.take_notes()),
             **more,
@@ -300,7 +295,7 @@ class Scope:
         for device_scope in self.device_scopes():
             for tracker, interval in device_scope.intervals.items():
                 self._read_peak(tracker, interval, final=final)
-        self._end_metrics()
+        self._read_metrics()
 
     def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> None:
         try:
@@ -324,10 +319,7 @@ class Scope:
             self._note(reason)
             return
         if "energy" in self._metrics:
-            try:
-                device_scope.energy_j = self._machine.nvml.energy_j(device.uuid or "")
-            except Unavailable as reason:
-                device_scope.energy_j = reason
+            device_scope.energy_j = energy_now_j(self._machine.nvml, device.uuid or "")
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self) -> None:
@@ -370,70 +362,10 @@ class Scope:
         peak = _with_ends(together(list(self._pinned.values()), 0), before_bytes, after_bytes)
         return Usage(before_bytes, after_bytes, peak) if peak.hi_bytes != 0 else None
 
-    def _end_metrics(self) -> None:
-        for device_scope in self.device_scopes():
-            device_scope.metrics = tuple(
-                self._metric(name, device_scope) for name in METRICS if name in self._metrics
-            )
-
-    def _metric(self, name: str, device_scope: DeviceScope) -> Metric:
-        nvml, uuid, unit = self._machine.nvml, device_scope.device.uuid or "", METRICS[name]
-        try:
-            if name == "utilization":
-                since_s = self.started_at.timestamp()
-                return Metric(name, nvml.utilization_percent(uuid, since_s), unit)
-            if isinstance(device_scope.energy_j, Unavailable):
-                raise device_scope.energy_j
-            used_j = nvml.energy_j(uuid) - device_scope.energy_j
-        except Unavailable as reason:
-            return Metric(name, None, unit, str(reason))
-        if self.time_s < ENERGY_RESOLVES_S or not used_j:
-            return Metric(name, None, unit, "too short for the driver's counter")
-        return Metric(name, used_j, unit)
-
-    def _children_usage(self) -> ChildrenUsage | None:
-        on = self._machine
-        before, after = self._children, on.process.children(on.ram.lifetime_peak_bytes)
-        ended = children_ended()
-        if before is None or after is None:
-            return None
-        record_bytes = self._ended_bytes(ended)
-        if not (before or after) and record_bytes < MB:
-            return None
-        before_bytes = sum(child.own_bytes for child in before.values())
-        after_bytes = sum(child.own_bytes for child in after.values())
-        born_bytes = (child.peak_bytes or 0 for pid, child in after.items() if pid not in before)
-        lo_bytes = max(before_bytes, after_bytes, record_bytes, *born_bytes)
-        peaks_bytes = [child.peak_bytes for child in after.values()]
-        if ended.stamp != self._children_ended.stamp or before.keys() - after.keys() or None in peaks_bytes:
-            peak = Peak.within(lo_bytes, None)  # one that ended took its peak with it
-        else:
-            hi_bytes = max(lo_bytes, sum(filter(None, peaks_bytes)))
-            peak = Peak.within(lo_bytes, hi_bytes)
-        at_least = any(child.at_least for child in (*before.values(), *after.values()))
-        return ChildrenUsage(before_bytes, after_bytes, peak, count=len(after), at_least=at_least)
-
-    def _ended_bytes(self, ended: Ended) -> int:
-        """The least that the largest child that ended within the scope had of its own; 0 where unknown.
-
-        The kernel tells the largest child of all so far, and counts what it was before its exec, which is
-        as large as this process was then. Only what is above that is surely the child's own.
-        """
-        assert self._ram is not None
-        on, was = self._machine, self._children_ended
-        if ended.largest_bytes <= was.largest_bytes:
-            return 0
-        try:  # a child that was there before may have been started when we were larger
-            ours_bytes = on.ram.lifetime_peak_bytes() if was.more else self._ram.peak().hi_bytes
-        except Unavailable:
-            return 0
-        if ours_bytes is None:
-            return 0
-        ours_bytes += on.process.counter.precision_bytes
-        if ended.largest_bytes <= ours_bytes:
-            return 0
-        forked = was.more or ended.forks != was.forks  # it may share our memory to its end
-        return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
+    def _read_metrics(self) -> None:
+        nvml, wanted = self._machine.nvml, [name for name in METRICS if name in self._metrics]
+        for on in self.device_scopes() if wanted else ():
+            on.metrics = tuple(metric(name, nvml, on, self.started_at, self.time_s) for name in wanted)
 
 
 def _held(found: Iterable[tuple[Device, DeviceSnapshot | None]]) -> dict[str, Held]:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from traitlets import Bool, Enum, TraitError, Tuple, Unicode
 from traitlets.config import Configurable
 
-from ..engine.scope import METRICS
+from ..engine.metrics import METRICS
 from ..records.budget import parse
 from ..records.log import Log
 
