@@ -34,7 +34,6 @@ WINGS = {
 }
 LONG = {  # still to be divided
     "render.plot",
-    "sources.nvml",
 }
 SPEAKERS = {  # the files that print or display
     "runtime.output",

@@ -34,7 +34,8 @@ GPU RAM:
 ===============  ================================================================================
 driver           the CUDA driver, asked without making a context
 nvml             NVML: memory, processes, energy and load of whole devices
-nvml_library     NVML's library: opened, closed under no question, and what its errors mean
+nvml_library     NVML's library: opened, and closed while no call is in it
+nvml_errors      why NVML does not answer, in plain words
 visible_devices  which devices `CUDA_VISIBLE_DEVICES` shows to CUDA
 torch            torch's allocators
 torch_state      what torch has initialised

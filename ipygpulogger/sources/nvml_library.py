@@ -1,0 +1,144 @@
+"""NVML's library in this process: opened when its devices are asked for, closed while no call is in it.
+
+Closing it during a call of another thread would free what the driver works on. A driver may also hang, so
+nobody waits for that call: the thread that is in it closes the library on its way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from ..runtime.signals import is_from_a_handler
+from .nvml_errors import NO_DRIVER, NOT_INSTALLED, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from .nvml_errors import Missing
+
+
+class NvmlLibrary:
+    """The library; any thread may use it while another opens or closes it."""
+
+    def __init__(
+        self, missing: Missing, opened: Callable[[ModuleType], None], closed: Callable[[], None]
+    ) -> None:
+        """Prepare, without opening it.
+
+        Args:
+            missing: Where to note why it cannot be opened.
+            opened: Called with pynvml as soon as it is open.
+            closed: Called when it is closed, and before it is opened.
+        """
+        self._missing, self._opened, self._closed = missing, opened, closed
+        self._gate = threading.RLock()  # for opening and closing; not held during a call
+        self._using: set[int] = set()  # the threads that are in the library just now
+        self._closing = False  # it is to be closed by the last of them
+        self._pid = 0  # of the process that opened it
+        self._module: ModuleType | None = None
+
+    def open(self) -> None:
+        """Open the library, unless it is; without a driver it stays closed, and is not tried again."""
+        if self._pid != os.getpid() or self._closing:
+            with self._gate:
+                self._closing = False
+                if self._pid != os.getpid():
+                    self._open()
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[ModuleType | None]:
+        """Yield pynvml, and keep the library open meanwhile; None while it is closed."""
+        thread = threading.get_ident()
+        within = thread in self._using  # another use by this thread
+        try:
+            with self._gate:
+                self._using.add(thread)
+                module = self._module if self._pid == os.getpid() else None
+            yield module
+        finally:
+            if not within:
+                self._using.discard(thread)
+                if self._closing:
+                    self.close()
+
+    def close(self) -> None:
+        """Close the library, now or as soon as no other thread is in it."""
+        with self._gate:
+            self._using.discard(threading.get_ident())  # whoever closes it is not using it
+            module = self._module if self._pid == os.getpid() else None
+            if module is not None and self._using:
+                self._closing = True
+                return
+            if module is not None:
+                self._shut_down(module)
+            self._forget()
+
+    def after_fork_in_child(self) -> None:
+        """Replace the lock, which another thread may have held at the moment of the fork."""
+        self._gate = threading.RLock()
+        self._using.clear()
+
+    def _open(self) -> None:
+        self._forget()
+        self._using.clear()
+        self._missing.reasons.clear()
+        pid = os.getpid()
+        try:
+            import pynvml
+        except ImportError:
+            self._missing.add("import", NOT_INSTALLED)
+            self._pid = pid
+            return
+        except Exception as error:  # broken, or no descriptor is left to read it
+            if is_from_a_handler(error):
+                raise
+            why = reason(None, error)
+            self._missing.add("import", why, f"no figures of the whole GPU: {why}")
+            self._pid = pid
+            return
+        opened_before = _openings(pynvml)
+        try:
+            self._initialise(pynvml)
+            self._pid = pid  # last: an opening that was interrupted is done again
+        except BaseException:  # nobody else knows that it is open now
+            if _openings(pynvml) > opened_before:
+                self._shut_down(pynvml)
+            self._forget()
+            raise
+
+    def _initialise(self, pynvml: ModuleType) -> None:
+        try:
+            pynvml.nvmlInit()
+        except Exception as error:  # another module may be called pynvml
+            if is_from_a_handler(error):
+                raise
+            why = reason(pynvml, error)
+            sentence = None if why == NO_DRIVER else f"no figures of the whole GPU: {why}"
+            self._missing.add("open", why, sentence)
+            return
+        self._module = pynvml
+        self._opened(pynvml)
+
+    def _shut_down(self, module: ModuleType) -> None:
+        opened = _openings(module)
+        try:
+            module.nvmlShutdown()
+        except module.NVMLError:
+            pass
+        except BaseException:
+            if _openings(module) < opened:  # interrupted, but done: once more would close the user's own
+                self._forget()
+            raise
+
+    def _forget(self) -> None:
+        self._pid, self._module, self._closing = 0, None, False
+        self._closed()
+
+
+def _openings(module: ModuleType) -> int:
+    """Return how often the library is open in this process, by whomever; 0 if pynvml does not tell."""
+    return int(getattr(module, "_nvmlLib_refcount", 0))
