@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .blocks.epochs import watch_epochs
 from .blocks.measure import measure
 from .blocks.measure_lines import measure_lines
+from .blocks.watch_epochs import watch_epochs
 from .notebook.logger import IPyGPULogger
 from .records import (
     CellRecord,

@@ -18,14 +18,14 @@ from .warn import warn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# The `with` blocks that were entered here, outermost first: tasks and threads each have their own.
+# The `with` blocks entered in this task or thread, outermost first.
 _entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class _Block:
-    """One block or call; the user's code goes on whatever keeps us from measuring it."""
+    """One run of a block or one call; if it cannot be measured, it warns, and the user's code goes on."""
 
     def __init__(self, measure: Measure, label: str) -> None:
         self.measure, self._label = measure, label
@@ -58,7 +58,7 @@ class _Block:
             self.close()
 
     def close(self) -> None:
-        """End the scope, whatever kept it from being ended; what is wrong with it was told."""
+        """Close the scope, also after its end has failed."""
         with suppress(Exception):
             if self._scope is not None:
                 self._scope.close()
@@ -66,12 +66,12 @@ class _Block:
 
 @final
 class Measure:
-    """What `measure` returns: a context manager, a decorator, and the last measurement."""
+    """What `measure` returns: a context manager and decorator that has the last measurement."""
 
     def __init__(self, label: str | None, *, report: bool) -> None:
         self._label, self._report = label, report
         self._last: Measurement | None = None
-        self._time_s: float | None = None  # None: nothing has ended yet
+        self._time_s: float | None = None  # None until a block or call has ended
         self._open: list[_Block] = []
 
     def __enter__(self) -> Measure:
@@ -80,13 +80,13 @@ class Measure:
         try:
             block.__enter__()
             _entered_here.set((*_entered_here.get(), weakref.ref(block)))
-        except BaseException:  # interrupted: the block will not be left either
+        except BaseException:  # interrupted: Python will not call `__exit__`
             self._forget(block)
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        # The block of this task, or, where another task or thread ends what this one began, the latest.
+        # The latest block of this task; of all, if another task or thread entered it.
         here = [block for known in _entered_here.get() if (block := known()) in self._open]
         for block in (here or self._open)[-1:]:
             try:
@@ -106,44 +106,44 @@ class Measure:
         """Measure every call of a function, coroutine function or generator function.
 
         Raises:
-            TypeError: It is something else.
+            TypeError: The argument is none of these.
         """
         label = self._label or str(getattr(function, "__qualname__", "call"))
         return around_calls(function, lambda: _Block(self, label), "measure")  # type: ignore[no-any-return]
 
     def missed(self, time_s: float) -> None:
-        """A block or call has ended of which nothing but its time is known."""
+        """Keep the time of a block or call that could not be measured."""
         self._last, self._time_s = None, time_s
 
     def finished(self, measurement: Measurement) -> None:
-        """A block or call has ended."""
+        """Keep, and report if asked, the measurement of a block or call that has ended."""
         self._last, self._time_s = measurement, measurement.time_s
         if self._report and (reason := say(text.report(measurement))):
             warn(f"{measurement.label} is measured, and its report cannot be written: {reason}")
 
     @property
     def last(self) -> Measurement | None:
-        """The last finished block or call; None where it could not be measured.
+        """Return the last finished block or call; None if it could not be measured.
 
         Raises:
-            RuntimeError: None has finished yet.
+            RuntimeError: No block or call has finished yet.
         """
         self._ended_after_s()
         return self._last
 
     @property
     def gen(self) -> RamUsage | None:
-        """General RAM; None where it could not be measured."""
+        """Return the general RAM of the last block or call; None if it could not be measured."""
         return None if self.last is None else self.last.gen
 
     @property
     def gpus(self) -> tuple[DeviceUsage, ...]:
-        """The devices the process touched; none where they could not be measured."""
+        """Return the devices that the process touched; empty if they could not be measured."""
         return () if self.last is None else self.last.gpus
 
     @property
     def time_s(self) -> float:
-        """Seconds from start to end, which are known in any case."""
+        """Return the seconds from start to end of the last block or call, measured or not."""
         return self._ended_after_s()
 
     def _ended_after_s(self) -> float:
@@ -162,15 +162,15 @@ def measure(label: F, /) -> F: ...
 @overload
 def measure(label: str | None = None, report: bool = False) -> Measure: ...
 def measure(label: Any = None, report: bool = False) -> Any:
-    """Measure a block or every call of a function; nothing is collected, emptied or preloaded.
+    """Measure a block or every call of a function, without collecting garbage or emptying caches.
 
     Args:
-        label: What to call it; a function's own name by default.
-        report: Print the report at the end.
+        label: The name of the measurement; by default the function's.
+        report: Print a report at the end.
 
     Returns:
-        A context manager and decorator; after the end it has ``gen``, ``gpus`` and ``time_s`` of the
-        last block or call, and the whole `Measurement` as ``last``.
+        A context manager and decorator. After the end it has ``gen``, ``gpus`` and ``time_s`` of the last
+        block or call, and the complete `Measurement` as ``last``.
 
     Example:
         ``with measure("load") as m: data = load()``, then ``m.gen.consumed_bytes``.

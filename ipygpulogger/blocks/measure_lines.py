@@ -29,16 +29,16 @@ R = TypeVar("R")
 
 
 class _Together:
-    """The calls of one function that overlap, measured as one."""
+    """Overlapping calls of one function, which are measured as one."""
 
     def __init__(self, lines: LineProfiler) -> None:
         self.lines, self.over = lines, False
         self.calls: set[_Call] = set()
-        self.joined: set[int] = set()  # threads that ran before it began
+        self.joined: set[int] = set()  # threads that were running before it began
 
 
 class _Call:
-    """One call; the user's code goes on whatever keeps us from measuring it."""
+    """One call; if it cannot be measured, it warns, and the user's code goes on."""
 
     def __init__(self, trace: LineTrace[..., Any]) -> None:
         self._trace, self.thread = trace, threading.get_ident()
@@ -50,7 +50,7 @@ class _Call:
         except Exception as reason:
             self._trace._last = ()
             warn(f"the lines of {self._trace.__name__} are not measured: {reason}")
-        except BaseException:  # an interrupt leaves nothing behind
+        except BaseException:  # interrupted: Python will not call `__exit__`
             self.__exit__()
             raise
 
@@ -60,16 +60,16 @@ class _Call:
         except Exception as reason:
             warn(f"the lines of {self._trace.__name__} are not measured: {reason}")
         except BaseException:
-            self._trace._end(self)  # interrupted: what it had not done is done now
+            self._trace._end(self)  # interrupted: finish what the first attempt left
             raise
 
 
 class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
     """What `measure_lines` returns: the function, and what the lines of its last call used.
 
-    Calls that overlap (recursion, generators, tasks, threads) are measured together, until the last of them
-    ends. As a `partial` without arguments it is a coroutine function where the function is one, and
-    adds no frame to a traceback.
+    Overlapping calls (recursion, generators, tasks, threads) are measured together, until the last of them
+    ends. It is a `functools.partial` without arguments, so that it is a coroutine function if the function is
+    one, and adds no frame to tracebacks.
     """
 
     __name__: str
@@ -90,22 +90,22 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
 
     if TYPE_CHECKING:
 
-        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...  # noqa: D102 - the function's
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...  # noqa: D102 - of the function
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
     @property
     def lines(self) -> tuple[LineUsage, ...]:
-        """What each line used in the last call, those of functions within the function too.
+        """Return what each line used in the last call, lines of nested functions included.
 
-        Empty where the call could not be measured.
+        Empty if the call could not be measured.
 
         Raises:
             AttributeError: No call has ended yet.
         """
         if self._last is None:
-            raise AttributeError(  # so that `hasattr` and whoever looks through all attributes can ask
+            raise AttributeError(  # not RuntimeError, so that `hasattr` and inspection tools work
                 f"no line of {self.__name__} is measured yet: it was not called, or its call has not ended"
             )
         return self._last
@@ -114,13 +114,13 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
         with self._lock:
             together = self._together
             if together is not None:
-                together.calls.add(call)  # first: the garbage collector may end another one here
+                together.calls.add(call)  # first: the garbage collector may run here, and end another call
                 call.together = together
                 if not together.over:
                     if tracing.trace_this_thread():
                         together.joined.add(call.thread)
                     return
-            # Asked each time: reloaders and other profilers give a function new code.
+            # Looked up at each call: autoreload and other profilers replace a function's code.
             codes = list(nested_code(_code_of(self.__wrapped__)))
             together = _Together(LineProfiler(lambda frame: any(code is frame.f_code for code in codes)))
             together.calls.add(call)
@@ -141,7 +141,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
                 call.together = None
                 return
             self._together = None
-            self._last = ()  # until they are known
+            self._last = ()  # until the lines are known
             together.lines.stop()
             together.over = True
             call.together = None
@@ -155,17 +155,17 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
             warn(note)
 
     def __reduce__(self) -> str:
-        return self.__qualname__  # as a function: by its name, never its state
+        return self.__qualname__  # pickled as a function is: by its name
 
     def __repr__(self) -> str:
         return f"<measure_lines: {self.__qualname__}>"
 
 
 def _code_of(function: Any) -> CodeType:
-    """The code that the user wrote, whatever other decorators stand between.
+    """Return the code that the user wrote, below any other decorators.
 
     Raises:
-        TypeError: It has none.
+        TypeError: It is not written in Python.
     """
     found = inspect.unwrap(function)
     if isinstance(found, functools.partial):
@@ -189,18 +189,18 @@ def measure_lines(*, report: bool = True) -> Callable[[Callable[P, R]], LineTrac
 def measure_lines(function: Any = None, /, *, report: bool = True) -> Any:
     """Measure each line of a function in every call: hits, time, RAM and each GPU.
 
-    The lines of functions within the function are measured too, those of other functions as part of the line
-    that calls them. Nothing is collected or emptied.
+    Lines of nested functions are measured too. What other functions use belongs to the line that calls them.
+    No garbage is collected and no cache emptied.
 
     Args:
         function: A function, coroutine function or generator function, a method, a class method.
-        report: Print the table at the end of each call.
+        report: Print a table at the end of each call.
 
     Returns:
-        The function; after a call its ``lines`` are a tuple of `LineUsage`.
+        The function; after a call, its attribute ``lines`` is a tuple of `LineUsage`.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: The argument is none of these.
 
     Example:
         ``@measure_lines`` above a function; after a call of ``load``, ``load.lines[0].gen.peaked_bytes``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.epochs import EpochScope, caller
+from ..blocks.epoch_scope import EpochScope, caller
 from . import not_installed
 
 try:
@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
     raise not_installed(error, "lightning", __name__) from error
 
 if TYPE_CHECKING:
-    from ..blocks.epochs import EpochRecord
+    from ..blocks.epoch_record import EpochRecord
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.epochs import EpochScope, caller
+from ..blocks.epoch_scope import EpochScope, caller
 from . import not_installed, too_old
 
 try:
@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from types import FrameType
 
-    from ..blocks.epochs import EpochRecord
+    from ..blocks.epoch_record import EpochRecord
 
 NAMES = ("cpu used", "peak", "gpu used", "peak")
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB, Block, blip
 
-from ipygpulogger.blocks import epochs as epochs_module
-from ipygpulogger.blocks.epochs import EpochMemory, EpochRecord, EpochScope, caller, watch_epochs
+from ipygpulogger import watch_epochs
+from ipygpulogger.blocks.epoch_record import EpochMemory, EpochRecord
+from ipygpulogger.blocks.epoch_scope import EpochScope, caller
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Peak, RamUsage
@@ -450,7 +451,7 @@ def test_a_gpu_of_which_nobody_tells(cuda, monkeypatch, capsys, report):
             hold(10)
     said = [str(warning.message) for warning in warned]
     assert any("no statistics" in sentence for sentence in said)
-    doubt = "nobody tells which process uses the GPU"
+    doubt = "per-process GPU usage unavailable"
     assert (f"({doubt})" in capsys.readouterr().out) == report
     assert any(doubt in sentence for sentence in said) != report
 
@@ -488,4 +489,4 @@ def test_an_interrupted_fit_leaves_torch_alone(cuda):
 
 def test_the_loops_public_name():
     """`watch_epochs` is a plain function with a docstring that shows its use."""
-    assert "for epoch in watch_epochs(range(3))" in epochs_module.watch_epochs.__doc__
+    assert "for epoch in watch_epochs(range(3))" in watch_epochs.__doc__

@@ -19,7 +19,7 @@ from IPython.core.error import UsageError
 from memory import MB, Block
 
 from ipygpulogger import measure, measure_lines, watch_epochs
-from ipygpulogger.blocks.epochs import EpochScope
+from ipygpulogger.blocks.epoch_scope import EpochScope
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.notebook.logger import IPyGPULogger
