@@ -56,21 +56,23 @@ def wings():
 
 def files(wing):
     """The files of a wing and what each is: in the words of the wing's own map, else in the file's own."""
-    docstring = ast.get_docstring(_parsed(PACKAGE / wing / "__init__.py")) or ""
-    table = re.search(r"^(=+)  +=+.*?\n(.*?)\n=+  ", docstring, re.DOTALL | re.MULTILINE)
-    listed = [line for line in table[2].splitlines() if not line.startswith("==")] if table else []
-    told = {line[: len(table[1])].strip(): " ".join(line[len(table[1]) :].split()) for line in listed}
+    told = dict(_rows(ast.get_docstring(_parsed(PACKAGE / wing / "__init__.py")) or ""))
     there = sorted(path.stem for path in (PACKAGE / wing).glob("[!_]*.py"))
-    if told.keys() == set(there):
-        return list(told.items())
-    return [
-        (
-            name,
-            _sentence(PACKAGE / wing / f"{name}.py").partition(": ")[2]
-            or _sentence(PACKAGE / wing / f"{name}.py"),
-        )
-        for name in there
-    ]
+    own = {name: _sentence(PACKAGE / wing / f"{name}.py") for name in there}
+    mapped = [(name, says) for name, says in told.items() if name in own]
+    return mapped + [(name, says) for name, says in own.items() if name not in told]
+
+
+def _rows(docstring):
+    """The first column of each simple table of a docstring, and the others."""
+    width = 0
+    for line in docstring.splitlines():
+        if border := re.match(r"(=+)  +=+", line):
+            width = len(border[1])
+        elif not line.strip():
+            width = 0
+        elif width:
+            yield line[:width].strip(), ": ".join(re.split("  +", line[width:].strip()))
 
 
 def _parsed(path):
