@@ -49,7 +49,7 @@ class Reporter:
         """
         if self._options.report == "none":
             return
-        plain = text.report(record, compact=self._options.compact, course=html.course)
+        plain = text.report(record, compact=self._options.compact, timelines=True)
         if self._options.report == "text":
             self.print_text(plain)
         else:

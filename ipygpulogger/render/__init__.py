@@ -1,1 +1,16 @@
-"""Records in, strings out; nothing here prints, displays or measures."""
+"""Records in, strings out; nothing here prints, displays or measures.
+
+===========  ===========================================================================
+text         the report of a scope as plain text: the table and its one-line form
+html         the same as HTML, at most two kilobytes
+lines        the lines of a cell or function: a table as text or HTML, one sentence
+sparkline    a time series as a line of block characters
+devices      the names of devices in reports
+owners       the table of who holds memory; what `%gpulog free` released
+summary      the cells of a notebook, ranked; two runs, compared
+plot         a notebook's memory over time, as a matplotlib figure
+plot_axis    what the plot draws: records laid out on one axis of time
+page         a notebook's report as one self-contained HTML page
+experiments  what ipyexperiments printed
+===========  ===========================================================================
+"""

@@ -1,4 +1,4 @@
-"""What an experiment and its cell logger print, in the words and columns of the original."""
+"""What an experiment and its cell logger print, in the words and columns of ipyexperiments."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ _PREFIX = "･ "  # a halfwidth dot
 
 
 def started(backend: str) -> str:
-    """The banner."""
+    """Return the banner."""
     return f"\n*** Experiment started with the {backend} backend"
 
 
 def device(gpu: DeviceUsage | None) -> str:
-    """The device that an experiment speaks of, and its memory in MB."""
+    """Return a line about the device of an experiment, and its memory in MB."""
     if gpu is None:
         return "Device: none that can be used, general RAM only"
     return f"Device: ID {gpu.index}, {printable(gpu.name)} ({_plain(gpu.total_bytes)} RAM)"
 
 
 def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: Iterable[str] = ()) -> str:
-    """The memory of each row now: used, free and total, in bytes, None where unknown."""
+    """Return the table of current memory.
+
+    Args:
+        rows: By name, the bytes used, free and in total; None when unknown.
+        notes: Sentences to write below.
+    """
     width = _width(figure for row in rows.values() for figure in row) + 1
     lines = ["\n*** Current state:"]
     lines.append(f"RAM: {'Used':>{width}} {'Free':>{width}} {'Total':>{width}}    {'Util':>{width}}")
@@ -41,14 +46,14 @@ def state(rows: Mapping[str, tuple[int | None, int | None, int | None]], notes: 
 
 
 def taken_bytes(gpu: DeviceUsage) -> int | None:
-    """What is not free of a device, so that used and free add up to the total in whole MB as well."""
+    """Return what is not free on a device, rounded so that used and free in whole MB add up to the total."""
     if gpu.total_bytes is None or gpu.free_bytes is None:
         return gpu.taken_bytes
     return (truncated_mb(gpu.total_bytes) - truncated_mb(gpu.free_bytes)) * MB
 
 
 def finished(kind: str, elapsed_s: float) -> str:
-    """The first lines of the end; the hours go on beyond a day."""
+    """Return the first lines of the end; the hours are not limited to a day."""
     minutes, seconds = divmod(int(elapsed_s), 60)
     hours, minutes = divmod(minutes, 60)
     elapsed = f"{hours:02}:{minutes:02}:{seconds:02}"
@@ -56,14 +61,14 @@ def finished(kind: str, elapsed_s: float) -> str:
 
 
 def variables(deleted: Sequence[str], failed: Sequence[str], kept: Sequence[str]) -> str:
-    """What became of the variables; empty where there were none."""
+    """Return which variables were deleted or kept; empty if there were none."""
     told = [("Deleted: ", deleted), ("Failed to delete: ", failed), ("Kept:    ", kept)]
     lines = [printable(words + ", ".join(names)) for words, names in told if names]
     return "\n".join(["\n*** Newly defined local variables:", *lines]) if lines else ""
 
 
 def garbage(collected: int, uncollectable: int) -> str:
-    """What the garbage collector found; empty where that was nothing."""
+    """Return what the garbage collector found; empty if nothing."""
     lines = []
     if collected:
         lines.append("\n*** Circular ref objects gc collected during the experiment:")
@@ -75,7 +80,11 @@ def garbage(collected: int, uncollectable: int) -> str:
 
 
 def memory(rows: Mapping[str, tuple[int | None, int | None]]) -> str:
-    """What each row consumed and gave back, in bytes, None where unknown."""
+    """Return the table of consumed and reclaimed memory.
+
+    Args:
+        rows: By name, the bytes consumed and reclaimed; None when unknown.
+    """
     width = max(8, _width(figure for row in rows.values() for figure in row) + 1)
     lines = ["\n*** Experiment memory:", f"RAM: {'Consumed':>{width}}       {'Reclaimed':>{width}}"]
     for name, (consumed, reclaimed) in rows.items():
@@ -85,15 +94,15 @@ def memory(rows: Mapping[str, tuple[int | None, int | None]]) -> str:
 
 
 def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) -> str:
-    """The cell logger's report.
+    """Return the cell logger's report.
 
-    Whatever more there is to say than the original said stands after a row's last character, or on
-    further lines.
+    What this package adds to the original's report comes after the last character of a row, or on further
+    lines.
 
     Args:
         record: The cell.
-        gpu: The one device that is told of.
-        compact: On one line.
+        gpu: The one device to report.
+        compact: Write it on one line.
     """
     figures = {"CPU": _figures(record.gen, record.gen.after_bytes)}
     if gpu is not None:
@@ -134,16 +143,16 @@ def _plain(size_bytes: int | None) -> str:
 
 
 def _width(sizes: Iterable[int | None]) -> int:
-    """Of the widest figure, with room for its commas; a sign counts as a digit, as it always did."""
+    """Return the width of the widest figure with its commas; as in the original, a sign counts as a digit."""
     digits = max(len(_plain(size_bytes)) for size_bytes in sizes)
     return digits + (digits - 1) // 3
 
 
 def _percent(part: int | None, whole: int | None) -> str:
-    """A share, seven characters wide; of nothing, or of less than nothing, there is none."""
+    """Return a share of a positive whole, seven characters wide."""
     if part is None or whole is None or whole <= 0:
         return f"{'n/a':>7}"
-    return f"{round(part / whole * 100, 2) + 0.0:6.2f}%"  # never a minus zero
+    return f"{round(part / whole * 100, 2) + 0.0:6.2f}%"  # "+ 0.0" turns a minus zero into a zero
 
 
 def _time(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""The report as HTML: a plain table that needs no style and no script; every foreign string escaped.
+"""The report of a scope as HTML: a plain table without styles and scripts; all foreign text is escaped.
 
-At most two kilobytes, whatever there is to say: first the figures, then why the cell died, then the notes
-and remarks, then, folded, where memory is. The plain text has all of it.
+It takes at most two kilobytes. In order of importance: the figures, the report of a failed allocation, notes
+and remarks, and, folded, how each device's memory is divided. What does not fit is in the plain text.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..records.units import MB, rounded_mb, without_controls
-from .text import device_name, ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows, sentences
+from ..records.units import clipped, rounded_mb, without_controls
+from .devices import device_name
+from .text import ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, OutOfMemory, Peak, Timeline, Usage
+    from ..records import DeviceUsage, Measurement, OutOfMemory, Peak, Usage
 
     Row = tuple[str, tuple[str, str, str], str]
 
 _REPORT = 2048  # bytes, at most
-_CARD = 1024  # of it
-_TITLE = 200
+_CARD = 1024  # bytes of it for a failed allocation, at most
+_TITLE = 200  # bytes
 _NAME = 48  # characters of an owner's name
 
 _MORE = "<tr><th>... (%gpulog status)"  # where there are more devices than room
 
 
 def report(measurement: Measurement) -> str:
-    """The report of one scope; a line where nothing happened, a table otherwise."""
-    ended, found = outcome(measurement), list(rows(measurement, course))
+    """Return the report of one scope: a line if nothing happened, a table otherwise."""
+    ended, found = outcome(measurement), list(rows(measurement, timelines=True))
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     title = f"{measurement.label}: {measurement.time_s:0.3f} s" + (f", {ended}" if ended else "")
     below = sentences(measurement)
@@ -41,18 +42,8 @@ def report(measurement: Measurement) -> str:
     return without_controls(told + _details(measurement, _REPORT - _size(told)))
 
 
-def course(timeline: Timeline) -> str:
-    """The course of one number as a line of blocks; nothing of one that moves by less than a megabyte."""
-    sizes = [size_bytes for _, size_bytes in timeline]
-    if not sizes or max(sizes) - min(sizes) < MB:
-        return ""
-    from .plot import sparkline  # few scopes last so long that theirs is drawn
-
-    return sparkline(timeline)
-
-
 def so_far(measurement: Measurement) -> str:
-    """A scope that still runs: the same table, and nothing folded."""
+    """Return the report of a scope that still runs: the same table, without the folded part."""
     title = f"{measurement.label}: {measurement.time_s:.0f} s so far"
     return without_controls(_told(title, list(rows(measurement)), measurement.notes, None))
 
@@ -68,7 +59,7 @@ def _line(title: str, found: list[Row]) -> str:
 
 
 def _told(title: str, found: list[Row], notes: Iterable[str], card: OutOfMemory | None) -> str:
-    """The table and what follows it: what has room, the most important first."""
+    """Return the table and what follows it, as much as has room, the most important first."""
     bare = _table(title, found, remarks=False)
     after = _out_of_memory(card, min(_CARD, _REPORT - _size(bare))) if card else ""
     for note in notes:
@@ -94,7 +85,7 @@ def _table(title: str, found: list[Row], *, remarks: bool) -> str:
 
 
 def _details(measurement: Measurement, room: int) -> str:
-    """What not everybody wants to see, folded: as much as has room; nothing where all of it goes without."""
+    """Return the folded part, as much as has room; empty if there is nothing to add."""
     before, after = "<details><summary>Details</summary>", "</details>"
     room -= _size(before + after)
     told = _ladders(measurement.gpus, room)
@@ -106,9 +97,9 @@ def _details(measurement: Measurement, room: int) -> str:
 
 
 def _ladders(gpus: Sequence[DeviceUsage], room: int) -> str:
-    """Where each device's memory is: a row a device, as many as have room.
+    """Return how each device's memory is divided, a row per device, as many as have room.
 
-    Without the end tags that HTML lets out: they would take the room of three devices.
+    The end tags that HTML makes optional are left out: they would take the room of three devices.
     """
     found = {device_name(gpu, gpus): dict(ladder(gpu)) for gpu in gpus if gpu.ladder}
     columns = dict.fromkeys(name for rungs in found.values() for name in rungs)
@@ -125,7 +116,12 @@ def _ladders(gpus: Sequence[DeviceUsage], room: int) -> str:
 
 
 def _sentences(measurement: Measurement, *, always: bool) -> Iterator[str]:
-    """How good the peaks are, the children."""
+    """Yield the sentences of the folded part: child processes, and how exact each peak is.
+
+    Args:
+        measurement: What was measured.
+        always: Whether to write about peaks even if all are exact.
+    """
     usages: list[tuple[str, Usage]] = [("Gen", measurement.gen)]
     usages += [(device_name(gpu, measurement.gpus), gpu) for gpu in measurement.gpus if gpu.attributed]
     children = measurement.children
@@ -146,7 +142,7 @@ def _peak(peak: Peak) -> str:
 
 
 def _out_of_memory(card: OutOfMemory, room: int) -> str:
-    """The card of a cell that died for want of memory, with as many owners as have room."""
+    """Return the report of an allocation that failed, with as many owners as have room."""
     figures = "".join(
         f"<tr><th>{name}</th><td>{'n/a' if size_bytes is None else rounded_mb(size_bytes)}</td></tr>"
         for name, size_bytes in out_of_memory_rows(card)
@@ -157,7 +153,7 @@ def _out_of_memory(card: OutOfMemory, room: int) -> str:
     if _size(before + after) > room:
         return advice
     for owner in card.owners:
-        name = escape(_clipped(owner.name, _NAME))
+        name = escape(clipped(owner.name, _NAME))
         row = f"<tr><th>{name}</th><td>{rounded_mb(owner.size_bytes)}</td></tr>"
         if _size(before + row + after) <= room:
             before += row
@@ -165,7 +161,7 @@ def _out_of_memory(card: OutOfMemory, room: int) -> str:
 
 
 def _fitted(words: str, room: int) -> str:
-    """Escaped, and shortened to so many bytes."""
+    """Return text escaped, and shortened to so many bytes."""
     told = escape(words)
     if _size(told) <= room:
         return told
@@ -173,10 +169,6 @@ def _fitted(words: str, room: int) -> str:
     while words and _size(told := escape(words) + "…") > room:
         words = words[:-1]
     return told if words else ""
-
-
-def _clipped(words: str, characters: int) -> str:
-    return words if len(words) <= characters else words[: characters - 1] + "…"
 
 
 def _size(markup: str) -> int:

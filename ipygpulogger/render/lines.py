@@ -1,4 +1,4 @@
-"""The lines of a cell or function: a table of them, as text and as HTML, and a sentence on the heaviest."""
+"""The lines of a cell or function: a table as text or HTML, and one sentence about the heaviest line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CPU, device_id
-from ..records.units import MB, printable_lines, rounded_mb, without_controls
+from ..records.units import MB, clipped, printable_lines, rounded_mb, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from ..records import LineUsage, Usage
 
 _WIDTH = 72  # characters of a source line
-_LEFT = 'style="text-align:left"'  # front ends set figures to the right, and all else with them
+_LEFT = 'style="text-align:left"'  # front ends align every cell to the right
 _UNKNOWN = "n/a"
 _AT_LEAST = "+: at least so much."
 _PARTLY = "*: of a part of its hits; n/a where those moved nothing."
 
-_Device = tuple[str, int]  # backend and index; of general RAM:
+_Device = tuple[str, int]  # backend and index; for general RAM:
 _RAM: _Device = "", -1
 
 
 class _Row(NamedTuple):
-    """A line as it is shown: everything but its source is a figure."""
+    """A line as the table shows it; each column but the source is a figure."""
 
     line: LineUsage
     heaviest: bool
@@ -34,11 +34,11 @@ class _Row(NamedTuple):
 
 
 def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
-    """What each line used, without a newline at the end; the heaviest line is marked.
+    """Return what each line used as text, without a newline at the end; the heaviest line is marked.
 
     Args:
-        lines: Those measured, each place's together; at least one hit each.
-        notes: Sentences to stand below.
+        lines: The lines that ran, those of each place together.
+        notes: Sentences to write below.
     """
     if not lines:
         return printable_lines(["No line ran that is measured.", *notes])
@@ -61,7 +61,7 @@ def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
 
 
 def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
-    """The same as HTML: a plain table that needs no style and no script; every foreign string escaped."""
+    """Return the same as HTML: a plain table without styles and scripts; all foreign text is escaped."""
     if not lines:
         said = ["No line ran that is measured.", *notes]
         return without_controls("".join(f"<p>{escape(sentence)}</p>" for sentence in said))
@@ -92,7 +92,7 @@ def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
 
 
 def heaviest(lines: Sequence[LineUsage]) -> str:
-    """One sentence on the line that needed the most memory; empty where none needed a megabyte."""
+    """Return one sentence about the line that needed the most memory; empty if none needed a megabyte."""
     found = _heaviest(lines)
     if found is None:
         return ""
@@ -108,16 +108,16 @@ def heaviest(lines: Sequence[LineUsage]) -> str:
     where = f" of {line.place}" if line.place else ""
     ((name),) = _names([device])
     return (
-        f"heaviest line {line.lineno}{where}: {_clipped(line.source.strip())}"
+        f"heaviest line {line.lineno}{where}: {clipped(line.source.strip(), _WIDTH)}"
         f"  {', '.join(figures)} {'of' if device == _RAM else 'on'} {name} ({ran}{line.time_s:.2f} s)"
     )
 
 
 def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
-    """The line that needed the most on one device, and that device; GPUs go before RAM.
+    """Return the line that needed the most on one device, and that device; GPUs go before RAM.
 
-    A line and the one it calls have the same memory: of those that are equal to a megabyte, it is the one
-    that took the least time, for a call takes longer than what is called.
+    A line that calls another includes its memory. So of lines that are equal to a megabyte, the one that took
+    the least time is chosen: it is the innermost.
     """
     needs: dict[_Device, list[tuple[int, LineUsage]]] = {}
     for device in _devices(lines):
@@ -134,20 +134,20 @@ def _heaviest(lines: Sequence[LineUsage]) -> tuple[LineUsage, _Device] | None:
 
 
 def _need_bytes(line: LineUsage, usage: Usage, device: _Device) -> int:
-    """How much it held at once, at most: what is given back between its runs counts once."""
+    """Return the most that a line can have held at once: what is freed between its runs counts once."""
     name = CPU if device == _RAM else device_id(*device)
     return min(usage.needed_bytes, dict(line.risen).get(name, usage.needed_bytes))
 
 
 def _usage(line: LineUsage, device: _Device) -> Usage | None:
-    """What a line used of a device, as far as it is known; None where it did not move the device."""
+    """Return what a line used of a device; None if it changed nothing there."""
     if device == _RAM:
         return line.gen
     return next((gpu for gpu in line.gpus if (gpu.backend, gpu.index) == device), None)
 
 
 def _devices(lines: Sequence[LineUsage]) -> list[_Device]:
-    """General RAM, and the devices on which any line moved anything."""
+    """Return general RAM, and the devices where any line changed anything."""
     return [_RAM, *sorted({(gpu.backend, gpu.index) for line in lines for gpu in line.gpus})]
 
 
@@ -160,7 +160,7 @@ def _names(devices: Sequence[_Device]) -> list[str]:
 
 
 def _groups(lines: Sequence[LineUsage], devices: Sequence[_Device]) -> Iterator[tuple[str, list[_Row]]]:
-    """The rows of each place, indented no further than they need be."""
+    """Yield each place with its rows, their common indentation removed."""
     found = _heaviest(lines)
     for place, members in groupby(lines, key=lambda line: line.place):
         here = list(members)
@@ -172,7 +172,7 @@ def _groups(lines: Sequence[LineUsage], devices: Sequence[_Device]) -> Iterator[
                     line,
                     found is not None and line is found[0],
                     tuple(_figures(line, devices)),
-                    _clipped(line.source.expandtabs(4)[margin:].rstrip()),
+                    clipped(line.source.expandtabs(4)[margin:].rstrip(), _WIDTH),
                 )
                 for line in here
             ],
@@ -211,7 +211,3 @@ def _aligned(figures: Sequence[str], widths: Sequence[int]) -> str:
 def _indent(source: str) -> int:
     source = source.expandtabs(4)
     return len(source) - len(source.lstrip())
-
-
-def _clipped(source: str) -> str:
-    return source if len(source) <= _WIDTH else source[: _WIDTH - 1] + "…"

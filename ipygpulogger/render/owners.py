@@ -1,4 +1,4 @@
-"""Who holds memory, and what was given back, as text."""
+"""Which names hold memory, and what releasing them gave back, as text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from ..records import Owner
 
-_NAMED = 8  # owners that were dropped
-_SHARED = 3  # names beside a holder
+_NAMED = 8  # dropped owners
+_SHARED = 3  # other names of one owner
 _HIDDEN = {"output": "hidden", "traceback": "hidden"}
-_BELOW = ": ", " (autograd graph)"  # in the name of what a variable keeps out of sight
+_BELOW = ": ", " (autograd graph)"  # in the name of memory that a variable holds indirectly
 
 
 def holders(
@@ -26,13 +26,13 @@ def holders(
     complete: bool = True,
     uncounted: Iterable[str] = (),
 ) -> str:
-    """The table of those who hold memory, the largest first; what is below 1 MB is summed up.
+    """Return the table of the names that hold memory, the largest first; those below 1 MB are summed up.
 
     Args:
         owners: By name and device, the largest first.
-        used: By device, what the process holds there; None where nobody tells.
-        complete: Whether there was time to look everywhere.
-        uncounted: The names that hold memory whose size nobody tells.
+        used: What the process holds, by device; None when unknown.
+        complete: Whether there was time to search everything.
+        uncounted: The names that hold memory of unknown size.
     """
     devices = sorted({*used, *(owner.device for owner in owners)}, key=lambda device: (device == CPU, device))
     rows: dict[tuple[str, str], dict[str, int]] = {}
@@ -113,12 +113,13 @@ def _aligned(table: list[list[str]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What was dropped, and what came of it; printed, it says so.
+    """What hidden references were dropped, and how much memory that gave back; its text is the report.
 
     Attributes:
-        owners: Who held memory without being a variable, the largest first.
-        came_back: Bytes by device, "RAM" last: of the process's own, and of the whole device where known.
-        complete: Whether all that is hidden was looked at.
+        owners: What held memory without being a variable, the largest first.
+        came_back: Bytes by device, "RAM" last: the change of the process's own memory, and, where known, of
+            the whole device's.
+        complete: Whether there was time to search everything.
     """
 
     owners: tuple[Owner, ...]
@@ -144,7 +145,7 @@ class Freed:
 
 
 def _held(owners: Sequence[Owner], prefix: str = "") -> str:
-    """The largest by name, and how many more there are; what is below 1 MB in all is not worth a word."""
+    """Return the largest by name, and how many more there are, unless those are below 1 MB together."""
     named = [owner for owner in owners if owner.size_bytes >= MB][:_NAMED]
     devices = {owner.device for owner in named}
     words = [

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..records import CellRecord
 
-# No script and nothing from elsewhere, whatever a cell's text may hold: browsers enforce it.
+# Browsers enforce it: no script, nothing from other places, whatever a cell's text contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
@@ -41,14 +41,14 @@ def page(
     overview: str = "",
     said: Sequence[str] = (),
 ) -> str:
-    """One page about a notebook: what was said of it, its overview, its plot, and every cell.
+    """Return one page about a notebook: sentences, overview, plot and every cell.
 
     Args:
         title: The notebook's name.
         records: Its cells.
-        sources: The text of each cell, in the same order; without it, each cell's first line.
-        overview: The cells ranked, as text.
-        said: Sentences that belong on top, such as why the run ended early.
+        sources: The text of each cell, in the same order; without it, each cell's first line is shown.
+        overview: The ranked cells, as text.
+        said: Sentences to put on top, such as why the run ended early.
     """
     texts = sources or [record.source for record in records]
     cells = "\n".join(_cell(record, source) for record, source in zip(records, texts, strict=True))
@@ -72,18 +72,18 @@ def _cell(record: CellRecord, source: str) -> str:
 
 
 def _plot(records: Sequence[CellRecord]) -> str:
-    """The notebook's memory over time as SVG, or one sentence on why there is none."""
+    """Return the notebook's memory over time as SVG, or one sentence on why there is none."""
     file = io.StringIO()
     try:
         drawn = figure(records)
         import matplotlib as mpl
 
-        # Text as text, and the same ids in each run.
+        # Text stays text, and the ids are the same in each run.
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ipygpulogger"}):
             drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     except ImportError as error:
         return f"<p>No plot: {escape(str(error))}</p>"
-    except Exception as error:  # the figures below are worth more than their picture
+    except Exception as error:  # a failed plot must not cost the page its figures
         return f"<p>No plot: {escape(f'{type(error).__name__}: {error}')}</p>"
     _, svg, drawing = file.getvalue().partition("<svg")
     caption = "<figcaption>Memory over time</figcaption>"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records import growing_names
 from ..records.units import MB, printable_lines, rounded_mb
-from .plot import device_key, named_devices
+from .devices import named_devices
 from .text import outcome, shortened
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ROWS = 20  # cells
 _GROUPS = 5  # leak suspects
-_NAMES = 5  # that grew in one
+_NAMES = 5  # that grew in one suspect
 _RUNS = 6  # of one suspect
 _FIRST = {
     "peak": "by what each needed above what was in use before it",
@@ -27,12 +27,15 @@ _FIRST = {
 
 
 def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
-    """The cells of a notebook, ranked, the worst marked, and who may leak; without a newline at the end.
+    """Return the ranked cells of a notebook, the highest marked, and suspected leaks.
 
     Args:
-        records: In descending order, as `History.rank` gives them.
+        records: In descending order, as `History.rank` returns them.
         by: What they are ranked by: "peak", "consumed" or "time".
-        suspects: The runs of each cell that consumed more every time, as `History.suspects` gives them.
+        suspects: The runs of each cell that may leak, as `History.suspects` returns them.
+
+    Returns:
+        Lines of text, without a newline at the end.
     """
     if not records:
         return "no cell has been reported yet"
@@ -63,16 +66,16 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
 
 
 def _memories(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usage | None]]:
-    """RAM and the cell's devices; None where nobody tells the process's own memory."""
+    """Yield RAM and the cell's devices by name; None for a device without attributed use."""
     yield "RAM", record.gen
     for gpu in record.gpus:
-        yield names[device_key(gpu)], gpu if gpu.attributed else None
+        yield names[gpu.key], gpu if gpu.attributed else None
 
 
 def _worst(
     records: Sequence[CellRecord], names: dict[Any, str]
 ) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
-    """In what a cell can be the worst, and which cells are: with RAM, and with any device."""
+    """Return what a cell can be the highest in, and the cells that are: of RAM, and of any device."""
     memories = [(record, *memory) for record in records for memory in _memories(record, names)]
     figures: dict[str, tuple[Callable[[Usage], int], Callable[[Usage, str], str]]] = {
         "needed most": (
@@ -100,7 +103,7 @@ def _worst(
 
 
 def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[str]:
-    """A row for RAM, and one for each device; of several those where something happened, or most is used."""
+    """Yield a row for RAM, and one for each device that moved or has the highest peak of the cell."""
     ended = shortened(outcome(record))
     fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
     tail = f"{record.time_s:9.3f}s  {shortened(record.source)}{f'  ({ended})' if ended else ''}"
@@ -118,7 +121,7 @@ def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[st
 
 
 def _suspect(runs: Sequence[CellRecord], names: dict[Any, str]) -> str:
-    """The runs of one cell, the last few, and what each consumed where it grew every time."""
+    """Return one cell that may leak: its runs, and what each consumed where it grew every time."""
     grown: dict[str, list[int]] = {}
     for record in runs:
         for name, usage in _memories(record, names):
@@ -131,7 +134,7 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Any, str]) -> str:
 
 
 def _growth(name: str, sizes: Sequence[int]) -> str:
-    """By how much a suspect grew: one figure where all runs were alike, else the last few."""
+    """Return how much a suspect grew: one figure if all runs were alike, else those of the last few."""
     where = "MB" if name == "RAM" else f"MB on {name}"
     told = [f"{rounded_mb(size):+}" for size in sizes]
     if len(set(told)) == 1:
@@ -148,7 +151,7 @@ def _needed(usage: Usage) -> str:
 
 
 def _at_least(usage: Usage) -> str:
-    """The sign before a figure that depends on a peak which is only known from below."""
+    """Return the sign before a figure whose peak is a lower bound."""
     lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
     return "" if hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(lo_bytes) else "≥"
 
@@ -158,7 +161,7 @@ def _where(name: str) -> str:
 
 
 def comparison(found: Comparison) -> str:
-    """Two runs, cell by cell, without a newline at the end; the last line is the verdict."""
+    """Return two runs compared cell by cell, without a newline at the end; the last line is the verdict."""
     lines = [f"{'MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"]
     for pair in found.pairs:
         lines += _compared(pair)
@@ -178,7 +181,7 @@ def comparison(found: Comparison) -> str:
 
 
 def named(record: CellRecord, between: str = ": ") -> str:
-    """A cell as people know it: its number and its first line."""
+    """Return a cell's label and first line, by which people recognize it."""
     return f"{shortened(record.label)}{between}{shortened(record.source)}"
 
 

@@ -1,15 +1,17 @@
-"""The report as plain text: the table that the original printed, and its one-line form."""
+"""The report of a scope as plain text: the table that the original package printed, and a one-line form."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import CPU, DRIVER, LIBRARIES, CellRecord
-from ..records.units import MB, printable, printable_lines, rounded_mb
+from ..records import CPU, LIBRARIES, CellRecord
+from ..records.units import MB, clipped, printable, printable_lines, rounded_mb
+from .devices import device_name
 from .lines import heaviest
+from .sparkline import sparkline, varies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ..records import (
         ChildrenUsage,
@@ -26,38 +28,36 @@ if TYPE_CHECKING:
 
 _NAMED = 8  # owners
 _UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
-_SHARED = 3  # other names of one
+_SHARED = 3  # other names of one owner
 _WORDS = 40  # characters of a foreign text
 _SCARCE = 0.05  # of a device's memory
-_LONG_S = 2.0  # the course of a shorter scope is not drawn
+_LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
-def report(
-    measurement: Measurement, *, compact: bool = False, course: Callable[[Timeline], str] | None = None
-) -> str:
-    """The report of one scope, without a newline at the end.
+def report(measurement: Measurement, *, compact: bool = False, timelines: bool = False) -> str:
+    """Return the report of one scope, without a newline at the end.
 
     Args:
         measurement: A `Measurement` or a `CellRecord`.
-        compact: On one line.
-        course: How to draw the course of a long scope's memory behind each row of the table.
+        compact: Write it on one line.
+        timelines: Draw the time series of a long scope behind the rows of the table.
     """
-    figures = _compact(measurement) if compact else _table(measurement, course)
+    figures = _compact(measurement) if compact else _table(measurement, timelines=timelines)
     below = sentences(measurement)
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
-    if card is not None:  # what the user needs now stands first
+    if card is not None:  # first, because the user needs it now
         return "\n".join([figures, out_of_memory(card), *map(printable, below)])
     return (" | " if compact else "\n").join([figures, *map(printable, below)])
 
 
 def so_far(measurement: Measurement) -> str:
-    """A scope that still runs, on one line."""
+    """Return the report of a scope that still runs, on one line."""
     head = f"{measurement.label}: {measurement.time_s:.0f} s so far"
     return printable(" | ".join([head, *_row_by_row(measurement), *measurement.notes]))
 
 
 def out_of_memory(card: OutOfMemory) -> str:
-    """What a cell that died for want of memory should know, without a newline at the end."""
+    """Return the report of an allocation that failed, without a newline at the end."""
     lines = [f"Out of memory on {card.device}: {_listed(out_of_memory_rows(card)[:2])}"]
     lines.append(f"  {_listed(out_of_memory_rows(card)[2:])}")
     if card.owners:
@@ -68,7 +68,7 @@ def out_of_memory(card: OutOfMemory) -> str:
 
 
 def out_of_memory_rows(card: OutOfMemory) -> list[tuple[str, int | None]]:
-    """The card's figures: a name and bytes, None where unknown."""
+    """Return the figures of an allocation that failed: names and bytes, None when unknown."""
     return [
         ("asked", card.asked_bytes),
         ("free", card.free_bytes),
@@ -80,7 +80,7 @@ def out_of_memory_rows(card: OutOfMemory) -> list[tuple[str, int | None]]:
 
 
 def out_of_memory_hidden(card: OutOfMemory) -> str:
-    """What the traceback and `Out` still hold; empty if nothing."""
+    """Return what only the traceback and `Out` still hold; empty if nothing."""
     holders = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
     held = [(name, size_bytes) for name, size_bytes in holders if size_bytes]
     return f"hidden: {_listed(held)}" if held else ""
@@ -94,43 +94,34 @@ def _listed(sizes: Iterable[tuple[str, int | None]]) -> str:
 
 
 def rows(
-    measurement: Measurement, course: Callable[[Timeline], str] | None = None
+    measurement: Measurement, *, timelines: bool = False
 ) -> Iterator[tuple[str, tuple[str, str, str], str]]:
-    """The report's rows: a name, three figures in MB (consumed, peaked, used), and remarks.
+    """Yield the rows of a report: a name, three figures in MB (consumed, peaked, used), and remarks.
 
     Args:
         measurement: What was measured.
-        course: How to draw the course of a long scope's memory.
+        timelines: Draw the time series of a long scope among the remarks.
     """
-    draw = course if course and measurement.time_s >= _LONG_S else _undrawn
-    gen, remarks = measurement.gen, _ram_remarks(measurement)
-    yield "Gen", _figures(gen, gen.after_bytes), _joined(_peak_remark(gen.peak), *remarks, draw(gen.timeline))
+    drawn = timelines and measurement.time_s >= _LONG_S
+    gen = measurement.gen
+    remarks = [_peak_remark(gen.peak), *_ram_remarks(measurement), _drawn(gen.timeline) if drawn else ""]
+    yield "Gen", _figures(gen, gen.after_bytes), _joined(*remarks)
     for gpu in measurement.gpus:
-        remarks = *_device_remarks(gpu), draw(gpu.timeline)
+        remarks = [*_device_remarks(gpu), _drawn(gpu.timeline) if drawn else ""]
         yield device_name(gpu, measurement.gpus), _device_figures(gpu), _joined(*remarks)
 
 
-def _undrawn(_: Timeline) -> str:
-    return ""
-
-
-def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
-    """The name of a device's row: the framework's index, or NVML's where no framework sees the device."""
-    if len(gpus) == 1:
-        return "GPU"
-    hidden = gpu.backend == DRIVER and any(other.backend != DRIVER for other in gpus)
-    alike = [other for other in gpus if (other.backend, other.index) == (gpu.backend, gpu.index)]
-    part = f".{alike.index(gpu)}" if len(alike) > 1 else ""  # a slice of a card
-    return f"{'NVML' if hidden else 'GPU'}{gpu.index}{part}"
+def _drawn(timeline: Timeline) -> str:
+    return sparkline(timeline) if varies(timeline) else ""
 
 
 def doubt(gpu: DeviceUsage) -> str:
-    """What is not sure of a device's figures; empty where they are exact."""
+    """Return how uncertain a device's figures are; empty when they are exact."""
     return _peak_remark(gpu.peak) if gpu.attributed else "(nobody tells which process uses it)"
 
 
 def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
-    """Where a device's memory is, and what is said beside: names and bytes; empty where unknown."""
+    """Return how a device's memory is divided, and related figures: names and bytes; empty when unknown."""
     rungs: list[tuple[str, int]] = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
     if not rungs or gpu.total_bytes is None:
         return []
@@ -147,7 +138,7 @@ def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
 
 
 def devices(gpus: Sequence[DeviceUsage]) -> str:
-    """The ladder of each device, for people."""
+    """Return the ladder of each device as text."""
     lines = []
     for gpu in gpus:
         lines.append(f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}")
@@ -159,20 +150,20 @@ def devices(gpus: Sequence[DeviceUsage]) -> str:
 
 
 def outcome(measurement: Measurement) -> str:
-    """How a cell ended, if not well: "failed: ValueError" or "interrupted"."""
+    """Return how a cell ended if it did not succeed: "failed: ValueError" or "interrupted"."""
     if not isinstance(measurement, CellRecord) or measurement.status == "ok":
         return ""
     return "interrupted" if measurement.status == "interrupted" else f"failed: {measurement.error}"
 
 
 def sentences(measurement: Measurement) -> tuple[str, ...]:
-    """What is said below the figures: what moved before, who grew, the heaviest measured line, the notes."""
+    """Return the sentences below the figures: between cells, owners that grew, heaviest line, notes."""
     line = heaviest(measurement.lines) if isinstance(measurement, CellRecord) else ""
     return (*filter(None, [between(measurement), grew(measurement), line]), *measurement.notes)
 
 
 def between(measurement: Measurement) -> str:
-    """What moved since the cell before; empty if nothing."""
+    """Return how much memory moved since the previous cell; empty if none."""
     moved = measurement.between if isinstance(measurement, CellRecord) else ()
     said = [
         f"{'' if device == CPU else f'{device} '}{rounded_mb(size_bytes):+} MB"
@@ -182,7 +173,7 @@ def between(measurement: Measurement) -> str:
 
 
 def grew(measurement: Measurement) -> str:
-    """The names that account for what a cell consumed, and what they leave unexplained; empty if nothing."""
+    """Return the names that account for what a cell consumed, and what they leave unexplained."""
     if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
         return ""
     notable = [owner for owner in measurement.owners if rounded_mb(owner.size_bytes)]
@@ -219,13 +210,13 @@ def _is_libraries(owner: Owner) -> bool:
 
 
 def _worth_telling_bytes(record: CellRecord, device: str) -> float:
-    """What no name accounts for is told from here on: more than 5 MB, and more than 5 % of what came."""
+    """Return from where on unexplained memory is reported: 5 MB, and 5 % of what was consumed."""
     usage = record.memories().get(device)
     return max(_UNEXPLAINED_BYTES, _UNEXPLAINED * usage.consumed_bytes if usage else 0)
 
 
 def _count(owner: Owner) -> int:
-    """How many names it stands for: the record has the smallest of many as one, "24 smaller names"."""
+    """Return how many names an owner stands for: a record sums the smallest up as "24 smaller names"."""
     count, _, rest = owner.name.partition(" ")
     many = owner.kind == "other" and rest == "smaller names" and count.isdecimal()
     return int(count) if many else 1
@@ -244,13 +235,12 @@ def _sized(size_bytes: int, device: str) -> str:
 
 
 def shortened(words: str) -> str:
-    """Foreign words, printable and short."""
-    words = printable(words)
-    return words if len(words) <= _WORDS else words[: _WORDS - 1] + "…"
+    """Return foreign text, printable and short."""
+    return clipped(printable(words), _WORDS)
 
 
 def diagnoses(found: Sequence[Diagnosis]) -> str:
-    """What each source says of itself, one line each, and what to do about a lack."""
+    """Return what each source reports about itself, one line each, with the remedy below if there is one."""
     lines = []
     for diagnosis in found:
         lines.append(f"{diagnosis.source:12} {diagnosis.state:8} {diagnosis.says}")
@@ -259,9 +249,9 @@ def diagnoses(found: Sequence[Diagnosis]) -> str:
     return printable_lines(lines)
 
 
-def _table(measurement: Measurement, course: Callable[[Timeline], str] | None) -> str:
+def _table(measurement: Measurement, *, timelines: bool) -> str:
     lines = [f"RAM: Consumed Peaked  Used Total in {measurement.time_s:0.3f}s ({measurement.label})"]
-    for name, (consumed, peaked, used), remarks in rows(measurement, course):
+    for name, (consumed, peaked, used), remarks in rows(measurement, timelines=timelines):
         lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{_after(remarks)}")
     if ended := outcome(measurement):
         lines[1] += f"  {ended}"
@@ -311,7 +301,7 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
 
 
 def nearly_full(gpu: DeviceUsage) -> bool:
-    """Whether this process can hardly allocate any more on a device that it uses."""
+    """Return whether this process can allocate little more on a device that it uses."""
     if gpu.headroom_bytes is None or not gpu.total_bytes or not gpu.after_bytes:
         return False
     return gpu.headroom_bytes < gpu.total_bytes * _SCARCE

@@ -463,10 +463,11 @@ EACH = """
         assert usage.name == device.name.decode()
     hidden = [u for u in result.gpus if u.backend == "nvml"]
     from ipygpulogger.render import text
-    names = [text.device_name(u, result.gpus) for u in result.gpus]
+    from ipygpulogger.render.devices import device_name
+    names = [device_name(u, result.gpus) for u in result.gpus]
     assert len(set(names)) == len(names)
     assert {u.uuid for u in hidden} == {gpu.dev[i].uuid.decode() for i in range(2) if i not in truth} if ALL else not hidden
-    assert all(text.device_name(u, result.gpus).startswith("NVML") for u in hidden if ours)
+    assert all(device_name(u, result.gpus).startswith("NVML") for u in hidden if ours)
     print(*names)
 """
 
@@ -504,6 +505,7 @@ def test_eight_cards_and_two_of_them_ours(cuda):
     program = """
         import torch
         from ipygpulogger.render import html, text
+        from ipygpulogger.render.devices import device_name
         gpu = state()
         for i in range(2):
             torch.empty(1, device=f"cuda:{i}")
@@ -513,7 +515,7 @@ def test_eight_cards_and_two_of_them_ours(cuda):
                 gpu.dev[i].base_used += 64 * MB
         assert [u.uuid for u in run(machine(), cell).gpus] == [gpu.dev[i].uuid.decode() for i in (5, 2)]
         gpus = run(machine(), cell, all_devices=True).gpus
-        names = [text.device_name(u, gpus) for u in gpus]
+        names = [device_name(u, gpus) for u in gpus]
         assert names == ["GPU0", "GPU1", "NVML0", "NVML1", "NVML3", "NVML4", "NVML6", "NVML7"], names
         assert [u.headroom_bytes > 0 for u in gpus] == [True] * 2 + [False] * 6  # CUDA_VISIBLE_DEVICES hides them
         assert [i for i in range(8) if asked[i].hits] == [2, 5], [f.hits for f in asked]
@@ -534,6 +536,7 @@ def test_a_slice_is_a_device(cuda, parent):
     program = """
         import torch
         from ipygpulogger.render import text
+        from ipygpulogger.render.devices import device_name
         gpu = state()
         torch.cuda.synchronize()
         kept = []
@@ -552,7 +555,7 @@ def test_a_slice_is_a_device(cuda, parent):
         assert all(m.value is None and m.reason for m in usage.metrics)
         assert "GPU:" in text.report(result)
         result = run(machine(), all_devices=True)
-        assert len({text.device_name(u, result.gpus) for u in result.gpus}) == 3, result.gpus
+        assert len({device_name(u, result.gpus) for u in result.gpus}) == 3, result.gpus
         assert {u.uuid for u in result.gpus} == {
             gpu.dev[0].slice[0].uuid.decode(), gpu.dev[0].slice[2].uuid.decode(), gpu.dev[1].uuid.decode()
         }
@@ -565,12 +568,13 @@ def test_every_slice_is_told_of(cuda):
     cuda.dev[0].mig(2432 * MB, 0, 4864 * MB)
     program = """
         from ipygpulogger.render import text
+        from ipygpulogger.render.devices import device_name
         from ipygpulogger.records import Measurement
         from ipygpulogger.engine.scope import Scope
         scope = Scope(all_devices=True).open()
         scope.close()
         gpus = scope.result(Measurement, "").gpus
-        assert len({u.uuid for u in gpus}) == len({text.device_name(u, gpus) for u in gpus}) == 3, gpus
+        assert len({u.uuid for u in gpus}) == len({device_name(u, gpus) for u in gpus}) == 3, gpus
     """
     in_a_new_process(cuda, program)
 

@@ -13,7 +13,7 @@ from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, OutOfMe
 from ipygpulogger.records.units import without_controls
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
-from ipygpulogger.render.plot import sparkline
+from ipygpulogger.render.sparkline import sparkline
 
 MB = 2**20
 KB2 = 2048
@@ -300,7 +300,7 @@ def test_a_long_cell_has_its_course_drawn_in_both():
     given = record(gen=gen, time_s=3.0)
     drawn = sparkline(timeline)
     assert drawn in render_html.report(given)
-    assert text.report(given, course=render_html.course).splitlines()[1].endswith(f" MB  {drawn}")
+    assert text.report(given, timelines=True).splitlines()[1].endswith(f" MB  {drawn}")
     for undrawn in (
         record(gen=gen, time_s=1.9),
         record(time_s=3.0, gen=RamUsage(MB, MB, exact(1), timeline=((0.0, MB), (3.0, MB)))),

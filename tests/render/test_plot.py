@@ -15,7 +15,8 @@ from matplotlib.colors import to_hex
 from memory import MB
 
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
-from ipygpulogger.render.plot import figure, sparkline
+from ipygpulogger.render.plot import figure
+from ipygpulogger.render.sparkline import sparkline
 
 HERE = Path(__file__).parent
 PATHS = f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]}\n"
@@ -437,7 +438,8 @@ def test_nothing_global_is_touched():
     """No pyplot, no backend chosen, no setting changed; and `sparkline` needs no matplotlib at all."""
     program = """
 import sys
-from ipygpulogger.render.plot import figure, sparkline
+from ipygpulogger.render.plot import figure
+from ipygpulogger.render.sparkline import sparkline
 sparkline(((0.0, 0), (1.0, 1 << 30)))
 print(any(name.startswith("matplotlib") for name in sys.modules))
 import matplotlib

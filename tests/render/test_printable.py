@@ -137,7 +137,7 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
     gpu = record.gpus[0]
     for told in (
         text.report(record),
-        text.report(record, course=html.course),
+        text.report(record, timelines=True),
         text.report(record, compact=True),
         text.so_far(record),
         text.out_of_memory(record.out_of_memory),
@@ -385,7 +385,7 @@ def test_the_magics_and_the_report(extension, monkeypatch, capsys, here, code):
     for record in RECORDS:
         il.history.append(record)
     monkeypatch.setattr(magic.machine(), "diagnose", lambda: DIAGNOSES)
-    monkeypatch.setattr(magic.GpulogMagics, "_now", lambda _: RECORDS[0])
+    monkeypatch.setattr(magic, "measured_now", lambda **_: RECORDS[0])
     extension.user_ns[NAME] = bytearray(b"x") * (20 << 20)
     extension.user_ns["Out"][HOSTILE] = extension.user_ns[HOSTILE] = bytearray(b"x") * (20 << 20)
     error = extension.run_cell(code, store_history=True).error_in_exec
