@@ -1,117 +1,181 @@
-"""GPUMemTrace where no framework uses a GPU: it works, reads 0, and prints what fastai's printed."""
+"""`measure`: blocks and calls of every kind, nested, overlapping and forgotten."""
 
-import functools
-import inspect
-import warnings
+import asyncio
+import gc
+import threading
 
 import pytest
+from memory import MB, blip
 
-from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
+from ipygpulogger import measure
 from ipygpulogger.engine.machine import machine
+from ipygpulogger.runtime import clock
+from ipygpulogger.sources import procfs
 
 
-def test_signature():
-    """seed-contract 1.2: `GPUMemTrace(silent=False, ctx=None, on_exit_report=True)`."""
-    assert str(inspect.signature(GPUMemTrace)).partition(" ->")[0] == (
-        "(silent: 'bool' = False, ctx: 'str | None' = None, on_exit_report: 'bool' = True)"
-    )
+def mb(size_bytes):
+    return round(size_bytes / MB)
 
 
-def test_it_runs_from_the_constructor(gpu):
-    """1.6 C2: it starts by itself; `start` stays callable."""
-    mtrace = GPUMemTrace()
-    assert mtrace.is_running
-    mtrace.start()
-    assert mtrace.data() == (0, 0)
-    mtrace.stop()
-    assert not mtrace.is_running
+def test_measure_a_block():
+    """The block's own figures, after its end."""
+    with measure("load") as m:
+        blip(80)
+    assert m.last.label == "load"
+    assert mb(m.gen.peaked_bytes) in range(78, 83)
+    assert m.time_s > 0
     assert not machine().scopes
 
 
-def test_without_a_gpu(gpu, capsys):
-    """1.6 C12: without a GPU it reads 0, and prints the line all the same."""
-    gpu.fault("nvml*", 9)
-    mtrace = GPUMemTrace(ctx="foobar")
-    mtrace.report("1st try")
-    mtrace.stop()
-    assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (foobar: 1st try)\n"
+def test_measure_decorates_every_kind_of_function(capsys):
+    """Functions, coroutines and generators keep name and result; each call is reported under the name."""
 
-    @gpu_mem_trace
-    def some_func():
+    @measure(report=True)
+    def plain(x):
+        """Doc."""
+        return x + 1
+
+    @measure("await", report=True)
+    async def later(x):
+        return x + 2
+
+    @measure
+    def several(x):
+        yield x
+        return x + 3
+
+    assert plain(1) == 2
+    assert (plain.__name__, plain.__doc__) == ("plain", "Doc.")
+    assert asyncio.run(later(1)) == 3
+    assert list(several(1)) == [1]
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("RAM")]
+    assert [head.rpartition("(")[2] for head in heads] == [
+        "test_measure_decorates_every_kind_of_function.<locals>.plain)",
+        "await)",
+        "test_measure_decorates_every_kind_of_function.<locals>.several)",
+    ]
+
+
+def test_measure_passes_exceptions_on():
+    """The block's exception is the user's; the figures are there all the same."""
+    m = measure()
+    with pytest.raises(KeyError, match="mine"), m:
+        raise KeyError("mine")
+    assert m.time_s >= 0
+    assert not machine().scopes
+
+
+def test_measure_asked_too_early_says_so():
+    """Before anything ended there is no figure, and no zero either."""
+    with pytest.raises(RuntimeError, match="nothing measured yet"):
+        measure().gen  # noqa: B018
+
+
+def test_measure_recurs_and_nests():
+    """A function that calls itself under the decorator: the outer call's peak covers the inner's."""
+    peaks = []
+    m = measure()
+
+    @m
+    def down(depth):
+        if depth:
+            down(depth - 1)
+        blip(10 * (depth + 1))
+
+    down(2)
+    outer = m.last
+    assert mb(outer.gen.peaked_bytes) in range(28, 33)
+    assert not peaks
+    assert not machine().scopes
+
+
+def test_measure_in_overlapping_tasks(monkeypatch):
+    """One measure in two tasks that overlap: each block ends its own scope."""
+    m, took_s, now = measure(), {}, [0.0]
+    monkeypatch.setattr(clock, "monotonic_s", lambda: now[0])
+
+    async def block(name, end):
+        with m:
+            await end.wait()
+        took_s[name] = m.time_s
+
+    async def both():
+        ends = {"short": asyncio.Event(), "long": asyncio.Event()}
+        tasks = {name: asyncio.create_task(block(name, end)) for name, end in ends.items()}
+        await asyncio.sleep(0)  # both blocks are entered
+        for name, at_s in ("short", 1.0), ("long", 3.0):
+            now[0] = at_s
+            ends[name].set()
+            await tasks[name]
+
+    asyncio.run(both())
+    assert took_s == {"short": 1.0, "long": 3.0}
+    assert not machine().scopes
+
+
+def test_measure_ended_by_another_task_or_thread():
+    """An async generator, an exit stack, a thread: who ends a block need not have begun it; the exception stays."""
+
+    async def several(m):
+        with m:
+            yield 1
+            raise KeyError("the user's own")
+
+    async def drive(m):
+        steps = several(m)
+        while True:
+            await asyncio.create_task(steps.__anext__())
+
+    m = measure("x")
+    with pytest.raises(KeyError, match="the user's own"):
+        asyncio.run(drive(m))
+    assert m.time_s > 0
+
+    m = measure("y")
+    thread = threading.Thread(target=m.__enter__)
+    thread.start()
+    thread.join()
+    m.__exit__(None, None, None)
+    assert m.time_s > 0
+    m.__exit__(None, None, None)  # once too often
+    assert not machine().scopes
+
+
+def test_a_block_that_is_never_left_ends_with_its_measure():
+    """Whoever enters and forgets leaves nothing behind either."""
+    m = measure("forgotten")
+    m.__enter__()
+    del m
+    gc.collect()
+    assert not machine().scopes
+
+
+def test_measure_refuses_what_it_cannot_measure():
+    """A class, an async generator, a number: one sentence instead of a surprise."""
+
+    async def several():
+        yield 1
+
+    for thing in (int, 3, classmethod(int)):
+        with pytest.raises(TypeError, match="measure takes a function"):
+            measure(thing)
+    with pytest.raises(TypeError, match=r"^measure takes a function.* not the asynchronous generator <f"):
+        measure(several)
+
+
+def test_measure_never_costs_the_users_result(monkeypatch):
+    """Where nothing can be read any more the call's result stands, and a warning says what is missing."""
+
+    @measure
+    def answer():
+        monkeypatch.setattr(procfs, "read", refuse)
         return 42
 
-    some_func.__wrapped__.__qualname__  # noqa: B018 - as `functools.wraps` leaves it
-    assert some_func() == 42
-    assert capsys.readouterr().out == (
-        "△Used Peaked MB:      0      0 (test_without_a_gpu.<locals>.some_func: exit)\n"
-    )
-
-
-def test_silent_as_attribute_and_as_call(gpu, capsys):
-    """1.6 C5: `mtrace.silent = True`, `mtrace.silent(True)`, `mtrace.silent()`, and reading it."""
-    mtrace = GPUMemTrace()
-    assert not mtrace.silent
-    mtrace.silent = True
-    assert mtrace.silent == True  # noqa: E712 - people write it so
-    assert repr(mtrace.silent) == "True"
-    mtrace.report()
-    mtrace.report_n_reset()
-    mtrace.silent(False)
-    assert not mtrace.silent
-    mtrace.silent()
-    assert mtrace.silent
-    mtrace.silent(silent=False)
-    mtrace.report()
-    mtrace.stop()
-    assert capsys.readouterr().out == "△Used Peaked MB:      0      0\n"
-    with GPUMemTrace(silent=True):
-        pass
-    assert capsys.readouterr().out == ""
-
-
-def test_what_keeps_us_from_measuring_is_the_users_nothing(monkeypatch):
-    """Where no scope can be opened a warning says so, and the traced code runs."""
-
-    def refuse(_):
+    def refuse(_path):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("ipygpulogger.engine.scope.Scope.open", refuse)
     with pytest.warns(RuntimeWarning, match=r"answer is not measured.*Too many open files"):
-
-        @gpu_mem_trace
-        def answer():
-            return 42
-
         assert answer() == 42
-
-
-def test_an_attribute_that_is_missing_breaks_no_del():
-    """A constructor that failed leaves an object whose end is silent, too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(TypeError):
-            GPUMemTrace(no_such_option=1)
-
-
-@pytest.mark.parametrize("thing", [int, 3, None])
-def test_what_cannot_be_traced(thing):
-    """A class or a number: one sentence instead of a surprise."""
-    with pytest.raises(TypeError, match="gpu_mem_trace takes a function"):
-        gpu_mem_trace(thing)
-
-
-def test_other_things_that_are_called(capsys):
-    """A partial and an object with a `__call__` are traced as functions are; the object's own attributes stay its own."""
-
-    class Net:
-        def __init__(self):
-            self.weights = [1]
-
-        def __call__(self, x):
-            return x + 1
-
-    net = gpu_mem_trace(Net())
-    assert net(1) == 2
-    assert not hasattr(net, "weights")
-    assert gpu_mem_trace(functools.partial(max, 3))(2) == 3
-    assert capsys.readouterr().out.count("△Used Peaked MB:      0      0 (") == 2
+    with pytest.warns(RuntimeWarning, match="block is not measured"), measure():
+        pass
+    assert not machine().scopes

@@ -1,0 +1,117 @@
+"""GPUMemTrace where no framework uses a GPU: it works, reads 0, and prints what fastai's printed."""
+
+import functools
+import inspect
+import warnings
+
+import pytest
+
+from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
+from ipygpulogger.engine.machine import machine
+
+
+def test_signature():
+    """seed-contract 1.2: `GPUMemTrace(silent=False, ctx=None, on_exit_report=True)`."""
+    assert str(inspect.signature(GPUMemTrace)).partition(" ->")[0] == (
+        "(silent: 'bool' = False, ctx: 'str | None' = None, on_exit_report: 'bool' = True)"
+    )
+
+
+def test_it_runs_from_the_constructor(gpu):
+    """1.6 C2: it starts by itself; `start` stays callable."""
+    mtrace = GPUMemTrace()
+    assert mtrace.is_running
+    mtrace.start()
+    assert mtrace.data() == (0, 0)
+    mtrace.stop()
+    assert not mtrace.is_running
+    assert not machine().scopes
+
+
+def test_without_a_gpu(gpu, capsys):
+    """1.6 C12: without a GPU it reads 0, and prints the line all the same."""
+    gpu.fault("nvml*", 9)
+    mtrace = GPUMemTrace(ctx="foobar")
+    mtrace.report("1st try")
+    mtrace.stop()
+    assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (foobar: 1st try)\n"
+
+    @gpu_mem_trace
+    def some_func():
+        return 42
+
+    some_func.__wrapped__.__qualname__  # noqa: B018 - as `functools.wraps` leaves it
+    assert some_func() == 42
+    assert capsys.readouterr().out == (
+        "△Used Peaked MB:      0      0 (test_without_a_gpu.<locals>.some_func: exit)\n"
+    )
+
+
+def test_silent_as_attribute_and_as_call(gpu, capsys):
+    """1.6 C5: `mtrace.silent = True`, `mtrace.silent(True)`, `mtrace.silent()`, and reading it."""
+    mtrace = GPUMemTrace()
+    assert not mtrace.silent
+    mtrace.silent = True
+    assert mtrace.silent == True  # noqa: E712 - people write it so
+    assert repr(mtrace.silent) == "True"
+    mtrace.report()
+    mtrace.report_n_reset()
+    mtrace.silent(False)
+    assert not mtrace.silent
+    mtrace.silent()
+    assert mtrace.silent
+    mtrace.silent(silent=False)
+    mtrace.report()
+    mtrace.stop()
+    assert capsys.readouterr().out == "△Used Peaked MB:      0      0\n"
+    with GPUMemTrace(silent=True):
+        pass
+    assert capsys.readouterr().out == ""
+
+
+def test_what_keeps_us_from_measuring_is_the_users_nothing(monkeypatch):
+    """Where no scope can be opened a warning says so, and the traced code runs."""
+
+    def refuse(_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("ipygpulogger.engine.scope.Scope.open", refuse)
+    with pytest.warns(RuntimeWarning, match=r"answer is not measured.*Too many open files"):
+
+        @gpu_mem_trace
+        def answer():
+            return 42
+
+        assert answer() == 42
+
+
+def test_an_attribute_that_is_missing_breaks_no_del():
+    """A constructor that failed leaves an object whose end is silent, too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TypeError):
+            GPUMemTrace(no_such_option=1)
+
+
+@pytest.mark.parametrize("thing", [int, 3, None])
+def test_what_cannot_be_traced(thing):
+    """A class or a number: one sentence instead of a surprise."""
+    with pytest.raises(TypeError, match="gpu_mem_trace takes a function"):
+        gpu_mem_trace(thing)
+
+
+def test_other_things_that_are_called(capsys):
+    """A partial and an object with a `__call__` are traced as functions are; the object's own attributes stay its own."""
+
+    class Net:
+        def __init__(self):
+            self.weights = [1]
+
+        def __call__(self, x):
+            return x + 1
+
+    net = gpu_mem_trace(Net())
+    assert net(1) == 2
+    assert not hasattr(net, "weights")
+    assert gpu_mem_trace(functools.partial(max, 3))(2) == 3
+    assert capsys.readouterr().out.count("△Used Peaked MB:      0      0 (") == 2
