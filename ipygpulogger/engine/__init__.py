@@ -1,13 +1,24 @@
-"""One measurement over many counters: a scope is opened, closed, and says what was used between the two.
+"""One measurement over many counters: a scope opens, closes, and returns what was used between the two.
+
+Every measurement of the package is a `scope.Scope`. In the order in which it meets them:
 
 ============  =======================================================================
-peaks         the one tracker of a counter's resets: many scopes over one counter
-timeline      the time series of one figure over a scope, kept small
-sampler       the one background thread
-ledger        who holds what on a device
-machine       every source of the process, and the trackers of their peaks
+scope         open, close, result
+machine       every source of the process; which scopes are open
+frameworks    torch and its like, asked only once the user has imported them
+devices       which device is which to the frameworks and to NVML
+allocators    the frameworks' allocators in use
+peaks         one counter, many intervals: the only caller of its reset
+interval      the bounds of one peak
 device_scope  one device in one scope, and its arithmetic
-scope         open, close, usage: every measurement is a scope
-now           what is in use at this moment
+ledger        who holds the memory of a device
+children      the child processes in one scope
+metrics       energy and utilization in one scope
+time_series   one figure over time, kept small
+sampler       the background thread; `sampling` is what it does
+settling      garbage collection and caches, around a measurement
+open_scopes   the open scopes and the running loggers
+notes         what could not be measured, each reason told once
+now           a scope that closes as soon as it is open
 ============  =======================================================================
 """

@@ -1,7 +1,8 @@
-"""One device in one scope: where it stood at the beginning, what was seen of it, and the arithmetic.
+"""The part of a scope on one device: its snapshot at the beginning, what the sampler saw, and the arithmetic.
 
-What is this process's own has three parts: the allocators' bytes, exact; what it holds outside them, as
-far as the driver tells; and the context, a note. A peak is exact where nothing outside them moved.
+This process's own memory has three parts: what the allocators count, which is exact; what it holds outside
+them, as far as the driver tells; and the context, which is only noted. The peak is exact where nothing
+outside the allocators moved.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from .interval import together
 from .ledger import ALLOCATED, RESERVED
 from .time_series import TimeSeries
 
-JUMP_BYTES = 64 * MB  # so much more outside the allocators, seen by the sampler, and the driver is asked
-_QUESTIONS = 32  # of that kind, in one scope
+JUMP_BYTES = 64 * MB  # when so much more is outside the allocators, the sampler asks the driver whose it is
+_QUESTIONS = 32  # at most, in one scope
 
 if TYPE_CHECKING:
     from ..records import Metric, Timeline
@@ -27,27 +28,43 @@ if TYPE_CHECKING:
 
 
 class DeviceScope:
-    """One device in one scope."""
+    """One device in one scope.
+
+    Attributes:
+        device: The device.
+        intervals: Over each framework's allocator on it.
+        before: The snapshot at the beginning; None if the device came to life within the scope.
+        after: The snapshot at the end; None until then.
+        neighbours_before_bytes: Held by other processes at the beginning; None where unknown.
+        highest_used_bytes: The most that the sampler saw in use on the whole device.
+        highest_other_bytes: The most that it saw in use outside the allocators.
+        lowest_other_bytes: The least of that; None without a sample.
+        seen_bytes: The most that this process was seen to hold.
+        listed_peak_bytes: The most that all other processes were seen to hold; None where unknown.
+        series: The whole device's memory over time.
+        energy_j: The driver's energy counter at the beginning, in joules, or why it is unknown.
+        metrics: What was measured beside memory.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.intervals: dict[PeakTracker, Interval] = {}  # of each framework's allocator on it
-        self.before: DeviceSnapshot | None = None  # None: the device came to life within the scope
-        self.after: DeviceSnapshot | None = None  # None: not known yet
+        self.intervals: dict[PeakTracker, Interval] = {}
+        self.before: DeviceSnapshot | None = None
+        self.after: DeviceSnapshot | None = None
         self.neighbours_before_bytes: int | None = None
-        self.highest_used_bytes = 0  # of the whole device, as the sampler saw it
-        self.highest_other_bytes = 0  # and of what stands outside the allocators
-        self.lowest_other_bytes: int | None = None  # of the same; None: not seen
-        self.seen_bytes = 0  # the most that this process was seen to hold
-        self.listed_peak_bytes: int | None = None  # and all others that the driver lists; None: nobody told
-        self._known_bytes: int | None = None  # outside the allocators, as last known: jumps start from there
-        self._jumped: list[tuple[int, int | None]] = []  # seen outside the allocators, and of that known
+        self.highest_used_bytes = 0
+        self.highest_other_bytes = 0
+        self.lowest_other_bytes: int | None = None
+        self.seen_bytes = 0
+        self.listed_peak_bytes: int | None = None
+        self._known_bytes: int | None = None  # outside the allocators, as last known: a jump is above that
+        self._jumped: list[tuple[int, int | None]] = []  # seen outside the allocators, and of that attributed
         self.series = TimeSeries()
-        self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at its beginning
+        self.energy_j: float | Unavailable = Unavailable("first used within this scope")
         self.metrics: tuple[Metric, ...] = ()
 
     def inherit(self, raw: DeviceScope) -> None:
-        """Take over what was seen of the same device before a framework began to use it."""
+        """Take over what was seen of the same device while no framework used it yet."""
         self.neighbours_before_bytes = raw.neighbours_before_bytes
         self.listed_peak_bytes = raw.listed_peak_bytes
         self.series, self.energy_j = raw.series, raw.energy_j
@@ -55,16 +72,16 @@ class DeviceScope:
         self._jumped = raw._jumped
 
     def asks(self, other_bytes: int) -> bool:
-        """Whether so much outside the allocators is a jump, and worth the driver's slow answer."""
+        """Return whether so much outside the allocators is a jump, and worth the driver's slow answer."""
         return self._jumps(other_bytes) and len(self._jumped) < _QUESTIONS
 
     def sampled(self, used_bytes: int, other_bytes: int | None, found: Shares | None) -> None:
-        """The sampler looked.
+        """Take in a sample.
 
         Args:
             used_bytes: In use on the whole device.
             other_bytes: Of that, outside the allocators; None where they moved meanwhile.
-            found: Whose it is, where anybody asked and the driver told.
+            found: Which processes hold that, if it jumped and the driver answered.
         """
         self.highest_used_bytes = max(self.highest_used_bytes, used_bytes)
         self.highest_other_bytes = max(self.highest_other_bytes, other_bytes or 0)
@@ -82,7 +99,7 @@ class DeviceScope:
         level_bytes = self._level_bytes()
         if self._jumps(other_bytes):
             self._known_bytes = other_bytes
-            if len(self._jumped) > _QUESTIONS:  # of those that nobody asks about, the highest is kept
+            if len(self._jumped) > _QUESTIONS:  # of the jumps beyond that, only the highest is kept
                 other_bytes = max(other_bytes, self._jumped.pop()[0])
             self._jumped.append((other_bytes, known_bytes))
         else:
@@ -90,29 +107,29 @@ class DeviceScope:
 
     def _jumps(self, other_bytes: int) -> bool:
         level_bytes = self._level_bytes()
-        if level_bytes is None or self.device.unified:  # there everybody's RAM is outside
+        if level_bytes is None or self.device.unified:  # there the RAM of all processes is outside
             return False
         return other_bytes - level_bytes > JUMP_BYTES
 
     def _level_bytes(self) -> int | None:
-        """What stood outside the allocators before a jump; None where nobody looked yet."""
+        """Return what was outside the allocators before a jump; None before the first sample."""
         return self._known_bytes if self._known_bytes is not None else self.before and self.before.other
 
     def usage(self, after: DeviceSnapshot, allowance: Allowance, timeline: Timeline) -> DeviceUsage:
-        """What the scope used of it.
+        """Return what the scope used of the device.
 
         Args:
-            after: Where it stands at the end.
-            allowance: What its allocators say beside their counts.
-            timeline: Its course, for the record.
+            after: The snapshot at the end.
+            allowance: What its allocators tell beside their counts.
+            timeline: The time series for the record.
         """
         before, device = self.before, self.device
-        outside_before = before.outside if before else after.outside  # a context made here is a note
+        outside_before = before.outside if before else after.outside  # a context made here is only noted
         outside_after, unattributed_bytes, seen_bytes = after.outside, 0, self.seen_bytes
         if outside_before is None or outside_after is None:
             seen_bytes = 0  # it contains what the two ends do not
             was, now = before and before.other, after.other
-            if was is not None and now is not None and not device.unified:  # there everybody's RAM is outside
+            if was is not None and now is not None and not device.unified:  # there other RAM is outside too
                 unattributed_bytes = now - was
             outside_before = outside_after = 0
         before_bytes = outside_before + sum(i.before_bytes(ALLOCATED) for i in self.intervals.values())
@@ -158,7 +175,7 @@ class DeviceScope:
         return [after] if self.before is None else [self.before, after]
 
     def _unlisted_bytes(self, after: DeviceSnapshot) -> int:
-        """What nobody holds whom the driver lists, at the end where that was less."""
+        """Return what no listed process holds, at that end of the scope where it was less."""
         return min((held.unlisted for held in self._ends(after) if held.unlisted is not None), default=0)
 
     def _neighbours_peak_bytes(self, after: DeviceSnapshot) -> int | None:
@@ -168,7 +185,7 @@ class DeviceScope:
         return self.listed_peak_bytes + unlisted_bytes
 
     def _unknown_rise_bytes(self, after: DeviceSnapshot) -> int:
-        """By how much the highest jump whose owner is unknown stood above both ends; 0 if not by a jump."""
+        """Return how far the highest unattributed jump was above both ends; 0 if by less than a jump."""
         ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
         if not ends_bytes:
             return 0
@@ -198,14 +215,17 @@ class DeviceScope:
         return Peak.within(lo_bytes, hi_bytes, allocated.precision_bytes)
 
     def _raw_peak_bytes(self, after: DeviceSnapshot) -> int:
-        """Without an allocator to ask: the highest sample, where nobody else is on the device."""
+        """Return the highest sample, for a device without an allocator; 0 if other processes may be on it."""
         before = self.before
         alone = before is not None and before.neighbours == after.neighbours == 0
         alone = alone and not self.listed_peak_bytes and not self._unknown_rise_bytes(after)
         return self.highest_used_bytes if alone and (after.own or (before and before.own)) else 0
 
     def _fell_bytes(self, after: DeviceSnapshot) -> int:
-        """How far memory outside the allocators was seen below both ends; it may have been this process's."""
+        """Return how far memory outside the allocators was seen to fall below both ends.
+
+        It may have been this process's own.
+        """
         ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
         if self.lowest_other_bytes is None or not ends_bytes or self.device.unified:
             return 0
@@ -213,7 +233,7 @@ class DeviceScope:
         return fell_bytes if fell_bytes > MB else 0
 
     def _rose_unseen(self, after: DeviceSnapshot) -> bool:
-        """Whether a sample stood above all that the allocators and both ends can explain."""
+        """Return whether a sample was higher than the allocators and both ends can explain."""
         if after.other is None:
             return False
         ends_bytes = max(after.other, (self.before and self.before.other) or 0, 0) + MB

@@ -60,7 +60,7 @@ class Devices:
 
     def memory(self, index: int) -> DeviceMemory | None:
         """Return the memory of a whole device, all processes together; None where it is unknown."""
-        self._nvml.devices()  # which opens the driver's library, if nobody has
+        self._nvml.devices()  # opens the driver's library, if it is not open
         uuid = self.uuid(index)
         memory = self._nvml.memory(uuid) if uuid else None
         return memory or next((m for c in self._counters(index) if (m := c.device_memory())), None)

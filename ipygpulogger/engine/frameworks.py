@@ -1,7 +1,7 @@
 """The frameworks with a device allocator: ours, and those that other distributions add.
 
-A framework has the name of its module. It is asked only while that name is in `sys.modules`: for what the
-user has not imported, the hooks of a cell run no line of code.
+A framework has the name of its module and is asked only while that name is in `sys.modules`. For a framework
+that the user has not imported, the hooks of a cell run no code at all.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Frameworks:
         return iter(self.imported())
 
     def imported(self) -> list[Framework]:
-        """Return the frameworks whose module is in `sys.modules`, ours first."""
+        """Return the frameworks whose module is in `sys.modules`, those of this package first."""
         modules = sys.modules
         if self._names.keys().isdisjoint(modules.keys()):  # walks the shorter of the two
             return []
@@ -64,7 +64,7 @@ class Frameworks:
     def ask(
         self, question: Callable[[Framework], T], of: Iterable[Framework] | None = None
     ) -> list[tuple[Framework, T]]:
-        """Ask frameworks the same, and leave out for good the one that fails, as a stranger's may.
+        """Ask frameworks the same, and leave out for good any that fails, as one of another distribution may.
 
         Args:
             question: What to call with each.
@@ -99,7 +99,7 @@ class Frameworks:
             The names of the frameworks that were in use before: resets by the user went unseen.
         """
         imported = self.imported()
-        for framework in imported:  # first: whoever is interrupted below releases all of them
+        for framework in imported:  # first: after an interrupt below, `release` reaches all of them
             self._held[id(framework)] = framework
         return {framework.name for framework, late in self.ask(lambda f: f.hold(), imported) if late}
 

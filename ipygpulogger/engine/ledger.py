@@ -1,7 +1,7 @@
-"""Who holds what on a device: this process's allocators, what it holds outside them, others, the driver.
+"""Who holds the memory of a device: this process's allocators, this process outside them, others, the driver.
 
-The allocators count; NVML tells of the whole device and, slowly, of each process. That slow question is
-asked only where something outside the allocators moved.
+The allocators count their own memory. NVML tells that of the whole device and, slowly, that of each process.
+The processes are asked for only where memory outside the allocators changed.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
     from ..sources.nvml import Nvml
     from .peaks import PeakTracker
 
-ALLOCATED = 0  # the first series of a device's counter; the last is what its allocator took from it
-RESERVED = -1
-ASK_AGAIN_S = 5.0  # so long a neighbour's loss may be our gain unseen, where the two cancel out
+ALLOCATED = 0  # the first series of a device's counter: held by live arrays
+RESERVED = -1  # the last one: what the allocator took from the device
+# The processes are asked for again after so long, though the sum outside the allocators did not change: what
+# another process freed, this one may have allocated.
+ASK_AGAIN_S = 5.0
 
 T = TypeVar("T")
 
 
 class DeviceSnapshot(NamedTuple):
-    """One device at one boundary, in bytes; None where unknown.
+    """One device at one moment, in bytes; None where unknown.
 
     Attributes:
-        allocated: Live, by all frameworks of this process together.
-        reserved: Taken from the device by them; allocated alone where a framework does not tell.
+        allocated: Held by live arrays of all frameworks of this process.
+        reserved: Taken from the device by their allocators; where one does not tell, what it has allocated.
         memory: The whole device.
-        own: This process, everything included.
-        listed: All other processes that the driver lists.
+        own: Held by this process, context and libraries included.
+        listed: Held by all other processes that the driver lists.
     """
 
     allocated: int | None
@@ -46,12 +48,12 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def other(self) -> int | None:
-        """In use outside the frameworks' allocators, whoever holds it."""
+        """In use outside the frameworks' allocators, by any process."""
         return None if self.memory is None else self.memory.used_bytes - (self.reserved or 0)
 
     @property
     def outside(self) -> int | None:
-        """Held by this process outside its allocators: context, libraries, raw allocations."""
+        """Held by this process outside the allocators: context, libraries, raw allocations."""
         return None if self.own is None else self.own - (self.reserved or 0)
 
     @property
@@ -59,20 +61,20 @@ class DeviceSnapshot(NamedTuple):
         """Held by other processes."""
         if self.memory is None or self.own is None:
             return None
-        if self.memory.driver_in_used:  # what is left over may be the driver's
+        if self.memory.driver_in_used:  # the rest includes the driver's own
             return self.listed
         return max(0, self.memory.used_bytes - self.own)
 
     @property
     def unlisted(self) -> int | None:
-        """In use outside the allocators by nobody whom the driver lists: its own, other tenants'."""
+        """In use outside the allocators, but by no process that the driver lists: unattributed."""
         if self.other is None or self.outside is None or self.listed is None:
             return None
         return max(0, self.other - self.outside - self.listed)
 
     @property
     def driver(self) -> int | None:
-        """What the driver keeps for itself."""
+        """Kept by the driver for itself."""
         if self.memory is None:
             return None
         if not self.memory.driver_in_used:
@@ -83,12 +85,12 @@ class DeviceSnapshot(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Who holds a device's memory outside the allocators at one moment, at least, in bytes.
+    """Lower bounds of what is held on a device at one moment, in bytes.
 
     Attributes:
-        outside: This process.
-        own: The same with what its allocators have handed out.
-        listed: All other processes that the driver lists; None where it does not tell.
+        outside: By this process outside the allocators.
+        own: The same, with what the allocators have allocated.
+        listed: By all other processes that the driver lists; None where unknown.
     """
 
     outside: int
@@ -97,20 +99,20 @@ class Shares(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """What is said of an allocator beside its counts; see `records.DeviceUsage`."""
+    """What the allocators on a device tell beside their counts; as in `records.DeviceUsage`."""
 
     limit_bytes: int | None
     pools_bytes: int | None
 
 
 class _Outside(NamedTuple):
-    """What stands outside a device's allocators, as last asked.
+    """Memory outside a device's allocators, in bytes, as the driver last told it.
 
     Attributes:
-        other: All of it, in bytes.
+        other: All of it.
         own: This process's part; None where unknown.
         listed: What all other processes hold; None where unknown.
-        asked_s: When.
+        asked_s: When the driver was asked.
     """
 
     other: int
@@ -120,7 +122,7 @@ class _Outside(NamedTuple):
 
 
 class Ledger:
-    """Keeps what the driver said last of each device's processes."""
+    """Takes snapshots of devices, and keeps what the driver last told of each device's processes."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
@@ -129,15 +131,15 @@ class Ledger:
     def take(
         self, device: Device, trackers: Sequence[PeakTracker], counters: Sequence[DeviceCounter]
     ) -> DeviceSnapshot:
-        """One device now.
+        """Return a snapshot of a device, with the driver's list of processes where that is needed.
 
         Args:
             device: The device.
-            trackers: Of the frameworks' allocators on it that count.
-            counters: Of all of them, which may tell of the whole device where NVML does not.
+            trackers: Of the frameworks' allocators there whose counters work.
+            counters: Of all of those allocators. They may know the whole device where NVML does not.
 
         Raises:
-            Unavailable: An allocator does not tell.
+            Unavailable: An allocator cannot be read.
         """
         stand = _held(trackers)
         for _ in range(QUIET_TRIES):
@@ -145,18 +147,18 @@ class Ledger:
             was, stand = stand, _held(trackers)
             if was == stand:
                 break
-            self._outside.pop(device.uuid or "", None)  # another thread moved meanwhile: it fits neither
+            self._outside.pop(device.uuid or "", None)  # another thread allocated meanwhile: it fits neither
         return snapshot
 
     def glance(
         self, device: Device, trackers: Sequence[PeakTracker], counters: Sequence[DeviceCounter]
     ) -> DeviceSnapshot:
-        """As `take` without a call of CUDA or a slow question, so that any thread may look at any time.
+        """Return a snapshot for any thread at any time: without a CUDA call or the list of processes.
 
-        What this process holds outside its allocators is unknown where that moved.
+        Where memory outside the allocators changed, this process's part of it is unknown.
 
         Raises:
-            Unavailable: An allocator does not tell.
+            Unavailable: An allocator cannot be read.
         """
         stand = _held(trackers)
         for _ in range(QUIET_TRIES):
@@ -167,18 +169,18 @@ class Ledger:
         return snapshot
 
     def examine(self, device: Device, trackers: Sequence[PeakTracker], memory: DeviceMemory) -> Shares | None:
-        """Whose the memory outside the allocators is just now: one slow question, for any thread.
+        """Ask the driver which processes hold memory on a device now; slow, for any thread.
 
-        Allocators may move while the driver answers. Then what they hold counts as nothing. Nothing of the
-        answer is kept.
+        The answer is not kept for snapshots. Where an allocator moved while the driver answered, only what
+        this process holds beyond that allocator's peak is surely outside it.
 
         Args:
             device: The device.
-            trackers: Of the frameworks' allocators on it that count.
+            trackers: Of the frameworks' allocators there whose counters work.
             memory: The whole device a moment ago.
 
         Returns:
-            None where nobody tells.
+            None where it is unknown.
         """
         try:
             looks = [tracker.look() for tracker in trackers]
@@ -189,7 +191,7 @@ class Ledger:
             return None
         if own is None:
             return None
-        if not own and listed is None:  # this process cannot be there: all of it is others'
+        if not own and listed is None:  # this process has no context there: all of it is others'
             return Shares(0, 0, memory.used_bytes)
         if all(look.stamp and look.stamp == now.stamp for look, now in zip(looks, later, strict=True)):
             allocated = sum(look.readings[ALLOCATED].current_bytes for look in looks)
@@ -201,7 +203,7 @@ class Ledger:
         return Shares(outside, outside, listed)
 
     def close(self) -> None:
-        """Forget what was said."""
+        """Forget what the driver told."""
         self._outside.clear()
 
     def _take(
@@ -227,49 +229,49 @@ class Ledger:
             own, listed = self._processes(device, reserved or 0)
             outside = None if own is None else own - (reserved or 0)
             known = self._outside[uuid] = _Outside(other, outside, listed, now_s)
-            if self._nvml.fails("processes"):  # which may pass while nothing moves
+            if self._nvml.fails("processes"):  # a failure may pass while nothing else changes: ask again
                 del self._outside[uuid]
         own = None if known.own is None else known.own + (reserved or 0)
         return DeviceSnapshot(allocated, reserved, memory, own, known.listed)
 
     def _processes(self, device: Device, reserved: int) -> tuple[int | None, int | None]:
-        """What the driver says of this process, everything included, and of all others it lists."""
+        """Return what the driver lists for this process, everything included, and for all others."""
         own, listed = self._nvml.processes(device.uuid or "") if _may_use(device) else (0, None)
         if own is not None and own <= reserved and surely_uses(device):
-            return None, None  # with a context it is more than that: this is not about us
+            return None, None  # a context alone is more than that: the list has other process ids than ours
         return own, listed
 
 
 def allowance(counters: Sequence[DeviceCounter]) -> Allowance:
-    """What the allocators on a device say beside their counts."""
+    """Return what the allocators on a device tell beside their counts."""
     limits = _answers(counter.limit_bytes for counter in counters)
     pools = _answers(counter.pools_bytes for counter in counters)
     return Allowance(min(limits, default=None), sum(pools) if pools else None)
 
 
 def surely_uses(device: Device) -> bool:
-    """Whether this process has a context there, whatever the driver's list of processes says."""
+    """Return whether this process has a context on a device, whatever the driver's list of processes says."""
     if device.backend != DRIVER:
         return True
     return device.uuid in {driver.facts(ordinal).uuid for ordinal in driver.contexts() or ()}
 
 
 def _may_use(device: Device) -> bool:
-    """Whether this process may hold memory there: on a shared machine most cards are others' alone."""
+    """Return whether this process may hold memory on a device: on a shared machine, not on most of them."""
     if device.backend != DRIVER:
         return True
-    if not driver.contexts():  # contexts of a library's own making are no primary ones
+    if not driver.contexts():  # only primary contexts are listed: a library may have made another one
         return not driver.absent()
     return surely_uses(device)
 
 
 def _held(trackers: Sequence[PeakTracker]) -> list[list[int]]:
-    """What each allocator holds now, in its series."""
+    """Return what each allocator holds now, by series."""
     return [[reading.current_bytes for reading in tracker.look().readings] for tracker in trackers]
 
 
 def _answers(questions: Iterable[Callable[[], T | None]]) -> list[T]:
-    """What is told; a stranger's counter may fail in any way."""
+    """Return the answers other than None; the counter of another distribution may fail in any way."""
     answers = []
     for question in questions:
         try:

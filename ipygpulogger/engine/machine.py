@@ -1,7 +1,7 @@
 """One machine per process: it holds every source, and knows who measures.
 
 Its parts know one thing each. What concerns several of them at once is done here, under one lock: a scope
-opens or closes, a device comes to life, the user resets a counter, nobody measures any longer.
+opens or closes, a device is first used, the user resets a counter, the last measurement ends.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Machine:
     """Every source of this process. One per process: `machine()`.
 
     Attributes:
-        process: General RAM.
+        process: General RAM, of this process and its children.
         nvml: The driver's view of the devices.
-        frameworks: Those that count memory of their own.
+        frameworks: Those that have a device allocator.
         devices: Which device is which.
         allocators: The frameworks' allocators in use, and the trackers of their peaks.
-        settling: What brings memory to rest.
-        scopes: Who measures.
-        ledger: Who holds what on each device.
-        sampler: The thread that looks while a scope lasts.
+        settling: Garbage collection and emptying caches around a measurement.
+        scopes: Those that are open, and the loggers that run.
+        ledger: Who holds the memory of each device.
+        sampler: The thread that samples while a scope lasts.
         notes: What could not be measured.
     """
 
@@ -76,7 +76,7 @@ class Machine:
         """The tracker of general RAM's peaks.
 
         Raises:
-            Unavailable: Nothing here tells the memory of this process just now.
+            Unavailable: The memory of this process cannot be read here.
         """
         if self._ram is None:
             with self._lock:
@@ -86,27 +86,27 @@ class Machine:
     def snapshot(
         self, device: Device, trackers: Iterable[PeakTracker], *, ask: bool = True
     ) -> DeviceSnapshot:
-        """Return who holds what on a device now.
+        """Return who holds the memory of a device now.
 
         Args:
             device: The device.
-            trackers: Of the frameworks' allocators on it.
-            ask: Ask the driver for its list of processes, which is slow, where need be.
+            trackers: Of the frameworks' allocators there.
+            ask: Ask the driver for its list of processes where that is needed, which is slow.
 
         Raises:
-            Unavailable: An allocator does not tell.
+            Unavailable: An allocator cannot be read.
         """
         take = self.ledger.take if ask else self.ledger.glance
         return take(device, tuple(trackers), self.allocators.counters(device))
 
     def allowance(self, device: Device) -> Allowance:
-        """Return what the allocators on a device say beside their counts; a hidden device allows nothing."""
+        """Return what the allocators on a device tell beside their counts; a hidden device has the limit 0."""
         if device.backend == DRIVER and self.devices.is_hidden(device.uuid):
             return Allowance(0, None)
         return allowance(self.allocators.counters(device))
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return what went missing since the last call, each told once."""
+        """Return what could not be measured since the last call, each reason told once."""
         return (*self.notes.take(), *self.nvml.take_notes())
 
     def load(self) -> None:
@@ -115,7 +115,7 @@ class Machine:
         self.settling.preload()
 
     def diagnose(self) -> list[Diagnosis]:
-        """Return what each source says of itself on this machine; of one that was left out, why."""
+        """Return what each source can measure here, and of each one that was left out, why."""
         answers = self.frameworks.ask(lambda framework: framework.diagnose(), self.frameworks.known())
         failures = self.frameworks.failures().items()
         failed = [Diagnosis(name, "absent", f"fails and is left out: {error}") for name, error in failures]
@@ -125,12 +125,12 @@ class Machine:
     # -- who measures --------------------------------------------------------------------------
 
     def attach(self, logger: object) -> None:
-        """Stay ready between the scopes of a logger, until `detach` or its death."""
+        """Keep wrappers and libraries between the scopes of a logger, until `detach` or its death."""
         with self._lock:
             self.scopes.loggers.add(logger)
 
     def detach(self, logger: object) -> None:
-        """Let a logger go, if it was attached; after the last, nothing of ours stays in the frameworks."""
+        """Forget a logger, if it was attached; after the last one, take our wrappers off the frameworks."""
         with self._lock:
             self.scopes.loggers.discard(logger)
         self._rest()
@@ -144,7 +144,7 @@ class Machine:
             self.scopes.add(scope)
 
     def leave(self, scope: Measuring) -> None:
-        """Let a scope go that is over."""
+        """Forget a scope that is over."""
         with self._lock:
             if scope in self.scopes:
                 self.settling.users_code_ran()
@@ -153,7 +153,7 @@ class Machine:
         self._rest()
 
     def discover(self) -> None:
-        """Take in the devices that came to life since; open scopes measure them from zero."""
+        """Take in the devices first used since the last call; open scopes measure them from zero."""
         with self._lock:
             for device, tracker, sure in self.allocators.discover():
                 for scope in self.scopes:
@@ -163,7 +163,7 @@ class Machine:
                         scope.adopt(tracker, device, sure=sure)
 
     def sample(self) -> None:
-        """Look at everything once for the open scopes, as the sampler does while they last."""
+        """Take one sample for the open scopes, as the sampler does while they last."""
         self._end_orphans()
         with self._lock:
             scopes = list(self.scopes)
@@ -183,9 +183,9 @@ class Machine:
                 sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
 
     def close(self) -> None:
-        """Let the driver's library go, if nobody measures; the next scope opens it again."""
+        """Close the driver's library if nothing is being measured; the next scope opens it again."""
         with self._lock:
-            if not self.scopes.anybody():
+            if not self.scopes.is_measuring():
                 self.nvml.close()
                 self.ledger.close()
                 self.process.close()
@@ -198,7 +198,7 @@ class Machine:
         self.frameworks.ask(lambda framework: framework.after_fork_in_child(), self.frameworks.known())
 
     def _end_orphans(self) -> None:
-        """Close the scopes that nobody else will."""
+        """Close the scopes whose call is over."""
         with self._lock:
             scopes = list(self.scopes)
         for scope in scopes:
@@ -206,16 +206,16 @@ class Machine:
                 scope.close()
 
     def _rest(self) -> None:
-        """Where nobody measures any longer, take whatever is ours out of the frameworks."""
+        """If nothing is being measured any longer, take our wrappers off and end the sampler."""
         with self._lock:
-            if self.scopes.anybody():
+            if self.scopes.is_measuring():
                 return
             self.frameworks.release()
         self.sampler.close()  # outside the lock: its thread may be waiting for that
 
     def _user_resets(self, framework: Framework, index: int | None, reset: Callable[[], None]) -> None:
         with self._lock:
-            if not self.scopes.anybody():  # a wrapper on its way out
+            if not self.scopes.is_measuring():  # a wrapper on its way out
                 reset()
                 return
             self.discover()

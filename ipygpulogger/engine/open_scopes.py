@@ -1,4 +1,4 @@
-"""Who measures just now: the scopes that are open, and the loggers that run."""
+"""The scopes that are open, and the loggers that run: while there are any, something is being measured."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Measuring(Protocol):
         """Measure the page-locked host memory that a framework began to count, from zero."""
 
     def orphaned(self) -> bool:
-        """Return whether nobody will close it."""
+        """Return whether the call that should have closed it is over."""
 
     def close(self) -> None:
         """End it."""
 
     def device_scopes(self) -> list[DeviceScope]:
-        """Return the devices that the sampler is to look at."""
+        """Return its part on each device, for the sampler."""
 
     def sampled(self, resident_bytes: int) -> None:
         """Take in what the sampler saw of general RAM."""
@@ -44,10 +44,10 @@ class Measuring(Protocol):
 class OpenScopes:
     """The open scopes, which iterating gives, and the loggers that run between them.
 
-    Held weakly: a scope that an interrupt kept from being closed ends with whoever had it.
+    Both are held weakly: a scope that an interrupt kept from being closed ends with its last referrer.
 
     Attributes:
-        loggers: Those that run; while there are any, nothing of ours is taken out of the frameworks.
+        loggers: Those that run. They keep our wrappers on the frameworks between cells.
     """
 
     def __init__(self) -> None:
@@ -71,6 +71,6 @@ class OpenScopes:
         """Forget a scope that is over, if it is here."""
         self._scopes.discard(scope)
 
-    def anybody(self) -> bool:
+    def is_measuring(self) -> bool:
         """Return whether a scope is open or a logger runs."""
         return bool(self.loggers or self._scopes)

@@ -68,7 +68,7 @@ class PeakTracker:
                 raise ValueError(f"no reading: {look}")  # noqa: TRY301 - said as any other failure
         except Unavailable:
             raise
-        except BaseException as error:  # a stranger's counter may fail in any way
+        except BaseException as error:  # one of another distribution may fail in any way
             if is_from_a_handler(error):
                 raise
             kind = type(self.counter)

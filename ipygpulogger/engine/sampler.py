@@ -1,7 +1,7 @@
-"""A background thread that looks again and again while a scope lasts: at the devices, or for a report.
+"""A background thread that samples while a scope lasts: the devices, or for a live report.
 
-The one that looks at the devices starts its work only once a scope has lasted 100 ms, reads memory alone,
-sleeps between scopes, and stops at once when told. No exact number depends on it.
+It begins only once a scope has lasted 100 ms, sleeps between scopes, and stops at once when told. No exact
+figure depends on it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 DELAY_S = 0.1
 PERIOD_S = 0.05
 SLOWEST_PERIOD_S = 0.25
-_BUSY_SHARE = 0.02  # of the thread's time may go into looking: a slow driver is asked less often
+_BUSY_SHARE = 0.02  # at most this share of the time is spent sampling: a slow driver is asked less often
 
 
 class Sampler:
-    """Calls `look` again and again in a thread of its own while anybody wants it.
+    """Calls `look` periodically, in a thread of its own, while anything wants samples.
 
-    The thread is made at the first wish and kept asleep between scopes until `close`: making one
-    costs as much as all else in a short cell. A scope that is over before the delay never wakes it.
+    The thread is made at the first `start` and sleeps between scopes until `close`, since making one costs as
+    much as everything else in a short cell. A scope that is over before the delay is never sampled.
     """
 
     def __init__(
@@ -39,22 +39,26 @@ class Sampler:
     ) -> None:
         self._look, self._delay_s, self._period_s, self._name = look, delay_s, period_s, name
         self._lock = threading.RLock()  # a finalizer may end a scope in the middle of starting one
-        self._wanted: weakref.WeakSet[object] = weakref.WeakSet()  # by these, while they live
+        self._wanted: weakref.WeakSet[object] = weakref.WeakSet()  # those that want samples, while they live
         self._since_s = 0.0
         self._thread: threading.Thread | None = None
-        self._awake = False  # the thread will look at `_wanted` again by itself
-        # Wakes the thread, or (True) ends it; None once it was ended. Of C: an interrupt within an Event's
-        # own Python code would leave its lock taken, and whoever sets it next would wait for ever.
+        self._awake = False  # the thread will check `_wanted` again by itself
+        # False wakes the thread, True ends it; None once it was ended. A SimpleQueue is written in C: an
+        # interrupt within the Python code of a `threading.Event` would leave its lock taken for ever.
         self._calls: SimpleQueue[bool] | None = None
 
     def start(self, whom: object) -> bool:
-        """Look for one more, until `stop` or its death; False where the system gives no thread."""
+        """Sample for one more scope, until `stop` or its death.
+
+        Returns:
+            False where the system gives no thread.
+        """
         with self._lock:
             if not self._wanted:
                 self._since_s = clock.monotonic_s()
             calls = self._calls
             if self._thread is None or calls is None or not self._thread.is_alive():
-                # None yet, or lost in a fork, or an interrupt came as it was started or ended.
+                # No thread yet, or lost in a fork, or an interrupt came while it was started or ended.
                 if calls is not None:
                     calls.put(True)
                 calls = self._calls = SimpleQueue()
@@ -62,7 +66,7 @@ class Sampler:
                 self._thread = threading.Thread(target=self._run, args=[calls], name=self._name, daemon=True)
                 try:
                     self._thread.start()
-                except RuntimeError:  # no exact number depends on it
+                except RuntimeError:  # no exact figure depends on it
                     self._thread = None
                     return False
             self._wanted.add(whom)
@@ -72,12 +76,12 @@ class Sampler:
             return True
 
     def stop(self, whom: object) -> None:
-        """Look no longer for this one, if it was looked for; after the last for nobody."""
+        """Sample no longer for this scope."""
         with self._lock:
             self._wanted.discard(whom)
 
     def close(self) -> None:
-        """End the thread, unless it is wanted; at once, or as soon as the driver answers."""
+        """End the thread, unless samples are still wanted; it ends as soon as the driver answers."""
         with self._lock:
             if self._wanted:
                 return
@@ -104,7 +108,7 @@ class Sampler:
                 wait_s = due_s
             else:
                 began_s = clock.monotonic_s()
-                with contextlib.suppress(Exception):  # nobody could do anything about it in this thread
+                with contextlib.suppress(Exception):  # in this thread nothing could handle it
                     self._look()
                 took_s = clock.monotonic_s() - began_s
                 slowest_s = max(self._period_s, SLOWEST_PERIOD_S)

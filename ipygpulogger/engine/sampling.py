@@ -1,4 +1,4 @@
-"""What the sampler sees at one look: general RAM, and each device of the open scopes."""
+"""One sample of general RAM, and of each device of the open scopes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 
 
 class _Reserved(NamedTuple):
-    """What allocators hold of a device at one moment; without stamps where one of them has none."""
+    """What allocators have reserved at one moment, and the stamps of their counters.
+
+    Attributes:
+        size_bytes: The sum.
+        stamps: None where one of them has none, or cannot be read.
+    """
 
     size_bytes: int
     stamps: tuple[tuple[int, ...], ...] | None
 
 
 def sample_ram(scopes: Iterable[Measuring], ram: PeakTracker) -> None:
-    """Tell scopes what is resident now.
+    """Read resident memory, and pass it to the scopes.
 
     Raises:
         Unavailable: It cannot be read.
@@ -38,9 +43,9 @@ def sample_ram(scopes: Iterable[Measuring], ram: PeakTracker) -> None:
 def sample_device(
     scopes: Sequence[Measuring], device: Device, trackers: Sequence[PeakTracker], nvml: Nvml, ledger: Ledger
 ) -> None:
-    """Tell scopes what is in use on a device now.
+    """Read the memory of a device, and pass it to the scopes.
 
-    Only where the allocators stood still while NVML was asked is it known what was outside them just then.
+    What was outside the allocators at that moment is known only if they did not move while NVML was asked.
     """
     uuid = device.uuid or ""
     before = _reserved(trackers)

@@ -1,13 +1,13 @@
-"""Open, close, usage: every measurement is a `Scope`, and every scope passes through one `machine.Machine`.
+"""A scope is one measurement: a cell, a block, a call, an epoch. Every measurement of the package is one.
 
-The other waist of the house. A scope's life has one direction::
+Its life, in order::
 
-    machine.settle()     garbage collected, caches emptied: outside the scope
-    scope.open()         snapshots, peaks, the clock last
-    ...                  the user's code
-    scope.close()        the clock first, then the peaks
-    machine.settle()     before the second snapshot, after the peaks
-    scope.result()       the second snapshot, and the arithmetic
+    machine().settling.settle()     garbage collected, caches emptied: outside the scope
+    scope.open()                    the first snapshot and the peaks begin; the clock last
+    ...                             the user's code
+    scope.close()                   the clock first, then the peaks are final
+    machine().settling.settle()     after the peaks are read, before the second snapshot
+    scope.result()                  the second snapshot, and the arithmetic
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ M = TypeVar("M", bound=Measurement)
 
 
 class Scope:
-    """One interval being measured: a cell, a block, a call, an epoch.
-
-    Scopes nest and overlap in any order, across threads; each has its own peak.
-    """
+    """One measurement. Scopes nest and overlap in any order, across threads; each has its own peak."""
 
     def __init__(
         self,
@@ -55,20 +52,20 @@ class Scope:
         metrics: Container[str] = (),
         during: Call | None = None,
     ) -> None:
-        """Prepare a scope; nothing is measured before `open`.
+        """Prepare; nothing is measured before `open`.
 
         Args:
             on: The machine; by default the process's own.
-            reset_peaks: Reset the kernel's peak counter.
-            all_devices: Tell of devices that this process does not use, too.
-            metrics: What else to measure on each device: "energy", "utilization".
-            during: A call that the scope must not outlive: where whoever opened it is not told of the
-                call's end, the machine closes it.
+            reset_peaks: Reset the kernel's high-water mark of resident memory.
+            all_devices: Include the devices that this process does not use.
+            metrics: What else to measure on each device, of `metrics.METRICS`.
+            during: A call that the scope must not outlive. The machine closes it after that call, for
+                callers that are not told of its end.
         """
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
         self._metrics, self._during = metrics, during
-        self._end = threading.RLock()  # held by the thread that ends it
+        self._end = threading.RLock()  # held by the thread that closes it
         self._ram_series = TimeSeries()
         self._device_scopes: dict[tuple[str, int], DeviceScope] = {}
         self._pinned: dict[PeakTracker, Interval] = {}
@@ -78,14 +75,14 @@ class Scope:
         self._start_s = self.time_s = 0.0
 
     def open(self) -> Scope:
-        """Take the first snapshot, begin the peaks, and start the clock."""
+        """Take the first snapshot, open the peaks' intervals, and start the clock."""
         on = self._machine
         try:
             on.enter(self)
             self.started_at = clock.utc_now()
             self._children = Children(on.process, on.ram)
             for device, trackers in on.allocators.by_device():
-                if device.key not in self._device_scopes:  # another thread may have handed it over already
+                if device.key not in self._device_scopes:  # since `enter` another thread may `adopt` it
                     self._begin(device, trackers)
             self._begin_raw()
             for tracker in on.allocators.pinned():
@@ -105,7 +102,10 @@ class Scope:
         return self
 
     def close(self) -> None:
-        """Stop the clock, then fix the peaks. Again it changes nothing, or ends what was interrupted."""
+        """Stop the clock, then read the final peaks.
+
+        Closing it again changes nothing, or completes what an interrupt cut short.
+        """
         now_s = clock.monotonic_s()
         if self._over or not self._end.acquire(blocking=False):
             return
@@ -116,26 +116,26 @@ class Scope:
 
     def __del__(self) -> None:
         try:
-            self.close()  # whoever had it was interrupted, or forgot it
-        except Exception:  # at the interpreter's end the engine may be gone
+            self.close()  # the caller was interrupted, or forgot it
+        except Exception:  # at the interpreter's exit the engine may be gone
             pass
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of it could not be measured so far, and why: news that nobody else is told of."""
+        """What could not be measured so far, and why; only what no earlier scope has told."""
         return tuple(self._notes)
 
     def orphaned(self) -> bool:
-        """Whether the call that it must not outlive is over."""
+        """Return whether the call that it must not outlive is over."""
         return self._during is not None and not self._during.running()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
-        """Take the second snapshot and do the arithmetic; of a scope still open: so far.
+        """Take the second snapshot and return the figures; of a scope still open, those so far.
 
         Args:
-            kind: `Measurement`, or one of its kinds.
+            kind: The class of the record: `Measurement`, or derived from it.
             label: What the scope is called.
-            more: Further fields of that kind.
+            more: Further fields of that class.
         """
         assert self._ram is not None, "open() comes first"
         if not self._closed:
@@ -165,10 +165,10 @@ class Scope:
         )
 
     def so_far(self, label: str) -> Measurement:
-        """How the open scope stands, for a thread that watches it: a light `result` that leaves it as it is.
+        """Return how the open scope stands, for another thread, without the slow parts of `result`.
 
-        Neither the children nor the driver's list of processes are asked for, and nothing is noted: where
-        memory outside the allocators moved, only theirs is known.
+        The child processes and the driver's list of processes are not asked for, and nothing is noted. Where
+        memory outside the allocators moved, only that of the allocators is known.
 
         Args:
             label: What the scope is called.
@@ -184,7 +184,7 @@ class Scope:
                 tracker.fold(interval)
         ram, before_bytes = self._machine.ram, self._ram.before_bytes()
         now_bytes = ram.look().readings[0].current_bytes
-        if not self._sampling:  # nobody else draws the course
+        if not self._sampling:  # then nothing else feeds the time series
             self.sampled(now_bytes)
         return Measurement(
             label=label,
@@ -195,31 +195,31 @@ class Scope:
         )
 
     def held_before(self) -> dict[str, Held]:
-        """What this process held on each device when the scope began, by UUID or by name."""
+        """Return what this process held on each device when the scope opened, by UUID or by id."""
         return _held((device_scope.device, device_scope.before) for device_scope in self.device_scopes())
 
     def held_after(self) -> dict[str, Held]:
-        """The same at its end, once `result` was asked for."""
+        """Return the same at its end; after `result`."""
         return _held((device_scope.device, device_scope.after) for device_scope in self.device_scopes())
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
-        """A framework began to use a device within this scope: it held nothing there before.
+        """Measure a device that a framework began to use within this scope, from zero.
 
         Args:
-            tracker: Of its peaks there.
+            tracker: Of the peaks of its allocator there.
             device: The device.
-            sure: The user cannot have reset the peaks unseen.
+            sure: The user cannot have reset those peaks unseen.
         """
         device_scope = self._device_scopes.get(device.key)
         if device_scope is None:
             device_scope = DeviceScope(device)
             raws = (w for w in self.device_scopes() if w.device.backend == DRIVER)
             raw = next((w for w in raws if device.uuid and w.device.uuid == device.uuid), None)
-            if raw is not None:  # until now NVML alone told of it
+            if raw is not None:  # until now only NVML knew of it
                 del self._device_scopes[_raw_key(raw.device)]
                 device_scope.inherit(raw)
                 if raw.before is not None and raw.before.own:
-                    device_scope.before = raw.before  # this process was there already, by other means
+                    device_scope.before = raw.before  # this process was there already, without a framework
         try:
             device_scope.intervals[tracker] = tracker.adopt(sure=sure)
         except Unavailable as reason:
@@ -227,31 +227,31 @@ class Scope:
         self._device_scopes[device.key] = device_scope
 
     def device_scopes(self) -> list[DeviceScope]:
-        """The devices of this scope."""
+        """Return the part of this scope on each device."""
         return list(self._device_scopes.values())
 
     def adopt_pinned(self, tracker: PeakTracker) -> None:
-        """A framework initialised itself within this scope: it held no pinned memory before."""
+        """Measure the page-locked host memory of a framework that was initialised within this scope."""
         try:
             self._pinned[tracker] = tracker.adopt()
         except Unavailable as reason:
             self._note(reason)
 
     def sampled(self, resident_bytes: int) -> None:
-        """The sampler looked at general RAM."""
+        """Take in what the sampler saw of general RAM."""
         if not self._closed and self._start_s:
             self._ram_series.add(clock.monotonic_s() - self._start_s, resident_bytes)
 
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
     ) -> None:
-        """The sampler looked at a device.
+        """Take in what the sampler saw of a device.
 
         Args:
             uuid: The device.
             used_bytes: In use on the whole device.
             other_bytes: Of that, outside the frameworks' allocators; None where they moved meanwhile.
-            found: Whose it is, where that jumped and the driver told.
+            found: Which processes hold that, if it jumped and the driver answered.
         """
         if self._closed or not self._start_s:
             return
@@ -270,10 +270,10 @@ class Scope:
             self._sampling = False
             on.sampler.stop(self)
             on.leave(self)
-        self._over = True  # last: whoever finds it false ends it again
+        self._over = True  # last: after an interrupt above, the next `close` does all of it again
 
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
-        """What was resident at the beginning, what is now, and how far their difference may be off."""
+        """Return what was resident at the beginning, what is now, and the precision of their difference."""
         on, before_bytes = self._machine, self._exact_before_bytes
         after_bytes = None if before_bytes is None else on.process.exact_resident_bytes()
         if before_bytes is not None and after_bytes is not None:
@@ -289,7 +289,7 @@ class Scope:
         on = self._machine
         if self._ram is not None:
             self._read_peak(on.ram, self._ram, final=final)
-        on.discover()  # the devices first used within the scope
+        on.discover()  # devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)
         for device_scope in self.device_scopes():
@@ -310,7 +310,7 @@ class Scope:
         for tracker in trackers:
             try:
                 device_scope.intervals[tracker] = tracker.open()
-            except Unavailable as reason:  # then the driver's figures are all there is
+            except Unavailable as reason:  # only the driver's figures are left
                 self._note(reason)
         try:
             device_scope.before = self._machine.snapshot(device, device_scope.intervals)
@@ -323,7 +323,7 @@ class Scope:
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
     def _begin_raw(self) -> None:
-        """The devices that no framework here uses, as NVML tells."""
+        """Open the devices that NVML lists and that no framework of this process uses."""
         known = {device_scope.device.uuid for device_scope in self._device_scopes.values()}
         for seen in self._machine.nvml.devices():
             if seen.uuid not in known:
@@ -350,7 +350,7 @@ class Scope:
         return tuple(sorted(usages, key=lambda usage: (usage.backend == DRIVER, usage.index)))
 
     def _pinned_usage(self) -> Usage | None:
-        """Page-locked host memory, where any was ever used."""
+        """Return the usage of page-locked host memory; None where none was ever used."""
         try:
             after_bytes = sum(tracker.look().readings[0].current_bytes for tracker in self._pinned)
         except Unavailable as reason:
@@ -369,7 +369,7 @@ class Scope:
 
 
 def _held(found: Iterable[tuple[Device, DeviceSnapshot | None]]) -> dict[str, Held]:
-    """By UUID, or by name where a device has none."""
+    """Return what this process held on each device where that is known, by UUID, or by id without one."""
     held = {}
     for device, snapshot in found:
         if snapshot is not None and (snapshot.allocated is not None or snapshot.own is not None):
@@ -379,12 +379,12 @@ def _held(found: Iterable[tuple[Device, DeviceSnapshot | None]]) -> dict[str, He
 
 
 def _raw_key(device: Device) -> tuple[str, int]:
-    """As `Device.key`; the slices of one card share its index."""
+    """Return what `Device.key` is for other devices; here the slices of one card share its index."""
     return device.uuid or device.backend, device.index
 
 
 def _with_ends(peak: Peak, *ends_bytes: int) -> Peak:
-    """A peak includes both ends of its scope, the second of which was read later."""
+    """Return a peak that includes both ends of its scope, since the second end was read after the peak."""
     lo_bytes = max(peak.lo_bytes, *ends_bytes)
     hi_bytes = None if peak.hi_bytes is None else max(peak.hi_bytes, lo_bytes)
     return Peak(lo_bytes, hi_bytes, peak.quality, peak.precision_bytes)

@@ -1,4 +1,4 @@
-"""The course of one number over a scope: small, however long the scope."""
+"""The time series of one figure over a scope: small, however long the scope."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ FIRST_STRIDE_S = 0.05
 
 
 class TimeSeries:
-    """At most `POINTS` points, evenly spread; of what falls between two, the highest is kept.
+    """At most `POINTS` points, evenly spread in time; each is the highest sample of its stride.
 
-    When it is full, every two neighbours become one and the stride doubles.
+    When it is full, the stride doubles, and of every two points the higher one is kept.
     """
 
     def __init__(self) -> None:
         self._stride_s = FIRST_STRIDE_S
-        self._points: dict[int, tuple[float, int]] = {}  # by stride since the beginning
+        self._points: dict[int, tuple[float, int]] = {}  # by the number of its stride
 
     def add(self, time_s: float, size_bytes: int) -> None:
-        """One more sample.
+        """Add a sample.
 
         Args:
-            time_s: Since the beginning, not before the last one's.
-            size_bytes: The number then.
+            time_s: Seconds since the beginning, not less than for the last sample.
+            size_bytes: The figure then.
         """
         slot = int(time_s / self._stride_s)
         if slot not in self._points or size_bytes > self._points[slot][1]:
@@ -35,9 +35,10 @@ class TimeSeries:
     def between(
         self, before_bytes: int | None, after_bytes: int | None, end_s: float
     ) -> tuple[tuple[float, int], ...]:
-        """The points with the scope's own two ends; none where nothing was sampled.
+        """Return the points between the scope's two ends; nothing where nothing was sampled.
 
-        What the scope's time leaves out, our own cost within it, may put its last points beyond its end.
+        A scope's time leaves out our own cost within it, so the last samples may lie beyond its end. They are
+        put at its end.
         """
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:
