@@ -100,7 +100,7 @@ class Machine:
         return take(device, tuple(trackers), self.allocators.counters(device))
 
     def allowance(self, device: Device) -> Allowance:
-        """Return what the allocators on a device tell beside their counts; a hidden device has the limit 0."""
+        """Return what the allocators on a device tell beside their counts; a hidden one allows 0."""
         if device.backend == DRIVER and self.devices.is_hidden(device.uuid):
             return Allowance(0, None)
         return allowance(self.allocators.counters(device))
