@@ -3,6 +3,7 @@
 =============  ==========================================================================
 command_line   from the arguments to the exit status
 arguments      the options of each command
+request        what was asked for, refused in one sentence if it makes no sense
 run            ``run``: execute a notebook; print, log and judge each cell
 notebook_file  the notebook: read and checked, written
 parameters     its parameters, as in papermill

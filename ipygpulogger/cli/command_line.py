@@ -18,12 +18,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..runtime.errors import first_line
-from ..runtime.files import BadRequest
 from .arguments import parse
 from .aside import aside
 from .compare import compare
 from .doctor import doctor
 from .report import report
+from .request import BadRequest
 from .run import run
 
 if TYPE_CHECKING:

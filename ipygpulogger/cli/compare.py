@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..records.compare import compare as compare_records
 from ..render import summary
-from ..runtime.files import BadRequest
+from .request import BadRequest
 from .saved_run import load
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from ..records import MIME
 from ..records.decode import record_from
 from ..records.embed import embedded
 from ..records.formats import own_report
-from ..runtime.files import BadRequest
 from .notebook_file import installed
 from .progress import Progress
+from .request import BadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

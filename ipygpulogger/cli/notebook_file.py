@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.units import is_utf8
 from ..runtime.errors import first_line, why
-from ..runtime.files import BadRequest
+from .request import BadRequest
 
 if TYPE_CHECKING:
     from pathlib import Path

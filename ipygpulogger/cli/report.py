@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.decode import from_json
 from ..render import summary
-from ..runtime import files
 from .page import write_page
+from .request import check
 from .saved_run import load
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def report(options: argparse.Namespace) -> int:
     """Print the ranked cells, write the page if asked, and return the exit status 0."""
-    files.check({"the page": options.html}, options.path, "the log")
+    check({"the page": options.html}, options.path, "the log")
     history = load(options.path)
     print(summary.summary(history.rank(by=options.by), options.by, history.suspects()))
     if options.html:

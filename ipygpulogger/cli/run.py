@@ -12,11 +12,11 @@ from ..records.units import MB, printable_lines, rounded_mb
 from ..render import summary, text
 from ..runtime import files
 from ..runtime.errors import first_line
-from ..runtime.files import BadRequest
 from . import notebook_file, parameters
 from .aside import aside
 from .execution import Execution
 from .page import write_page
+from .request import BadRequest, check, check_log
 
 if TYPE_CHECKING:
     import argparse
@@ -36,10 +36,10 @@ def run(options: argparse.Namespace) -> int:
     output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
     notebook = notebook_file.read(path)
     targets = {"the executed notebook": output, "the log": options.log, "the page": options.html}
-    files.check(targets, path, "the notebook")
+    check(targets, path, "the notebook")
     if options.parameters_file:
-        files.check(targets, options.parameters_file, "the file of parameters")
-    files.check_log(options.log)
+        check(targets, options.parameters_file, "the file of parameters")
+    check_log(options.log)
     remarks = list(_set_parameters(notebook, options))
     with contextlib.closing(_Results(options.log)) as results:
         execution = Execution(

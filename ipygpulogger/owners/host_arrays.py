@@ -21,6 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..runtime.classes import bases_of, module_of
 from ..sources import Holding
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 DEVICE = "cpu"
 ASKED_FROM = 1 << 20  # bytes: of smaller blocks the system is not asked whether they show a file
 _SMALL = 1 << 10  # bytes: what is smaller is not worth its row
-_bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
 _name_of: Callable[[type], str] = vars(type)["__name__"].__get__
-_module_of: Callable[[type], Any] = vars(type)["__module__"].__get__
 _basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
 _TABLES = dict, list, tuple, set, frozenset, deque
 _INSIDE = str, bytes, int  # their memory is the object itself
@@ -63,7 +62,7 @@ class Host:
 
 def _reader_for(kind: type) -> Callable[[Any], Holding | None] | None:
     known = dict(_known())
-    for base in _bases_of(kind):
+    for base in bases_of(kind):
         if id(base) in known:
             reader, found = known[id(base)], base
             return lambda value: reader(found, value)
@@ -196,7 +195,7 @@ def _bottom(numpys: Any, value: Any) -> tuple[Any, Any]:
     base_of = numpys.base.__get__
     base = base_of(value)
     while base is not None:
-        if numpys in _bases_of(type(base)):
+        if numpys in bases_of(type(base)):
             value, base = base, base_of(base)
         elif type(base) is memoryview:
             base = base.obj
@@ -209,7 +208,7 @@ def _bottom(numpys: Any, value: Any) -> tuple[Any, Any]:
 
 def _is_dummy(kind: type) -> bool:
     """Whether it is the class that numpy's `as_strided` puts between a view and its array."""
-    return _name_of(kind) == "DummyArray" and str(_module_of(kind)).startswith("numpy.lib")
+    return _name_of(kind) == "DummyArray" and str(module_of(kind)).startswith("numpy.lib")
 
 
 def _extent(numpys: Any, value: Any) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.classes import bases_of, is_made_in_python, module_of, namespace_of
 from .frames import CODE_WITH_FAST_LOCALS, is_users_module, locals_of
 
 if TYPE_CHECKING:
@@ -44,13 +45,6 @@ _SIZED = frozenset(map(id, (int, str, bytes)))
 _NOTHING_IN_A_LONG_ONE = _SCALARS | {id(int)}
 _C_ATTRIBUTES = frozenset(map(id, (GetSetDescriptorType, MemberDescriptorType)))
 _OUR_PACKAGE = __name__.partition(".")[0]
-_PYTHONS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of every class that Python code made
-
-# C accessors, which no class of the user's can override.
-_namespace_of_class: Callable[[Any], Any] = vars(type)["__dict__"].__get__
-bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
-_flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
-_module_of: Callable[[Any], Any] = vars(type)["__module__"].__get__
 
 
 def worth_a_look(values: Iterable[Any], but: Any = None) -> list[Any]:
@@ -102,7 +96,7 @@ def _of_container(base: Any, value: Any) -> Iterable[Any]:
 
 
 def _of_class(value: Any) -> Iterable[Any]:
-    return worth_a_look(list(_namespace_of_class(value).values())) if _is_users(value) else ()
+    return worth_a_look(list(namespace_of(value).values())) if _is_users(value) else ()
 
 
 def _of_frame(value: Any) -> Iterable[Any]:
@@ -141,7 +135,7 @@ def own_attribute(value: Any, name: str) -> Any:
 def _defined(kind: type, name: str) -> tuple[Any, type]:
     """What a class or the nearest of its bases says of a name; (None, object) if none does."""
     for base in bases_of(kind):
-        namespace = _namespace_of_class(base)
+        namespace = namespace_of(base)
         if name in namespace:
             return namespace[name], base
     return None, object
@@ -156,7 +150,7 @@ def may_be_asked(kind: type) -> bool:
     for name in ("__class__", "__getattribute__", "__getattr__"):
         found, base = _defined(kind, name)
         if base is not object and id(type(found)) not in _C_ATTRIBUTES | {id(WrapperDescriptorType)}:
-            return any(not _flags_of(base) & _PYTHONS and not _is_builtin(base) for base in bases_of(kind))
+            return any(not is_made_in_python(base) and not _is_builtin(base) for base in bases_of(kind))
     return True
 
 
@@ -173,7 +167,7 @@ def _is_users(kind: type) -> bool:
 def module_name(kind: type) -> str:
     """Where a class says that it was written."""
     try:
-        name = _module_of(kind)
+        name = module_of(kind)
     except AttributeError:
         return ""
     return name if type(name) is str else ""

@@ -3,10 +3,11 @@
 ==========  ==============================================================================
 errors      what an error says, in a few words
 signals     errors that a signal handler raised, told apart from our own failures
+classes     classes as the interpreter has them, whatever a metaclass of the user's defines
 clock       seconds and the time of day, also where a test has frozen Python's clocks
 collector   the garbage collector: our work neither triggers it nor brings it nearer
 output      printing to the user's streams, which may be closed or broken
-files       what a command writes, written whole or not at all
+files       files that are written whole or not at all
 wrappers    functions of ours in place of a library's, and the library's own put back
 frames      walking frames, tracebacks and code objects
 calls       a context around every call of a function; whether a call still runs

@@ -1,4 +1,4 @@
-"""Calls: a context around every call of a function, and whether a call still runs."""
+"""A context around every call of a function, and whether a call still runs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any]], who: str) -> Any:
-    """Run every call of a function, coroutine function or generator function within a context.
+    """Return a function whose every call runs within a context; a coroutine or generator function as well.
 
-    A generator's or coroutine's call lasts from its first step to its end. When the call fails, its
-    arguments are not kept alive by the frame that is ours in the traceback.
+    The call of a generator or coroutine lasts from its first step to its end. If a call fails, our frame in
+    the traceback does not keep its arguments alive.
 
     Args:
-        function: Also a `classmethod` or `staticmethod`, as a decorator finds it in a class, and any other
-            object that can be called.
-        context: Makes the context of one call.
-        who: Speaks where the function is of another kind.
+        function: The function; also a `classmethod` or `staticmethod`, as a decorator finds it in a class,
+            and any other callable object.
+        context: Creates the context of one call.
+        who: What the error message calls us.
 
     Raises:
-        TypeError: It is of another kind: a class, say, or an asynchronous generator.
+        TypeError: It is something else, such as a class or an asynchronous generator function.
     """
     if isinstance(function, (classmethod, staticmethod)):
         return type(function)(around_calls(function.__func__, context, who))
-    # What runs when it is called: of a `functools.partial` and a bound method, inspect finds it itself.
+    # The code that a call runs; inspect finds that of a `functools.partial` and of a bound method itself.
     plain = inspect.isroutine(function) or isinstance(function, functools.partial)
     code = function if plain else type(function).__call__
     asynchronous = inspect.isasyncgenfunction(code)
@@ -86,13 +86,13 @@ def _coroutine(function: Any, context: Callable[[], AbstractContextManager[Any]]
 
 
 class Call:
-    """A call in progress, known without keeping anything of it alive."""
+    """A call in progress, recognised without keeping its frame alive."""
 
     def __init__(self, frame: FrameType) -> None:
-        """Take one of the calls that run on this thread."""
+        """Remember a call that runs on this thread."""
         self._thread, self._frame, self._code = threading.get_ident(), id(frame), frame.f_code
 
     def running(self) -> bool:
-        """Whether it still runs; asked from any thread."""
+        """Return whether it still runs; may be asked from any thread."""
         newest = sys._current_frames().get(self._thread)
         return any(id(frame) == self._frame and frame.f_code is self._code for frame in walk_stack(newest))

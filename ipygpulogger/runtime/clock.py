@@ -1,8 +1,8 @@
-"""The clocks of every measurement: they run on where a test has frozen Python's.
+"""The clocks of every measurement, which run on while a test has frozen Python's.
 
-freezegun puts functions of its own in the place of `time.monotonic`, `time.perf_counter`, `time.time` and
-`datetime`, in every module that has them. time-machine moves the time of day in C. Neither touches
-`time.clock_gettime(CLOCK_MONOTONIC)`, nor what a `functools.partial` refers to.
+freezegun replaces `time.monotonic`, `time.perf_counter`, `time.time` and `datetime` in every module that has
+them. time-machine changes the time of day in C. Neither touches `time.clock_gettime(CLOCK_MONOTONIC)`, nor
+a function that a `functools.partial` refers to.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ if hasattr(time, "clock_gettime"):
 else:
     monotonic_s = functools.partial(time.perf_counter)
 
-_REALTIME_COARSE = (
-    5  # clock_gettime(2), on Linux: behind CLOCK_REALTIME by one tick of the kernel's, 10 ms at most
-)
+# clock_gettime(2), on Linux: behind CLOCK_REALTIME by at most one tick of the kernel, 10 ms.
+_REALTIME_COARSE = 5
 
 
 def wall_s() -> float:
-    """Seconds of the epoch, as the system has them."""
+    """Return the seconds since the epoch, by the system's clock."""
     if not hasattr(time, "clock_gettime"):
         return time.time()
     now_s = time.clock_gettime(time.CLOCK_REALTIME)
     if sys.platform == "linux":
         coarse_s = time.clock_gettime(_REALTIME_COARSE)
-        if abs(now_s - coarse_s) > 1:  # time-machine moved the other
+        if abs(now_s - coarse_s) > 1:  # time-machine changed the other clock
             return coarse_s
     return now_s
 
 
 def utc_now() -> datetime:
-    """The time of day, by Python's own class where freezegun has put another in its place."""
+    """Return the time of day, as Python's own `datetime` even if freezegun has replaced the class."""
     own = next(kind for kind in datetime.__mro__ if kind.__module__ == "datetime")
     return own.fromtimestamp(wall_s(), timezone.utc)  # type: ignore[attr-defined, no-any-return] # no other base

@@ -1,11 +1,11 @@
-"""The user's garbage collector: our own work neither sets it off nor brings its next run nearer.
+"""The user's garbage collector: our own work neither triggers it nor brings its next run nearer.
 
-CPython counts the containers that were made and not yet freed, and collects once they are more than a
-threshold. Our hooks make containers too, and each record keeps some. A collection that these set off would
-free what the user's cell left behind, and run its finalizers, when the user's program did not make it.
+CPython counts the containers that were created and not yet freed, and collects once the count exceeds a
+threshold. Our hooks create containers too, and each record keeps some. A collection that they trigger would
+free what the user's cell left behind, and run finalizers, at a moment that the user's program did not cause.
 
-Not covered are our threads, which make fewer than a hundred containers at a time, and the table of lines.
-The collector's switch is not touched: another thread may turn it off meanwhile, and shall find it so.
+Not covered are our threads, which create fewer than a hundred containers at a time, and the table of lines.
+The collector is never switched off: another thread may switch it off or on meanwhile, and that must last.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from .frames import walk_stack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# More containers than any work of ours makes. Not 0, which means "never": where another thread reads the
-# threshold just now and sets it again later, its collector would be off for good. Odd, to be known as ours.
+# More containers than any work of ours creates. Not 0, which means "never": another thread that reads the
+# threshold now and restores it later would turn the collector off for good. Odd, to be recognised as ours.
 _RAISED = 10_000_019
-_SPARES = 8192  # 400 KB: what is loaded with the first owners and errors, and what 500 records keep
+_SPARES = 8192  # 400 KB: enough for what the first reports import, and for what 500 records keep
 
 
 class _Spare:
-    """A container without use: freeing one takes one off the collector's count."""
+    """A container without content: freeing one lowers the collector's count by one."""
 
     __slots__ = ("_",)  # without a slot the collector would not count it
 
 
 class _State:
-    """What is to be put back."""
+    """What has to be restored."""
 
     def __init__(self) -> None:
-        self.working: dict[int, int] = {}  # by thread, the collector's count when our work there began
-        self.thresholds: tuple[int, ...] = ()  # the user's, while ours are in their place
+        self.working: dict[int, int] = {}  # by thread: the collector's count when our work began there
+        self.thresholds: tuple[int, ...] = ()  # the user's, while ours are set
         self.spares = [_Spare() for _ in range(_SPARES)]
 
 
@@ -48,7 +48,7 @@ _state = _State()
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """While our work lasts, nothing is collected automatically; thresholds that others set meanwhile stay."""
+    """Suspend automatic collections during our work; thresholds that others set meanwhile are kept."""
     working, thread = _state.working, get_ident()
     if thread in working:
         yield
@@ -64,24 +64,25 @@ def undisturbed() -> Iterator[None]:
 
 
 def begin_hook() -> None:
-    """As `undisturbed`, until `end_hook`; and then the collector's count is what it is now.
+    """Suspend automatic collections until `end_hook`, which also restores the collector's present count.
 
-    A function that raises the threshold first: even what a `with` needs could set off a collection. No other
-    work of ours goes on around a hook: what seems to was interrupted, and what that left is put right.
+    A function, which raises the threshold first: even the objects of a `with` could trigger a collection. A
+    hook never runs inside other work of ours. If some seems to be going on, it was interrupted, and what it
+    left behind is corrected here.
     """
     _raise()
     for _ in walk_stack(
         sys._getframe()
-    ):  # a frame once looked at is an object, which goes when the frame ends
+    ):  # looking at a frame creates an object, which is freed when the frame ends
         pass
     _state.working[get_ident()] = gc.get_count()[0]
 
 
 def end_hook() -> None:
-    """The hook is over.
+    """End a hook: free as many spare containers as it left behind.
 
-    As many containers are freed as it left behind; they were made when this module was loaded. Once they are
-    used up, the count rises by what each record keeps.
+    The spares are created when this module is loaded. Once they are used up, the count rises by what each
+    record keeps.
     """
     count = _state.working.pop(get_ident(), None)
     if count is not None:
@@ -92,13 +93,13 @@ def end_hook() -> None:
 
 def collect(generation: int = 2) -> None:
     """Collect garbage because the user asked for it."""
-    _level(-_SPARES)  # making spares is free here: the collection sets the count to zero
+    _level(-_SPARES)  # creating spares is free here: the collection resets the count to zero
     gc.collect(generation)
     _state.working.update(dict.fromkeys(_state.working, gc.get_count()[0]))
 
 
 def restore() -> None:
-    """Set the user's thresholds again where ours are still in their place, as an interrupt may leave them."""
+    """Restore the user's thresholds if ours are still set, as after an interrupt."""
     theirs = _state.thresholds
     if theirs and gc.get_threshold() == (_RAISED, *theirs[1:]):
         gc.set_threshold(*theirs)
@@ -107,12 +108,12 @@ def restore() -> None:
 def _raise() -> None:
     now = gc.get_threshold()
     if 0 < now[0] < _RAISED:
-        _state.thresholds = now  # first: an interrupt after the next line is made good from it
+        _state.thresholds = now  # first: after an interrupt they are restored from it
         gc.set_threshold(_RAISED, *now[1:])
 
 
 def _level(made: int) -> None:
-    """Free as many spares as containers were made; where more were freed than made, make spares."""
+    """Free as many spares as containers were created; create spares if more were freed than created."""
     spares = _state.spares
     if made > 0:
         del spares[-made:]
@@ -121,7 +122,7 @@ def _level(made: int) -> None:
 
 
 def _after_fork_in_child() -> None:
-    _state.working.clear()  # of threads that are not here
+    _state.working.clear()  # its threads do not exist in the child
     restore()
 
 

@@ -1,4 +1,4 @@
-"""Frames, tracebacks and code objects: walked in one place."""
+"""Walking frames, tracebacks and code objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def walk_stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def walk_tb(traceback: Any) -> Iterator[TracebackType]:
-    """Yield the entries of a traceback, the outermost first; none of what is no traceback."""
+    """Yield the entries of a traceback, the outermost first; none for anything that is not a traceback."""
     while isinstance(traceback, TracebackType):
         yield traceback
         traceback = traceback.tb_next

@@ -1,4 +1,4 @@
-"""Words of ours on the user's streams, which may be closed, broken, on a full disk, or not there at all."""
+"""Printing to the user's streams, which may be closed, broken, on a full disk, or missing."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from .signals import is_from_a_handler
 
 
 def say(words: str, *, aside: bool = False) -> str | None:
-    """Print where we were not asked to: what cannot be written is lost, and nobody's code fails for it.
+    """Print something that the user did not ask for; if it cannot be written, nothing is raised.
 
     Args:
         words: What to print.
-        aside: To the stream for errors.
+        aside: Print to stderr instead of stdout.
 
     Returns:
-        Why it could not be written, in a few words; None where it was, and where there is no such stream.
+        Why it could not be written, in a few words; None if it was, or if there is no such stream.
     """
     stream = sys.stderr if aside else sys.stdout
-    if stream is None:  # `print` would take the other one
+    if stream is None:  # `print` would use stdout in its place
         return None
     try:
         print(words, file=stream)
-    except Exception as error:  # the stream may be anybody's
+    except Exception as error:  # the stream may be of any class
         if is_from_a_handler(error):
             raise
         return why(error)

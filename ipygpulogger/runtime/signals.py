@@ -1,4 +1,8 @@
-"""What a signal handler of the user's raised, whoever ran when it struck: it goes on to the user."""
+"""Errors that a signal handler of the user's raised: they are passed on to the user.
+
+Python runs signal handlers between any two of its instructions, those of this package included. Such an
+error is no failure of the code that it interrupts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from .frames import walk_tb
 
 
 def is_from_a_handler(error: BaseException) -> bool:
-    """Whether a signal handler raised this: Python runs them between any two steps, of ours as well."""
+    """Return whether a signal handler raised this error."""
     if isinstance(error, KeyboardInterrupt):
         return True
     handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}

@@ -16,6 +16,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from ..records import device_id
+from ..runtime.classes import bases_of
 from ..runtime.errors import first_line
 from . import driver
 from .counter import Look, PeakClass, Reading, Unavailable
@@ -99,7 +100,7 @@ class CuPy(Framework):
     def may_hold(self, kind: type) -> bool:
         """Return whether a class is CuPy's array or derived from it."""
         array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
-        return any(base is array_type for base in vars(type)["__mro__"].__get__(kind))
+        return any(base is array_type for base in bases_of(kind))
 
     def holding(self, value: Any) -> Holding | None:
         """Return the pool's block behind an array, which its views share."""

@@ -1,9 +1,9 @@
 """Whether something else resets this process's high-water mark.
 
-The kernel keeps no trace of a reset. But each is a write to ``/proc/<pid>/clear_refs``, and inotify reports
-the writes of every thread and process that uses the same mount of ``/proc``. Not seen are writes through
-another mount, as from a container's host, or through ``/proc/<pid>/task``. Any other use of that file (it
-also clears referenced and soft-dirty bits) is reported as well.
+The kernel does not record resets. But each is a write to ``/proc/<pid>/clear_refs``, and inotify reports the
+writes of every thread and process that uses the same mount of ``/proc``. It does not see writes through
+another mount, as from a container's host, or through ``/proc/<pid>/task``. It also reports other uses of the
+file, which clear referenced and soft-dirty bits.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _IN_MODIFY = 2  # inotify(7)
 
 
 class ResetWatch:
-    """Counts nothing: `take` tells whether any write came since it was last asked."""
+    """A watch on that file: `take` tells whether anything wrote to it since the last call."""
 
     def __init__(self) -> None:
         self._fds: tuple[int, ...] = ()
         self._pid = 0
 
     def start(self) -> None:
-        """Watch from now on. Where the kernel gives no watch, `take` never reports anything."""
+        """Begin to watch; if the kernel offers no watch, `take` never reports anything."""
         if self._fds and self._pid == os.getpid():
             return
-        self.close()  # a child that a fork made would take its parent's reports
+        self.close()  # in a forked child it would read its parent's reports
         fds: list[int] = []
         try:
             libc = ctypes.CDLL(None)
             fds.append(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-            # Held open, the file stays the one that others find under its name.
+            # While it is held open, others find this same file under its name.
             fds.append(os.open(_PATH, os.O_PATH | os.O_CLOEXEC))
             if fds[0] >= 0 and libc.inotify_add_watch(fds[0], _PATH.encode(), _IN_MODIFY) >= 0:
                 self._fds, self._pid, fds = tuple(fds), os.getpid(), []
@@ -41,16 +41,16 @@ class ResetWatch:
             _close(fds)
 
     def take(self) -> bool:
-        """Whether anything wrote to the file since the last call."""
+        """Return whether anything wrote to the file since the last call."""
         if not self._fds or self._pid != os.getpid():
             return False
         try:
-            return bool(os.read(self._fds[0], 4096))  # many writes are one report
+            return bool(os.read(self._fds[0], 4096))  # many writes may be one report
         except OSError:  # none (BlockingIOError)
             return False
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         fds, self._fds = self._fds, ()
         _close(fds)
 
@@ -62,5 +62,5 @@ def _close(fds: list[int] | tuple[int, ...]) -> None:
     for fd in fds:
         try:
             os.close(fd)
-        except OSError:  # -1, or closed by somebody who closes all
+        except OSError:  # -1, or closed by code that closes every descriptor
             pass

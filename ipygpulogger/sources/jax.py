@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..records import CPU, device_id
+from ..runtime.classes import bases_of, namespace_of
 from . import driver
 from .counter import Look, PeakClass, Reading, Unavailable
 from .device import Device, DeviceCounter
@@ -105,8 +106,7 @@ class Jax(Framework):
     def may_hold(self, kind: type) -> bool:
         """Return whether a class is JAX's own: asking JAX about any other would run code of that class."""
         array_type = getattr(sys.modules.get("jax"), "Array", None)
-        bases = vars(type)["__mro__"].__get__(kind)
-        return array_type is not None and any(base is array_type or _is_jaxs(base) for base in bases)
+        return array_type is not None and any(base is array_type or _is_jaxs(base) for base in bases_of(kind))
 
     def holding(self, value: Any) -> Holding | None:
         """Return the buffer behind an array on one device; None if it is traced, deleted or sharded."""
@@ -127,7 +127,7 @@ class Jax(Framework):
 
 
 def _is_jaxs(kind: type) -> bool:
-    module = vars(type)["__dict__"].__get__(kind).get("__module__")
+    module = namespace_of(kind).get("__module__")
     return type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
 
 

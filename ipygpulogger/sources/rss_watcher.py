@@ -1,8 +1,8 @@
-"""A process that watches this one's resident memory, where no kernel counter does.
+"""A process that samples this one's resident memory, where the kernel counts no peak.
 
-A process, not a thread: a C call that holds the GIL hides everything from a thread. It ignores
-SIGINT, ends when this process does, sleeps between scopes, and is started again if it was killed.
-The two talk through a small shared file, so neither ever waits for the other.
+A process rather than a thread: a thread sees nothing while a C call holds the GIL. It ignores SIGINT, ends
+when this process does, sleeps between scopes, and is started again if it was killed. The two communicate
+through a small shared file, so that neither waits for the other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ while sys.stdin.buffer.read(1):
 
 
 class RssWatcher:
-    """The sampling process of one process: `watch` wakes it and lets it sleep."""
+    """The sampling process of this process: `watch` wakes it and lets it sleep."""
 
     def __init__(self, period_s: float = PERIOD_S) -> None:
         self._period_s = period_s
@@ -65,7 +65,7 @@ class RssWatcher:
 
     @property
     def pid(self) -> int | None:
-        """The sampling process, if one runs."""
+        """The id of the sampling process; None while none runs."""
         return self._child.pid if self._child and self._child.poll() is None else None
 
     def watch(self, *, on: bool) -> None:
@@ -79,11 +79,11 @@ class RssWatcher:
             self._next_round()
             try:
                 self._child.stdin.write(b"g")
-            except OSError:  # it died this instant; the next call starts another
+            except OSError:  # it has just died; the next call starts another
                 self._child = None
 
     def highest_bytes(self) -> int:
-        """The highest seen since the last call; 0 when nothing was seen."""
+        """Return the highest sample since the last call; 0 if there was none."""
         if self._shared is None:
             return 0
         if self.pid is None:
@@ -94,7 +94,7 @@ class RssWatcher:
         return int(highest_bytes) if asked == answered else 0
 
     def close(self) -> None:
-        """End the process."""
+        """End the sampling process."""
         if self._child is not None and self._child.stdin is not None:
             if self._shared is not None:
                 struct.pack_into("=Q", self._shared, 0, 0)
@@ -112,7 +112,7 @@ class RssWatcher:
             self._child.stdin.close()
         self._shared = self._child = None
         fd, path = tempfile.mkstemp(prefix="ipygpulogger-")
-        inherited = os.name == "posix"  # elsewhere the other process opens the file by its name
+        inherited = os.name == "posix"  # otherwise the sampling process opens the file by its name
         try:
             if inherited:
                 Path(path).unlink()
@@ -135,7 +135,7 @@ class RssWatcher:
                 pass_fds=(fd,) if inherited else (),
             )
             self._owner_pid = os.getpid()
-        except OSError:  # no more processes or no room: peaks stay bounds
+        except OSError:  # no more processes, or no space left: peaks stay bounds
             self._shared = self._child = None
         finally:
             os.close(fd)

@@ -10,17 +10,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..records import CPU
+from ..runtime.classes import bases_of, is_made_in_python, namespace_of
 from .holding import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-# Accessors in C, which no class of the user's can override.
-_bases_of: Callable[[Any], tuple[type, ...]] = vars(type)["__mro__"].__get__
-_namespace_of: Callable[[Any], Any] = vars(type)["__dict__"].__get__
-_flags_of: Callable[[Any], int] = vars(type)["__flags__"].__get__
-_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set for every class that Python code made
 _GETSET = type(vars(BaseException)["args"])
 _device_names: dict[Any, str] = {}
 _PARTS_OF_SPARSE = {
@@ -34,10 +30,10 @@ _PARTS_OF_SPARSE = {
 
 def may_hold(kind: type, torch: ModuleType) -> bool:
     """Return whether values of a class are tensors or nodes of an autograd graph."""
-    bases = _bases_of(kind)
+    bases = bases_of(kind)
     return any(base is torch.Tensor for base in bases) or (
-        any("next_functions" in _namespace_of(base) for base in bases)
-        and (not _flags_of(kind) & _PYTHON_CLASS or any(base is torch._C._FunctionBase for base in bases))
+        any("next_functions" in namespace_of(base) for base in bases)
+        and (not is_made_in_python(kind) or any(base is torch._C._FunctionBase for base in bases))
     )
 
 
@@ -118,8 +114,8 @@ def _node(value: Any) -> Holding:
     """
     parts: list[Any] = []
     counted = True
-    for base in _bases_of(type(value)):
-        for name, found in _namespace_of(base).items():
+    for base in bases_of(type(value)):
+        for name, found in namespace_of(base).items():
             if type(found) is not _GETSET:
                 continue
             if name == "next_functions":
@@ -132,7 +128,7 @@ def _node(value: Any) -> Holding:
                 except RuntimeError:  # after the backward pass
                     continue
                 for one in saved if isinstance(saved, (tuple, list)) else (saved,):
-                    data = _namespace_of(type(one)).get("data")
+                    data = namespace_of(type(one)).get("data")
                     counted = counted and (data is not None or one is None)
                     parts += [] if data is None else [data.__get__(one)]
     return Holding(None, 0, "", [part for part in parts if part is not None], None, counted)
