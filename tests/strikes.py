@@ -410,7 +410,7 @@ def left_anywhere(machine):
         "monitoring tools": tools(),
         "scopes": set(machine.scopes),
         "holders": machine.scopes.loggers,
-        "someone who wants the sampler": machine.sampler._wanted,
+        "someone who wants the sampler": machine.sampler.is_wanted,
         "NVML": settled(lambda: is_open(pynvml)),
         "threads": settled(threads),
         "the collector": gc.get_threshold() != THRESHOLD or not gc.isenabled(),

@@ -46,6 +46,11 @@ class PeakTracker:
         self._standing: list[int] | None = None  # each peak as it was last seen, since our last reset
         _trackers.add(self)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any interval is open."""
+        return bool(self._open)
+
     def look(self) -> Look:
         """Read the counter, and fold what it says into the open intervals.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DELAY_S = 0.1
 PERIOD_S = 0.05
 SLOWEST_PERIOD_S = 0.25
-_BUSY_SHARE = 0.02  # at most this share of the time is spent sampling: a slow driver is asked less often
+BUSY_SHARE = 0.02  # at most this share of the time is spent sampling: a slow driver is asked less often
 
 
 class Sampler:
@@ -80,6 +80,11 @@ class Sampler:
         with self._lock:
             self._wanted.discard(whom)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any scope wants samples."""
+        return bool(self._wanted)
+
     def close(self) -> None:
         """End the thread, unless samples are still wanted; it ends as soon as the driver answers."""
         with self._lock:
@@ -112,4 +117,4 @@ class Sampler:
                     self._look()
                 took_s = clock.monotonic_s() - began_s
                 slowest_s = max(self._period_s, SLOWEST_PERIOD_S)
-                wait_s = min(max(self._period_s, took_s / _BUSY_SHARE), slowest_s)
+                wait_s = min(max(self._period_s, took_s / BUSY_SHARE), slowest_s)

@@ -19,6 +19,7 @@ from truth import gpu_of, run
 
 from ipygpulogger.engine import ledger as ledgers
 from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.sampler import Sampler
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.records import DeviceUsage, Measurement, Metric, Peak, RamUsage
@@ -413,11 +414,9 @@ def test_a_spike_only_the_driver_sees(cuda, on, outside, tensor_mb):
 
 def test_torch_alone_is_never_called_sampled(cuda, on, monkeypatch):
     """The sampler looks while segments come and go by the thousand: every peak stays exact."""
-    monkeypatch.setattr(on.sampler, "_delay_s", 0)
-    monkeypatch.setattr(on.sampler, "_period_s", 0)
-    monkeypatch.setattr("ipygpulogger.engine.sampler._BUSY_SHARE", 1e9)
-    looks, look = [], on.sampler._look
-    monkeypatch.setattr(on.sampler, "_look", lambda: (look(), looks.append(1)))
+    looks = []
+    monkeypatch.setattr("ipygpulogger.engine.sampler.BUSY_SHARE", 1e9)
+    monkeypatch.setattr(on, "sampler", Sampler(lambda: (on.sample(), looks.append(1)), delay_s=0, period_s=0))
     for cell in range(1000):
         if cell >= 50 and len(looks) > 50:
             break

@@ -10,8 +10,9 @@ import textwrap
 import threading
 import time
 import weakref
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from memory import MB, Block, blip
@@ -19,10 +20,10 @@ from memory import MB, Block, blip
 from ipygpulogger import measure
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.engine.machine import Machine, machine
-from ipygpulogger.engine.sampler import Sampler
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
+from ipygpulogger.runtime import clock
 from ipygpulogger.runtime.calls import Call
 from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, driver
 
@@ -143,7 +144,7 @@ def test_the_sampler_ends_a_scope_whose_call_is_over(gpu, fresh):
 
     with pytest.raises(KeyboardInterrupt):
         train()
-    (thread,) = (thread for thread in threading.enumerate() if thread is fresh.sampler._thread)
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "ipygpulogger sampler")
     thread.join(10)
     assert not thread.is_alive()
     assert not fresh.scopes
@@ -174,16 +175,18 @@ def test_a_call_on_another_thread_is_seen():
     assert kept[0]() is None
 
 
-def test_our_own_cost_is_not_the_scopes_time(fresh):
+def test_our_own_cost_is_not_the_scopes_time(fresh, monkeypatch):
     """Snapshots, however slow, happen before the clock starts and after it stops."""
-    slow = fresh.nvml.devices
+    now = SimpleNamespace(s=1000.0)
 
-    def devices():
-        time.sleep(0.2)
-        return slow()
+    def slow(real, *asked):
+        now.s += 10
+        return real(*asked)
 
-    fresh.nvml.devices = devices
-    assert run(fresh).time_s < 0.2
+    for where, name in ((fresh.nvml, "devices"), (fresh.process, "children"), (fresh.process, "heap")):
+        monkeypatch.setattr(where, name, partial(slow, getattr(where, name)))
+    monkeypatch.setattr(clock, "monotonic_s", lambda: now.s)
+    assert run(fresh, lambda: setattr(now, "s", now.s + 2)).time_s == 2
 
 
 def test_scopes_in_threads_each_get_their_own(fresh):
@@ -201,7 +204,7 @@ def test_scopes_in_threads_each_get_their_own(fresh):
         assert (peak.hi_bytes or 0) - results[i].gen.before_bytes >= 0
         assert peak.lo_bytes >= max(results[i].gen.before_bytes, results[i].gen.after_bytes)
     assert not fresh.scopes
-    assert not fresh.ram._open
+    assert not fresh.ram.is_open
 
 
 def test_a_scope_that_cannot_open_leaves_nothing(fresh, monkeypatch):
@@ -210,7 +213,7 @@ def test_a_scope_that_cannot_open_leaves_nothing(fresh, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         Scope(fresh).open()
     assert not fresh.scopes
-    assert not fresh.sampler._wanted
+    assert not fresh.sampler.is_wanted
     assert not fresh.scopes.loggers
 
 
@@ -319,7 +322,7 @@ def test_a_system_that_gives_no_thread(gpu, fresh, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert mb(run(fresh, lambda: blip(64)).gen.peaked_bytes) == 64
-    assert not fresh.sampler._wanted
+    assert not fresh.sampler.is_wanted
 
 
 def test_an_interrupt_while_a_device_is_identified(gpu, monkeypatch):
@@ -435,85 +438,6 @@ def test_a_stranger_without_counters(strange):
     on.close()
 
 
-# -- the sampler -----------------------------------------------------------------------------------
-
-
-def test_the_sampler_waits_before_it_looks():
-    """Scopes that end before the delay are never sampled, however many come one after the other."""
-    looks = []
-    sampler = Sampler(lambda: looks.append(1), delay_s=60)
-    for _ in range(100):
-        sampler.start(sampler)
-        sampler.stop(sampler)
-    sampler.close()
-    assert not looks
-
-
-def test_the_sampler_serves_many_in_one_thread():
-    """One thread for any number of scopes; it sleeps after the last, wakes for the next, ends with close."""
-    looked = threading.Event()
-    sampler = Sampler(looked.set, delay_s=0.001, period_s=0.001)
-    scopes = [Scope() for _ in range(3)]
-    for scope in scopes:
-        sampler.start(scope)
-    thread = sampler._thread
-    assert looked.wait(10)
-    for scope in scopes:
-        sampler.stop(scope)
-    deadline_s = time.monotonic() + 10
-    while sampler._awake:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
-    looked.clear()
-    assert not looked.wait(0.05)  # asleep
-    sampler.start(sampler)
-    assert sampler._thread is thread
-    assert looked.wait(10)
-    sampler.stop(sampler)
-    sampler.close()
-    thread.join(10)
-    assert not thread.is_alive()
-    sampler.start(sampler)  # and again after close
-    assert sampler._thread is not thread
-    sampler.stop(sampler)
-    sampler.close()
-
-
-def test_a_stuck_driver_does_not_hold_up_the_cell():
-    """Stopping waits for no look that hangs, closing a moment at most; the thread ends by itself."""
-    looking, let_go = threading.Event(), threading.Event()
-
-    def look():
-        looking.set()
-        let_go.wait()
-
-    sampler = Sampler(look, delay_s=0)
-    sampler.start(sampler)
-    assert looking.wait(10)
-    thread = sampler._thread
-    sampler.stop(sampler)
-    sampler.close()  # returns although the look has not
-    assert thread.is_alive()
-    let_go.set()
-    thread.join(10)
-    assert not thread.is_alive()
-
-
-def test_the_sampler_survives_a_failing_look():
-    """A look that raises says nothing in the user's notebook and does not end the thread."""
-    calls = threading.Semaphore(0)
-
-    def look():
-        calls.release()
-        raise RuntimeError("the driver is gone")
-
-    sampler = Sampler(look, delay_s=0, period_s=0.001)
-    sampler.start(sampler)
-    assert all(calls.acquire(timeout=10) for _ in range(3))
-    sampler.stop(sampler)
-    sampler.close()
-
-
 # -- settling --------------------------------------------------------------------------------------
 
 
@@ -530,16 +454,6 @@ def test_settling_costs_once(fresh, monkeypatch):
     assert calls == [2, 1, 2]
 
 
-def test_a_scope_may_end_within_the_start_of_another():
-    """A finalizer that stops one sampling while another starts does not wait for itself."""
-    sampler = Sampler(lambda: None, delay_s=60)
-    sampler.start(sampler)
-    with sampler._lock:  # as in the middle of start()
-        sampler.stop(sampler)
-    sampler.close()
-    assert not sampler._wanted
-
-
 def test_a_neighbours_blip_is_not_ours(gpu, fresh, raw):
     """Somebody else's 5 GB that came and went while we held 200 MB: the peak stays ours."""
     gpu.dev[0].add_process(os.getpid(), 200 * MB)
@@ -547,9 +461,7 @@ def test_a_neighbours_blip_is_not_ours(gpu, fresh, raw):
 
     def work():
         neighbour.used = 5000 * MB
-        seen = gpu.dev[0].n_meminfo
-        while gpu.dev[0].n_meminfo < seen + 2:
-            time.sleep(0.01)
+        fresh.sample()
         neighbour.used = 10 * MB
 
     (usage,) = run(fresh, work).gpus
@@ -562,9 +474,7 @@ def test_a_card_that_is_not_ours_has_no_peak_of_ours(gpu, fresh, raw):
 
     def work():
         neighbour = gpu.dev[0].add_process(1, 5000 * MB)
-        seen = gpu.dev[0].n_meminfo
-        while gpu.dev[0].n_meminfo < seen + 2:
-            time.sleep(0.01)
+        fresh.sample()
         neighbour.kind = 0
 
     usage = run(fresh, work, all_devices=True).gpus[0]
@@ -624,5 +534,5 @@ def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
         gc.collect()
         assert not fresh.scopes
         assert not fresh.scopes.loggers
-        assert not fresh.ram._open
-        assert not fresh.sampler._wanted
+        assert not fresh.ram.is_open
+        assert not fresh.sampler.is_wanted
