@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ..engine.machine import machine
-from ..render import text
+from ..render.diagnoses import diagnoses
 
 if TYPE_CHECKING:
     import argparse
@@ -21,5 +21,5 @@ def doctor(options: argparse.Namespace) -> int:
         says = json.dumps([asdict(one) for one in found], indent=2)
         print(says.replace("\x7f", r"\u007f"))  # the one control character that JSON does not escape
     else:
-        print(text.diagnoses(found))
+        print(diagnoses(found))
     return 0

@@ -18,7 +18,9 @@ from ..engine.machine import machine
 from ..engine.now import measured_now
 from ..records import held_bytes
 from ..records.units import printable
-from ..render import owners, plot, summary, text
+from ..render import owners, plot, summary
+from ..render.devices import ladders
+from ..render.diagnoses import diagnoses
 from ..runtime.frames import walk_stack
 from ..sources import Unavailable
 from .cell_options import OPTIONS, options_of, request_in
@@ -181,7 +183,7 @@ class GpulogMagics(Magics):
             print(printable(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}"))
         with suppress(Unavailable):  # the diagnosis says so
             if gpus := measured_now(reset_peaks=self.logger.reset_peaks).gpus:
-                print(text.devices(gpus))
+                print(ladders(gpus))
 
     def _summary(self, *words: str) -> None:
         by = _by(words)
@@ -218,7 +220,7 @@ class GpulogMagics(Magics):
         print(self.logger.free())
 
     def _doctor(self) -> None:
-        print(text.diagnoses(machine().diagnose()))
+        print(diagnoses(machine().diagnose()))
 
 
 class _FirstLine:

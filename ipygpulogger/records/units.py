@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 MB = 2**20
 
+_SHORT = 40  # characters
+
 _CONTROLS = frozenset(map(chr, (*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0))))  # without the tab
 _NOT_IN_HTML = dict.fromkeys((*range(0xD800, 0xE000), *map(ord, _CONTROLS - {"\n", "\r"})), "?")
 
@@ -55,6 +57,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() and c not in _CONTROLS else "?" for c in text)
+
+
+def shortened(text: str) -> str:
+    """Return foreign text, `printable` and short."""
+    return clipped(printable(text), _SHORT)
 
 
 def printable_lines(lines: Iterable[str]) -> str:

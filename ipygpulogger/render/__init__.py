@@ -1,16 +1,19 @@
 """Records in, strings out; nothing here prints, displays or measures.
 
-===========  ===========================================================================
-text         the report of a scope as plain text: the table and its one-line form
-html         the same as HTML, at most two kilobytes
-lines        the lines of a cell or function: a table as text or HTML, one sentence
-sparkline    a time series as a line of block characters
-devices      the names of devices in reports
-owners       the table of who holds memory; what `%gpulog free` released
-summary      the cells of a notebook, ranked; two runs, compared
-plot         a notebook's memory over time, as a matplotlib figure
-plot_axis    what the plot draws: records laid out on one axis of time
-page         a notebook's report as one self-contained HTML page
-experiments  what ipyexperiments printed
-===========  ===========================================================================
+=============  ===========================================================================
+text           the report of a scope as plain text: the table and its one-line form
+html           the same as HTML, at most two kilobytes
+growth         sentences below the figures: what moved since the previous cell, what grew
+out_of_memory  the report of an allocation that failed
+lines          the lines of a cell or function: a table as text or HTML, one sentence
+sparkline      a time series as a line of block characters
+devices        the names of devices, and how the memory of each is divided
+diagnoses      what each source of figures reports about itself
+owners         the table of who holds memory; what `%gpulog free` released
+summary        the cells of a notebook, ranked; two runs, compared
+plot           a notebook's memory over time, as a matplotlib figure
+plot_axis      what the plot draws: records laid out on one axis of time
+page           a notebook's report as one self-contained HTML page
+experiments    what ipyexperiments printed
+=============  ===========================================================================
 """

@@ -1,10 +1,11 @@
-"""The names of devices in reports: GPU, GPU1, NVML2, GPU0.1."""
+"""Devices in reports: their names (GPU, GPU1, NVML2, GPU0.1), and how the memory of each is divided."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ..records import DRIVER
+from ..records.units import printable_lines, rounded_mb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,3 +34,32 @@ def named_devices(records: Iterable[CellRecord]) -> dict[Key, tuple[str, DeviceU
     latest = {gpu.key: gpu for record in records for gpu in record.gpus}
     found = sorted(latest.values(), key=lambda gpu: (gpu.backend == DRIVER, gpu.backend, gpu.index))
     return {gpu.key: (device_name(gpu, found), gpu) for gpu in found}
+
+
+def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
+    """Return how a device's memory is divided, and related figures: names and bytes; empty when unknown."""
+    rungs: list[tuple[str, int]] = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
+    if not rungs or gpu.total_bytes is None:
+        return []
+    rungs.append(("total", gpu.total_bytes))
+    if gpu.headroom_bytes is not None:
+        rungs.append(("headroom", gpu.headroom_bytes))
+    if gpu.limit_bytes is not None:
+        rungs.append(("limit", gpu.limit_bytes))
+    if gpu.reserved_peak is not None:
+        rungs.append(("peak of tensors and cached", gpu.reserved_peak.lo_bytes))
+    if gpu.pools_bytes:
+        rungs.append(("in graphs and pools", gpu.pools_bytes))
+    return rungs
+
+
+def ladders(gpus: Sequence[DeviceUsage]) -> str:
+    """Return the ladder of each device as text."""
+    lines = []
+    for gpu in gpus:
+        lines.append(f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}")
+        found = ladder(gpu)
+        lines += [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in found]
+        if not found:
+            lines.append("  nobody tells how its memory is used")
+    return printable_lines(lines)

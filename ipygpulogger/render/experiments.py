@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ..records.units import MB, printable, printable_lines, truncated_mb
-from . import text
+from . import out_of_memory, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -126,7 +126,7 @@ def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) 
             lines.append(f"{_PREFIX}{name}: {columns} MB |{remark}")
         lines[1] += _after(ended)
         lines += record.notes
-    card = [] if record.out_of_memory is None else [text.out_of_memory(record.out_of_memory)]
+    card = [] if record.out_of_memory is None else [out_of_memory.report(record.out_of_memory)]
     return "\n".join([printable_lines(lines), *card])
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ..records import CellRecord
 from ..records.units import clipped, rounded_mb, without_controls
-from .devices import device_name
-from .text import ladder, out_of_memory_hidden, out_of_memory_rows, outcome, rows, sentences
+from . import out_of_memory
+from .devices import device_name, ladder
+from .text import outcome, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -145,10 +146,10 @@ def _out_of_memory(card: OutOfMemory, room: int) -> str:
     """Return the report of an allocation that failed, with as many owners as have room."""
     figures = "".join(
         f"<tr><th>{name}</th><td>{'n/a' if size_bytes is None else rounded_mb(size_bytes)}</td></tr>"
-        for name, size_bytes in out_of_memory_rows(card)
+        for name, size_bytes in out_of_memory.rows(card)
     )
     advice = f"<p>{_fitted(card.advice, min(_CARD // 2, room - len('<p></p>')))}</p>"
-    after = f"</tbody></table><p>{escape(out_of_memory_hidden(card))}</p>{advice}"
+    after = f"</tbody></table><p>{escape(out_of_memory.hidden(card))}</p>{advice}"
     before = f"<table><caption>Out of memory on {escape(card.device)}, MB</caption><tbody>{figures}"
     if _size(before + after) > room:
         return advice

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..records import growing_names
-from ..records.units import MB, printable_lines, rounded_mb
+from ..records.units import MB, printable_lines, rounded_mb, shortened
 from .devices import named_devices
-from .text import outcome, shortened
+from .text import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import CPU, LIBRARIES, CellRecord
-from ..records.units import MB, clipped, printable, printable_lines, rounded_mb
+from ..records import CellRecord
+from ..records.units import MB, printable, printable_lines, rounded_mb
+from . import out_of_memory
 from .devices import device_name
+from .growth import between, grew
 from .lines import heaviest
 from .sparkline import sparkline, varies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from ..records import (
         ChildrenUsage,
         DeviceUsage,
-        Diagnosis,
         Measurement,
         Metric,
-        OutOfMemory,
-        Owner,
         Peak,
         Timeline,
         Usage,
     )
 
-_NAMED = 8  # owners
-_UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
-_SHARED = 3  # other names of one owner
-_WORDS = 40  # characters of a foreign text
 _SCARCE = 0.05  # of a device's memory
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
@@ -46,7 +41,7 @@ def report(measurement: Measurement, *, compact: bool = False, timelines: bool =
     below = sentences(measurement)
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     if card is not None:  # first, because the user needs it now
-        return "\n".join([figures, out_of_memory(card), *map(printable, below)])
+        return "\n".join([figures, out_of_memory.report(card), *map(printable, below)])
     return (" | " if compact else "\n").join([figures, *map(printable, below)])
 
 
@@ -54,43 +49,6 @@ def so_far(measurement: Measurement) -> str:
     """Return the report of a scope that still runs, on one line."""
     head = f"{measurement.label}: {measurement.time_s:.0f} s so far"
     return printable(" | ".join([head, *_row_by_row(measurement), *measurement.notes]))
-
-
-def out_of_memory(card: OutOfMemory) -> str:
-    """Return the report of an allocation that failed, without a newline at the end."""
-    lines = [f"Out of memory on {card.device}: {_listed(out_of_memory_rows(card)[:2])}"]
-    lines.append(f"  {_listed(out_of_memory_rows(card)[2:])}")
-    if card.owners:
-        lines.append(f"  held by: {_listed((owner.name, owner.size_bytes) for owner in card.owners)}")
-    if hidden := out_of_memory_hidden(card):
-        lines.append(f"  {hidden}")
-    return printable_lines([*(line for line in lines if line.strip()), f"  -> {card.advice}"])
-
-
-def out_of_memory_rows(card: OutOfMemory) -> list[tuple[str, int | None]]:
-    """Return the figures of an allocation that failed: names and bytes, None when unknown."""
-    return [
-        ("asked", card.asked_bytes),
-        ("free", card.free_bytes),
-        ("live", card.live_bytes),
-        ("cached", card.cached_bytes),
-        ("fragmented", card.fragmented_bytes),
-        ("other processes", card.neighbours_bytes),
-    ]
-
-
-def out_of_memory_hidden(card: OutOfMemory) -> str:
-    """Return what only the traceback and `Out` still hold; empty if nothing."""
-    holders = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
-    held = [(name, size_bytes) for name, size_bytes in holders if size_bytes]
-    return f"hidden: {_listed(held)}" if held else ""
-
-
-def _listed(sizes: Iterable[tuple[str, int | None]]) -> str:
-    return ", ".join(
-        f"{name} {'n/a' if size_bytes is None else f'{rounded_mb(size_bytes)} MB'}"
-        for name, size_bytes in sizes
-    )
 
 
 def rows(
@@ -120,35 +78,6 @@ def doubt(gpu: DeviceUsage) -> str:
     return _peak_remark(gpu.peak) if gpu.attributed else "(nobody tells which process uses it)"
 
 
-def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
-    """Return how a device's memory is divided, and related figures: names and bytes; empty when unknown."""
-    rungs: list[tuple[str, int]] = [(rung.name, rung.size_bytes) for rung in gpu.ladder]
-    if not rungs or gpu.total_bytes is None:
-        return []
-    rungs.append(("total", gpu.total_bytes))
-    if gpu.headroom_bytes is not None:
-        rungs.append(("headroom", gpu.headroom_bytes))
-    if gpu.limit_bytes is not None:
-        rungs.append(("limit", gpu.limit_bytes))
-    if gpu.reserved_peak is not None:
-        rungs.append(("peak of tensors and cached", gpu.reserved_peak.lo_bytes))
-    if gpu.pools_bytes:
-        rungs.append(("in graphs and pools", gpu.pools_bytes))
-    return rungs
-
-
-def devices(gpus: Sequence[DeviceUsage]) -> str:
-    """Return the ladder of each device as text."""
-    lines = []
-    for gpu in gpus:
-        lines.append(f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}")
-        found = ladder(gpu)
-        lines += [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in found]
-        if not found:
-            lines.append("  nobody tells how its memory is used")
-    return printable_lines(lines)
-
-
 def outcome(measurement: Measurement) -> str:
     """Return how a cell ended if it did not succeed: "failed: ValueError" or "interrupted"."""
     if not isinstance(measurement, CellRecord) or measurement.status == "ok":
@@ -160,93 +89,6 @@ def sentences(measurement: Measurement) -> tuple[str, ...]:
     """Return the sentences below the figures: between cells, owners that grew, heaviest line, notes."""
     line = heaviest(measurement.lines) if isinstance(measurement, CellRecord) else ""
     return (*filter(None, [between(measurement), grew(measurement), line]), *measurement.notes)
-
-
-def between(measurement: Measurement) -> str:
-    """Return how much memory moved since the previous cell; empty if none."""
-    moved = measurement.between if isinstance(measurement, CellRecord) else ()
-    said = [
-        f"{'' if device == CPU else f'{device} '}{rounded_mb(size_bytes):+} MB"
-        for device, size_bytes in moved
-    ]
-    return f"between cells: {', '.join(said)}" if said else ""
-
-
-def grew(measurement: Measurement) -> str:
-    """Return the names that account for what a cell consumed, and what they leave unexplained."""
-    if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
-        return ""
-    notable = [owner for owner in measurement.owners if rounded_mb(owner.size_bytes)]
-    owners = [owner for owner in notable if not _is_libraries(owner)]
-    loaded = [
-        f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
-        for owner in notable
-        if _is_libraries(owner) and owner.size_bytes > _worth_telling_bytes(measurement, owner.device)
-    ]
-    unexplained = dict(measurement.unexplained)
-    named = [_grew(owner) for owner in owners[:_NAMED]]
-    for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
-        more = [owner for owner in owners[_NAMED:] if owner.device == device]
-        size_bytes = sum(owner.size_bytes for owner in more)
-        named.append(f"{sum(map(_count, more))} more {_sized(size_bytes, device)}")
-    rest = [
-        f"{_sized(size_bytes, device)} unexplained"
-        for device, size_bytes in unexplained.items()
-        if size_bytes > _worth_telling_bytes(measurement, device)
-    ]
-    old = [
-        f"{_sized(-size_bytes, device)} of that took no new memory"
-        for device, size_bytes in unexplained.items()
-        if size_bytes < 0
-    ]
-    says = "; ".join([*([", ".join(named)] if named else []), *rest, *old])
-    if says:
-        says = f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
-    return "; ".join(filter(None, [says, *loaded]))
-
-
-def _is_libraries(owner: Owner) -> bool:
-    return owner.kind == "other" and owner.name.startswith(f"{LIBRARIES}: ")
-
-
-def _worth_telling_bytes(record: CellRecord, device: str) -> float:
-    """Return from where on unexplained memory is reported: 5 MB, and 5 % of what was consumed."""
-    usage = record.memories().get(device)
-    return max(_UNEXPLAINED_BYTES, _UNEXPLAINED * usage.consumed_bytes if usage else 0)
-
-
-def _count(owner: Owner) -> int:
-    """Return how many names an owner stands for: a record sums the smallest up as "24 smaller names"."""
-    count, _, rest = owner.name.partition(" ")
-    many = owner.kind == "other" and rest == "smaller names" and count.isdecimal()
-    return int(count) if many else 1
-
-
-def _grew(owner: Owner) -> str:
-    shared = [shortened(name) for name in owner.shared[:_SHARED]]
-    if len(owner.shared) > _SHARED:
-        shared.append(f"{len(owner.shared) - _SHARED} more")
-    also = f" (also {', '.join(shared)})" if shared else ""
-    return f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}{also}"
-
-
-def _sized(size_bytes: int, device: str) -> str:
-    return f"{rounded_mb(size_bytes)} MB" + ("" if device == CPU else f" ({device})")
-
-
-def shortened(words: str) -> str:
-    """Return foreign text, printable and short."""
-    return clipped(printable(words), _WORDS)
-
-
-def diagnoses(found: Sequence[Diagnosis]) -> str:
-    """Return what each source reports about itself, one line each, with the remedy below if there is one."""
-    lines = []
-    for diagnosis in found:
-        lines.append(f"{diagnosis.source:12} {diagnosis.state:8} {diagnosis.says}")
-        if diagnosis.remedy:
-            lines.append(f"{'':21} -> {diagnosis.remedy}")
-    return printable_lines(lines)
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:

@@ -43,7 +43,8 @@ from ipygpulogger.records import (
     RamUsage,
     Usage,
 )
-from ipygpulogger.render import text
+from ipygpulogger.render import out_of_memory, text
+from ipygpulogger.render.devices import ladders
 from ipygpulogger.utils import ipython, mem
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +137,7 @@ SHOWN = {
             ),
         )
     ),
-    "status": text.devices(
+    "status": ladders(
         [
             _device(
                 6900,
@@ -152,7 +153,7 @@ SHOWN = {
             )
         ]
     ),
-    "out of memory": text.out_of_memory(
+    "out of memory": out_of_memory.report(
         OutOfMemory(
             device="cuda:0",
             asked_bytes=4198 * MB,

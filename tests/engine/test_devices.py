@@ -24,6 +24,7 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.records import DeviceUsage, Measurement, Metric, Peak, RamUsage
 from ipygpulogger.render import html, text
+from ipygpulogger.render.devices import ladders
 from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch
@@ -360,7 +361,7 @@ def test_nobody_tells_of_the_device(cuda, on):
     assert (usage.used_bytes, usage.free_bytes, usage.neighbours_bytes) == (None, None, None)
     assert (usage.ladder, usage.headroom_bytes, usage.timeline) == ((), None, ())
     assert text.report(result).splitlines()[2].split()[:4] == ["GPU0:", "100", "200", "n/a"]
-    assert "nobody tells how its memory is used" in text.devices(result.gpus)
+    assert "nobody tells how its memory is used" in ladders(result.gpus)
     assert "tensors" not in html.report(result)
     assert sum("GPU is lost" in note for note in result.notes) == 1
     kept.clear()
@@ -584,6 +585,7 @@ def test_unified_memory(cuda):
     program = """
         import torch
         from ipygpulogger.render import text
+        from ipygpulogger.render.devices import ladders
         gpu = state()
         torch.cuda.synchronize()
         kept = []
@@ -598,7 +600,7 @@ def test_unified_memory(cuda):
         free, total = torch.cuda.mem_get_info()
         assert (usage.total_bytes, usage.used_bytes, usage.free_bytes) == (total, total - free, free)
         assert usage.neighbours_bytes is None and usage.unattributed_bytes == 0
-        assert "unified memory" in text.devices(result.gpus)
+        assert "unified memory" in ladders(result.gpus)
         assert len(result.notes) == 1 and "Not Supported" in result.notes[0], result.notes
         assert run(machine(), ladder={"known": False}).notes == ()
     """

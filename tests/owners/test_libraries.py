@@ -15,6 +15,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth, libraries
 from ipygpulogger.owners.libraries import Libraries, Look
 from ipygpulogger.records import CellRecord, DeviceUsage, Owner, Peak, RamUsage
+from ipygpulogger.render import growth as growth_text
 from ipygpulogger.render import text
 
 SOURCE = "char data[{size}] = {{1}}; long touch(void) {{ long s = 0; for (long i = 0; i < {size}; i += 4096) s += data[i]; return s; }}"
@@ -80,7 +81,7 @@ def test_an_import_is_named(run, package):
     assert (owner.name, owner.device, owner.kind) == (f"libraries loaded: {package}", "cpu", "other")
     assert owner.size_bytes == record.gen.consumed_bytes
     assert record.unexplained == ()
-    assert text.grew(record).startswith("libraries loaded: native_test_an_im")
+    assert growth_text.grew(record).startswith("libraries loaded: native_test_an_im")
     assert "grew" not in text.report(record)
     assert run("x = 2").owners == ()
 
@@ -94,7 +95,7 @@ def test_beside_an_array(run, package):
     assert found["x"] == 100
     assert found[f"libraries loaded: {package}"] == pytest.approx(30, abs=2)
     assert record.unexplained == ()
-    assert text.grew(record).startswith("grew: x 100 MB; libraries loaded: native_")
+    assert growth_text.grew(record).startswith("grew: x 100 MB; libraries loaded: native_")
 
 
 @linux
@@ -107,7 +108,7 @@ def test_what_it_cannot_have_brought_stays_unexplained(run, package):
     assert 30 <= library_mb <= 62
     unexplained_mb = dict(record.unexplained)["cpu"] / MB
     assert library_mb + unexplained_mb == pytest.approx(330, abs=3)
-    assert f"{round(unexplained_mb)} MB unexplained" in text.grew(record)
+    assert f"{round(unexplained_mb)} MB unexplained" in growth_text.grew(record)
 
 
 @linux
@@ -219,4 +220,4 @@ def test_little_is_not_called_unexplained(consumed_mb, device, unexplained_mb, s
 def test_names_of_libraries_are_printable():
     """They are foreign words as any other."""
     owner = Owner("libraries loaded: \x1b[31mred", 9 * MB, "cpu", "other")
-    assert text.grew(record(10, owners=(owner,))) == "libraries loaded: ?[31mred 9 MB"
+    assert growth_text.grew(record(10, owners=(owner,))) == "libraries loaded: ?[31mred 9 MB"

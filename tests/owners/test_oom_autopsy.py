@@ -13,7 +13,7 @@ from ipygpulogger.owners.oom_autopsy import examine
 from ipygpulogger.owners.oom_message import out_of_memory_in, read
 from ipygpulogger.owners.release import let_go
 from ipygpulogger.records import CellRecord, OutOfMemory, Owner
-from ipygpulogger.render import html, text
+from ipygpulogger.render import html, out_of_memory, text
 from ipygpulogger.render.owners import Freed
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Look, Reading
 
@@ -185,7 +185,7 @@ def test_without_any_framework(shell):
     autopsy = examine(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has"), shell, [])
     card = autopsy.verdict([])
     assert (card.asked_bytes, card.free_bytes, card.live_bytes) == (2 * GIB, None, None)
-    assert "asked 2048 MB, free n/a" in text.out_of_memory(card)
+    assert "asked 2048 MB, free n/a" in out_of_memory.report(card)
     assert card.advice == "2048 MB were asked for: use less at once."
 
 

@@ -13,6 +13,7 @@ from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, OutOfMe
 from ipygpulogger.records.units import without_controls
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
+from ipygpulogger.render.growth import between, grew
 from ipygpulogger.render.sparkline import sparkline
 
 MB = 2**20
@@ -239,7 +240,7 @@ def test_what_moved_before_is_said_in_both():
     assert text.report(given).splitlines()[-1] == said
     assert text.report(given, compact=True).split(" | ")[-1] == said
     assert said in Reader(render_html.report(given)).words
-    assert text.between(record(0)) == ""
+    assert between(record(0)) == ""
 
 
 def test_who_grew_is_said_in_both():
@@ -250,7 +251,7 @@ def test_who_grew_is_said_in_both():
     )
     given = record(128, owners=owners, unexplained=(("cpu", 12 * MB), ("cuda:0", 50 * MB)))
     said = "grew: model 980 MB (cuda:0) (also net, tied), <b>df 121 MB; 12 MB unexplained; 50 MB (cuda:0) unexplained"
-    assert text.grew(given) == said
+    assert grew(given) == said
     assert said in text.report(given).splitlines()
     assert text.report(given, compact=True).split(" | ")[-1] == said
     assert said in Reader(render_html.report(given)).words
@@ -290,7 +291,7 @@ def test_who_grew_is_said_in_both():
 )
 def test_how_growth_is_said(fields, said):
     """Nothing where there is nothing to say; hostile names are words; many are added up."""
-    assert text.grew(record(128, **fields)) == said
+    assert grew(record(128, **fields)) == said
 
 
 def test_a_long_cell_has_its_course_drawn_in_both():

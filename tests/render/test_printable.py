@@ -26,7 +26,9 @@ from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.compare import Change, Comparison, Pair
 from ipygpulogger.records.formats import json_line
 from ipygpulogger.records.units import printable, printable_lines, without_controls
-from ipygpulogger.render import experiments, html, lines, owners, page, summary, text
+from ipygpulogger.render import experiments, html, lines, out_of_memory, owners, page, summary, text
+from ipygpulogger.render.devices import ladders
+from ipygpulogger.render.diagnoses import diagnoses
 
 MB = 2**20
 SPOOF = "RAM: all is well"  # what would begin a line of its own
@@ -140,8 +142,8 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
         text.report(record, timelines=True),
         text.report(record, compact=True),
         text.so_far(record),
-        text.out_of_memory(record.out_of_memory),
-        text.devices(record.gpus),
+        out_of_memory.report(record.out_of_memory),
+        ladders(record.gpus),
         lines.table(record.lines, record.notes),
         lines.table((), record.notes),
         owners.holders(record.owners, {HOSTILE: 5 * MB, "cpu": 1}, complete=False, uncounted=[HOSTILE]),
@@ -169,7 +171,7 @@ def test_the_comparison_and_the_diagnoses_neither():
     changes = tuple(Change(HOSTILE, 1, 5 * MB, 3, at_least=True, regressed=True) for _ in range(2))
     pairs = tuple(Pair(record, record, changes, 2) for record in RECORDS)
     assert_clean(summary.comparison(Comparison(pairs, tuple(RECORDS), tuple(RECORDS), 0.05, MB)))
-    assert_clean(text.diagnoses(DIAGNOSES))
+    assert_clean(diagnoses(DIAGNOSES))
 
 
 def test_the_page_has_no_control_characters(monkeypatch):

@@ -1,0 +1,87 @@
+"""What moved since the previous cell, and which names account for what a cell consumed, as sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..records import CPU, LIBRARIES, CellRecord
+from ..records.units import MB, rounded_mb, shortened
+
+if TYPE_CHECKING:
+    from ..records import Measurement, Owner
+
+_NAMED = 8  # owners
+_UNEXPLAINED_BYTES, _UNEXPLAINED = 5 * MB, 0.05
+_SHARED = 3  # other names of one owner
+
+
+def between(measurement: Measurement) -> str:
+    """Return how much memory moved since the previous cell; empty if none."""
+    moved = measurement.between if isinstance(measurement, CellRecord) else ()
+    said = [
+        f"{'' if device == CPU else f'{device} '}{rounded_mb(size_bytes):+} MB"
+        for device, size_bytes in moved
+    ]
+    return f"between cells: {', '.join(said)}" if said else ""
+
+
+def grew(measurement: Measurement) -> str:
+    """Return the names that account for what a cell consumed, and what they leave unexplained."""
+    if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
+        return ""
+    notable = [owner for owner in measurement.owners if rounded_mb(owner.size_bytes)]
+    owners = [owner for owner in notable if not _is_libraries(owner)]
+    loaded = [
+        f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
+        for owner in notable
+        if _is_libraries(owner) and owner.size_bytes > _worth_telling_bytes(measurement, owner.device)
+    ]
+    unexplained = dict(measurement.unexplained)
+    named = [_grew(owner) for owner in owners[:_NAMED]]
+    for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
+        more = [owner for owner in owners[_NAMED:] if owner.device == device]
+        size_bytes = sum(owner.size_bytes for owner in more)
+        named.append(f"{sum(map(_count, more))} more {_sized(size_bytes, device)}")
+    rest = [
+        f"{_sized(size_bytes, device)} unexplained"
+        for device, size_bytes in unexplained.items()
+        if size_bytes > _worth_telling_bytes(measurement, device)
+    ]
+    old = [
+        f"{_sized(-size_bytes, device)} of that took no new memory"
+        for device, size_bytes in unexplained.items()
+        if size_bytes < 0
+    ]
+    says = "; ".join([*([", ".join(named)] if named else []), *rest, *old])
+    if says:
+        says = f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
+    return "; ".join(filter(None, [says, *loaded]))
+
+
+def _is_libraries(owner: Owner) -> bool:
+    return owner.kind == "other" and owner.name.startswith(f"{LIBRARIES}: ")
+
+
+def _worth_telling_bytes(record: CellRecord, device: str) -> float:
+    """Return from where on unexplained memory is reported: 5 MB, and 5 % of what was consumed."""
+    usage = record.memories().get(device)
+    return max(_UNEXPLAINED_BYTES, _UNEXPLAINED * usage.consumed_bytes if usage else 0)
+
+
+def _count(owner: Owner) -> int:
+    """Return how many names an owner stands for: a record sums the smallest up as "24 smaller names"."""
+    count, _, rest = owner.name.partition(" ")
+    many = owner.kind == "other" and rest == "smaller names" and count.isdecimal()
+    return int(count) if many else 1
+
+
+def _grew(owner: Owner) -> str:
+    shared = [shortened(name) for name in owner.shared[:_SHARED]]
+    if len(owner.shared) > _SHARED:
+        shared.append(f"{len(owner.shared) - _SHARED} more")
+    also = f" (also {', '.join(shared)})" if shared else ""
+    return f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}{also}"
+
+
+def _sized(size_bytes: int, device: str) -> str:
+    return f"{rounded_mb(size_bytes)} MB" + ("" if device == CPU else f" ({device})")
