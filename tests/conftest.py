@@ -37,6 +37,7 @@ HERE = {  # by marker: whether what it needs is here
     "training": CUDA and installed("fastai", "lightning", "transformers", "keras"),
     "browser": installed("jupyterlab", "playwright"),
 }
+SHARED_KERNELS = set()  # the process identifiers of those that wait for the next test of their file
 ELSEWHERE = [marker for marker, here in HERE.items() if not here]
 
 
@@ -86,7 +87,7 @@ def _children():
     for listed in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that just ended
             found.update(listed.read_text().split())
-    return found
+    return found - SHARED_KERNELS
 
 
 def _measuring():
@@ -169,6 +170,59 @@ def driverless_env():
 def kernel_env(gpu):
     """The environment of a subprocess, such as a Jupyter kernel, on the same machine."""
     return {**os.environ, **simgpu.environment(gpu)}
+
+
+@pytest.fixture(scope="module")
+def shared_kernels(tmp_path_factory):
+    """The kernels that tests of one file share, by what they were begun with."""
+    from kernels import Kernel
+
+    found = {}
+    with contextlib.ExitStack() as stack:
+
+        def started(env, cells):
+            key = tuple(sorted(env.items())), tuple(cells)
+            if key not in found:
+                kernel = stack.enter_context(Kernel(env, tmp_path_factory.mktemp("kernel")))
+                SHARED_KERNELS.add(kernel.pid)
+                stack.callback(SHARED_KERNELS.discard, kernel.pid)
+                kernel.begin(cells)
+                found[key] = kernel
+            return found[key]
+
+        yield started
+
+
+@pytest.fixture
+def kernel(request, tmp_path, shared_kernels):
+    """A real Jupyter kernel, as the closest marker `kernel` says; by default a new one, without a GPU.
+
+    ``@pytest.mark.kernel(gpu=False, begin=(), around=None, shared=False, env={})``: on the simulated machine;
+    with these cells run first; each test within this context manager, which is given the kernel and checks what
+    is left; one kernel for all tests of the file that ask for the same; with these variables in its environment,
+    where None takes one away. `kernel.folder` is the test's own, `kernel.gpu` the simulated machine.
+    """
+    marker = request.node.get_closest_marker("kernel")
+    yield from _a_kernel(request, tmp_path, shared_kernels, **(marker.kwargs if marker else {}))
+
+
+def _a_kernel(request, tmp_path, shared_kernels, *, gpu=False, begin=(), around=None, shared=False, env=None):
+    from kernels import Kernel
+
+    machine = request.getfixturevalue("gpu") if gpu else None
+    simulated = simgpu.environment(GPU, driver=gpu) if GPU else {}
+    whole = {**os.environ, **simulated, **(env or {}), "PYTEST_CURRENT_TEST": None}  # or no two were the same
+    whole = {name: value for name, value in whole.items() if value is not None}
+    around = around or contextlib.nullcontext
+    with contextlib.ExitStack() as stack:
+        if shared:
+            kernel = shared_kernels(whole, begin)
+        else:
+            kernel = stack.enter_context(Kernel(whole, tmp_path / "kernel"))
+            kernel.begin(begin)
+        kernel.folder, kernel.gpu = tmp_path, machine
+        with around(kernel):
+            yield kernel
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from jupyter_client.manager import KernelManager
 
 TIMEOUT_S = 60  # of a kernel that hangs; nothing waits so long
+WAIT_FOR = """
+import os, time
+def wait_for(path):
+    while not os.path.exists(path): time.sleep(0.01)
+"""  # in a kernel: a cell lasts until a test lets it go on
 
 
 @dataclass
@@ -121,6 +126,17 @@ class Kernel:
         ran = self.run(f"{ask}; del _json", silent=True)
         assert ran.status == "ok", ran.reply
         return json.loads(ran.stdout)
+
+    def begin(self, cells):
+        """Run cells that leave no trace and must succeed."""
+        for code in cells:
+            ran = self.run(code, silent=True)
+            assert ran.status == "ok", ran.reply
+
+    @property
+    def pid(self):
+        """Its process identifier, as text."""
+        return str(self.manager.provisioner.pid)
 
     def subshell(self):
         """A new subshell's id."""

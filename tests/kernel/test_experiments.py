@@ -1,9 +1,9 @@
 """Experiments in a real Jupyter kernel: the same cell again, interrupts, Out, the kernel's end."""
 
 import re
+from contextlib import contextmanager
 
 import pytest
-from kernels import Kernel
 
 MB = 2**20
 STARTED = "*** Experiment started with the CPU-only backend"
@@ -22,32 +22,30 @@ def deleted(ran):
     return re.findall(r"^Deleted: (.*)$", ran.stdout, re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def the_kernel(driverless_env, tmp_path_factory):
-    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
-        asked = (
-            "import threading, os, gc\n"
-            "from ipygpulogger.notebook import cell_events as shell; from ipygpulogger.engine import machine\n"
-            "from ipygpulogger.experiments import IPyExperimentsCPU\n"
-            "from ipygpulogger.compat import experiment as experiments"
-        )
-        assert kernel.run(asked, silent=True).status == "ok"
-        yield kernel
+BEGIN = (
+    "import threading, os, gc\n"
+    "from ipygpulogger.notebook import cell_events as shell; from ipygpulogger.engine import machine\n"
+    "from ipygpulogger.experiments import IPyExperimentsCPU\n"
+    "from ipygpulogger.compat import experiment as experiments"
+)
+LEFT = (
+    "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
+    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers), len(experiments._unfinished)],"
+    " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
+    " len(shell.CellEvents.of(get_ipython())._running)]"
+)
 
 
-@pytest.fixture
-def kernel(the_kernel):
-    """A kernel without a GPU, in which nothing of ours runs before and after."""
-    yield the_kernel
-    the_kernel.run("for one in list(experiments._unfinished): one._abandon()", silent=True)
-    the_kernel.run("for name in ('exp', 'other', 'one'): globals().pop(name, None)", silent=True)
-    left = (
-        "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-        " [len(machine.machine().scopes), len(machine.machine().scopes.loggers), len(experiments._unfinished)],"
-        " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-        " len(shell.CellEvents.of(get_ipython())._running)]"
-    )
-    assert the_kernel.value(left) == [[], [0, 0, 0], [], 0]
+@contextmanager
+def abandoned(kernel):
+    """In the kernel nothing of ours runs before a test and after it."""
+    yield
+    kernel.run("for one in list(experiments._unfinished): one._abandon()", silent=True)
+    kernel.run("for name in ('exp', 'other', 'one'): globals().pop(name, None)", silent=True)
+    assert kernel.value(LEFT) == [[], [0, 0, 0], [], 0]
+
+
+pytestmark = pytest.mark.kernel(shared=True, begin=[BEGIN], around=abandoned)
 
 
 def test_a_session(kernel):
@@ -160,48 +158,48 @@ def test_an_interrupt_ends_the_block(kernel, block):
     assert kernel.run("pass").kinds == []
 
 
-def test_reset_wipes_everything_without_a_word(driverless_env, tmp_path):
+@pytest.mark.kernel
+def test_reset_wipes_everything_without_a_word(kernel):
     """%reset finds every name where it was; cells after it have no report."""
-    with Kernel(driverless_env, tmp_path) as kernel:
-        kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()")
-        kernel.run("\n".join(f"n{i} = {i}" for i in range(50)))
-        ran = kernel.run("%reset -f")
-        assert (ran.status, ran.kinds) == ("ok", [])
-        assert kernel.run("pass").kinds == []
-        assert kernel.value("'exp' in globals()") is False
+    kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()")
+    kernel.run("\n".join(f"n{i} = {i}" for i in range(50)))
+    ran = kernel.run("%reset -f")
+    assert (ran.status, ran.kinds) == ("ok", [])
+    assert kernel.run("pass").kinds == []
+    assert kernel.value("'exp' in globals()") is False
 
 
-def test_the_kernels_end_is_silent(driverless_env, tmp_path, capfd):
+@pytest.mark.kernel
+def test_the_kernels_end_is_silent(kernel, capfd):
     """An unfinished experiment ends with its kernel: no report, no error."""
-    with Kernel(driverless_env, tmp_path) as kernel:
-        kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()\na = 1")
-        capfd.readouterr()
-        kernel.manager.shutdown_kernel(now=False)
-        out, err = capfd.readouterr()
-        assert "xperiment" not in out + err
-        assert "Traceback" not in out + err
+    kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()\na = 1")
+    capfd.readouterr()
+    kernel.manager.shutdown_kernel(now=False)
+    out, err = capfd.readouterr()
+    assert "xperiment" not in out + err
+    assert "Traceback" not in out + err
 
 
 @pytest.mark.torch
-def test_the_gpu_in_a_kernel(gpu, kernel_env, tmp_path):
+@pytest.mark.kernel(gpu=True)
+def test_the_gpu_in_a_kernel(kernel):
     """The context is nobody's, each cell has its own row, and the same cell again has all memory back."""
-    with Kernel(kernel_env, tmp_path) as kernel:
-        kernel.run("import os, torch; environment = dict(os.environ)")
-        ran = kernel.run(
-            "from ipygpulogger.experiments import IPyExperimentsPytorch\nexp = IPyExperimentsPytorch()"
-        )
-        assert "\nDevice: ID 0, " in ran.stdout
-        assert [list(map(int, row)) for row in GPU.findall(ran.stdout)] == [[0, 0]]
-        kernel.run("t = lambda mb: torch.empty(mb << 20, dtype=torch.uint8, device='cuda')")
-        ran = kernel.run("x = t(300); y = t(700); del y")
-        assert [list(map(int, row)) for row in GPU.findall(ran.stdout)] == [[300, 700]]
-        assert kernel.value("exp.data.gpu[:2]") == [300 * MB, 0]
-        ran = kernel.run("exp = IPyExperimentsPytorch(cl_compact=True)")
-        assert re.search(r"^GPU: +300 +300 MB \(100.00%\)$", ran.stdout, re.MULTILINE)
-        assert deleted(ran) == ["t, x"]
-        assert kernel.value("exp.data.gpu[:2]") == [0, 0]
-        ran = kernel.run("z = torch.empty(40 << 20, dtype=torch.uint8, device='cuda')")
-        assert " | GPU: 40/0/" in ran.stdout
-        kernel.run("data = exp.finish()")
-        assert kernel.value("data.gpu[:2]") == [40 * MB, 40 * MB]
-        assert kernel.value("environment == dict(os.environ)")
+    kernel.run("import os, torch; environment = dict(os.environ)")
+    ran = kernel.run(
+        "from ipygpulogger.experiments import IPyExperimentsPytorch\nexp = IPyExperimentsPytorch()"
+    )
+    assert "\nDevice: ID 0, " in ran.stdout
+    assert [list(map(int, row)) for row in GPU.findall(ran.stdout)] == [[0, 0]]
+    kernel.run("t = lambda mb: torch.empty(mb << 20, dtype=torch.uint8, device='cuda')")
+    ran = kernel.run("x = t(300); y = t(700); del y")
+    assert [list(map(int, row)) for row in GPU.findall(ran.stdout)] == [[300, 700]]
+    assert kernel.value("exp.data.gpu[:2]") == [300 * MB, 0]
+    ran = kernel.run("exp = IPyExperimentsPytorch(cl_compact=True)")
+    assert re.search(r"^GPU: +300 +300 MB \(100.00%\)$", ran.stdout, re.MULTILINE)
+    assert deleted(ran) == ["t, x"]
+    assert kernel.value("exp.data.gpu[:2]") == [0, 0]
+    ran = kernel.run("z = torch.empty(40 << 20, dtype=torch.uint8, device='cuda')")
+    assert " | GPU: 40/0/" in ran.stdout
+    kernel.run("data = exp.finish()")
+    assert kernel.value("data.gpu[:2]") == [40 * MB, 40 * MB]
+    assert kernel.value("environment == dict(os.environ)")

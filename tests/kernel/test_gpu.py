@@ -1,27 +1,28 @@
 """GPU cells in a real kernel, with the default settings, on the simulated machine."""
 
+from contextlib import contextmanager
+
 import pynvml
 import pytest
-from kernels import Kernel
+from kernels import WAIT_FOR
 from memory import MB
-
-pytestmark = pytest.mark.torch
 
 START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger({options}).start()"
 TENSOR = "{name} = torch.empty({size_mb} << 20, dtype=torch.uint8, device='cuda:{device}')"
 
 
-THEIRS_MB = {}  # what the test process itself holds on each device: a neighbour of the kernel
-
-
-@pytest.fixture
-def kernel(gpu, kernel_env, tmp_path):
+@contextmanager
+def neighbours(kernel):
+    """What the test process itself holds on each device is a neighbour of the kernel."""
     for i in range(2):
-        row = gpu.dev[i].mine()
+        row = kernel.gpu.dev[i].mine()
         THEIRS_MB[f"GPU{i}"] = row.used // MB if row else 0
     THEIRS_MB["GPU"], THEIRS_MB["Gen"] = THEIRS_MB["GPU0"], 0
-    with Kernel(kernel_env, tmp_path) as kernel:
-        yield kernel
+    yield
+
+
+THEIRS_MB = {}
+pytestmark = [pytest.mark.torch, pytest.mark.kernel(gpu=True, begin=[WAIT_FOR], around=neighbours)]
 
 
 def keep(name, size_mb, device=0):
@@ -136,9 +137,11 @@ def test_a_neighbour_is_not_this_cells(kernel, gpu):
     kernel.run(START.format(options=""))
     kernel.run("import torch")
     kernel.run("1")
-    asked = kernel.send("print('here', flush=True); input_ = __import__('time').sleep(0.5)")
+    go = kernel.folder / "go"
+    asked = kernel.send(f"print('here', flush=True); wait_for({str(go)!r})")
     kernel.wait_for_print(asked, "here")
     gpu.dev[0].add_process(1, 3000 * MB)
+    go.touch()
     now_mb = 3000 + THEIRS_MB["GPU"]
     assert rows(kernel.wait(asked))["GPU"] == (0, 0, 3500, f"(other processes {now_mb} MB)")
     assert rows(kernel.run("1"))["GPU"] == (0, 0, 3500, "")
@@ -165,8 +168,9 @@ def test_nvml_faults(kernel, gpu, code, when):
     kernel.run("1")
     if when == "between cells":
         gpu.fault("nvml*", code)
+    go = kernel.folder / "go"
     asked = kernel.send(
-        "print('here', flush=True); __import__('time').sleep(0.3); "
+        f"print('here', flush=True); wait_for({str(go)!r}); "
         + keep("x", 100)
         + "; "
         + transient(300)
@@ -175,6 +179,7 @@ def test_nvml_faults(kernel, gpu, code, when):
     kernel.wait_for_print(asked, "here")
     if when == "within a cell":
         gpu.fault("nvml*", code)
+    go.touch()
     ran = kernel.wait(asked)
     assert value_of(ran) == str(100 * MB)
     assert rows(ran)["GPU"] == (100, 300, 600, "")

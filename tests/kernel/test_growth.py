@@ -1,8 +1,9 @@
 """What grew, in a real Jupyter kernel: in both reports, in the saved record, on subshells, after failures."""
 
+from contextlib import contextmanager
+
 import ipykernel
 import pytest
-from kernels import Kernel
 from memory import MB
 
 MIME = "application/vnd.ipygpulogger.v1+json"
@@ -16,21 +17,22 @@ def report(ran):
     return [m["content"]["data"] for m in ran.messages if m["msg_type"] in kinds][-1]
 
 
-@pytest.fixture(scope="module")
-def the_kernel(driverless_env, tmp_path_factory):
-    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
-        kernel.run("import gc, threading, time; import numpy as np; MB = 2**20", silent=True)
-        # On a busy machine a walk may need longer than the budget; that is tested by itself.
-        kernel.run("from ipygpulogger.owners import growth; growth._BUDGET_S = 10", silent=True)
-        yield kernel
+BEGIN = (
+    "import gc, threading, time; import numpy as np; MB = 2**20",
+    # On a busy machine a walk may need longer than the budget; that is tested by itself.
+    "from ipygpulogger.owners import growth; growth._BUDGET_S = 10",
+)
 
 
-@pytest.fixture
-def kernel(the_kernel):
-    the_kernel.run("%load_ext ipygpulogger", silent=True)
-    yield the_kernel
-    the_kernel.run("%unload_ext ipygpulogger", silent=True)
-    the_kernel.run("%reset -f out", silent=True)
+@contextmanager
+def extension(kernel):
+    """The extension is loaded during a test."""
+    kernel.begin(["%load_ext ipygpulogger"])
+    yield
+    kernel.begin(["%unload_ext ipygpulogger", "%reset -f out"])
+
+
+pytestmark = pytest.mark.kernel(shared=True, begin=BEGIN, around=extension)
 
 
 def test_the_report_names_who_grew(kernel):

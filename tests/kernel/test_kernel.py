@@ -1,10 +1,10 @@
 """Cells in a real Jupyter kernel: what only a kernel does, and that all of it is right there too."""
 
 import re
+from contextlib import contextmanager
 
 import ipykernel
 import pytest
-from kernels import Kernel
 
 MB = 2**20
 MIME = "application/vnd.ipygpulogger.v1+json"
@@ -45,39 +45,36 @@ def peaked(record):
     return max(0, gen["peak"]["lo_bytes"] - max(gen["before_bytes"], gen["after_bytes"]))
 
 
-@pytest.fixture(scope="module")
-def the_kernel(driverless_env, tmp_path_factory):
-    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
-        assert kernel.run("import threading, time, os, asyncio", silent=True).status == "ok"
-        kernel.run(SERVANTS, silent=True)
-        yield kernel
+BEGIN = "import threading, time, os, asyncio", SERVANTS
+LEFT = (
+    "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
+    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
+    " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
+    " len(shell.CellEvents.of(get_ipython())._running)]"
+)
 
 
-@pytest.fixture
-def quiet_kernel(the_kernel):
-    """A kernel without a GPU, in which nothing of ours runs before and after."""
-    yield the_kernel
+@contextmanager
+def nothing_left(kernel):
+    """In the kernel nothing of ours runs before a test and after it."""
+    yield
     for name in ("il", "other"):
-        the_kernel.run(f"if {name!r} in dir(): {name}.stop(); del {name}", silent=True)
-    left = (
-        "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-        " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
-        " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-        " len(shell.CellEvents.of(get_ipython())._running)]"
-    )
-    assert the_kernel.value(left) == [[], [0, 0], [], 0]
+        kernel.run(f"if {name!r} in dir(): {name}.stop(); del {name}", silent=True)
+    assert kernel.value(LEFT) == [[], [0, 0], [], 0]
 
 
-@pytest.fixture
-def kernel(quiet_kernel):
+@contextmanager
+def logger(kernel):
     """The same with a logger `il` that prints; it was started by no cell."""
-    ran = quiet_kernel.run("il = IPyGPULogger().start()", silent=True)
-    assert ran.status == "ok"
+    ran = kernel.run("il = IPyGPULogger().start()", silent=True)
+    assert ran.status == "ok", ran.reply
     assert labels(ran.stdout) == []
-    return quiet_kernel
+    with nothing_left(kernel):
+        yield
 
 
-# -- which cells are told, and where their reports go --------------------------------------------
+pytestmark = pytest.mark.kernel(shared=True, begin=BEGIN, around=logger)
+without_a_logger = pytest.mark.kernel(shared=True, begin=BEGIN, around=nothing_left)
 
 
 def test_the_report_follows_the_cells_own_output(kernel):
@@ -231,9 +228,10 @@ def test_a_reset_of_the_namespace_does_not_end_the_reports(kernel):
 
 
 @pytest.mark.parametrize("awaits", [False, True])
-def test_the_cell_that_starts_and_the_cell_that_stops(quiet_kernel, awaits):
+@without_a_logger
+def test_the_cell_that_starts_and_the_cell_that_stops(kernel, awaits):
     """The first is told from start() on, the last is not told at all; async cells are no different."""
-    kernel, wait = quiet_kernel, "\nawait asyncio.sleep(0)" if awaits else ""
+    wait = "\nawait asyncio.sleep(0)" if awaits else ""
     ran = kernel.run(
         f"before = b'x' * (64 << 20)\nil = IPyGPULogger().start()\nblob = b'x' * (100 << 20){wait}"
     )
@@ -246,12 +244,13 @@ def test_the_cell_that_starts_and_the_cell_that_stops(quiet_kernel, awaits):
     assert kernel.value("len(il.history)") == 2
 
 
-def test_a_start_within_a_nested_cell(quiet_kernel):
+@without_a_logger
+def test_a_start_within_a_nested_cell(kernel):
     """Both the captured cell and the one around it are told from there."""
-    ran = quiet_kernel.run("%%capture inner\nil = IPyGPULogger().start()")
+    ran = kernel.run("%%capture inner\nil = IPyGPULogger().start()")
     number = ran.reply["execution_count"]
     assert labels(ran.stdout) == [f"In [{number}]"]
-    assert labels(quiet_kernel.value("inner.stdout")) == [f"nested in In [{number}]"]
+    assert labels(kernel.value("inner.stdout")) == [f"nested in In [{number}]"]
 
 
 def test_two_loggers_print_two_reports(kernel):
@@ -266,9 +265,9 @@ def test_two_loggers_print_two_reports(kernel):
     kernel.run("del blob", silent=True)
 
 
-def test_the_extension_comes_and_goes(quiet_kernel):
+@without_a_logger
+def test_the_extension_comes_and_goes(kernel):
     """Load, one display a cell, reload, unload: nothing left, and the next cell has no report."""
-    kernel = quiet_kernel
     assert len(kernel.run("%load_ext ipygpulogger").displays) == 1
     for code in ("x = 1", "1 / 0", "await asyncio.sleep(0)", "%reload_ext ipygpulogger", "x = 2"):
         ran = kernel.run(code)
@@ -281,9 +280,9 @@ def test_the_extension_comes_and_goes(quiet_kernel):
     assert kernel.run("%gpulog status").reply["ename"] == "UsageError"
 
 
-def test_a_rich_report_is_one_display_of_three_kinds(quiet_kernel):
+@without_a_logger
+def test_a_rich_report_is_one_display_of_three_kinds(kernel):
     """What goes over the wire: text/plain, text/html, and the record in bytes."""
-    kernel = quiet_kernel
     kernel.run("il = IPyGPULogger(report='rich').start()", silent=True)
     ran = kernel.run("blob = b'x' * (64 << 20)\nraise type('<script>', (Exception,), {})")
     (display,) = ran.displays
@@ -352,9 +351,9 @@ def test_a_subshell_may_stop_what_a_long_cell_began(kernel):
 
 
 @SUBSHELLS
-def test_a_subshell_may_start(quiet_kernel):
+@without_a_logger
+def test_a_subshell_may_start(kernel):
     """start() on a subshell while a long cell runs: its own cell is told, then every later one."""
-    kernel = quiet_kernel
     subshell = kernel.subshell()
     kernel.run("go = threading.Event()", silent=True)
     long = kernel.send("print('under way')\nassert go.wait(60)")
@@ -454,28 +453,28 @@ def test_500_cells_leave_500_records_and_nothing_else(kernel):
 # -- with a GPU ----------------------------------------------------------------------------------
 
 
-def test_with_a_gpu_the_row_comes_with_its_use_and_the_thread_goes_with_stop(kernel_env, gpu, tmp_path):
+@pytest.mark.kernel(gpu=True)
+def test_with_a_gpu_the_row_comes_with_its_use_and_the_thread_goes_with_stop(kernel, gpu):
     """A device is shown once this process uses it; one sampler serves every cell and ends with stop()."""
     sampler = "[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name]"
-    with Kernel(kernel_env, tmp_path) as kernel:
-        ran = kernel.run(
-            "import threading, os\nfrom ipygpulogger import IPyGPULogger\nil = IPyGPULogger().start()"
-        )
-        assert "GPU" not in ran.stdout
-        kernel.run(
-            "import ipygpulogger.sources.driver as d; d.absent = lambda: False"
-        )  # CUDA's library is loaded
-        pid = kernel.value("os.getpid()")
-        row = gpu.dev[0].add_process(pid, 512 << 20)
-        ran = kernel.run("x = 1")
-        assert re.search(r"^GPU:        0      0      512 MB", ran.stdout, re.MULTILINE)
-        row.used = 768 << 20
-        kernel.run("%config IPyGPULogger.devices = 'all'")
-        ran = kernel.run("import time; time.sleep(0.3)")
-        assert re.search(r"^GPU0:       0      0      768 MB", ran.stdout, re.MULTILINE)
-        assert re.search(r"^GPU1:       0      0        0 MB", ran.stdout, re.MULTILINE)
-        for code in ("1 / 0", "%%capture\nx = 1", "await __import__('asyncio').sleep(0)"):
-            kernel.run(code)
-            assert kernel.value(sampler) == ["ipygpulogger sampler"]
-        assert kernel.run("il.stop()").kinds == []
-        assert kernel.value(sampler) == []
+    ran = kernel.run(
+        "import threading, os\nfrom ipygpulogger import IPyGPULogger\nil = IPyGPULogger().start()"
+    )
+    assert "GPU" not in ran.stdout
+    kernel.run(
+        "import ipygpulogger.sources.driver as d; d.absent = lambda: False"
+    )  # CUDA's library is loaded
+    pid = kernel.value("os.getpid()")
+    row = gpu.dev[0].add_process(pid, 512 << 20)
+    ran = kernel.run("x = 1")
+    assert re.search(r"^GPU:        0      0      512 MB", ran.stdout, re.MULTILINE)
+    row.used = 768 << 20
+    kernel.run("%config IPyGPULogger.devices = 'all'")
+    ran = kernel.run("x = 2")
+    assert re.search(r"^GPU0:       0      0      768 MB", ran.stdout, re.MULTILINE)
+    assert re.search(r"^GPU1:       0      0        0 MB", ran.stdout, re.MULTILINE)
+    for code in ("1 / 0", "%%capture\nx = 1", "await __import__('asyncio').sleep(0)"):
+        kernel.run(code)
+        assert kernel.value(sampler) == ["ipygpulogger sampler"]
+    assert kernel.run("il.stop()").kinds == []
+    assert kernel.value(sampler) == []

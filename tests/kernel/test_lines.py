@@ -7,10 +7,11 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import ipykernel
 import pytest
-from kernels import TIMEOUT_S, Kernel
+from kernels import TIMEOUT_S
 
 MB = 2**20
 WITHIN_MB = 2
@@ -41,26 +42,20 @@ def recorded(kernel, which=-1):
     return {source: (place, *counts, c / MB, p / MB) for source, place, *counts, c, p in found}
 
 
-@pytest.fixture(scope="module")
-def the_kernel(driverless_env, tmp_path_factory):
-    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
-        assert kernel.run("%load_ext ipygpulogger").status == "ok"
-        assert kernel.run("import asyncio, json, sys").status == "ok"
-        yield kernel
-
-
-@pytest.fixture
-def kernel(the_kernel):
-    """The extension loaded, its logger stopped and in the printed form; nothing of tracing remains afterwards."""
-    the_kernel.run("%gpulog start report=text lines=False compact=False", silent=True)
-    the_kernel.run("%gpulog stop", silent=True)
-    yield the_kernel
-    the_kernel.run("%gpulog stop", silent=True)
+@contextmanager
+def stopped(kernel):
+    """The logger is stopped, in the printed form; nothing of tracing remains afterwards."""
+    kernel.begin(["%gpulog start report=text lines=False compact=False", "%gpulog stop"])
+    yield
+    kernel.begin(["%gpulog stop"])
     monitoring = "[sys.monitoring.get_tool(i) for i in range(6)]" if sys.version_info >= (3, 12) else "[]"
-    assert set(the_kernel.value(monitoring)) <= {None}
-    assert the_kernel.value("sys.gettrace() is None")
-    assert the_kernel.value("len(il._cells)") == 0
+    assert set(kernel.value(monitoring)) <= {None}
+    assert kernel.value("sys.gettrace() is None")
+    assert kernel.value("len(il._cells)") == 0
 
+
+BEGIN = "%load_ext ipygpulogger", "import asyncio, json, sys"
+pytestmark = pytest.mark.kernel(shared=True, begin=BEGIN, around=stopped)
 
 EARLIER = "\ndef transient(size_mb):\n    made = b'x' * (size_mb << 20)\n    return len(made)\n"
 CELL = """

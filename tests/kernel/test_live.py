@@ -2,11 +2,12 @@
 
 import json
 import re
+from contextlib import contextmanager
 
 import ipykernel
 import nbformat
 import pytest
-from kernels import Kernel, Ran
+from kernels import Ran
 from nbclient import NotebookClient
 
 MIME = "application/vnd.ipygpulogger.v1+json"
@@ -21,26 +22,22 @@ def wait_for(path):
     while not os.path.exists(path): time.sleep(0.01)
 """
 OURS = "[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name]"
-WATCHED = "'send' in vars(get_ipython().display_pub.session)"
+TAPPED = "'send' in vars(get_ipython().display_pub.session)"
 CLEAR = "from IPython.display import clear_output\n"
 
 
-@pytest.fixture(scope="module")
-def the_kernel(driverless_env, tmp_path_factory):
-    with Kernel(driverless_env, tmp_path_factory.mktemp("kernel")) as kernel:
-        assert kernel.run(SETUP, silent=True).status == "ok"
-        yield kernel
+@contextmanager
+def rich(kernel):
+    """A rich logger runs; a cell that waits for the file `go` is long. Afterwards nothing is tapped."""
+    kernel.go = kernel.folder / "go"
+    kernel.begin([f"go = {str(kernel.go)!r}\nil = IPyGPULogger(report='rich').start()"])
+    yield
+    kernel.begin(["il.stop()"])
+    assert kernel.value(OURS) == []
+    assert kernel.value(TAPPED) is False
 
 
-@pytest.fixture
-def kernel(the_kernel, tmp_path):
-    """A kernel with a rich logger; a cell that waits for the file `go` is long."""
-    the_kernel.go = tmp_path / "go"
-    the_kernel.run(f"go = {str(the_kernel.go)!r}\nil = IPyGPULogger(report='rich').start()", silent=True)
-    yield the_kernel
-    the_kernel.run("il.stop()", silent=True)
-    assert the_kernel.value(OURS) == []
-    assert the_kernel.value(WATCHED) is False
+pytestmark = pytest.mark.kernel(shared=True, begin=[SETUP], around=rich)
 
 
 def shown(ran):
@@ -81,16 +78,16 @@ def is_settled(ran):
     return bundles
 
 
-def test_a_cell_of_five_seconds_as_users_have_it(driverless_env, tmp_path):
+@pytest.mark.kernel
+def test_a_cell_of_five_seconds_as_users_have_it(kernel):
     """The real threshold and pace: one display and at least two updates under one id, then all is quiet."""
-    with Kernel(driverless_env, tmp_path) as kernel:
-        kernel.run("import threading, time\n%load_ext ipygpulogger", silent=True)
-        bundles = is_settled(kernel.run("time.sleep(5)"))
-        assert len(bundles) >= 3
-        assert re.match(r"In \[1\]: [2-5] s so far \| Gen: 0/0/", bundles[0]["text/plain"])
-        assert len(kernel.run("1").displays) == 1
-        kernel.run("%unload_ext ipygpulogger", silent=True)
-        assert kernel.value(OURS) == []
+    kernel.run("import threading, time\n%load_ext ipygpulogger", silent=True)
+    bundles = is_settled(kernel.run("time.sleep(5)"))
+    assert len(bundles) >= 3
+    assert re.match(r"In \[1\]: [2-5] s so far \| Gen: 0/0/", bundles[0]["text/plain"])
+    assert len(kernel.run("1").displays) == 1
+    kernel.run("%unload_ext ipygpulogger", silent=True)
+    assert kernel.value(OURS) == []
 
 
 def test_a_short_cell_is_one_display_as_ever(kernel):
@@ -311,7 +308,7 @@ def test_a_stop_in_a_long_cell_wipes_it_out(kernel):
 def test_what_cannot_be_rewritten_is_not_live(kernel, report):
     """Printed output stays printed: a text report comes at the end alone, and no thread is made for it."""
     kernel.run(f"il.stop(); il = IPyGPULogger(report={report!r}).start()", silent=True)
-    ran = kernel.run(f"time.sleep(0.3); names = {OURS}")
+    ran = kernel.run(f"names = {OURS}")
     assert shown(ran) == []
     assert ran.stdout.count("RAM:") == (report == "text")
     assert kernel.value("names") == []
@@ -319,7 +316,9 @@ def test_what_cannot_be_rewritten_is_not_live(kernel, report):
 
 def test_a_cell_that_forks_settles_once(kernel):
     """A cell that forks while it is shown: the child says nothing, the parent's display settles."""
-    asked = kernel.send("time.sleep(0.3)\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0);")
+    asked = kernel.send("wait_for(go)\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0);")
+    until(kernel, asked, times(1))
+    kernel.go.touch()
     is_settled(kernel.wait(asked))
 
 
@@ -383,13 +382,12 @@ def test_an_executed_notebook_keeps_every_report(driverless_env, tmp_path):
         assert MIME in report.data
 
 
-def test_a_shutdown_in_a_long_cell_ends_the_kernel(driverless_env, tmp_path):
+@pytest.mark.kernel(begin=[SETUP])
+def test_a_shutdown_in_a_long_cell_ends_the_kernel(kernel):
     """Our thread keeps no kernel alive."""
-    with Kernel(driverless_env, tmp_path) as kernel:
-        started = kernel.run(SETUP + "\nil = IPyGPULogger(report='rich').start()", silent=True)
-        assert started.status == "ok", started.reply
-        asked = kernel.send("wait_for('/nowhere/at/all')")
-        until(kernel, asked, times(2))
-        kernel.manager.interrupt_kernel()
-        kernel.manager.shutdown_kernel(now=False)
-        assert not kernel.manager.is_alive()
+    kernel.begin(["il = IPyGPULogger(report='rich').start()"])
+    asked = kernel.send("wait_for('/nowhere/at/all')")
+    until(kernel, asked, times(2))
+    kernel.manager.interrupt_kernel()
+    kernel.manager.shutdown_kernel(now=False)
+    assert not kernel.manager.is_alive()

@@ -9,19 +9,11 @@ import warnings
 from pathlib import Path
 
 import nbformat
-import pytest
-from kernels import Kernel
 from nbclient import NotebookClient
 
 from ipygpulogger import History
 
 START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger(report={report!r}, log={log!r}).start()"
-
-
-@pytest.fixture
-def kernel(driverless_env, tmp_path):
-    with Kernel(driverless_env, tmp_path / "ipython") as kernel:
-        yield kernel
 
 
 def test_a_killed_kernel_loses_the_running_cell_alone(kernel, tmp_path):

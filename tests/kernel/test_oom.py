@@ -1,12 +1,10 @@
 """Cells that run out of memory, and `%gpulog free`, in a real kernel on the simulated machine."""
 
 import re
+from contextlib import contextmanager
 
 import pytest
-from kernels import Kernel
 from memory import MB
-
-pytestmark = pytest.mark.torch
 
 START = """
 %load_ext ipygpulogger
@@ -23,35 +21,27 @@ class Small:
 # The device has 16384 MB. Sizes below leave room for the context of the tests' own process, and do without it.
 
 
-@pytest.fixture
-def kernel(gpu, kernel_env, tmp_path):
-    kernel_env.pop("PYTORCH_CUDA_ALLOC_CONF", None)
-    with Kernel(kernel_env, tmp_path) as kernel:
-        yield kernel
-
-
-@pytest.fixture(scope="module")
-def the_kernel(machine_env, tmp_path_factory):
-    with Kernel(machine_env, tmp_path_factory.mktemp("kernel")) as kernel:
-        begin(kernel)
-        kernel.run("_begun = set(globals())", silent=True)
-        yield kernel
-
-
-@pytest.fixture
-def begun(gpu, the_kernel):
-    """A kernel that has begun, without a name or a tensor more; the next test has the same one."""
-    yield the_kernel
-    new = "[name for name in globals() if name[0] != '_' and name not in _begun]"
-    the_kernel.run(f"for _name in {new}:\n    del globals()[_name]")
-    the_kernel.run("%gpulog free")
-    assert allocated_mb(the_kernel) == 0
-
-
 def begin(kernel, options=""):
     for ran in (kernel.run(START.format(options=options)), kernel.run("torch.cuda.synchronize()")):
         assert ran.status == "ok", ran.reply
     kernel.run("__import__('gc').freeze()", silent=True)  # torch's objects, which each cell would look at
+
+
+WITHOUT_SETTINGS = {"PYTORCH_CUDA_ALLOC_CONF": None}
+pytestmark = [pytest.mark.torch, pytest.mark.kernel(gpu=True, env=WITHOUT_SETTINGS)]
+
+
+@contextmanager
+def begun(kernel):
+    """A kernel that has begun, without a name or a tensor more; the next test has the same one."""
+    if not kernel.value("'_begun' in globals()"):
+        begin(kernel)
+        kernel.run("_begun = set(globals())", silent=True)
+    yield
+    new = "[name for name in globals() if name[0] != '_' and name not in _begun]"
+    kernel.run(f"for _name in {new}:\n    del globals()[_name]")
+    kernel.run("%gpulog free")
+    assert allocated_mb(kernel) == 0
 
 
 def theirs_mb(gpu):
@@ -274,9 +264,9 @@ BATCH = {
 @pytest.mark.parametrize(
     ("fixed", "parts", "batch"), [(2000, (30, 20, 40), 200), (100, (1, 1, 150), 900), (9000, (7, 1, 1), 720)]
 )
-def test_advice_batch(begun, how, fixed, parts, batch):
+@pytest.mark.kernel(gpu=True, shared=True, around=begun)
+def test_advice_batch(kernel, how, fixed, parts, batch):
     """The number it names fits, and two more do not; they fail at the last of three allocations."""
-    kernel = begun
     kernel.run(f"x = gpu({fixed})")
     a, b, c = parts
     source = BATCH[how].replace("{a}", str(a)).replace("{b}", str(b)).replace("{c}", str(c))

@@ -1,9 +1,9 @@
 """The restore functions in a real kernel: whatever IPython does with an exception, the memory is back."""
 
 import sys
+from contextlib import contextmanager
 
 import pytest
-from kernels import Kernel
 from memory import MB
 
 GROUPS = sys.version_info >= (3, 11)
@@ -37,10 +37,7 @@ RunOut = torch.OutOfMemoryError
 """
 
 
-@pytest.fixture
-def kernel(gpu, kernel_env, tmp_path):
-    with Kernel(kernel_env, tmp_path) as kernel:
-        yield kernel
+pytestmark = pytest.mark.kernel(gpu=True)
 
 
 def begin(kernel, *more):
@@ -303,18 +300,19 @@ def test_two_gigabytes(kernel, gpu, extension):
     assert kernel.run("kept.numel()").result == str(100 * MB)
 
 
-@pytest.fixture(scope="module")
-def torch_kernel(machine_env, tmp_path_factory):
-    with Kernel(machine_env, tmp_path_factory.mktemp("kernel")) as kernel:
+@contextmanager
+def talkative(kernel):
+    """A kernel with torch, in the shell's most talkative mode; the next test has the same one."""
+    if not kernel.value("'RunOut' in globals()"):
         begin(kernel, START_ON_GPU, "%xmode Verbose")
-        yield kernel
+    yield
 
 
 @TORCH
 @pytest.mark.parametrize("name", FAILING)
-def test_every_way_to_fail(gpu, torch_kernel, name):
+@pytest.mark.kernel(gpu=True, shared=True, around=talkative)
+def test_every_way_to_fail(kernel, name):
     """Torch has all of it back after the cell, in the shell's most talkative mode."""
-    kernel = torch_kernel
     kernel.run(f"held.clear()\n{FAILING[name]}")
     for cell in CALLS.values():
         assert kernel.run(cell).status == "error"

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from kernels import TIMEOUT_S, Kernel
+from kernels import TIMEOUT_S
 from memory import MB
 
 START = "%load_ext ipygpulogger\n%gpulog start report=none\nimport numpy as np"
@@ -13,12 +13,6 @@ WITH = {  # how a notebook makes so many MB of RAM
     "torch": "import torch\ndef make(size_mb):\n    return torch.ones(size_mb << 18)",
 }
 FAILS = "def step(x):\n    act = make(30)\n    inside = [x, act]\n    raise ValueError('no')\nstep(1)"
-
-
-@pytest.fixture
-def kernel(driverless_env, tmp_path):
-    with Kernel(driverless_env, tmp_path) as kernel:
-        yield kernel
 
 
 def rss_bytes(kernel):

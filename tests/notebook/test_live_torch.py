@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernels import Kernel
 from memory import MB
 
 from ipygpulogger import IPyGPULogger
@@ -134,31 +133,31 @@ def machine_now():
     return scope.result(Measurement, "now")
 
 
-def test_a_long_gpu_cell_in_a_real_kernel(kernel_env, gpu, tmp_path):
+@pytest.mark.kernel(gpu=True)
+def test_a_long_gpu_cell_in_a_real_kernel(kernel, tmp_path):
     """The GPU's row while it runs, a course in the report, and the list of processes asked for no oftener."""
     go = tmp_path / "go"
-    with Kernel(kernel_env, tmp_path) as kernel:
-        kernel.run(
-            "import os, time, torch\nfrom ipygpulogger import IPyGPULogger\nfrom ipygpulogger.notebook import live\n"
-            "live.AFTER_S, live.EVERY_S = 0.1, 0.02\nil = IPyGPULogger(report='rich').start()",
-            silent=True,
-        )
-        kernel.run("x = torch.empty(1 << 20, dtype=torch.uint8, device='cuda:0')", silent=True)
-        asked = kernel.send(
-            "y = torch.empty(300 << 20, dtype=torch.uint8, device='cuda:0')\n"
-            f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\ndel y\ntime.sleep(0.2)"
-        )
+    kernel.run(
+        "import os, time, torch\nfrom ipygpulogger import IPyGPULogger\nfrom ipygpulogger.notebook import live\n"
+        "live.AFTER_S, live.EVERY_S = 0.1, 0.02\nil = IPyGPULogger(report='rich').start()",
+        silent=True,
+    )
+    kernel.run("x = torch.empty(1 << 20, dtype=torch.uint8, device='cuda:0')", silent=True)
+    asked = kernel.send(
+        "y = torch.empty(300 << 20, dtype=torch.uint8, device='cuda:0')\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\ndel y\ntime.sleep(0.2)"
+    )
 
-        def shown():
-            return [
-                message["content"]["data"]["text/plain"]
-                for message in kernel._published[asked]
-                if message["msg_type"] in ("display_data", "update_display_data")
-            ]
+    def shown():
+        return [
+            message["content"]["data"]["text/plain"]
+            for message in kernel._published[asked]
+            if message["msg_type"] in ("display_data", "update_display_data")
+        ]
 
-        while not any(re.search(r"GPU: 300/0/\d+ MB", told) for told in shown()):
-            kernel._publish()
-        go.touch()
-        ran = kernel.wait(asked)
-        final = [m["content"]["data"] for m in ran.messages if m["msg_type"] == "update_display_data"][-1]
-        assert re.search(r"^GPU:        0    300 ", final["text/plain"], re.MULTILINE)
+    while not any(re.search(r"GPU: 300/0/\d+ MB", told) for told in shown()):
+        kernel._publish()
+    go.touch()
+    ran = kernel.wait(asked)
+    final = [m["content"]["data"] for m in ran.messages if m["msg_type"] == "update_display_data"][-1]
+    assert re.search(r"^GPU:        0    300 ", final["text/plain"], re.MULTILINE)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
-from kernels import TIMEOUT_S, Kernel
+from kernels import TIMEOUT_S
 from traitlets import TraitError
 
 import ipygpulogger
@@ -340,13 +340,10 @@ def test_the_words_of_a_line():
     assert _words("  ") == []
 
 
-@pytest.fixture(scope="module")
-def kernel(driverless_env, tmp_path_factory):
-    with Kernel({**driverless_env, "MPLBACKEND": INLINE}, tmp_path_factory.mktemp("kernel")) as kernel:
-        kernel.run("%load_ext ipygpulogger")
-        yield kernel
+in_a_kernel = pytest.mark.kernel(shared=True, env={"MPLBACKEND": INLINE}, begin=["%load_ext ipygpulogger"])
 
 
+@in_a_kernel
 def test_the_words_are_completed(kernel):
     """The tabulator offers subcommands, then what each takes, as any front end asks for it."""
 
@@ -370,8 +367,10 @@ def pictures(ran):
     ]
 
 
+@in_a_kernel
 def test_a_notebook_shows_the_picture(kernel):
     """In a real kernel the result of %gpulog plot is one PNG; pyplot is not even imported."""
+    kernel.run("x = 1")
     ran = kernel.run("%gpulog plot")
     assert ran.status == "ok"
     assert pictures(ran) == [["image/png"]]
@@ -382,6 +381,7 @@ def test_a_notebook_shows_the_picture(kernel):
     assert kernel.value("'matplotlib.pyplot' in __import__('sys').modules") is False
 
 
+@in_a_kernel
 def test_a_figure_with_a_name_is_shown_when_it_is_asked_for(kernel):
     """fig = %gpulog plot shows nothing; fig alone shows the picture."""
     assert pictures(kernel.run("fig = %gpulog plot")) == []
@@ -389,6 +389,7 @@ def test_a_figure_with_a_name_is_shown_when_it_is_asked_for(kernel):
     assert pictures(kernel.run("fig")) == [["image/png"]]
 
 
+@in_a_kernel
 def test_beside_the_users_own_plots_there_is_still_one_picture(kernel):
     """With pyplot in use ours is shown once, theirs once, and neither knows the other."""
     assert pictures(kernel.run("import matplotlib.pyplot as plt; plt.plot([1, 2])")) == [["image/png"]]
