@@ -1,7 +1,7 @@
-"""What moved between the end of one cell and the beginning of the next.
+"""The memory that came or went between the end of one cell and the beginning of the next.
 
-Garbage that is collected there, what other threads do, code that a front end runs for itself: no cell
-accounts for it. What our own work in the hooks takes is left out.
+No cell accounts for garbage that is collected there, for other threads, or for code that a front end runs for
+itself. Memory that our own hooks take is excluded.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ class Gap:
     """The time from the end of a cell, and of our work after it, to the beginning of the next."""
 
     def __init__(self, after: Scope | None = None) -> None:
-        """It begins now.
+        """Begin now.
 
         Args:
-            after: Of the cell that is over; None where there was none, or another ran beside it.
+            after: The scope of the cell that is over; None if there was none, or another cell ran beside it.
         """
         self._ended: dict[str, Held] | None = None
         self._pid = os.getpid()
-        self._own_bytes = self._context_bytes = 0  # what our own work took, and of that a GPU context
-        self._context_on: int | None = None  # the index of the device for which we made it
+        self._own_bytes = self._context_bytes = 0  # taken by our hooks, and by the context among that
+        self._context_on: int | None = None  # index of the device on which we created a context
         if after is not None:
             self._ended = after.held_after()
             self._ended[CPU] = Held(CPU, self._resident_bytes())
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Within it we work."""
+        """Exclude the resident memory that is taken within."""
         before_bytes = self._resident_bytes()
         try:
             yield
@@ -49,7 +49,7 @@ class Gap:
             self._own_bytes += self._resident_bytes() - before_bytes
 
     def preload(self) -> None:
-        """Create the GPU context, if the user has imported its framework; part of our own work."""
+        """Create the GPU context if the user has imported its framework; within `own_work`."""
         on, before_bytes = machine(), self._resident_bytes()
         has_context = on.frameworks.current_index() is not None
         on.settling.preload()
@@ -60,15 +60,17 @@ class Gap:
             )
 
     def moved(self, scope: Scope, before_bytes: int) -> Sizes:
-        """By how much memory moved, in bytes by device, where that is more than 1 MB and than its grain.
+        """Return how much memory came or went, in bytes by device, where it is more than 1 MB.
+
+        A change that the counter's precision cannot tell from none is left out too.
 
         Args:
-            scope: The cell after it.
-            before_bytes: What was resident when that began.
+            scope: Of the cell after the gap.
+            before_bytes: Resident memory when that cell began.
         """
         if (
             self._ended is None or self._pid != os.getpid()
-        ):  # in a fork's child the last cell was its parent's
+        ):  # in a forked child the last cell was the parent's
             return ()
         began = {CPU: Held(CPU, before_bytes - self._own_bytes)}
         for key, held in scope.held_before().items():
@@ -76,7 +78,7 @@ class Gap:
         return moved_between(self._ended, began, 2 * machine().ram.counter.current_precision_bytes)
 
     def notes(self, scope: Scope) -> tuple[str, ...]:
-        """What our own work created that the cell after it finds."""
+        """Return a note about a context that we created before the cell, if we did."""
         if self._context_on is None:
             return ()
         sizes = [
@@ -94,6 +96,6 @@ class Gap:
     def _resident_bytes(self) -> int:
         try:
             return machine().ram.look().readings[0].current_bytes
-        except (OSError, Unavailable):  # no descriptors left, for one: what moved is not known
+        except (OSError, Unavailable):  # no file descriptors left, for example: then the gap is unknown
             self._ended = None
             return 0

@@ -1,12 +1,12 @@
-"""The lines of one running cell, and of functions that earlier cells defined; numbered as the user sees them.
+"""The lines of one running cell, and of functions that earlier cells defined, numbered as the user sees them.
 
 What IPython 7.34 to 9.18 really does (each has a test):
 
-- code of a cell bears a file's name that only IPython's compiler knows: ``<ipython-input-4-...>``, or one of
-  ipykernel's, made from the cell's text, so that the same text has the same name again;
-- leading empty lines are taken off before the code is compiled; a cell magic makes one line of all;
-- ``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>``;
-- `exec`, dataclasses and templates run in the user's namespace too, as ``<string>`` and the like.
+- The code of a cell has a file name that only IPython's compiler knows: ``<ipython-input-4-...>``, or one
+  that ipykernel makes from the cell's text, so that the same text has the same name again.
+- Leading empty lines are removed before the code is compiled; a cell magic turns all lines into one.
+- ``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>``.
+- `exec`, dataclasses and templates run code in the user's namespace too, as ``<string>`` and the like.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..lines.line_profiler import LineProfiler
 from ..runtime.frames import nested_code
-from .cell_events import cells_behind
+from .cell import cells_behind
 from .cell_options import options_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from ..records import LineUsage
-    from .cell_events import Cell
+    from .cell import Cell
 
 _NUMBERED = re.compile(r"<ipython-input-(\d+)-")
 _TIMED = ("<timed exec>", "<timed eval>")
@@ -35,7 +35,7 @@ _NEWLINE = re.compile("\r\n|\r|\n")  # as Python counts lines; `splitlines` know
 
 
 class CellLines:
-    """What each line uses, from `start` to `stop`."""
+    """Measure what each line uses, from `start` to `stop`."""
 
     def __init__(
         self, shell: Any, cell: Cell, earlier: dict[str, tuple[str, int]], *, reset_peaks: bool = True
@@ -45,41 +45,41 @@ class CellLines:
         Args:
             shell: IPython's.
             cell: Whose lines they are.
-            earlier: By file name, the place of an earlier cell and how many of its lines stand above the
-                file's; this cell's own is added in the end.
+            earlier: By file name, the label of an earlier cell and how many lines of its text come before the
+                first compiled one; `result` adds this cell's own.
             reset_peaks: Reset the kernel's peak counter.
         """
         self._shell, self._cell, self._earlier = shell, cell, earlier
         self._info, self._written = cell.info, _lines(cell.raw)
-        self._above: dict[str, int | None] = {}  # by file: lines of the cell above it; None: elsewhere
-        self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines above that
+        self._above: dict[str, int | None] = {}  # by file: lines of the cell before it; None: not in it
+        self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
         self._timed: set[CodeType] = set()
         self._starting = False
         self._lines = LineProfiler(self._wants, reset_peaks=reset_peaks)
 
     def start(self) -> None:
-        """From here on."""
+        """Measure from here on."""
         self._starting = True
         self._lines.start()
         self._starting = False
 
     def stop(self) -> None:
-        """Up to here; nothing of it remains."""
+        """Measure no longer, and leave no tracing behind; stopping again changes nothing."""
         self._lines.stop()
         self._info = None
 
     @property
     def overhead_s(self) -> float:
-        """What measuring cost the cell so far."""
+        """The time that measuring has cost the cell so far."""
         return self._lines.overhead_s
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be measured, and why."""
+        """A sentence for each thing that could not be measured."""
         return self._lines.notes_of(self._place_of)
 
     def result(self) -> tuple[LineUsage, ...]:
-        """What each line used; once the cell has ended and knows its number."""
+        """Return what each line used, once the cell has ended and knows its number."""
         self._earlier |= {file: (self._cell.label, above or 0) for file, above in self._above.items()}
         found = sorted(self._lines.result(self._place_of), key=_in_order)
         return tuple(
@@ -88,7 +88,7 @@ class CellLines:
         )
 
     def indented(self, lines: Iterable[LineUsage]) -> list[LineUsage]:
-        """The same lines, each indented as it is where it stands."""
+        """Return the same lines, each indented as it is in its own text."""
         found = []
         for line in lines:
             text = self._text(line)
@@ -99,12 +99,12 @@ class CellLines:
         return found
 
     def _text(self, line: LineUsage) -> str | None:
-        """The cell's own line as the user wrote it; None of others, and where IPython changed the lines."""
+        """Return a line of the cell as the user wrote it; None if it is another's or IPython changed it."""
         if line.place or line.lineno > len(self._written) or not all(map(self._straight, self._above)):
             return None
         return self._written[line.lineno - 1]
 
-    # -- which code is a cell's, and where it stands ---------------------------------------------
+    # -- which code belongs to a cell, and to which lines of it ---------------------------------------------
 
     def _wants(self, frame: FrameType) -> bool:
         code, file = frame.f_code, frame.f_code.co_filename
@@ -114,7 +114,7 @@ class CellLines:
         if called and not self._starting:
             return code in self._timed or self._is_a_cells(file)
         infos = [info for info, _ in cells_behind(frame)]
-        if not any(info is self._info for info in infos):  # another thread's cell, or what called this one
+        if not any(info is self._info for info in infos):  # another thread's cell, or the caller of this one
             return False
         if called:
             return self._is_a_cells(file)
@@ -133,7 +133,7 @@ class CellLines:
         return file in known
 
     def _within(self, lines: list[str], above: int) -> int | None:
-        """How many of this cell's lines stand above a line of its own text, or of a cell nested in it."""
+        """Return how many of this cell's lines come before these; None if these are not in it."""
         start = len(self._written) - len(lines)
         return start + above if lines and self._written[-len(lines) :] == lines else None
 
@@ -158,7 +158,7 @@ class CellLines:
         return f"In [{number}]", above if written[above + 1 :] == _lines(compiled)[1:] else 0
 
     def _number(self, file: str, compiled: str) -> int | None:
-        """The number of the cell that was compiled under this name, the latest where several were."""
+        """Return the number of the cell that was compiled under this name, of several the latest."""
         known = getattr(self._shell.compile, "_filename_map", {})
         if file in known:
             return int(known[file])
@@ -168,16 +168,16 @@ class CellLines:
         return next((n for n in reversed(range(len(inputs))) if inputs[n].rstrip() == compiled), None)
 
     def _straight(self, file: str) -> bool:
-        """Whether the code has the same lines as the text: not so where a magic went over several."""
+        """Return whether the code has the lines of the text; a magic over several lines changes that."""
         above = self._above[file]
         if above is None:
             return True
-        compiled = "".join(linecache.getlines(file)).rstrip().splitlines()  # as IPython divides them
+        compiled = "".join(linecache.getlines(file)).rstrip().splitlines()  # as IPython splits them
         return len(compiled) <= 1 or len(compiled) == len("\n".join(self._written[above:]).splitlines())
 
 
 def _in_order(line: LineUsage) -> tuple[bool, list[int], str, int]:
-    """The cell's own lines, then those of other cells by their numbers."""
+    """Return a sort key: the cell's own lines first, then those of other cells by their numbers."""
     return (
         bool(line.place),
         [int(number) for number in re.findall(r"\d+", line.place)],
@@ -191,7 +191,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _taken_off(lines: list[str]) -> int:
-    """How many lines stand above the first that is compiled."""
+    """Return how many lines come before the first that is compiled."""
     first = _filled(lines, 0)
     if first < len(lines) and options_of(lines[first]) is not None:
         after = _filled(lines, first + 1)
@@ -201,7 +201,7 @@ def _taken_off(lines: list[str]) -> int:
 
 
 def _below_time(lines: list[str]) -> int:
-    """How many lines stand above the body of ``%%time``; 0 without one."""
+    """Return how many lines come before the body of ``%%time``; 0 without one."""
     at, magic = _filled(lines, 0), ""
     while at < len(lines) and lines[at].lstrip().startswith("%%"):
         magic, at = lines[at], _filled(lines, at + 1)
@@ -209,5 +209,5 @@ def _below_time(lines: list[str]) -> int:
 
 
 def _filled(lines: list[str], at: int) -> int:
-    """The first line from here on that is not empty."""
+    """Return the index of the first line from here on that is not empty."""
     return next((i for i in range(at, len(lines)) if lines[i].strip()), len(lines))

@@ -1,6 +1,6 @@
-"""What the text of a cell asks of this package.
+"""What a cell's text asks for: ``%%gpulog [--lines] [--label TEXT]`` in its first line.
 
-``%%gpulog [--lines] [--label TEXT]`` in its first line, or nothing but magics of ours.
+Also recognised: a cell that holds only our own magics, whose record is marked so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 OPTIONS = ("--lines", "--label")
 _ASKS = re.compile(r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$")  # IPython takes prompts off
-# A line of our own magics: %gpulog, without its % under automagic, its result kept or not; the extension.
+# A line of our own magics: %gpulog (under automagic without %, with or without a target), or our extension.
 _OURS = re.compile(
     r"(?:\w+ *= *)?%gpulog(?![\w.]).*|gpulog(?: +[a-z].*)?|%?(?:re|un)?load_ext +ipygpulogger", re.ASCII
 )
@@ -19,10 +19,10 @@ _OURS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be told of one cell.
+    """What a cell asks for.
 
     Attributes:
-        lines: What each line used.
+        lines: Whether each of its lines is measured.
         label: What the cell is called; None for "In [4]".
     """
 
@@ -31,7 +31,7 @@ class Request:
 
 
 def request_in(options: str) -> Request:
-    """What the options ask for.
+    """Return what the options after ``%%gpulog`` ask for.
 
     Raises:
         ValueError: There are no such options.
@@ -55,31 +55,31 @@ def request_in(options: str) -> Request:
 
 
 def options_of(first_line: str) -> str | None:
-    """What stands behind ``%%gpulog``; None of a line that asks for nothing."""
+    """Return what follows ``%%gpulog`` in a line; None if the line does not begin with it."""
     found = _ASKS.match(first_line.rstrip())
     return found and (found["options"] or "")
 
 
 def request_of(source: str) -> Request | None:
-    """What a whole cell asks for, as the user wrote it; None if nothing, or nothing that makes sense."""
+    """Return what a cell asks for, from its text as the user wrote it; None if nothing, or nothing valid."""
     first, _, body = source.lstrip().partition("\n")
     options = options_of(first)
     if options is None or not body.strip():
         return None
     try:
         return request_in(options)
-    except ValueError:  # the cell will fail, and say why
+    except ValueError:  # the magic will fail, and say why
         return None
 
 
 def is_gpulog_only(source: str) -> bool:
-    """Whether a whole cell, as the user wrote it, holds nothing but magics of ours, and comments."""
+    """Return whether a cell's text, as the user wrote it, holds only our own magics and comments."""
     code = [line for line in map(str.strip, source.splitlines()) if line and not line.startswith("#")]
     return bool(code) and all(map(_OURS.fullmatch, code))
 
 
 def words(line: str) -> list[str]:
-    """The words of a line: quotes hold words together, and a backslash is one, as in a path of Windows."""
+    """Split a line into words; quotes keep words together, a backslash is itself, as in Windows paths."""
     found = shlex.shlex(line, posix=True)
     found.whitespace_split, found.escape, found.commenters = True, "", ""
     return list(found)

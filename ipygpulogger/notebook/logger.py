@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..records import Measurement, Owner
     from ..render.owners import Freed
-    from .cell_events import Cell
+    from .cell import Cell
     from .live import LiveCell
 
 
@@ -63,7 +63,7 @@ class IPyGPULogger(Options):
         ``il = IPyGPULogger().start()``; after some cells ``il.data``, ``il.record``, ``il.history``.
     """
 
-    # Set by the package, for the magics stand above this file.
+    # Set by the package: the module of the magics imports this one.
     magics_of: ClassVar[Callable[[Any, IPyGPULogger], Magics]]
 
     _log: Log | None = None
@@ -129,7 +129,7 @@ class IPyGPULogger(Options):
                 self._halt()
 
     def _subscribe(self, *, running: bool) -> None:
-        self._machine = machine()  # a child that a fork makes lets go of this one, its parent's
+        self._machine = machine()  # in a forked child, another than its parent's
         self._machine.attach(self)
         if self not in self._shell.configurables:
             self._shell.configurables.append(self)  # so that %config finds it
@@ -190,15 +190,15 @@ class IPyGPULogger(Options):
         return self._history
 
     def owners(self) -> tuple[Owner, ...]:
-        """Who holds memory now, by name and device, the largest first: as ``%gpulog vars`` shows it."""
+        """Return who holds memory now, by name and device, largest first, as ``%gpulog vars`` shows it."""
         from ..owners.roots import all_holdings, owners_in
 
         return owners_in(self._shell, all_holdings()).owners
 
     def free(self) -> Freed:
-        """Give back what the last traceback and ``Out`` still hold, as ``%gpulog free`` does.
+        """Release what the last traceback and ``Out`` still hold, as ``%gpulog free`` does.
 
-        ``%debug`` has nothing to go into afterwards.
+        Afterwards ``%debug`` has no traceback to enter.
 
         Returns:
             What was dropped and how many bytes came back by device; printed, it says so.
@@ -210,7 +210,7 @@ class IPyGPULogger(Options):
 
     @property
     def lifetime_peak_bytes(self) -> int:
-        """The highest resident memory of this process, which ``getrusage().ru_maxrss`` no longer tells."""
+        """The highest resident memory of this process, which ``getrusage().ru_maxrss`` no longer reports."""
         return machine().ram.lifetime_peak_bytes()
 
     def __reduce_ex__(self, _protocol: Any) -> Any:

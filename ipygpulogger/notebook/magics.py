@@ -1,4 +1,4 @@
-"""%gpulog, and what loading the extension does."""
+"""The magic ``%gpulog``, and what loading the extension does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .logger import IPyGPULogger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_TAKES = {  # the subcommands, and what stands after each
+_TAKES = {  # the subcommands, and what follows each
     "start": "options as name=value",
     "stop": "",
     "status": "",
@@ -43,14 +43,15 @@ _TAKES = {  # the subcommands, and what stands after each
 }
 _BY = ("peak", "consumed", "time")
 _EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
-_KEYS = ("%gpulog", "%%gpulog")  # completers are found by what the line begins with
+_KEYS = ("%gpulog", "%%gpulog")  # IPython finds completers by the beginning of the line
 
 
 @magics_class
 class GpulogMagics(Magics):
     """``%gpulog`` for a line and for a cell, about one logger.
 
-    Of several it is about the one that was started last, and once the extension is loaded about its own.
+    With several loggers, the shell has the magic of the one that was started last; once the extension is
+    loaded, the magic of its logger.
     """
 
     def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
@@ -66,7 +67,7 @@ class GpulogMagics(Magics):
         self.first_line = _FirstLine(logger)
 
     def offer(self) -> None:
-        """It stands in the shell from now on."""
+        """Put it into the shell."""
         offered = _offered.setdefault(self.shell, [])
         if self in offered:
             offered.remove(self)
@@ -75,11 +76,11 @@ class GpulogMagics(Magics):
         _arrange(offered, offered)
 
     def withdraw(self) -> None:
-        """It does no longer, unless the extension is loaded with it; another logger's comes in its place."""
+        """Take it out, unless it is the extension's; another logger's magic comes in its place."""
         offered = _offered.get(self.shell, [])
         if self in offered and _loaded.get(self.shell) is not self:
             _arrange(offered, [magics for magics in offered if magics is not self])
-            offered.remove(self)  # last, so that whoever was interrupted can do it again
+            offered.remove(self)  # last: after an interrupt it can be done again
             if not offered:
                 del _offered[self.shell]
 
@@ -146,7 +147,7 @@ class GpulogMagics(Magics):
             raise _refusal(f"%gpulog {command}: {reason}") from reason
 
     def _cell(self, line: str, cell: str) -> None:
-        """A cell without code or with wrong options comes here, and so does who calls it as a function."""
+        """Handle a cell without code, one with wrong options, and a call of the magic as a function."""
         if not cell.strip():
             meant = f"; the command is %gpulog {line}" if line.partition(" ")[0] in _TAKES else ""
             raise _refusal(f"%%gpulog has nothing to measure: write the cell's code below this line{meant}")
@@ -154,7 +155,7 @@ class GpulogMagics(Magics):
             request_in(line)
         except ValueError as error:
             raise _refusal(f"%%gpulog: {error}") from error
-        self.install_transform()  # somebody may have taken it out
+        self.install_transform()  # it may have been removed
         self.shell.run_cell(f"%%gpulog {line}\n{cell}")
 
     def _start(self, *options: str) -> None:
@@ -181,7 +182,7 @@ class GpulogMagics(Magics):
         )
         for diagnosis in machine().diagnose():
             print(printable(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}"))
-        with suppress(Unavailable):  # the diagnosis says so
+        with suppress(Unavailable):  # the diagnoses above say so
             if gpus := measured_now(reset_peaks=self.logger.reset_peaks).gpus:
                 print(ladders(gpus))
 
@@ -224,9 +225,9 @@ class GpulogMagics(Magics):
 
 
 class _FirstLine:
-    """Takes ``%%gpulog`` off a cell, which is an ordinary one from then on; the logger sees it as written."""
+    """Remove ``%%gpulog`` from a cell, which then runs as any other; the logger sees its original text."""
 
-    has_side_effects = True  # IPython does not ask it whether a cell is complete
+    has_side_effects = True  # so that IPython skips it when it asks whether a cell is complete
 
     def __init__(self, logger: IPyGPULogger) -> None:
         self._logger = logger
@@ -236,7 +237,7 @@ class _FirstLine:
         if options is None or _is_a_magics_body():
             return lines
         filled = next((i for i, line in enumerate(body) if line.strip()), None)
-        if filled is None:  # the magic says so; without an empty line IPython would, in words of its own
+        if filled is None:  # the magic refuses it; without the empty line IPython would
             return [lines[0].rstrip("\n") + "\n", "\n"]
         try:
             request_in(options)
@@ -247,7 +248,7 @@ class _FirstLine:
 
 
 def _is_a_magics_body() -> bool:
-    """Whether ``%%time`` or ``%%prun``, which make no cell of their body, ask: there the magic makes one."""
+    """Return whether ``%%time`` or ``%%prun`` ask, which run no cell: then the magic runs one."""
     return any(
         frame.f_code.co_name in _BODIES and frame.f_globals.get("__name__") == _EXECUTION
         for frame in islice(walk_stack(sys._getframe(2)), 4)
@@ -255,7 +256,7 @@ def _is_a_magics_body() -> bool:
 
 
 def _refusal(sentence: str) -> UsageError:
-    """What IPython prints as it is, in the place of a traceback."""
+    """Return an error that IPython prints as one sentence, without a traceback."""
     return UsageError(printable(sentence))
 
 
@@ -269,7 +270,7 @@ def _by(words: Sequence[str]) -> str:
 
 
 def _complete(_shell: Any, event: Any) -> list[str]:
-    """What may stand at the cursor."""
+    """Return what may follow at the cursor."""
     before = event.text_until_cursor.split()
     if before[0].startswith("%%"):
         return list(OPTIONS)
@@ -302,7 +303,7 @@ _offered: weakref.WeakKeyDictionary[Any, list[GpulogMagics]] = (
 
 
 def _arrange(offered: list[GpulogMagics], remaining: list[GpulogMagics]) -> None:
-    """Only the last of those that remain is in the shell."""
+    """Put only the last of those that remain into the shell."""
     for magics in offered:
         magics._take_out()
     if remaining:
@@ -314,7 +315,7 @@ def load(shell: Any, report: str | None = None) -> None:
 
     Args:
         shell: IPython's shell.
-        report: The kind of report; by default what the user's configuration wishes, else the rich one.
+        report: The kind of report; by default what the user's configuration says, else the rich one.
     """
     if shell in _loaded:
         return
@@ -333,7 +334,7 @@ def load(shell: Any, report: str | None = None) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Take back all that `load` did."""
+    """Undo all that `load` did."""
     magics = _loaded.pop(shell, None)
     if magics is None:
         return

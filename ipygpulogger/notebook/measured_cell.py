@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..owners.oom_autopsy import Autopsy
     from ..records import LineUsage
     from .between_cells import Gap
-    from .cell_events import Cell
+    from .cell import Cell
     from .cell_lines import CellLines
     from .cell_options import Request
     from .live import LiveCell

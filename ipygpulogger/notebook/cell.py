@@ -1,0 +1,84 @@
+"""One running cell, as IPython's events and frames describe it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.frames import walk_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from ..records import Status
+
+_SOURCE_CHARACTERS = 120
+
+
+class Cell:
+    """One running cell.
+
+    Attributes:
+        info: IPython's own description of it; None once it has ended.
+        ours: Whether it is to be measured; code that a front end runs for itself is not.
+        nested: Whether it runs within another, as `%%capture` makes one.
+        label: "In [4]", or "nested in In [4]"; known once the cell has ended.
+        execution_count: The 4 of "In [4]"; None for a nested cell.
+        cell_id: The front end's name of the cell, where it sends one.
+        source: The first line, shortened.
+        status: "ok", "error" or "interrupted".
+        error: Name of the exception type that ended the cell.
+        exception: That exception, while subscribers are told that the cell died of it; None before and after.
+        hooks_s: How much of its time so far went into our hooks of cells nested in it.
+    """
+
+    def __init__(self, info: Any, count: int | None, outer: Cell | None) -> None:
+        stored = bool(getattr(info, "store_history", True))
+        self.info, self._outer = info, None if stored else outer
+        self.ours: bool = self._outer.ours if self._outer else stored
+        self.nested = self._outer is not None
+        self.label = "?"
+        self.execution_count = None if self._outer else count
+        self.cell_id: str | None = getattr(info, "cell_id", None)
+        self.raw = getattr(info, "raw_cell", None) or ""
+        lines = self.raw.strip().splitlines()
+        self.source: str = lines[0][:_SOURCE_CHARACTERS] if lines else ""
+        self.status: Status = "ok"
+        self.error: str | None = None
+        self.exception: BaseException | None = None
+        self.hooks_s = 0.0  # negative for the time before its own clock began
+
+    def end(self, result: Any) -> None:
+        """Fill in what is known only at the end.
+
+        Args:
+            result: IPython's; it is not kept, for it would keep the cell's value alive.
+        """
+        if self._outer is None and self.execution_count is None:
+            self.execution_count = getattr(result, "execution_count", None)
+        outermost = self
+        while outermost._outer is not None:
+            outermost = outermost._outer
+        number = "?" if outermost.execution_count is None else outermost.execution_count
+        self.label = f"nested in In [{number}]" if self._outer else f"In [{number}]"
+        self.info = self._outer = None
+        if result is None:  # the exception is on its way through IPython
+            error = sys.exc_info()[1]
+        else:
+            error = getattr(result, "error_before_exec", None) or getattr(result, "error_in_exec", None)
+        if error is not None:
+            # An interrupt during `await` reaches the cell as a cancellation of its task.
+            interrupted = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
+            self.status, self.error = "interrupted" if interrupted else "error", type(error).__name__
+            self.exception = error
+
+
+def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
+    """Yield the `ExecutionInfo` and the execution count of each cell that led to a frame, innermost first."""
+    for caller in walk_stack(frame):
+        if caller.f_code.co_name == "run_cell_async":
+            names = caller.f_locals
+            if names.get("info") is not None:
+                yield names["info"], getattr(names.get("result"), "execution_count", None)
