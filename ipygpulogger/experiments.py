@@ -1,4 +1,4 @@
-"""The names of ipyexperiments: ``import ipygpulogger.experiments as ipyexperiments`` is all that changes."""
+"""Re-export the names of ipyexperiments: ``import ipygpulogger.experiments as ipyexperiments``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training frameworks: each adapter tells an epoch's memory in its framework's own way.
+"""Adapters that show an epoch's memory in the training framework's own way.
 
 ============  ======================  =========================================================
 file          class                   where the four figures appear
@@ -9,8 +9,8 @@ transformers  `PeakMemCallback`       the printed logs, `state.log_history`, eve
 keras         `PeakMemCallback`       the progress bar, `History`, `CSVLogger`
 ============  ======================  =========================================================
 
-Each has ``history``, too: an `EpochRecord` for every epoch that ended. A framework is imported with its
-own file only.
+Each also has ``history``: an `EpochRecord` for every epoch that ended. A framework is imported by its own
+file only.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import sys
 
 
 def not_installed(error: ModuleNotFoundError, package: str, adapter: str) -> ImportError:
-    """What to say where an adapter's framework cannot be imported.
+    """Return the error to raise if an adapter's framework cannot be imported.
 
     Args:
-        error: What its import raised.
-        package: The framework.
-        adapter: The adapter's module.
+        error: What importing it raised.
+        package: The name of the framework.
+        adapter: The module of the adapter.
 
     Returns:
-        One sentence with the command that helps; or the error itself, if it is another package's.
+        One sentence with the command that installs it; the error itself, if it is about another package.
     """
     if (error.name or "").partition(".")[0] != package:
         return error
@@ -39,17 +39,17 @@ def not_installed(error: ModuleNotFoundError, package: str, adapter: str) -> Imp
 
 
 def too_old(package: str, needed: str, adapter: str) -> ImportError:
-    """What to say where an adapter's framework is installed in a version that it cannot work with.
+    """Return the error to raise if the installed version of an adapter's framework is too old.
 
     Args:
-        package: The framework, which is imported.
-        needed: The oldest major version that the adapter works with.
-        adapter: The adapter's module.
+        package: The name of the framework, which is imported.
+        needed: The oldest major version that the adapter supports.
+        adapter: The module of the adapter.
     """
     command = f"pip install '{package}>={needed}'"
     return ImportError(f"{adapter} needs {package} {needed} or newer, not {_found(package)}: {command}")
 
 
 def _found(package: str) -> str:
-    """Which version is imported, in words."""
+    """Return the name of an imported package and its version, if it has one."""
     return f"{package} {getattr(sys.modules.get(package), '__version__', '')}".rstrip()

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
-    """General RAM and GPU RAM of every epoch, in MB, in the logs that every callback after it reads.
+    """Add the general RAM and GPU RAM of each epoch, in MB, to the logs that later callbacks read.
 
-    So they are in the progress bar, in what ``fit`` returns and in a `CSVLogger` that stands after it:
+    So they appear in the progress bar, in the history that ``fit`` returns, and in a `CSVLogger` that comes
+    after this callback:
 
-    ======================  ====================================================
-    ``mem_cpu_used_mb``     general RAM that the epoch kept; negative: gave back
-    ``mem_cpu_peak_mb``     what it needed for a moment on top of that
+    ======================  =========================================================
+    ``mem_cpu_used_mb``     general RAM that the epoch kept; negative if it gave back
+    ``mem_cpu_peak_mb``     what it needed temporarily on top of that
     ``mem_gpu_used_mb``     the same of the device that the model is on
     ``mem_gpu_peak_mb``     the same; 0 without a device
-    ======================  ====================================================
+    ======================  =========================================================
 
     An epoch lasts from this callback's ``on_epoch_begin`` to its ``on_epoch_end``, validation included.
 
@@ -40,15 +41,15 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
         self._epoch = EpochScope()
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Training begins."""
+        """Tie the epochs to this call of ``fit``."""
         self._epoch.within(caller("keras", "fit"))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """An epoch begins."""
+        """Begin to measure."""
         self._epoch.begin()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """It ends, and its figures join the logs."""
+        """End the measurement, and add its figures to the logs."""
         record = self._epoch.end(f"epoch {epoch}", self._device())
         if record is not None:
             self.history.append(record)
@@ -56,11 +57,11 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
                 logs.update(record.memory().named("mem_"))
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Training is over."""
+        """Stop measuring."""
         self._epoch.within(None)
 
     def _device(self) -> Any:
-        """Where the model is, as far as torch tells; other backends go by their current device."""
+        """Return the model's device with the torch backend; None with others, which use their current one."""
         weights = getattr(self.model, "weights", None)
         device = getattr(weights[0].value, "device", None) if weights else None
         return device if type(device).__module__ == "torch" else None

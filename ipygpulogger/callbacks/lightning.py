@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
-    """General RAM and GPU RAM of every epoch, in MB, for every logger and in ``trainer.callback_metrics``.
+    """Log the general RAM and GPU RAM of each epoch, in MB, to every logger and ``trainer.callback_metrics``.
 
-    ======================  ====================================================
-    ``mem/cpu_used_mb``     general RAM that the epoch kept; negative: gave back
-    ``mem/cpu_peak_mb``     what it needed for a moment on top of that
+    ======================  =========================================================
+    ``mem/cpu_used_mb``     general RAM that the epoch kept; negative if it gave back
+    ``mem/cpu_peak_mb``     what it needed temporarily on top of that
     ``mem/gpu_used_mb``     the same of the device the trainer runs on
     ``mem/gpu_peak_mb``     the same; 0 without a device
-    ======================  ====================================================
+    ======================  =========================================================
 
-    An epoch lasts from its ``on_train_epoch_start`` until the next one's, or until training ends: its
-    validation, checkpoints and the module's own ``on_train_epoch_end`` are in it, and the sanity check
-    before training is in none. Its figures are logged then, not before. Under DDP every process measures
-    itself, and loggers hear of the first; ``history`` has each one's own.
+    An epoch lasts from its ``on_train_epoch_start`` to that of the next, or to the end of training. It
+    includes validation, checkpoints and the module's own ``on_train_epoch_end``; the sanity check before
+    training is in no epoch. Its figures are logged at its end. Under DDP each process measures itself; only
+    the first one logs, and ``history`` has each process's own.
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
@@ -41,25 +41,25 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
         self._epoch = EpochScope()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Training begins; in the middle of an epoch, where a checkpoint was written there."""
+        """Begin to measure, in the middle of an epoch if training resumes from a checkpoint there."""
         self._epoch.within(caller("lightning.pytorch", "fit"))
         self._number = trainer.current_epoch
         self._epoch.begin()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """An epoch begins, and the one before ends."""
+        """End the previous epoch, and begin this one."""
         if trainer.current_epoch != self._number:
             self._end(trainer)
         self._number = trainer.current_epoch
         self._epoch.begin()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """The last epoch ends."""
+        """End the last epoch."""
         self._end(trainer)
         self._epoch.within(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """What was under way is told nowhere."""
+        """Drop the open epoch."""
         self._epoch.within(None)
 
     def _end(self, trainer: Any) -> None:
@@ -70,6 +70,6 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
         figures = {name: float(figure) for name, figure in record.memory().named("mem/").items()}
         trainer.callback_metrics.update(figures)
         trainer.logged_metrics.update(figures)
-        for logger in trainer.loggers:  # at the step at which Lightning itself logs an epoch
+        for logger in trainer.loggers:  # with the step that Lightning itself uses for an epoch
             step = trainer.fit_loop.epoch_loop._batches_that_stepped - 1
             logger.log_metrics({**figures, "epoch": self._number}, step=step)

@@ -10,7 +10,7 @@ from . import not_installed, too_old
 try:
     import fastai
 
-    # Asked first: the modules of fastai 1 are other ones, and fail in many ways with a newer torch.
+    # First of all: fastai 1 has other modules, and importing them fails in many ways with a newer torch.
     if getattr(fastai, "__version__", "").startswith(("0.", "1.")):
         raise too_old("fastai", "2", __name__)
     from fastai.callback.core import Callback
@@ -28,21 +28,21 @@ _FIRST, _BEFORE_THE_ROW, _AFTER_THE_NAMES = -1000, 49, 51  # the Recorder's own 
 
 
 class PeakMemMetric(Callback):  # type: ignore[misc]
-    """General RAM and GPU RAM of every epoch, in MB: what it used, and the peak on top of that.
+    """Show the general RAM and GPU RAM of each epoch, in MB: what it used, and the peak on top of that.
 
-    ``Learner(..., cbs=PeakMemMetric())`` or ``learn.fit(1, cbs=PeakMemMetric())``. The columns stand after
-    the metrics. An epoch lasts from before any callback's ``before_epoch`` until fastai's recorder writes
-    its row, validation included; callbacks that come after the recorder, such as the one that saves the
-    best model, are in no row. GPU is the device of ``learn.dls``; without one its figures are 0.
+    ``Learner(..., cbs=PeakMemMetric())`` or ``learn.fit(1, cbs=PeakMemMetric())``. The columns follow those
+    of the metrics. An epoch lasts from before any callback's ``before_epoch`` until fastai's recorder writes
+    its row, validation included. Callbacks that run after the recorder, such as the one that saves the best
+    model, are in no row. GPU is the device of ``learn.dls``; without one its figures are 0.
 
-    Loggers that go by name keep one of two columns called "peak": give other ``names`` then.
+    A logger that identifies columns by name keeps only one of the two called "peak": set ``names`` then.
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
 
     Args:
-        learn: Not needed; v1 passed the learner.
-        names: Of the four columns.
+        learn: Ignored; fastai 1 passed the learner.
+        names: The names of the four columns.
     """
 
     def __init__(self, learn: Any = None, names: tuple[str, str, str, str] = NAMES) -> None:  # noqa: ARG002
@@ -51,18 +51,18 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     @property
     def order(self) -> int:
-        """The place among the callbacks, asked anew at every event.
+        """Return the place among the callbacks, which fastai looks up at each event.
 
-        The names come after the recorder's own and before anyone shows them; an epoch begins before
-        everybody's and ends just before the recorder writes the row.
+        The columns are named after the recorder named its own and before they are shown. An epoch begins
+        before all other callbacks and ends just before the recorder writes the row.
         """
         fit = caller("fastai.learner", "fit", "_do_fit")
-        if fit is None or fit.f_code.co_name == "fit":  # it begins or is over
+        if fit is None or fit.f_code.co_name == "fit":  # the fit begins or ends
             return _AFTER_THE_NAMES
         return _BEFORE_THE_ROW if self._epoch.is_open() else _FIRST
 
     def before_fit(self) -> None:
-        """Name the columns."""
+        """Add the names of the columns."""
         fit = _fit()
         if fit is None:
             return
@@ -74,12 +74,12 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
             recorder.metric_names = names[: self._column] + list(self._names) + names[self._column :]
 
     def before_epoch(self) -> None:
-        """Begin."""
+        """Begin to measure."""
         if _fit() is not None:
             self._epoch.begin()
 
     def after_epoch(self) -> None:
-        """End, and put the figures where the recorder finds them."""
+        """End the measurement, and add its figures to the recorder's row."""
         if _fit() is None:
             return
         record = self._epoch.end(f"epoch {self.learn.epoch}", getattr(self.learn.dls, "device", None))
@@ -87,18 +87,18 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
             self.history.append(record)
         recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
-            missing = self._column - len(recorder.log)  # what a cancelled epoch has no value for
+            missing = self._column - len(recorder.log)  # metrics that a cancelled epoch has no value for
             figures = record.memory() if record else [None] * len(self._names)
             recorder.log += [None] * missing + [*figures]
 
     def after_fit(self) -> None:
-        """Forget the fit."""
+        """Stop measuring."""
         if _fit() is not None:
             self._epoch.within(None)
 
 
 def _fit() -> FrameType | None:
-    """The `Learner.fit` that sent this event; None where it is sent for a validation or a prediction."""
+    """Return the call of `Learner.fit` that sent this event; None if a validation or prediction sent it."""
     event = caller("fastai.learner", "__call__")
     sender = event and event.f_back
     if sender is None or sender.f_code.co_name != "_with_events":

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
-    """General RAM and GPU RAM of every epoch, in MB, logged as `Trainer` logs its own metrics.
+    """Log the general RAM and GPU RAM of each epoch, in MB, as `Trainer` logs its own metrics.
 
     So they are printed, kept in ``trainer.state.log_history`` and sent to every integration:
 
-    ======================  ====================================================
-    ``mem_cpu_used_mb``     general RAM that the epoch kept; negative: gave back
-    ``mem_cpu_peak_mb``     what it needed for a moment on top of that
+    ======================  =========================================================
+    ``mem_cpu_used_mb``     general RAM that the epoch kept; negative if it gave back
+    ``mem_cpu_peak_mb``     what it needed temporarily on top of that
     ``mem_gpu_used_mb``     the same of the device, ``args.device``
     ``mem_gpu_peak_mb``     the same; 0 without a device
-    ======================  ====================================================
+    ======================  =========================================================
 
-    An epoch lasts until the next begins, or training is over: `Trainer` evaluates and saves after its
-    ``on_epoch_end``, and that is in the epoch after which it happens. Its figures are logged then, not
-    before. Every process measures itself.
+    An epoch lasts until the next begins, or training ends, because `Trainer` evaluates and saves after its
+    ``on_epoch_end``; that belongs to the epoch before. Its figures are logged at its end. Each process
+    measures itself.
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
@@ -42,22 +42,22 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
         self._epoch = EpochScope()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Training begins."""
+        """Tie the epochs to this call of ``train``."""
         self._number = int(state.epoch or 0)
         self._epoch.within(caller("transformers.trainer", "train"))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """An epoch begins, and the one before ends."""
+        """End the previous epoch, and begin this one."""
         self._end(args)
         self._epoch.begin()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
-        """The last epoch ends where `Trainer` logs its summary, after which integrations close."""
+        """End the last epoch when `Trainer` logs its summary: after that, integrations close."""
         if "train_runtime" in (logs or ()) and self._end(args):
-            state.log_history.insert(-1, state.log_history.pop())  # the summary stays the last
+            state.log_history.insert(-1, state.log_history.pop())  # so that the summary stays last
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Training is over."""
+        """Stop measuring."""
         self._epoch.within(None)
 
     def _end(self, args: Any) -> bool:
@@ -66,7 +66,7 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
             return False
         self._number += 1
         self.history.append(record)
-        # No callback is handed its trainer, and what a callback adds to the logs others have seen already.
+        # A callback gets no reference to its trainer, and the callbacks before it have read the logs already.
         call = caller("transformers.trainer", "train")
         if call is None:
             return False

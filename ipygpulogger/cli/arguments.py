@@ -1,4 +1,4 @@
-"""The words of the command line: what each command takes, and what it makes of it."""
+"""The options of the command line: what each command takes, and how a value is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that refuses in one sentence."""
+    """A parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
         said = printable(" ".join(message.split()))
@@ -24,7 +24,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """What is asked for; `command` says which. Ends the program where it makes no sense."""
+    """Return the options, the command's name as `command`; exit with status 2 if they make no sense."""
     return _parser().parse_args(_joined(arguments))
 
 
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
     )
-    run.add_argument("--log", type=Path, help="also write one JSON record a cell to this file")
+    run.add_argument("--log", type=Path, help="also write the records to this file, one line of JSON a cell")
     run.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
     run.add_argument("--max-gpu", type=_size, metavar="SIZE", help="exit 1 if a cell peaks higher on a GPU")
     run.add_argument("--max-ram", type=_size, metavar="SIZE", help="exit 1 if a cell peaks higher in RAM")
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         "-f", "--parameters-file", type=Path, metavar="FILE", help="parameters from a JSON or YAML file"
     )
 
-    report = commands.add_parser("report", help="show what a log or a saved notebook tells")
+    report = commands.add_parser("report", help="rank the cells of a log or of a saved notebook")
     report.add_argument("path", type=Path, help="a log (.jsonl, .csv, .parquet) or a saved notebook (.ipynb)")
     report.add_argument("--by", choices=("peak", "consumed", "time"), default="peak", help="rank by this")
     report.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")
@@ -71,21 +71,23 @@ def _parser() -> argparse.ArgumentParser:
         type=_percentage,
         default=TOLERANCE,
         metavar="PERCENT",
-        help="how much of itself a peak may grow by (default: 5%%)",
+        help="how much a peak may grow by, relative to what it was (default: 5%%)",
     )
     compared.add_argument(
-        "--floor", type=_size, default=FLOOR_BYTES, metavar="SIZE", help="what it may always grow by (1MB)"
+        "--floor",
+        type=_size,
+        default=FLOOR_BYTES,
+        metavar="SIZE",
+        help="how much a peak may always grow by (default: 1MB)",
     )
 
-    doctor = commands.add_parser(
-        "doctor", help="say what can be measured here, and what to do about each lack"
-    )
+    doctor = commands.add_parser("doctor", help="say what can be measured here, and how to get the rest")
     doctor.add_argument("--json", action="store_true", help="as JSON")
     return parser
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
-    """With each ``-p NAME VALUE`` as one word, for a value may begin with a dash."""
+    """Return the words with each ``-p NAME VALUE`` as one, because a value may begin with a dash."""
     joined, rest = [], iter(arguments)
     for word in rest:
         if word in ("-p", "--parameters"):
@@ -96,7 +98,7 @@ def _joined(arguments: Sequence[str]) -> list[str]:
 
 
 def _parameter(word: str) -> tuple[str, str]:
-    """The two words that `_joined` made one."""
+    """Return the two words that `_joined` made one."""
     try:
         name, value = json.loads(word)
         whole = isinstance(name, str) and isinstance(value, str) and word.startswith("[")
@@ -120,7 +122,7 @@ def _seconds(word: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 2**31:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds: write it like 90")
     return seconds
 
 
@@ -131,5 +133,5 @@ def _percentage(word: str) -> float:
     except ValueError:
         part = -1.0
     if not 0 <= part < float("inf"):
-        raise argparse.ArgumentTypeError(f"{word!r} is no percentage: write it like 5%")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a percentage: write it like 5%")
     return part

@@ -44,7 +44,7 @@ def read(path: Path) -> Any:
     for number, cell in enumerate(notebook.cells, 1):
         if cell.cell_type == "code" and not is_utf8(cell.source):
             raise BadRequest(
-                f"{path}: cell {number} holds half a character (a surrogate); no kernel takes it"
+                f"{path}: cell {number} has an unpaired surrogate, which cannot be encoded as UTF-8"
             )
     return notebook
 

@@ -1,4 +1,4 @@
-"""A notebook's parameters, as papermill has them: a cell of assignments after the one that is tagged."""
+"""A notebook's parameters, as in papermill: a cell of assignments after the cell tagged ``parameters``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
-_DEPTH = 50  # Python itself reads no more than 200 brackets within each other
+_DEPTH = 50  # Python's own parser allows 200 nested brackets
 
 
 def typed(text: str) -> Any:
-    """A value from the command line: None, a bool, an int, a float, else the text itself."""
+    """Return a value from the command line as None, a bool, an int, a float, or else as the text itself."""
     words = {"True": True, "False": False, "None": None}
     if text in words:
         return words[text]
@@ -30,47 +30,47 @@ def typed(text: str) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The parameters in a file of JSON, or of YAML where PyYAML is installed.
+    """Return the parameters in a file of JSON, or of YAML if PyYAML is installed.
 
     Raises:
-        ValueError: There is no such file, or it holds no parameters; in one sentence.
+        ValueError: The file is missing, or does not hold parameters; in one sentence.
     """
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"the parameters {path} cannot be read: {why(error)}") from error
+        raise ValueError(f"the file of parameters {path} cannot be read: {why(error)}") from error
     try:
         found = json.loads(source)
     except (ValueError, RecursionError) as problem:
         try:
             import yaml
         except ImportError as error:
-            raise ValueError(f"{path} is no JSON ({problem}); to read YAML: pip install pyyaml") from error
+            raise ValueError(f"{path} is not JSON ({problem}); to read YAML: pip install pyyaml") from error
         try:
             found = yaml.safe_load(source)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             said = " ".join(str(error).split())
             raise ValueError(f"{path} is neither JSON nor YAML: {said}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no parameters: write name: value, one a line")  # noqa: TRY004 - as above
+        raise ValueError(f"{path} holds no parameters: write them as name: value, one a line")  # noqa: TRY004 - as above
     return found
 
 
 def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
-    """Put the parameters where papermill would.
+    """Put the parameters where papermill does.
 
-    In the place of a cell tagged ``injected-parameters``, else after the first one tagged
+    That is in place of a cell tagged ``injected-parameters``, else after the first cell tagged
     ``parameters``, else on top.
 
     Returns:
         Whether the notebook has a cell of either tag.
 
     Raises:
-        ValueError: A name that no variable can have, or a value that no cell can hold.
+        ValueError: A name is not a valid identifier, or a value is nested too deep.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            raise ValueError(f"no variable can be called {name!r}")
+            raise ValueError(f"{name!r} is not a valid name of a variable")
     from nbformat.v4 import new_code_cell
 
     lines = [f"{name} = {_code(value)}" for name, value in parameters.items()]
@@ -92,9 +92,9 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
 
 
 def _code(value: Any, depth: int = 0) -> str:
-    """The value as Python writes it; what has no such form, a date of YAML say, as text."""
+    """Return the value as Python code; a value without a literal, such as a date of YAML, as a string."""
     if depth > _DEPTH:
-        raise ValueError("a parameter holds itself, or its lists and dicts lie too deep in each other")
+        raise ValueError("a parameter refers to itself, or its lists and dicts are nested too deep")
     if isinstance(value, dict):
         members = (f"{_code(key)}: {_code(member, depth + 1)}" for key, member in value.items())
         return f"{{{', '.join(members)}}}"

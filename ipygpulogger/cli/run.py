@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
                 if execution.cells_without_record:
                     count = execution.cells_without_record
                     cells = "1 cell" if count == 1 else f"{count} cells"
-                    sentence = f"{cells} left no record, for the notebook stopped the logger"
+                    sentence = f"{cells} left no record, because the notebook stopped the logger"
                     if options.max_ram is None and options.max_gpu is None:
                         remarks.append(sentence)
                         aside(f"ipygpulogger: {sentence}")

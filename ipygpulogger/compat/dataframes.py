@@ -1,4 +1,4 @@
-"""`reduce_mem_usage`: a pandas DataFrame in smaller types, as fastai v1 offered it."""
+"""`reduce_mem_usage`: a pandas DataFrame in smaller types, as in fastai v1."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ..records.units import in_mb, printable
 from ..runtime.output import say
 
 _ONE_KIND = {"string", "empty", "bytes", "boolean", "integer", "floating", "date", "time", "datetime"}
-_WHOLE_UP_TO = 2**53  # beyond it float64 holds not every whole number either
+_WHOLE_UP_TO = 2**53  # beyond it float64 cannot represent each whole number
 
 
 def reduce_mem_usage(df: Any) -> Any:
-    """Give the columns of a DataFrame smaller types, in place, and print how much smaller it is.
+    """Convert the columns of a DataFrame to smaller types, in place, and print the sizes before and after.
 
-    - Whole numbers get the smallest type, signed or unsigned as before, that holds them all.
-    - float64 becomes float32 where every value stays the same to 7 digits, and every whole number
-      exactly; where not, the column stays, and a line says so.
+    - Integers get the smallest type that holds all values, signed or unsigned as before.
+    - float64 becomes float32 if each value stays the same to 7 digits, and each whole number exactly. If
+      not, the column is left alone, and a line says so.
     - Text, and other objects that are all of one kind, become categories; None is then NaN.
-    - All other columns stay as they are.
+    - All other columns are left alone.
 
-    The sizes that are printed are those of ``df.memory_usage()``, to which an object is 8 bytes.
+    The printed sizes are those of ``df.memory_usage()``, which counts 8 bytes for an object.
 
     Args:
         df: The DataFrame.
@@ -30,7 +30,7 @@ def reduce_mem_usage(df: Any) -> Any:
     """
     before_bytes = int(df.memory_usage().sum())
     say(f"Memory usage of dataframe is {in_mb(before_bytes):.2f} MB")
-    for position, name in enumerate(df.columns):  # names may come twice
+    for position, name in enumerate(df.columns):  # by position, as names need not be unique
         column = df.iloc[:, position]
         smaller = _smaller(column)
         if smaller is not None:
@@ -45,7 +45,7 @@ def reduce_mem_usage(df: Any) -> Any:
 
 
 def _smaller(column: Any) -> Any:
-    """The same values in a smaller type; None where there is none."""
+    """Return the column in a smaller type; None if there is none."""
     import numpy as np
     import pandas as pd
 
@@ -66,10 +66,12 @@ def _smaller(column: Any) -> Any:
 
 
 def _is_same(values: Any, rounded: Any) -> bool:
-    """Whether values that went through float32 are still the same, as far as float32 can tell."""
+    """Return whether values converted to float32 and back are the same, within the precision of float32."""
     import numpy as np
 
     is_whole = (values == np.round(values)) & (np.abs(values) <= _WHOLE_UP_TO)
-    is_near = np.abs(values - rounded) <= np.abs(values) * 2.0**-24  # half of float32's last place
+    is_near = (
+        np.abs(values - rounded) <= np.abs(values) * 2.0**-24
+    )  # half a unit in the last place of float32
     same = (values == rounded) | np.isnan(values) | (is_near & ~is_whole)
     return bool(same.all())

@@ -1,8 +1,8 @@
-"""One GPU from outside: how much memory it has, is free, is used; as fastai and ipyexperiments ask it.
+"""The memory of a whole device: total, free and used, under the names of fastai and ipyexperiments.
 
-Devices are counted as torch counts them, whatever `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` say.
-All figures are of the whole device, all processes together, in MB of 2^20 bytes, truncated. Asking creates
-no context and loads no framework. Without a GPU, or for one that is not there, the figures are 0.
+Device indices are torch's, whatever `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are. All figures are of
+all processes together, in MB of 2^20 bytes, truncated. Reading them creates no context and loads no
+framework. Without a GPU, or with an index that does not exist, they are 0.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _FLOATS_A_MB = 2**18
 
 
 class GPUMemory(NamedTuple):
-    """A device's memory in MB, all processes together: ``total == free + used``.
+    """A device's memory in MB, of all processes together: ``total == free + used``.
 
-    What the driver keeps for itself is used, as it is for fastai and ipyexperiments.
+    Memory that the driver reserves for itself counts as used, as in fastai and ipyexperiments.
     """
 
     total: int
@@ -38,23 +38,23 @@ class GPUMemory(NamedTuple):
 
 
 def b2mb(num: float) -> int:
-    """Bytes as whole MB (``2**20``), truncated toward zero."""
+    """Return bytes as whole MB (``2**20``), truncated toward zero."""
     return truncated_mb(num)
 
 
 def gpu_mem_get(id: int | None = None) -> GPUMemory:  # noqa: A002 - fastai's name for it
-    """The memory of one device.
+    """Return the memory of one device.
 
     Args:
-        id: torch's index of it; by default the current device.
+        id: Its index in torch; by default the current device.
     """
     return _in_mb(_memory(id))
 
 
 def gpu_mem_get_all() -> list[GPUMemory]:
-    """The memory of every device of the machine, in the driver's order.
+    """Return the memory of each device of the machine, in the driver's order.
 
-    Devices that `CUDA_VISIBLE_DEVICES` hides are among them, unless it hides all: then there is none.
+    Devices that `CUDA_VISIBLE_DEVICES` hides are included, unless it hides all: then the list is empty.
     """
     nvml = machine().nvml
     if machine().devices.all_hidden():
@@ -65,91 +65,91 @@ def gpu_mem_get_all() -> list[GPUMemory]:
 
 
 def gpu_mem_get_free() -> int:
-    """What is free on the current device."""
+    """Return the free memory of the current device."""
     return gpu_mem_get().free
 
 
 def gpu_mem_get_used() -> int:
-    """What is in use on the current device."""
+    """Return the used memory of the current device."""
     return gpu_mem_get().used
 
 
 def gpu_mem_get_free_no_cache() -> int:
-    """What is free on the current device once torch's cache is emptied."""
+    """Empty torch's cache, and return the free memory of the current device."""
     return _without_cache().free
 
 
 def gpu_mem_get_used_no_cache() -> int:
-    """What is in use on the current device once torch's cache is emptied."""
+    """Empty torch's cache, and return the used memory of the current device."""
     return _without_cache().used
 
 
 def gpu_mem_get_used_fast(gpu_handle: Any) -> int:
-    """What is in use on the device of a handle that ``pynvml.nvmlDeviceGetHandleByIndex`` gave.
+    """Return the used memory of the device of a handle from ``pynvml.nvmlDeviceGetHandleByIndex``.
 
     Raises:
-        pynvml.NVMLError: The driver does not tell.
+        pynvml.NVMLError: The driver cannot be asked.
     """
     return _in_mb(machine().nvml.memory_of(gpu_handle)).used
 
 
 def gpu_with_max_free_mem() -> tuple[int | None, int]:
-    """The first device with the most free memory, by torch's index of it, and how much that is."""
+    """Return torch's index of the first device with the most free memory, and how much that is."""
     found = list(enumerate(memory.free for memory in _visible()))
     return max(found, key=lambda one: one[1], default=(None, 0))
 
 
 def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
-    """The memory of one device; by default the current one."""
+    """Return the memory of one device; by default the current one."""
     return gpu_mem_get(torch_gpu_id)
 
 
 def gpu_mem_get_total_mbs(torch_gpu_id: int | None = None) -> int:
-    """All the memory of one device; by default the current one."""
+    """Return the total memory of one device; by default the current one."""
     return gpu_mem_get(torch_gpu_id).total
 
 
 def gpu_mem_get_free_mbs(torch_gpu_id: int | None = None) -> int:
-    """What is free on one device; by default the current one."""
+    """Return the free memory of one device; by default the current one."""
     return gpu_mem_get(torch_gpu_id).free
 
 
 def gpu_mem_get_used_mbs(torch_gpu_id: int | None = None) -> int:
-    """What is in use on one device; by default the current one."""
+    """Return the used memory of one device; by default the current one."""
     return gpu_mem_get(torch_gpu_id).used
 
 
 def gpu_mem_get_free_no_cache_mbs(torch_gpu_id: int | None = None) -> int:
-    """What is free on one device once garbage is collected and torch's cache emptied."""
+    """Collect garbage, empty torch's cache, and return the free memory of one device."""
     return _without_cache(torch_gpu_id, gc_collect=True).free
 
 
 def gpu_mem_get_used_no_cache_mbs(torch_gpu_id: int | None = None) -> int:
-    """What is in use on one device once garbage is collected and torch's cache emptied."""
+    """Collect garbage, empty torch's cache, and return the used memory of one device."""
     return _without_cache(torch_gpu_id, gc_collect=True).used
 
 
 def get_nvml_gpu_id(torch_gpu_id: int) -> int:
-    """The driver's index of a device that torch counts as this one.
+    """Return NVML's index of the device with this index in torch.
 
     Raises:
         ValueError: There is no such device.
     """
-    memory = _memory(torch_gpu_id)  # which may make it known
+    memory = _memory(torch_gpu_id)  # this may make the CUDA driver tell its UUID
     seen = memory and machine().nvml.device(machine().devices.uuid(torch_gpu_id))
     if seen is None:
         raise ValueError(
             f"torch has no device {torch_gpu_id!r} here that NVML knows;"
-            " `ipygpulogger doctor` in a terminal says what there is"
+            " `ipygpulogger doctor` in a terminal lists the devices"
         )
     return seen.index
 
 
 def load_pynvml_env() -> ModuleType:
-    """NVML's binding, with the driver's library open until ``pynvml.nvmlShutdown()``.
+    """Return pynvml, with NVML initialised until ``pynvml.nvmlShutdown()``.
 
     Raises:
-        pynvml.NVMLError: There is no driver.
+        pynvml.NVMLError: There is no NVIDIA driver.
     """
     pynvml = importlib.import_module("pynvml")
     pynvml.nvmlInit()
@@ -157,16 +157,16 @@ def load_pynvml_env() -> ModuleType:
 
 
 def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> Any:
-    """Allocate memory on the current device, straight there and never through the host's.
+    """Allocate memory on the current device, without allocating host memory.
 
-    The driver hands memory out in pieces of 2 MB, and torch 20 MB at once for what is below 10.
+    The driver allocates in steps of 2 MB; torch allocates 20 MB at once for a request below 10 MB.
 
     Args:
         n: How many MB.
-        fatal: Raise what went wrong.
+        fatal: Whether to raise an error if that fails.
 
     Returns:
-        The tensor, float32, its values whatever was there; None where there is no room for it.
+        The tensor, float32 and uninitialised; None if it could not be allocated.
     """
     try:
         torch = _imported_torch()
@@ -179,13 +179,13 @@ def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> Any:
 
 
 def gpu_mem_leave_free_mbs(n: int) -> Any:
-    """Allocate all of the current device but so many MB.
+    """Allocate memory until so many MB of the current device are free.
 
     Returns:
-        The tensor that takes the rest up.
+        The tensor that holds the memory.
 
     Raises:
-        AssertionError: So much is not free, or the rest could not be allocated.
+        AssertionError: Less is free already, or the memory could not be allocated.
     """
     preload_pytorch()
     available = gpu_mem_get_free_no_cache_mbs()
@@ -198,12 +198,12 @@ def gpu_mem_leave_free_mbs(n: int) -> Any:
 
 
 def preload_pytorch(device_id: int | None = None) -> None:
-    """Create torch's context on a device, which takes some half a gigabyte of it; no tensor is made.
+    """Create torch's context on a device, which takes about half a gigabyte there, without any tensor.
 
-    Where there is no GPU, or no torch, nothing happens.
+    Without a GPU or without torch, nothing happens.
 
     Args:
-        device_id: torch's index of it; by default the current device.
+        device_id: Its index in torch; by default the current device.
     """
     if importlib.util.find_spec("torch") is None:
         return
@@ -215,7 +215,7 @@ def preload_pytorch(device_id: int | None = None) -> None:
 
 
 def gpu_is_usable() -> bool:
-    """Whether torch can use a GPU here; told without loading torch where the user has not."""
+    """Return whether torch can use a GPU here, without importing torch if the user has not."""
     torch = sys.modules.get("torch")
     if torch is not None:
         return bool(torch.cuda.is_available())
@@ -227,7 +227,7 @@ def gpu_is_usable() -> bool:
 
 
 def _visible() -> Iterator[GPUMemory]:
-    """The devices that torch would count, in its order."""
+    """Yield the memory of the devices that torch can see, in its order."""
     for index in itertools.count():
         memory = _memory(index)
         if memory is None:
@@ -247,16 +247,16 @@ def _memory(index: int | None) -> DeviceMemory | None:
         index = machine().frameworks.current_index() or 0
     if not isinstance(index, int) or index < 0:
         return None
-    return machine().devices.memory(index) or _told_by_torch(index)
+    return machine().devices.memory(index) or _memory_by_torch(index)
 
 
-def _told_by_torch(index: int) -> DeviceMemory | None:
-    """Where NVML cannot tell which device is meant, or nothing of it: torch does, at worst for a context."""
+def _memory_by_torch(index: int) -> DeviceMemory | None:
+    """Return a device's memory by torch, for when NVML cannot; at worst this creates a context."""
     torch = sys.modules.get("torch")
     try:
         if torch is None or index >= torch.cuda.device_count():
             return None
-        torch.cuda.init()  # no context; now the CUDA driver tells which device it is
+        torch.cuda.init()  # creates no context, but lets the CUDA driver tell the device's UUID
         if (memory := machine().devices.memory(index)) is not None:
             return memory
         free_bytes, total_bytes = torch.cuda.mem_get_info(index)

@@ -1,9 +1,9 @@
-"""What `fastai.utils.mem` gave of the standard library by its star import: code that came with it uses that.
+"""The names of the standard library that the star import of `fastai.utils.mem` brought along.
 
-All but `copy`, which was the function: whoever imported the module before would lose it.
+Migrated code may rely on them. `copy` is left out: it was the function, and would hide the module.
 """
 
-# ruff: noqa: F401, T100, UP035 - to be imported from here, by the old names
+# ruff: noqa: F401, T100, UP035 - imported to be re-exported, deprecated names included
 
 import abc
 import bz2

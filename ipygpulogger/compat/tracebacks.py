@@ -1,9 +1,9 @@
-"""An exception goes on without the memory that its traceback held.
+"""Release the memory that the traceback of an exception keeps alive, while the exception propagates.
 
-A traceback keeps the local variables of every call that failed, and the shell keeps the traceback. These
-functions drop the variables as the exception passes by. It stays the very same object, with its attributes,
-arguments, cause, notes and the lines of its traceback; `%debug` still shows where it failed, but no values.
-What those attributes hold (`AttributeError.obj`, say) it keeps.
+A traceback refers to the local variables of each call that failed, and IPython keeps the last traceback.
+These functions clear the variables as the exception passes. The exception stays the same object, with its
+attributes, arguments, cause, notes and the lines of its traceback; `%debug` still shows where it failed, but
+no values. Objects that its attributes refer to, such as `AttributeError.obj`, are kept.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_SETTINGS = ("IPYGPULOGGER_TB_CLEAR_FRAMES", "FASTAI_TB_CLEAR_FRAMES")  # the first that is set
+_SETTINGS = ("IPYGPULOGGER_TB_CLEAR_FRAMES", "FASTAI_TB_CLEAR_FRAMES")  # the first that is not empty counts
 _NO_MEMORY, _ASSERTED = "CUDA out of memory", "device-side assert triggered"
 _RESTART = (
     "When 'device-side assert triggered' error happens, it's not possible to recover and you must restart the"
@@ -36,11 +36,11 @@ _RESTART = (
 
 
 def gpu_mem_restore(func: F) -> F:
-    """Let a function's memory go when it runs out of GPU memory or fails a device-side assert.
+    """Release a function's memory when it runs out of GPU memory or fails a device-side assert.
 
-    Outside IPython nothing is done. The environment variable ``IPYGPULOGGER_TB_CLEAR_FRAMES``, or else
-    ``FASTAI_TB_CLEAR_FRAMES``, is read at each call: "0" does nothing, so that ``%debug`` sees all values;
-    "1" does it for every exception.
+    Outside IPython this does nothing. The environment variable ``IPYGPULOGGER_TB_CLEAR_FRAMES``, or else
+    ``FASTAI_TB_CLEAR_FRAMES``, is read at each call: "0" does nothing, so that ``%debug`` has all values; "1"
+    releases the memory after any exception.
 
     Args:
         func: A function, method, coroutine function or generator function.
@@ -49,14 +49,14 @@ def gpu_mem_restore(func: F) -> F:
 
 
 def gpu_mem_restore_ctx() -> AbstractContextManager[object]:
-    """Let the memory go of all that failed within a ``with`` block, whatever the exception and wherever."""
+    """Release the memory of all calls that failed in a ``with`` block, whatever the exception."""
     return _Guard(_always)
 
 
 def ipython_tb_clear_frames(func: F) -> F:
-    """Let a function's memory go when it fails with any exception.
+    """Release a function's memory when it fails with any exception.
 
-    Outside IPython nothing is done, nor where the variables that `gpu_mem_restore` reads say "0".
+    Outside IPython, or if the environment variables of `gpu_mem_restore` say "0", this does nothing.
 
     Args:
         func: A function, method, coroutine function or generator function.
@@ -65,40 +65,40 @@ def ipython_tb_clear_frames(func: F) -> F:
 
 
 def ipython_tb_clear_frames_ctx() -> AbstractContextManager[object]:
-    """Let the memory go of all that failed within a ``with`` block, whatever the exception and wherever."""
+    """Release the memory of all calls that failed in a ``with`` block, whatever the exception."""
     return _Guard(_always)
 
 
 def get_ref_free_exc_info() -> (
     tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 ):
-    """Like `sys.exc_info`, in an ``except`` block, after the memory that the traceback held was let go."""
+    """Release the memory of the exception being handled, and return what `sys.exc_info` returns."""
     info = sys.exc_info()
-    _let_go(chain(info[1]))
+    _release(chain(info[1]))
     return info
 
 
 def is_in_ipython() -> bool:
-    """Whether this code runs in an IPython shell now: a terminal's, a notebook's, an editor's."""
+    """Return whether this code runs in IPython: in a terminal, a notebook or an editor."""
     shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
     return shell is not None and bool(shell.initialized())
 
 
 def is_in_colab() -> bool:
-    """Whether this code runs in a notebook of Google Colaboratory."""
+    """Return whether this code runs in Google Colab."""
     return is_in_ipython() and "google.colab" in sys.modules
 
 
 @final
 class _Guard(AbstractContextManager["_Guard"]):
-    """Lets the memory go of what failed within, where `wanted` says so; one may be entered many times."""
+    """Releases the memory of a failed block if `wanted` returns true; one guard may be entered many times."""
 
     def __init__(self, wanted: Callable[[BaseException], bool]) -> None:
         self._wanted = wanted
         self._handled: list[set[int]] = []
 
     def __enter__(self) -> _Guard:
-        # What is being handled outside failed outside. By id, so as not to keep it alive.
+        # Exceptions that are being handled already did not fail in this block. By id, to keep none alive.
         self._handled.append({id(error) for error in chain(sys.exc_info()[1])})
         return self
 
@@ -107,17 +107,17 @@ class _Guard(AbstractContextManager["_Guard"]):
     ) -> None:
         handled = self._handled.pop()
         if error is None or issubclass(type(error), GeneratorExit):
-            return  # a generator that is closed has not failed
+            return  # a generator was closed: that is no failure
         try:
             if self._wanted(error):
-                _let_go([one for one in chain(error) if one is error or id(one) not in handled])
+                _release([one for one in chain(error) if one is error or id(one) not in handled])
                 gc.collect()
                 machine().settling.settle(gc_collect=False, clear_cache=True)
-        except BaseException:  # the user's own exception goes on, even if we are interrupted
+        except BaseException:  # the user's exception goes on, even if this was interrupted
             pass
 
 
-def _let_go(errors: list[BaseException]) -> None:
+def _release(errors: list[BaseException]) -> None:
     try:
         empty_frames(errors)
     except BaseException:  # as above
@@ -149,7 +149,7 @@ def _always_and_warn(error: BaseException) -> bool:
 
 
 def _is_the_devices(error: BaseException) -> bool:
-    """Whether it or what led to it is of the device: no memory left, or a failed assert, of which we warn."""
+    """Return whether it or a cause is out of GPU memory or a failed device assert; warn of the latter."""
     errors = chain(error)
     asserted = [one for one in errors if _ASSERTED in _text(one)]
     if asserted:
@@ -165,18 +165,18 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-# The arguments of the failed assert that was warned of last: it is known by them, and unlike it they hold no
-# memory.
-_told: tuple[Any, ...] = ()
+# The arguments of the failed assert that was warned of last. They identify the exception without keeping it,
+# and the memory behind it, alive.
+_warned_of: tuple[Any, ...] = ()
 
 
 def _warn_once(asserted: list[BaseException]) -> None:
-    """Once for each failure, however many guards it passes."""
-    global _told  # noqa: PLW0603 - as the process has one device context, which is lost now
+    """Warn once for each failed assert, however many guards it passes."""
+    global _warned_of  # noqa: PLW0603 - as the process has one device context, which is lost now
     parts = [parts_of(one) for one in asserted]
-    if _told and any(one is _told for one in parts):
+    if _warned_of and any(one is _warned_of for one in parts):
         return
-    _told = parts[-1] if all(type(part) is str for part in parts[-1]) else ()
+    _warned_of = parts[-1] if all(type(part) is str for part in parts[-1]) else ()
     try:
         warnings.warn(_RESTART, UserWarning, stacklevel=5)
     except Exception:  # warnings are errors here

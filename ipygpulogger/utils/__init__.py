@@ -1,3 +1,3 @@
-"""Doors for those who come from fastai and ipyexperiments: their names, re-exported."""
+"""Re-export the names of fastai's and ipyexperiments' ``utils``, for code that used them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of `fastai.utils.ipython` and `ipyexperiments.utils.ipython`."""
+"""Re-export the names of `fastai.utils.ipython` and `ipyexperiments.utils.ipython`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..compat.tracebacks import (
     is_in_ipython,
 )
 
-IS_IN_COLAB: bool  # both answered when asked, below
+IS_IN_COLAB: bool  # both are computed at each access, by `__getattr__`
 IS_IN_IPYTHON: bool
 
 __all__ = [

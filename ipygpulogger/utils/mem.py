@@ -1,8 +1,9 @@
-"""The names of `fastai.utils.mem` and `ipyexperiments.utils.mem`.
+"""Re-export the names of `fastai.utils.mem` and `ipyexperiments.utils.mem`.
 
-``from ipygpulogger.utils.mem import *`` is all that changes. It brings the standard library's names that
-fastai's line brought, such as ``gc`` and ``re``, but not those of torch, numpy and other libraries: no
-library is imported that the user did not import. ``use_gpu`` is answered when it is asked for.
+Code that used them changes one line, to ``from ipygpulogger.utils.mem import *``. That also brings the
+names of the standard library that fastai's star import brought, such as ``gc`` and ``re``, but not those of
+torch, numpy and other libraries, because no library is imported that the user did not import. ``use_gpu`` is
+computed at each access.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ..compat.gpu_memory import (
     load_pynvml_env,
     preload_pytorch,
 )
-from ..compat.standard_names import *  # noqa: F403 - all that it has, by its own list
+from ..compat.standard_names import *  # noqa: F403 - the names in its `__all__`
 from ..compat.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def __getattr__(name: str) -> Any:
         import pynvml
 
         try:
-            return load_pynvml_env()  # code that came with it asks the driver at once
+            return load_pynvml_env()  # migrated code calls the driver at once
         except pynvml.NVMLError:
             return pynvml
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,15 +17,15 @@ def test_bad_words():
     [
         (["-p", "x"], "-p takes two words"),
         (["-p"], "-p takes two words"),
-        (["-p", "a b", "1"], "no variable can be called 'a b'"),
+        (["-p", "a b", "1"], "'a b' is not a valid name of a variable"),
         (["-f", "missing.yaml"], "missing.yaml cannot be read"),
         (["--max-gpu", "lots"], "'lots' is no size of memory"),
         (["--max-ram", "-1GB"], "--max-ram"),
         (["--max-ram", "10"], "argument --max-ram: '10' has no unit: write a size such as 10GB"),
         (["--max-gpu", "1.5"], "argument --max-gpu: '1.5' has no unit: write a size such as 10GB"),
-        (["--timeout", "soon"], "'soon' is no number of seconds"),
-        (["--timeout", "0"], "'0' is no number of seconds"),
-        (["--timeout", "nan"], "'nan' is no number of seconds"),
+        (["--timeout", "soon"], "'soon' is not a number of seconds"),
+        (["--timeout", "0"], "'0' is not a number of seconds"),
+        (["--timeout", "nan"], "'nan' is not a number of seconds"),
         (["--html", "."], ". is a folder"),
         (["--html", "nb.ipynb"], "is the notebook itself"),
         (["--html", "x", "--log", "x"], "x cannot be both the log and the page"),
@@ -55,7 +55,7 @@ def test_options_that_make_no_sense(notebook, monkeypatch, capsys, words, says):
 def test_tolerances_that_make_no_sense(tmp_path, capsys, words):
     """A percentage and nothing else: 5 could be 5 % or 500 %."""
     log = saved(tmp_path / "log.jsonl", made())
-    assert refused(["compare", log, log, *words], capsys, "is no percentage: write it like 5%")
+    assert refused(["compare", log, log, *words], capsys, "is not a percentage: write it like 5%")
 
 
 def test_a_floor_without_a_unit(tmp_path, capsys):

@@ -46,7 +46,7 @@ def test_half_a_surrogate_pair(notebook, capsys):
     path = notebook("s = 'SURROGATE'", "1")
     whole = path.read_text().replace("SURROGATE", "\\ud800")
     path.write_text(whole)
-    assert refused(["run", path], capsys, "cell 1 holds half a character")
+    assert refused(["run", path], capsys, "cell 1 has an unpaired surrogate")
     assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
     nb = json.loads(whole)
     nb["cells"][0] = {"cell_type": "markdown", "id": "x", "metadata": {}, "source": "\ud800"}

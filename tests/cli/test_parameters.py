@@ -119,7 +119,7 @@ def test_what_python_cannot_write():
 def test_names(name):
     """A name that no variable can have is refused, so no name is ever code; the notebook stays as it was."""
     nb = notebook(None)
-    with pytest.raises(ValueError, match="no variable can be called"):
+    with pytest.raises(ValueError, match="is not a valid name of a variable"):
         inject(nb, {"fine": 1, name: 1})
     assert sources(nb) == ["'cell 0'"]
 

@@ -52,7 +52,7 @@ class Thing:
 def no_settings(monkeypatch):
     monkeypatch.delenv(OURS, raising=False)
     monkeypatch.delenv(FASTAIS, raising=False)
-    monkeypatch.setattr(tracebacks, "_told", ())
+    monkeypatch.setattr(tracebacks, "_warned_of", ())
 
 
 def caught(function, *args):
@@ -454,8 +454,8 @@ def test_a_failure_of_ours_is_not_the_users(shell, monkeypatch, breaks, reason):
 def test_memory_comes_back_to_the_device(guard, monkeypatch):
     """Cycles are collected, whichever generation they reached, and the framework's cache is emptied after it."""
     settled = []
-    machine = types.SimpleNamespace(settle=lambda **how: settled.append((how, cycle[0]() is None)))
-    monkeypatch.setattr(tracebacks, "machine", lambda: machine)
+    settling = types.SimpleNamespace(settle=lambda **how: settled.append((how, cycle[0]() is None)))
+    monkeypatch.setattr(tracebacks, "machine", lambda: types.SimpleNamespace(settling=settling))
     cycle = []
 
     def call():
