@@ -19,11 +19,11 @@ _POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse(text: str) -> int:
-    """A size in bytes: "10GB", "8 GB", "512MB", "1.5GiB", "4g", "4096B".
+    """Return the bytes that a text means: "10GB", "8 GB", "512MB", "1.5GiB", "4g", "4096B".
 
-    A GB is ``2**30`` bytes and a MB ``2**20``, as everywhere in this project and as the driver counts;
-    GiB means the same. A part of a byte is dropped. A number without a unit is refused: who writes 10 means
-    10 GB or 10 MB, and hardly 10 bytes.
+    A GB is ``2**30`` bytes and a MB ``2**20``, as everywhere in this package and in NVIDIA's driver; GiB
+    means the same. A fraction of a byte is dropped. A number without a unit is refused, because 10 hardly
+    ever means 10 bytes.
 
     Raises:
         ValueError: The text is no size, has no unit, or is less than a byte.
@@ -38,27 +38,31 @@ def parse(text: str) -> int:
 
 
 class Excess(NamedTuple):
-    """A peak that went over its budget; where it was not exact, by at least this much."""
+    """A peak above its budget; if it is not exact, a lower bound of it."""
 
-    name: str  # "RAM", or the device as records name it: "cuda:0"
+    name: str  # "RAM", or the device id: "cuda:0"
     peak_bytes: int
     budget_bytes: int
     at_least: bool
 
     @property
     def over_bytes(self) -> int:
-        """By how much."""
+        """How far the peak lies above the budget."""
         return self.peak_bytes - self.budget_bytes
 
 
 def excesses(
     measurement: Measurement, *, ram_bytes: int | None = None, gpu_bytes: int | None = None
 ) -> Iterator[Excess]:
-    """The peaks of a scope that went over a budget: the process's own, in RAM and on each device.
+    """Yield the peaks of this process, in RAM and on each device, that are above a budget.
 
-    A peak counts as what it is known to have been, so nobody is told of an excess that was none: of
-    a bounded or sampled one that is the least it can have been. A device that nobody can divide
-    among its processes has no peak of this one, and is left out.
+    A peak that is not exact counts with its lower bound, so that an excess is certain. A device whose use
+    cannot be attributed to this process is left out, because the peak there is unknown.
+
+    Args:
+        measurement: What was measured.
+        ram_bytes: The budget of general RAM; None without one.
+        gpu_bytes: The budget of each device; None without one.
     """
     if ram_bytes is not None:
         yield from _over("RAM", measurement.gen, ram_bytes)

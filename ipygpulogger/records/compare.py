@@ -1,4 +1,4 @@
-"""Two runs of a notebook: which cells are the same, which got worse."""
+"""Two runs of a notebook: which cells correspond, and whose peaks grew."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from .cell_record import CellRecord
 
 TOLERANCE = 0.05  # of the peak before
-FLOOR_BYTES = MB  # a page fault or an allocator's block more is no news
-_UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # a device that a cell has nothing on
+FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
+_UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not use
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Change:
     """One peak of a cell, in two runs.
 
     Attributes:
-        name: "RAM", or the device as records name it: "cuda:0".
-        before_bytes: In the first run; None where nobody tells. 0 for a device that was not touched.
-        after_bytes: In the second, likewise.
-        inherited_bytes: By how much more (or less) was in use when the cell began: what cells before it
-            left behind, and no doing of its own. None where a peak is.
-        at_least: Whether one of the two peaks was not exact.
-        regressed: Whether it grew beyond what is tolerated.
+        name: "RAM", or the device id: "cuda:0".
+        before_bytes: The peak in the first run; None when unknown, 0 for a device that was not used.
+        after_bytes: The peak in the second run, likewise.
+        inherited_bytes: How much more (or less) was in use when the cell began, because of the cells before
+            it. None when a peak is.
+        at_least: Whether one of the two peaks is not exact.
+        regressed: Whether the peak grew beyond the tolerance.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Pair:
     """The same cell in two runs.
 
     Attributes:
-        before: In the first.
-        after: In the second.
-        changes: RAM first, then the devices.
-        alike: How many cells of one run have the first line by which alone it was found again, itself
-            included: with more than one it may be another cell. 1 where its id or its line tells.
+        before: Its record in the first run.
+        after: Its record in the second run.
+        changes: The change of each peak, RAM first, then the devices.
+        alike: How many cells of one run share the first line, if only that line matched the two records:
+            with more than one they may be different cells. 1 if the id or the line is unambiguous.
     """
 
     before: CellRecord
@@ -60,7 +60,7 @@ class Pair:
 
     @property
     def regressed(self) -> bool:
-        """Whether any of its peaks grew beyond what is tolerated."""
+        """Whether any of its peaks grew beyond the tolerance."""
         return any(change.regressed for change in self.changes)
 
 
@@ -69,11 +69,11 @@ class Comparison:
     """Two runs of a notebook, in the order of the second.
 
     Attributes:
-        pairs: The cells that both have.
-        new: Those that only the second has.
-        removed: Those that only the first has.
-        tolerance: The part of a peak by which it may grow.
-        floor_bytes: What it may always grow by.
+        pairs: The cells of both runs.
+        new: The cells of the second run only.
+        removed: The cells of the first run only.
+        tolerance: By which fraction of itself a peak may grow.
+        floor_bytes: By how much any peak may grow.
     """
 
     pairs: tuple[Pair, ...]
@@ -84,7 +84,7 @@ class Comparison:
 
     @property
     def regressed(self) -> tuple[Pair, ...]:
-        """The cells that got worse."""
+        """The cells with a peak that grew beyond the tolerance."""
         return tuple(pair for pair in self.pairs if pair.regressed)
 
 
@@ -97,20 +97,19 @@ def compare(
 ) -> Comparison:
     """Compare two runs of a notebook, cell by cell.
 
-    A cell is found again by its id, else by its first line. Of a cell that ran several times the last
-    run counts, as in a saved notebook. So of equal lines without an id, which may be one cell or several,
-    the last is taken for the last, the one before it for the one before it; `Pair.alike` says that
-    there were several.
+    Cells are matched by id, and otherwise by their first line. If a cell ran several times, its last run
+    counts, as in a saved notebook. Records without an id and with equal lines may be of one cell or of
+    several. They are matched from the end, the last with the last, and `Pair.alike` says how many there were.
 
-    A peak has grown when it lies higher than before by more than the tolerated part of what it was, by
-    more than the floor, and by more than the grain of either counter. A peak that is known within
-    bounds counts with the bound that says least: nothing has grown that may have been there before.
+    A peak has grown when the increase exceeds the tolerated fraction of the earlier peak, the floor, and the
+    granularity of both counters. The increase is measured from the upper bound of the earlier peak to the
+    lower bound of the later one, so that it is certain.
 
     Args:
         base: The first run.
-        new: The second.
-        tolerance: The part of a peak by which it may grow.
-        floor_bytes: What it may always grow by.
+        new: The second run.
+        tolerance: By which fraction of itself a peak may grow.
+        floor_bytes: By how much any peak may grow.
     """
     was, now = _last_runs(base), _last_runs(new)
     found = _matched(was, now)
@@ -130,17 +129,17 @@ def compare(
 
 
 def _last_runs(records: Iterable[CellRecord]) -> list[CellRecord]:
-    """Each cell once, as it ran last; cells without an id cannot be told to be the same."""
+    """Return the last run of each cell; records without an id count as different cells."""
     kept: dict[Hashable, CellRecord] = {}
     for number, record in enumerate(records):
         identity = number if record.cell_id is None else record.cell_id
-        kept.pop(identity, None)  # it stands where it ran last
+        kept.pop(identity, None)  # its place is that of its last run
         kept[identity] = record
     return list(kept.values())
 
 
 def _matched(base: list[CellRecord], new: list[CellRecord]) -> dict[int, tuple[CellRecord, int]]:
-    """By the place of a cell in the second run: the same in the first, and how many it may have been."""
+    """Return, by place in the second run, the record in the first, and how many cells it may be of."""
     found: dict[int, tuple[CellRecord, int]] = {}
     for key in (_by_id, _by_source):
         taken = {id(record) for record, _ in found.values()}
@@ -163,7 +162,7 @@ def _by_id(record: CellRecord) -> Hashable:
 
 
 def _by_source(record: CellRecord) -> Hashable:
-    return record.source, record.execution_count is None  # a nested cell is not its outer one
+    return record.source, record.execution_count is None  # a nested cell is not the outer one
 
 
 def _changes(before: CellRecord, after: CellRecord, tolerance: float, floor_bytes: int) -> Iterator[Change]:
@@ -173,7 +172,7 @@ def _changes(before: CellRecord, after: CellRecord, tolerance: float, floor_byte
 
 
 def _usages(record: CellRecord) -> dict[str, Usage | None]:
-    """By name; None where nobody tells which process uses a device."""
+    """Return the usages by name; None for a device without attributed use."""
     found: dict[str, Usage | None] = {"RAM": record.gen}
     parts = Counter[str]()  # slices of one card share its index
     for gpu in record.gpus:

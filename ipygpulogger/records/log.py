@@ -1,4 +1,4 @@
-"""A file to which every cell's record is added as the cell ends, one line of JSON each."""
+"""A file that gains the record of each cell as the cell ends, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ _ADD = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 class Log:
-    """A log that grows by one line a cell; an older one is continued, for it may tell why its kernel died.
+    """A log that grows by one line per cell. An existing log is continued: it may show why its kernel died.
 
-    Each record is one write to the end of the file, which is opened for it alone: a killed kernel loses at
-    most the running cell, several writers do not mix their lines, and a file that was moved or removed
-    begins again. What a full disk or a power cut left of a line is set apart by an empty line, and
-    `History.load` leaves it out.
+    Each record is one write to the end of the file, which is opened for that write only. So a killed kernel
+    loses at most the running cell, several writers do not mix their lines, and a file that was moved or
+    removed is created again. A partial line, left by a full disk or a power cut, is followed by an empty
+    line, and `History.load` leaves it out.
 
     Args:
         path: The file; "~" is the user's home.
+
+    Attributes:
+        path: The absolute path.
+        lost: How many records were lost since the last one that was written.
 
     Raises:
         ValueError: Nothing can be written there.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()  # wherever cells change the working directory to
+        self.path = Path(path).expanduser().absolute()  # cells may change the working directory
         self.lost = 0
         if self.path.is_dir():
             raise ValueError(printable(f"{path} is a folder; name a file"))
@@ -46,18 +50,18 @@ class Log:
         """Add a record.
 
         Returns:
-            How many records before this one were lost since the last that was written.
+            How many records were lost between the last one that was written and this one.
 
         Raises:
-            OSError: It cannot be written, and is lost; the next one is tried again.
+            OSError: The record cannot be written and is lost; the next one is tried again.
         """
-        self.lost += 1  # until it is there
+        self.lost += 1  # until it is written
         self._add(json_line(record).encode())
         lost, self.lost = self.lost - 1, 0
         return lost
 
     def close(self) -> None:
-        """No more will come. Nothing is held open that could be left behind."""
+        """End the log. Nothing needs to be closed: the file is open only while a record is written."""
 
     def _add(self, line: bytes) -> None:
         fd = os.open(self.path, _ADD, 0o666)

@@ -33,6 +33,17 @@ def rounded_mb(size_bytes: float) -> int:
     return round(in_mb(size_bytes))
 
 
+def mb_text(size_bytes: int | None) -> str:
+    """Return whole megabytes, rounded, as text; "n/a" when unknown."""
+    return "n/a" if size_bytes is None else str(rounded_mb(size_bytes))
+
+
+def mb_range(lo_bytes: int, hi_bytes: int) -> str:
+    """Return two bounds in whole megabytes, rounded: "512-560", or "512" if they are equal."""
+    lo_mb, hi_mb = rounded_mb(lo_bytes), rounded_mb(hi_bytes)
+    return str(lo_mb) if lo_mb == hi_mb else f"{lo_mb}-{hi_mb}"
+
+
 def clipped(text: str, characters: int) -> str:
     """Return the text, or its beginning and an ellipsis if it is longer than this many characters."""
     return text if len(text) <= characters else text[: characters - 1] + "…"

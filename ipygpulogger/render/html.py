@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..records.units import clipped, rounded_mb, without_controls
+from ..records.units import clipped, mb_text, rounded_mb, without_controls
 from . import out_of_memory
 from .devices import device_name, ladder
 from .text import outcome, rows, sentences
@@ -145,7 +145,7 @@ def _peak(peak: Peak) -> str:
 def _out_of_memory(card: OutOfMemory, room: int) -> str:
     """Return the report of an allocation that failed, with as many owners as have room."""
     figures = "".join(
-        f"<tr><th>{name}</th><td>{'n/a' if size_bytes is None else rounded_mb(size_bytes)}</td></tr>"
+        f"<tr><th>{name}</th><td>{mb_text(size_bytes)}</td></tr>"
         for name, size_bytes in out_of_memory.rows(card)
     )
     advice = f"<p>{_fitted(card.advice, min(_CARD // 2, room - len('<p></p>')))}</p>"

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CPU, device_id
-from ..records.units import MB, clipped, printable_lines, rounded_mb, without_controls
+from ..records.units import MB, clipped, mb_range, printable_lines, rounded_mb, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -191,11 +191,9 @@ def _figures(line: LineUsage, devices: Sequence[_Device]) -> Iterator[str]:
 
 
 def _peaked(usage: Usage) -> str:
-    lo_mb = rounded_mb(usage.peaked_bytes)
     if usage.peaked_at_most_bytes is None:
-        return f"{lo_mb}+"
-    hi_mb = rounded_mb(usage.peaked_at_most_bytes)
-    return str(lo_mb) if lo_mb == hi_mb else f"{lo_mb}-{hi_mb}"
+        return f"{rounded_mb(usage.peaked_bytes)}+"
+    return mb_range(usage.peaked_bytes, usage.peaked_at_most_bytes)
 
 
 def _below(shown: Sequence[Sequence[str]], notes: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..records import growing_names
-from ..records.units import MB, printable_lines, rounded_mb, shortened
+from ..records.units import MB, mb_text, printable_lines, rounded_mb, shortened
 from .devices import named_devices
 from .text import outcome
 
@@ -197,7 +197,7 @@ def _compared(pair: Pair) -> list[str]:
 
 def _changed(change: Change) -> str:
     before, after = change.before_bytes, change.after_bytes
-    figures = ["n/a" if size is None else str(rounded_mb(size)) for size in (before, after)]
+    figures = [mb_text(before), mb_text(after)]
     grown = "n/a" if before is None or after is None else f"{rounded_mb(after - before):+}"
     remarks = ["(at least)"] if change.at_least else []
     if change.regressed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..records.units import MB, printable, printable_lines, rounded_mb
+from ..records.units import MB, mb_range, mb_text, printable, printable_lines, rounded_mb
 from . import out_of_memory
 from .devices import device_name
 from .growth import between, grew
@@ -112,8 +112,7 @@ def _row_by_row(measurement: Measurement) -> Iterator[str]:
 
 
 def _figures(usage: Usage, used_bytes: int | None) -> tuple[str, str, str]:
-    used = "n/a" if used_bytes is None else str(rounded_mb(used_bytes))
-    return str(rounded_mb(usage.consumed_bytes)), str(rounded_mb(usage.peaked_bytes)), used
+    return mb_text(usage.consumed_bytes), mb_text(usage.peaked_bytes), mb_text(used_bytes)
 
 
 def _device_figures(gpu: DeviceUsage) -> tuple[str, str, str]:
@@ -160,9 +159,8 @@ def _peak_remark(peak: Peak) -> str:
     grain = f"±{rounded_mb(peak.precision_bytes)} MB" if peak.coarse else ""
     if peak.quality == "sampled" or peak.hi_bytes is None:
         return f"(peak at least, {grain})" if grain else "(peak at least)"
-    lo_mb, hi_mb = rounded_mb(peak.lo_bytes), rounded_mb(peak.hi_bytes)
-    between = f"{lo_mb}-{hi_mb}" if peak.quality == "bounded" and lo_mb != hi_mb else ""
-    says = _joined(between, grain)
+    apart = peak.quality == "bounded" and rounded_mb(peak.lo_bytes) != rounded_mb(peak.hi_bytes)
+    says = _joined(mb_range(peak.lo_bytes, peak.hi_bytes) if apart else "", grain)
     return f"(peak {says})" if says else ""
 
 
@@ -189,12 +187,10 @@ def _children_remark(children: ChildrenUsage) -> str:
         if children.count
         else "children ended"
     )
-    lo_mb = rounded_mb(children.peak.lo_bytes)
-    if children.peak.hi_bytes is None:
-        return f"({now}, peak at least {lo_mb} MB)"
-    hi_mb = rounded_mb(children.peak.hi_bytes)
-    peak = str(lo_mb) if lo_mb == hi_mb else f"{lo_mb}-{hi_mb}"
-    return f"({now}, peak {peak} MB)"
+    peak = children.peak
+    if peak.hi_bytes is None:
+        return f"({now}, peak at least {rounded_mb(peak.lo_bytes)} MB)"
+    return f"({now}, peak {mb_range(peak.lo_bytes, peak.hi_bytes)} MB)"
 
 
 def _joined(*remarks: str) -> str:
