@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import simgpu
 
+from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import machine as machines
 
 # A block of a known size shall come from the kernel and go back there, whatever tests ran before: each large
@@ -127,6 +128,8 @@ def shell(tmp_path, monkeypatch):
     yield shell
     left = {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()}
     gc.unfreeze()
+    for logger in [one for one in shell.configurables if isinstance(one, IPyGPULogger)]:
+        logger.stop()  # a test that failed left it; the next ones shall not fail with it
     atexit.unregister(shell.atexit_operations)
     shell.restore_sys_module_state()
     InteractiveShell.clear_instance()

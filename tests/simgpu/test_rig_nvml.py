@@ -367,7 +367,7 @@ def test_a_shutdown_under_a_question_is_noticed(gpu):
     N.nvmlInit()
     N.nvmlInit()
     handle = N.nvmlDeviceGetHandleByIndex(0)
-    slow = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=300_000)
+    slow = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=1_000_000)
     asking = threading.Thread(target=lambda: N.nvmlDeviceGetMemoryInfo(handle))
     asking.start()
     while not slow.hits:
