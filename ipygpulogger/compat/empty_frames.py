@@ -10,14 +10,14 @@ from collections import Counter
 from types import CellType, FrameType, FunctionType
 from typing import Any
 
-from ..owners.frames import (
-    CODE_WITH_FAST_LOCALS,
+from ..owners.exceptions import (
     LOCALS_LEAVE_A_COPY,
     empty_if_unshared,
-    linked,
+    is_function,
     traceback_of,
     unique_frames,
 )
+from ..runtime.frames import walk_tb
 
 _CODE_THAT_WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _AS_VALUE = {"": object()}
@@ -31,7 +31,7 @@ def empty_frames(errors: list[BaseException]) -> None:
     and coroutines that may be resumed; the namespace of a module; and dicts that the user got by `locals()`.
     """
     emptied = []
-    for frame in unique_frames([link for error in errors for link in linked(traceback_of(error))]):
+    for frame in unique_frames(entry for error in errors for entry in walk_tb(traceback_of(error))):
         if _is_module_level(frame) or _may_resume(frame):
             continue
         try:
@@ -93,7 +93,7 @@ def _parts_of_function(part: Any) -> list[Any]:
 
 
 def _is_module_level(frame: FrameType) -> bool:
-    return not frame.f_code.co_flags & CODE_WITH_FAST_LOCALS and frame.f_locals is frame.f_globals
+    return not is_function(frame) and frame.f_locals is frame.f_globals
 
 
 def _may_resume(frame: FrameType) -> bool:

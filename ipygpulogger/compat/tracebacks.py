@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from ..engine.machine import machine
-from ..owners.frames import chain, parts_of
+from ..owners.exceptions import args_of, exception_chain
 from ..owners.oom_message import out_of_memory_in
 from ..runtime.calls import around_calls
 from .empty_frames import empty_frames
@@ -74,7 +74,7 @@ def get_ref_free_exc_info() -> (
 ):
     """Release the memory of the exception being handled, and return what `sys.exc_info` returns."""
     info = sys.exc_info()
-    _release(chain(info[1]))
+    _release(exception_chain(info[1]))
     return info
 
 
@@ -99,7 +99,7 @@ class _Guard(AbstractContextManager["_Guard"]):
 
     def __enter__(self) -> _Guard:
         # Exceptions that are being handled already did not fail in this block. By id, to keep none alive.
-        self._handled.append({id(error) for error in chain(sys.exc_info()[1])})
+        self._handled.append({id(error) for error in exception_chain(sys.exc_info()[1])})
         return self
 
     def __exit__(
@@ -110,7 +110,7 @@ class _Guard(AbstractContextManager["_Guard"]):
             return  # a generator was closed: that is no failure
         try:
             if self._wanted(error):
-                _release([one for one in chain(error) if one is error or id(one) not in handled])
+                _release([one for one in exception_chain(error) if one is error or id(one) not in handled])
                 gc.collect()
                 machine().settling.settle(gc_collect=False, clear_cache=True)
         except BaseException:  # the user's exception goes on, even if this was interrupted
@@ -150,7 +150,7 @@ def _always_and_warn(error: BaseException) -> bool:
 
 def _is_the_devices(error: BaseException) -> bool:
     """Return whether it or a cause is out of GPU memory or a failed device assert; warn of the latter."""
-    errors = chain(error)
+    errors = exception_chain(error)
     asserted = [one for one in errors if _ASSERTED in _text(one)]
     if asserted:
         _warn_once(asserted)
@@ -173,7 +173,7 @@ _warned_of: tuple[Any, ...] = ()
 def _warn_once(asserted: list[BaseException]) -> None:
     """Warn once for each failed assert, however many guards it passes."""
     global _warned_of  # noqa: PLW0603 - as the process has one device context, which is lost now
-    parts = [parts_of(one) for one in asserted]
+    parts = [args_of(one) for one in asserted]
     if _warned_of and any(one is _warned_of for one in parts):
         return
     _warned_of = parts[-1] if all(type(part) is str for part in parts[-1]) else ()

@@ -191,9 +191,10 @@ class IPyGPULogger(Options):
 
     def owners(self) -> tuple[Owner, ...]:
         """Return who holds memory now, by name and device, largest first, as ``%gpulog vars`` shows it."""
-        from ..owners.roots import all_holdings, owners_in
+        from ..owners.array_readers import array_readers
+        from ..owners.roots import owners_in
 
-        return owners_in(self._shell, all_holdings()).owners
+        return owners_in(self._shell, array_readers()).owners
 
     def free(self) -> Freed:
         """Release what the last traceback and ``Out`` still hold, as ``%gpulog free`` does.
@@ -203,10 +204,10 @@ class IPyGPULogger(Options):
         Returns:
             What was dropped and how many bytes came back by device; printed, it says so.
         """
-        from ..owners.release import give_back
+        from ..owners.release import release
         from ..render.owners import Freed
 
-        return give_back(self._shell, Freed, reset_peaks=self.reset_peaks)
+        return release(self._shell, Freed, reset_peaks=self.reset_peaks)
 
     @property
     def lifetime_peak_bytes(self) -> int:

@@ -211,9 +211,10 @@ class GpulogMagics(Magics):
         print(printable(f"{cells} written to {path}"))
 
     def _vars(self) -> None:
-        from ..owners.roots import all_holdings, owners_in
+        from ..owners.array_readers import array_readers
+        from ..owners.roots import owners_in
 
-        found = owners_in(self.shell, all_holdings())
+        found = owners_in(self.shell, array_readers())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))
         print(owners.holders(found.owners, used, complete=found.complete, uncounted=found.uncounted))
 

@@ -93,7 +93,7 @@ class MeasuredCell:
 
     def examine(self, shell: Any) -> None:
         """Look at what an out-of-memory error left behind, before memory is settled."""
-        from ..owners.oom_autopsy import examine  # 10 ms of loading, which few cells need
+        from ..owners.oom_examine import examine  # 10 ms of loading, which few cells need
 
         try:
             self._autopsy = examine(self.cell.exception, shell, machine().frameworks.imported())

@@ -1,17 +1,30 @@
 """Which names hold memory, what made it grow, and how it is released.
 
-===========  ==============================================================================
-frames       exceptions, tracebacks and frames, read without running the user's code
-referents    the objects that an object refers to, read in C
-host_arrays  the memory blocks behind arrays, buffers and data frames
-blocks       which block of memory belongs to which name, and which names share it
-walk         the memory that can be reached from a name
-roots        the names to start from: variables, Out, the last traceback, autograd graphs
-cycles       reference cycles that wait for the garbage collector
-libraries    memory that came with imported libraries
-growth       which names account for what a cell consumed
-release      drops what hides behind the shell
-oom_message  the error of a device that is out of memory
-oom_autopsy  why a cell ran out of memory, and the one next step
-===========  ==============================================================================
+Finding what a name holds:
+
+=============  ==========================================================================================
+exceptions     exceptions, tracebacks and frames, read without running the user's code
+user_code      which code is the user's
+referents      the objects that an object refers to, found in C
+host_arrays    the memory behind Python's, numpy's and Arrow's objects
+array_readers  the same for every library: what tells the memory behind a value
+mapped_memory  what is mapped from files, and what is resident
+memory_blocks  blocks of memory that overlap
+attribution    which name each block is attributed to, and which names share it
+walk           from each name to everything that is reachable from it
+roots          the names to start from: variables, `Out`, the last traceback, the user's modules
+=============  ==========================================================================================
+
+What follows from it:
+
+=============  ==========================================================================================
+growth         the names to which a cell's consumption is attributed
+libraries      memory that came with imported libraries
+cycles         memory that unreachable reference cycles hold
+release        drops the shell's hidden references
+oom_message    recognises an out-of-memory error, and reads its message
+oom_batch      the batch size of the failed code
+oom_autopsy    the figures at the error, and the one next step
+oom_examine    makes an autopsy while memory is as the error left it
+=============  ==========================================================================================
 """

@@ -1,11 +1,12 @@
-"""Which names account for what a cell consumed.
+"""The names to which the memory that a cell consumed is attributed.
 
-Two walks are compared, the last one before the cell and one after it. What counts is memory that came and
-memory that went: a block that was there before is no growth of whoever has it now, so a rename or an alias
-grows nothing, and what a name lost is set off against what it got. Walks take time, so a cell that moved next
-to nothing has none, and the one before it serves the next cell as long as nothing notable has moved since.
+The last walk before the cell is compared with one after it. Only blocks that were allocated or freed between
+them count: a block that was there before is no growth of the name that holds it now, so a rename or an alias
+grows nothing. What a name lost is subtracted from what it gained. A walk takes time: a cell that consumed
+next to nothing has none after it, and one walk serves several cells as long as no notable amount of memory
+has changed.
 
-Of names and sizes alone is kept what is needed: nothing here keeps a value of the user's alive.
+Only names, sizes and weak references are kept: nothing here keeps a value of the user's alive.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 
-    from .blocks import Found, Kind
+    from .attribution import Kind, WalkResult
     from .libraries import Look
 
 Named = tuple[str, str]  # a name and a device
 
-_BUDGET_S = 0.02  # of a walk
+BUDGET_S = 0.02  # of a walk
 _OWNERS = 16  # in a record
 
 
-class Claim(NamedTuple):
-    """A block of memory and who has it."""
+class OwnedBlock(NamedTuple):
+    """A block of memory and the name that it is attributed to."""
 
     name: str
     kind: Kind
@@ -46,20 +47,20 @@ class Claim(NamedTuple):
     alive: weakref.ref[Any] | None = None
 
 
-class Stand(NamedTuple):
-    """Who held what at one moment.
+class Snapshot(NamedTuple):
+    """Which names held which blocks at one moment.
 
     Attributes:
-        claims: By the block's key.
-        complete: Whether there was time to look everywhere.
-        cut_short: The names that were not seen whole.
-        used: In use, in bytes by device.
-        bound: What the names were bound to, by `id`.
+        blocks: By key.
+        complete: Whether the walk visited every reachable object within its time budget.
+        cut_short: The names below which it did not.
+        used: The memory in use, in bytes by device.
+        bound: By name, the `id` of what it was bound to.
         large: The names that hold large blocks.
-        alive: What dies with such blocks, where that is known.
+        alive: Weak references that die with large blocks, where these are known.
     """
 
-    claims: Mapping[Hashable, Claim]
+    blocks: Mapping[Hashable, OwnedBlock]
     complete: bool
     cut_short: Container[str]
     used: Mapping[str, int]
@@ -72,12 +73,12 @@ class Before(NamedTuple):
     """What was known when a cell began.
 
     Attributes:
-        stand: The last walk.
-        bound: What the names were bound to, by `id`, where that walk did not see everything.
-        loaded: The modules that were loaded.
+        snapshot: Of the last walk.
+        bound: By name, the `id` of what it was bound to, where that walk was not complete.
+        loaded: The libraries that were loaded.
     """
 
-    stand: Stand
+    snapshot: Snapshot
     bound: Mapping[str, int]
     loaded: Look
 
@@ -86,42 +87,44 @@ class Growth:
     """The growth of names over cells, which may nest and overlap.
 
     Args:
-        find: Walks from all names.
-        used: What is in use now, in bytes by device.
-        bound: What the names are bound to now, by `id`.
-        garbage: What waits for the garbage collector, in bytes by device, beside the blocks of these keys.
+        find: Walks from every name.
+        used: Returns the memory in use now, in bytes by device.
+        bound: Returns, by name, the `id` of what it is bound to now.
+        garbage: Returns the memory that waits for the garbage collector, in bytes by device, without the
+            blocks of these keys.
     """
 
     def __init__(
         self,
-        find: Callable[[], Found],
+        find: Callable[[], WalkResult],
         used: Callable[[], dict[str, int]],
         bound: Callable[[], dict[str, int]],
         garbage: Callable[[Container[Hashable]], Mapping[str, int]] = lambda _: {},
     ) -> None:
         self._find, self._used, self._bound, self._garbage = find, used, bound, garbage
-        self._last: Stand | None = None
+        self._last: Snapshot | None = None
         self._libraries = Libraries()
 
     @classmethod
     def of(cls, shell: Any) -> Growth:
-        """That of a shell's names."""
+        """Make one for a shell's names."""
 
-        def find() -> Found:
-            from .roots import all_holdings, owners_in  # 10 ms of loading, which not every process needs
+        def find() -> WalkResult:
+            from .array_readers import array_readers  # 10 ms of loading, which not every process needs
+            from .roots import owners_in
 
-            return owners_in(shell, all_holdings(), budget_s=_BUDGET_S)
+            return owners_in(shell, array_readers(), budget_s=BUDGET_S)
 
-        def garbage(claimed: Container[Hashable]) -> Mapping[str, int]:
-            from .cycles import waiting
-            from .roots import all_holdings
+        def garbage(attributed: Container[Hashable]) -> Mapping[str, int]:
+            from .array_readers import array_readers
+            from .cycles import unreachable_bytes
 
-            return waiting(all_holdings(), claimed)
+            return unreachable_bytes(array_readers(), attributed)
 
         return cls(find, _in_use, lambda: _bindings(shell), garbage)
 
     def refresh(self) -> None:
-        """A cell is about to begin: look again where memory moved since the last time."""
+        """Walk again before a cell begins, if a notable amount of memory has changed since the last walk."""
         used = self._used()
         if self._last is None or self._is_stale(self._last, used):
             with undisturbed():
@@ -133,15 +136,15 @@ class Growth:
             self.refresh()
         if self._last is None:
             return None
-        # What the cell binds anew matters only where not all that was there is known.
+        # Which names the cell binds matters only where the walk before it was not complete.
         return Before(self._last, {} if self._last.complete else self._bound(), self._libraries.look())
 
     def end(self, before: Before | None, record: CellRecord, *, collected: bool) -> CellRecord:
-        """Return the cell's record with its owners; the same where the cell consumed next to nothing.
+        """Return the cell's record with its owners; the same record where the cell consumed next to nothing.
 
         Args:
             before: What `begin` returned.
-            record: Of the cell.
+            record: The cell's.
             collected: Whether garbage was collected before the record's snapshots.
         """
         if before is None or not record.grown():
@@ -149,7 +152,7 @@ class Growth:
         with undisturbed():
             after = self._last = self._take(self._used())
             anew = {name for name, value in after.bound.items() if before.bound.get(name) != value}
-            found = growth(before.stand, after, anew, record.grown())
+            found = growth(before.snapshot, after, anew, record.grown())
             record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
             imported = (
                 self._libraries.loaded(before.loaded) if dict(record.unexplained).get(CPU, 0) > 0 else None
@@ -158,44 +161,44 @@ class Growth:
                 record = record.with_libraries(imported.names, imported.most_bytes)
             if collected or not any(size_bytes > 0 for _, size_bytes in record.unexplained):
                 return record
-            sizes = self._garbage(after.claims)
+            sizes = self._garbage(after.blocks)
             return replace(record, notes=(*record.notes, *_garbage_notes(sizes)))
 
     def close(self) -> None:
         """Forget the last walk."""
         self._last = None
 
-    def _is_stale(self, stand: Stand, used: Mapping[str, int]) -> bool:
-        """Whether anything notable came or went since."""
-        if any(notable(abs(size - stand.used.get(device, 0)), size) for device, size in used.items()):
+    def _is_stale(self, snapshot: Snapshot, used: Mapping[str, int]) -> bool:
+        """Return whether a notable amount of memory has changed since, or a name of a large block."""
+        if any(notable(abs(size - snapshot.used.get(device, 0)), size) for device, size in used.items()):
             return True
-        if any(weak() is None for weak in stand.alive):
+        if any(weak() is None for weak in snapshot.alive):
             return True
-        if not stand.large:
+        if not snapshot.large:
             return False
         bound = self._bound()
-        return any(bound.get(name) != stand.bound.get(name) for name in stand.large)
+        return any(bound.get(name) != snapshot.bound.get(name) for name in snapshot.large)
 
-    def _take(self, used: dict[str, int]) -> Stand:
+    def _take(self, used: dict[str, int]) -> Snapshot:
         bound, found = self._bound(), self._find()
-        # An older torch's dies before the block.
+        # With an older torch the weak reference dies before the block.
         alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
-        claims = {
-            key: Claim(name, kind, device, size_bytes, found.shared.get(key, ()), alive.get(key))
-            for (name, device, kind), blocks in found.blocks.items()
-            for key, size_bytes in blocks.items()
+        blocks = {
+            key: OwnedBlock(name, kind, device, size_bytes, found.shared.get(key, ()), alive.get(key))
+            for (name, device, kind), sizes in found.blocks.items()
+            for key, size_bytes in sizes.items()
         }
-        large = frozenset(_plain(claim.name) for claim in claims.values() if claim.size_bytes > MB)
-        return Stand(claims, found.complete, found.cut_short, used, bound, large, tuple(alive.values()))
+        large = frozenset(_plain(block.name) for block in blocks.values() if block.size_bytes > MB)
+        return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()))
 
 
 class Grown(NamedTuple):
-    """What two walks say of the time between them.
+    """The difference between two snapshots.
 
     Attributes:
-        owners: Who holds more, the largest first.
-        gone_bytes: By device, how much less the others hold.
-        complete: Whether both walks looked everywhere.
+        owners: The names that hold more, the largest first.
+        gone_bytes: By device, how much less the other names hold.
+        complete: Whether both walks were complete.
     """
 
     owners: tuple[Owner, ...]
@@ -203,100 +206,107 @@ class Grown(NamedTuple):
     complete: bool
 
 
-def growth(before: Stand, after: Stand, anew: Container[str], grown: Mapping[str, int]) -> Grown:
-    """Who grew, on the devices that did.
+def growth(before: Snapshot, after: Snapshot, anew: Container[str], grown: Mapping[str, int]) -> Grown:
+    """Return the names that grew, on the devices that did.
 
     Args:
-        before: The earlier walk.
+        before: The earlier snapshot.
         after: The later one.
         anew: The names that were bound since.
-        grown: How much each device grew by.
+        grown: By device, how many bytes more are in use.
     """
     complete = before.complete and after.complete
-    came, gone = _came(before, after, anew, grown), _gone(before, after, grown)
+    gains, gone = _gains(before, after, anew, grown), _gone(before, after, grown)
     gone_bytes = dict.fromkeys(grown, 0)
     for was, went_bytes in gone:
         lost_bytes = went_bytes
         for name in (was.name, *was.shared):
-            one = came.get((name, was.device))
+            one = gains.get((name, was.device))
             if one is not None:
                 set_off_bytes = min(one.size_bytes, lost_bytes)
                 one.size_bytes -= set_off_bytes
                 lost_bytes -= set_off_bytes
         gone_bytes[was.device] += lost_bytes
-    if not after.complete:  # what was not found is not gone
+    if not after.complete:  # a block that was not found may still be there
         gone_bytes = dict.fromkeys(grown, 0)
     owners = [
         Owner(name, one.size_bytes, device, one.kind, tuple(one.shared))
-        for (name, device), one in came.items()
+        for (name, device), one in gains.items()
         if one.size_bytes
     ]
     if not before.complete:
-        # Some of what seems to have come may have been there: more than was consumed cannot be true.
+        # Some blocks that seem new may have been there before: names that gained more than was consumed are
+        # left out.
         held_bytes = {device: sum(o.size_bytes for o in owners if o.device == device) for device in grown}
         owners = [o for o in owners if held_bytes[o.device] <= grown[o.device] + gone_bytes[o.device] + MB]
     return Grown(_shortened(owners), gone_bytes, complete)
 
 
 @dataclass
-class _Came:
-    """What came to one name on one device."""
+class _Gain:
+    """What one name gained on one device."""
 
     kind: Kind
     size_bytes: int = 0
     shared: dict[str, None] = field(default_factory=dict)
 
 
-def _came(before: Stand, after: Stand, anew: Container[str], grown: Container[str]) -> dict[Named, _Came]:
-    found: dict[Named, _Came] = {}
-    for key, now in after.claims.items():
+def _gains(
+    before: Snapshot, after: Snapshot, anew: Container[str], grown: Container[str]
+) -> dict[Named, _Gain]:
+    """Return what each name gained: blocks that are new, and blocks that have grown."""
+    found: dict[Named, _Gain] = {}
+    for key, now in after.blocks.items():
         if now.device not in grown:
             continue
-        was = before.claims.get(key)
+        was = before.blocks.get(key)
         if was is not None and _is_same(was, now):
-            came_bytes = now.size_bytes - was.size_bytes
-        elif before.complete or _plain(now.name) in anew or _was_seen_whole(before, now.name):
-            came_bytes = now.size_bytes
+            gained_bytes = now.size_bytes - was.size_bytes
+        elif before.complete or _plain(now.name) in anew or _was_visited_whole(before, now.name):
+            gained_bytes = now.size_bytes
         else:
-            continue  # it may have been there all the time
-        if came_bytes > 0:
-            one = found.setdefault((now.name, now.device), _Came(now.kind))
-            one.size_bytes += came_bytes
+            continue  # it may have been there before
+        if gained_bytes > 0:
+            one = found.setdefault((now.name, now.device), _Gain(now.kind))
+            one.size_bytes += gained_bytes
             one.shared.update(dict.fromkeys(now.shared))
     return found
 
 
-def _gone(before: Stand, after: Stand, grown: Container[str]) -> Iterator[tuple[Claim, int]]:
-    for key, was in before.claims.items():
+def _gone(before: Snapshot, after: Snapshot, grown: Container[str]) -> Iterator[tuple[OwnedBlock, int]]:
+    """Yield the blocks that were freed or became smaller, with the bytes that are gone."""
+    for key, was in before.blocks.items():
         if was.device in grown:
-            now = after.claims.get(key)
+            now = after.blocks.get(key)
             kept_bytes = now.size_bytes if now is not None and _is_same(was, now) else 0
             if kept_bytes < was.size_bytes:
                 yield was, was.size_bytes - kept_bytes
 
 
-def _is_same(was: Claim, now: Claim) -> bool:
-    """Whether a block may still be the one that was at its address: a list may have grown there, for one.
+def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
+    """Return whether a block may be the one with the same key before: a list may have grown at its address.
 
-    Where nobody tells, one just like it may have come in its place, which needed no new memory.
+    Without a weak reference, another block of the same size may have taken its place, which needed no new
+    memory.
     """
     if was.alive is not None:
         return was.alive() is not None
     return was.size_bytes == now.size_bytes or now.name in (was.name, *was.shared)
 
 
-def _was_seen_whole(stand: Stand, name: str) -> bool:
+def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:
+    """Return whether everything reachable from a name was visited."""
     plain = _plain(name)
-    return plain in stand.bound and plain not in stand.cut_short and name not in stand.cut_short
+    return plain in snapshot.bound and plain not in snapshot.cut_short and name not in snapshot.cut_short
 
 
 def _plain(name: str) -> str:
-    """Without what the walk adds to names: "loss (autograd graph)", "last traceback: step.act"."""
+    """Return a name without what the walk adds: "loss (autograd graph)", "last traceback: step.act"."""
     return name.partition(" (")[0].partition(": ")[0]
 
 
 def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
-    """The largest; the others of each device as one."""
+    """Return the largest owners, and the others of each device as one."""
     owners = sorted(owners, key=lambda owner: -owner.size_bytes)
     named = [owner for owner in owners[:_OWNERS] if owner.size_bytes >= MB]
     rest: dict[str, list[int]] = {}
@@ -312,7 +322,7 @@ def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
 
 
 def _in_use() -> dict[str, int]:
-    """Resident memory, and what live arrays hold on each device."""
+    """Return, by device, the resident memory and what live arrays hold."""
     found = {CPU: machine().ram.look().readings[0].current_bytes}
     for device, trackers in machine().allocators.by_device():
         try:
@@ -324,7 +334,7 @@ def _in_use() -> dict[str, int]:
 
 
 def _bindings(shell: Any) -> dict[str, int]:
-    """The names as the walk calls them, and the `id` of what each is bound to."""
+    """Return, by name as the walk calls it, the `id` of what it is bound to."""
     found = {name: id(value) for name, value in list(shell.user_ns.items()) if type(name) is str}
     found["last traceback"] = id(getattr(sys, "last_value", None))
     outputs = shell.user_ns.get("_oh")

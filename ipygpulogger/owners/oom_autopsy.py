@@ -1,76 +1,29 @@
-"""A cell that ran out of device memory: what was asked, what there was, who held it, what to do next.
+"""Why a cell ran out of device memory: what was requested, what was there, who held it, what to do next.
 
-An `Autopsy` is made while the failed cell's memory is as the error left it, and keeps numbers alone: it
-pins nothing of the user's. Its `verdict` needs what the cell had added, which is known later.
+An `Autopsy` is made while the failed cell's memory is as the error left it. It keeps only numbers and names,
+so that no memory of the user's is kept alive. Its `verdict` also needs what the cell consumed, which is known
+later.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
 from dataclasses import dataclass
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from ..records import OutOfMemory, Owner, device_id
+from ..records import OutOfMemory, Owner
 from ..records.units import MB, rounded_mb
-from ..sources import Unavailable
-from .frames import chain, frames_of, is_shells, is_users_file, locals_of, message_of
-from .oom_message import FRAMEWORKS, Said, first_word, out_of_memory_in, read
-from .referents import own_attribute
-from .roots import owners_in
-from .walk import holding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import FrameType
+    from collections.abc import Sequence
 
     from ..records import DeviceUsage
-    from ..sources import DeviceCounter, Framework
+    from .oom_batch import Batch
+    from .oom_message import Said
 
 _OWNERS_NAMED = 5
-_ROUNDED = 4 * MB  # torch leaves up to 1 MB of a large block to the tensor in it: no variable holds that
-_BATCH = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # `batch` counts them in many a loop
-_SMALL = 1000  # names: a larger dict is nobody's settings
-
-
-class Batch(NamedTuple):
-    """A number that the failed code's memory seems to grow with, and what it is called."""
-
-    name: str
-    size: int
-
-
-def examine(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Autopsy | None:
-    """Look at the memory as an out-of-memory error left it; None if it was no such error.
-
-    Args:
-        error: What ended the cell.
-        shell: IPython's.
-        frameworks: Those of this process.
-    """
-    cause = out_of_memory_in(error)
-    if cause is None:
-        return None
-    said = read(message_of(cause))
-    counter = _counter(cause, said, frameworks)
-    device = counter.device.id if counter else device_id("gpu", said.device_index or 0)
-    found = owners_in(shell, [framework.holding for framework in frameworks], error)
-    allocated_bytes, reserved_bytes = _allocator(counter)
-    memory = counter.device_memory() if counter else None
-    return Autopsy(
-        device,
-        said,
-        allocated_bytes,
-        reserved_bytes,
-        counter.fragmented_bytes() if counter else None,
-        memory.free_bytes if memory else None,
-        said.allowed_bytes or (counter.limit_bytes() if counter else None),
-        tuple(owner for owner in found.owners if owner.device == device),
-        found.complete,
-        _batch_of(error, shell, frameworks),
-    )
+_ROUNDED = 4 * MB  # torch does not split off the last 1 MB of a large block: no variable holds that part
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
 @dataclass(frozen=True)
@@ -79,15 +32,15 @@ class Autopsy:
 
     Attributes:
         device: "cuda:0".
-        said: What the error says.
+        said: What the message of the error says.
         allocated: Held by live arrays.
         reserved: Held by the framework's allocator.
-        fragmented: Of these, unused in pieces between live arrays.
+        fragmented: The part of these that is unused, in pieces between live arrays.
         free: Free on the device.
-        limit: The most the framework lets itself reserve.
-        owners: Who holds the device's arrays, the largest first.
-        complete: Whether there was time to find them all.
-        batch: What the failed code's memory seems to grow with.
+        limit: The most that the framework may reserve.
+        owners: The names that the device's arrays are attributed to, the largest first.
+        complete: Whether the time budget was enough to find all of them.
+        batch: The batch size of the failed code.
     """
 
     device: str
@@ -102,14 +55,14 @@ class Autopsy:
     batch: Batch | None
 
     def verdict(self, usages: Sequence[DeviceUsage]) -> OutOfMemory:
-        """What to tell, now that the cell's use of its devices is known."""
+        """Return what to report, now that the cell's use of its devices is known."""
         usage = next((one for one in usages if one.id == self.device), None)
         said_neighbours = sum(size_bytes for _, size_bytes in self.said.neighbours) or None
         neighbours = usage.neighbours_bytes if usage else None
         return OutOfMemory(
             self.device,
             self.said.asked_bytes,
-            _exact(self.free, self.said.free_bytes),
+            self.free_bytes,
             self.live_bytes,
             self.cached_bytes,
             self.fragmented_bytes,
@@ -121,27 +74,32 @@ class Autopsy:
         )
 
     @property
+    def free_bytes(self) -> int | None:
+        """Free on the device when the allocation failed."""
+        return _at_the_error(self.free, self.said.free_bytes)
+
+    @property
     def live_bytes(self) -> int | None:
         """Held by live arrays when the allocation failed."""
-        return _exact(self.allocated, self.said.live_bytes)
+        return _at_the_error(self.allocated, self.said.live_bytes)
 
     @property
     def cached_bytes(self) -> int | None:
         """Held by the framework's allocator, unused, when the allocation failed."""
         if self.allocated is None or self.reserved is None:
             return self.said.cached_bytes
-        return _exact(self.reserved - self.allocated, self.said.cached_bytes)
+        return _at_the_error(self.reserved - self.allocated, self.said.cached_bytes)
 
     @property
     def fragmented_bytes(self) -> int | None:
-        """Of the cached bytes, those in pieces between live arrays."""
+        """The part of the cached bytes that is in pieces between live arrays."""
         if self.fragmented is None or self.cached_bytes is None:
             return self.fragmented
         return min(self.fragmented, self.cached_bytes)
 
     @property
     def hidden_bytes(self) -> int:
-        """Held by the traceback and by `Out` alone."""
+        """Held only by the last traceback and by `Out`."""
         return self._held_bytes("traceback") + self._held_bytes("output")
 
     def _held_bytes(self, kind: str) -> int:
@@ -149,7 +107,7 @@ class Autopsy:
 
 
 class _Advice:
-    """The one next step: the first of these that would have made the cell run."""
+    """The one next step: the first of several that would have made the cell run."""
 
     def __init__(self, autopsy: Autopsy, usage: DeviceUsage | None, neighbours: int | None) -> None:
         self._autopsy, self._said = autopsy, autopsy.said
@@ -159,24 +117,25 @@ class _Advice:
         self._need, self._available, self._left = self._if_run_again(usage)
 
     def text(self) -> str:
+        """Return the advice, in one or two sentences."""
         if not self._asked:
             return self._less("It is not known how much was asked for: use less at once.")
         steps = (self._again(), self._expandable(), self._limit(), self._others(), self._smaller_batch())
         return next((step for step in steps if step), self._less(f"{self._missing()}: use less at once."))
 
     def _free_when_it_failed(self) -> int | None:
-        """What the framework could still have taken from the device."""
-        free, autopsy = _exact(self._autopsy.free, self._said.free_bytes), self._autopsy
+        """Return what the framework could still have reserved on the device."""
+        free, autopsy = self._autopsy.free_bytes, self._autopsy
         if free is None or autopsy.limit is None:
             return free
         reserved = (autopsy.live_bytes or 0) + (autopsy.cached_bytes or 0)
         return min(free, max(0, autopsy.limit - reserved))
 
     def _if_run_again(self, usage: DeviceUsage | None) -> tuple[int, int, int]:
-        """What the cell needs up to the same point, what it would have, and what it left behind.
+        """Return what the cell needs up to the failed allocation, what is available to it, and what it left.
 
-        It would have what is free now that memory is at rest, the allocator's cache as far as it is in
-        one piece, and what the failed cell left: in hidden references, and in variables that it set.
+        Available are what is free once memory is settled, the part of the allocator's cache that is not
+        fragmented, and what the failed cell left, in hidden references and in variables that it set.
         """
         autopsy = self._autopsy
         allocated, reserved, free = autopsy.allocated or 0, autopsy.reserved or 0, autopsy.free or 0
@@ -212,7 +171,7 @@ class _Advice:
         )
 
     def _limit(self) -> str:
-        free = _exact(self._autopsy.free, self._said.free_bytes)
+        free = self._autopsy.free_bytes
         if self._autopsy.limit is None or free is None or free < self._asked:
             return ""
         return (
@@ -250,7 +209,7 @@ class _Advice:
         return f"{_mb(self._asked - self._free)} too much were asked for"
 
     def _less(self, sentence: str, after: str = "") -> str:
-        """A step, and before it, where the failed cell still holds memory, what gives that back."""
+        """Return a step, preceded by how to release what the failed cell still holds."""
         hidden = self._autopsy.hidden_bytes
         steps = [f"`%gpulog free` (gives {_mb(hidden)} back)"] if hidden >= MB else []
         if self._left - hidden >= max(_ROUNDED, hidden // 100):
@@ -258,39 +217,18 @@ class _Advice:
         return f"First {' and '.join(steps)}. {after or sentence}" if steps else sentence
 
 
-def _exact(counted: int | None, said: int | None) -> int | None:
-    """What was counted, if it is what the error said, which is rounded; else memory has moved since."""
+def _at_the_error(counted: int | None, said: int | None) -> int | None:
+    """Return a figure at the error: as counted, unless the message differs by more than its rounding.
+
+    If it differs, memory has changed since, and the figure of the message is the better one.
+    """
     if counted is None or said is None:
         return said if counted is None else counted
     return counted if abs(counted - said) <= 6 * MB else said
 
 
-# -- the device ------------------------------------------------------------------------------------
-
-
-def _counter(cause: BaseException, said: Said, frameworks: Sequence[Framework]) -> DeviceCounter | None:
-    names = {FRAMEWORKS.get(first_word(base)) for base in type(cause).__mro__}
-    for framework in sorted(frameworks, key=lambda framework: framework.name not in names):
-        index = framework.current_index() if said.device_index is None else said.device_index
-        for counter in framework.counters():
-            if counter.device.index == index:
-                return counter
-    return None
-
-
-def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
-    """Allocated and reserved bytes; where nobody tells what is reserved, nothing is cached."""
-    try:
-        readings = counter.look().readings if counter else ()
-    except Unavailable:
-        readings = ()
-    if not readings:
-        return None, None
-    return readings[0].current_bytes, readings[min(1, len(readings) - 1)].current_bytes
-
-
 def _live_before(usage: DeviceUsage | None) -> int | None:
-    """What arrays held when the cell began."""
+    """Return what arrays held when the cell began; None where unknown."""
     if usage is None or usage.allocated_bytes is None:
         return None
     outside = usage.after_bytes - usage.allocated_bytes
@@ -298,66 +236,8 @@ def _live_before(usage: DeviceUsage | None) -> int | None:
 
 
 def _already_expandable() -> bool:
+    """Return whether torch's expandable segments are switched on in the environment."""
     return any("expandable_segments:true" in os.environ.get(name, "").lower() for name in _SETTINGS)
-
-
-_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-
-
-# -- the batch -------------------------------------------------------------------------------------
-
-
-def _batch_of(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
-    """What names the batch nearest to where it failed; else the leading dimension its arrays share."""
-    frames = [frame for one in chain(error) for frame in reversed(frames_of(one)) if not is_shells(frame)]
-    users = [
-        frame
-        for frame in frames
-        if frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename)
-    ]
-    for names in _namespaces(users):
-        for name, value in names:
-            if type(value) is int and value > 0 and type(name) is str and _BATCH.fullmatch(name):
-                return Batch(f"{name} = {value}", value)
-    return _leading_dimension(users, shell, frameworks)
-
-
-def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
-    """The names seen from each frame: its own, those in its objects and dicts, its globals."""
-    for frame in frames:
-        names = locals_of(frame)
-        yield names
-        yield from (_names_in(value) for _, value in names)
-    for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
-        yield names
-        yield from (_names_in(value) for name, value in names if name[:1] != "_")
-
-
-def _names_in(value: Any) -> list[tuple[Any, Any]]:
-    """The settings in a dict or in an object's own attributes, such as `args.batch_size`."""
-    if type(value) is not dict:
-        if issubclass(type(value), (type, ModuleType)):
-            return []
-        value = own_attribute(value, "__dict__")
-    return list(value.items()) if type(value) is dict and len(value) <= _SMALL else []
-
-
-def _leading_dimension(frames: list[FrameType], shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
-    found: Counter[int] = Counter()
-    seen = set()
-    for frame in frames:
-        for _, value in locals_of(frame) if frame.f_locals is not shell.user_ns else ():
-            for framework in frameworks:
-                holding = holding_of(value, (framework.holding,))
-                if holding is not None and holding.key not in seen:
-                    seen.add(holding.key)
-                    size = framework.leading_dimension(value)
-                    if size is not None and size > 1:
-                        found[size] += 1
-    for size, arrays in found.most_common(1):
-        if arrays > 1:
-            return Batch("the leading dimension", size)
-    return None
 
 
 def _mb(size_bytes: int) -> str:

@@ -1,6 +1,6 @@
-"""The error that says a device had no memory left: is it one, and what its own words tell.
+"""Out-of-memory errors of devices: recognising one, and the figures in its message.
 
-It is known by the name of its class and by its words; no framework is imported to see it.
+An error is recognised by the name of its class or by its message, without importing any framework.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from math import prod
 from typing import NamedTuple
 
-from .frames import chain, message_of
+from .exceptions import exception_chain, message_of
 
 _CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
 FRAMEWORKS = {"torch": "torch", "cupy": "cupy", "cupy_backends": "cupy", "tensorflow": "tensorflow"}
@@ -36,18 +36,18 @@ _TYPE_BYTES |= {"int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2}  # of
 
 
 class Said(NamedTuple):
-    """What an error's own words say; None where they do not.
+    """The figures in an error's message; None where it has none.
 
     Attributes:
-        asked_bytes: What was asked for.
-        rounding_bytes: By how much that may be too little: two decimals of a GiB are 5 MB.
+        asked_bytes: What was requested.
+        rounding_bytes: The rounding error of that: two decimals of a GiB are 5 MB.
         device_index: The framework's index of the device.
         free_bytes: Free on the device.
         live_bytes: Held by the framework's arrays.
         cached_bytes: Held by its allocator, unused.
-        allowed_bytes: The most the framework lets itself reserve.
-        neighbours: (process, bytes) of those that the words name.
-        setting: The variable that switches on expandable segments.
+        allowed_bytes: The most that the framework may reserve.
+        neighbours: (process, bytes) of other processes that the message names.
+        setting: The environment variable that switches on expandable segments.
     """
 
     asked_bytes: int | None = None
@@ -62,12 +62,12 @@ class Said(NamedTuple):
 
 
 def out_of_memory_in(error: BaseException | None) -> BaseException | None:
-    """The error that says a device had no memory left: this one, or one that led to it."""
-    return next((one for one in chain(error) if _is_out_of_memory(one)), None)
+    """Return the out-of-memory error in an exception's chain, itself or one that led to it; else None."""
+    return next((one for one in exception_chain(error) if _is_out_of_memory(one)), None)
 
 
 def read(message: str) -> Said:
-    """Take a message apart, in the words of torch, JAX, CuPy or TensorFlow."""
+    """Read the figures in a message of torch, JAX, CuPy or TensorFlow."""
     asked = _ASKED.search(message)
     shape = _SHAPE.search(message)
     index = _INDEX.search(message)
@@ -94,7 +94,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def first_word(kind: type) -> str:
-    """The package that a class comes from."""
+    """Return the top-level package that a class comes from."""
     return str(vars(kind).get("__module__", "")).partition(".")[0]
 
 

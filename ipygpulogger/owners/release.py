@@ -1,4 +1,4 @@
-"""Dropping what hides behind the shell: the last traceback, `Out`, `_`."""
+"""Releasing the shell's hidden references: the last traceback, `Out`, `_`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..engine.machine import machine
 from ..engine.now import measured_now
 from ..records import came_back
-from .frames import unique_frames
-from .roots import CACHED, DEBUGGERS, all_holdings, exceptions_of, links_of, owners_in
+from .array_readers import array_readers
+from .exceptions import unique_frames
+from .roots import CACHED, DEBUGGERS, exceptions_of, owners_in, traceback_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,37 +24,37 @@ R = TypeVar("R")
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")  # in `sys`
 
 
-def give_back(
+def release(
     shell: Any,
     kind: Callable[[tuple[Owner, ...], dict[str, tuple[int, ...]], bool], R],
     *,
     reset_peaks: bool = True,
 ) -> R:
-    """Drop what hides behind the shell, collect garbage, and empty the caches.
+    """Drop the shell's hidden references, collect garbage, empty the caches, and measure what came back.
 
     Args:
         shell: IPython's.
-        kind: Made of the three things there are to say: the owners that held memory without being variables;
-            the bytes that came back by device, "RAM" last, of the process's own and of the whole device where
-            that is known; whether everything that is hidden was looked at.
+        kind: Called with the three things to report: the hidden references that held memory, the largest
+            first; the bytes that came back by device, "RAM" last, of this process and of the whole device
+            where that is known; and whether the time budget was enough to find all hidden references.
         reset_peaks: Reset the kernel's peak counter.
     """
-    found = owners_in(shell, all_holdings())
+    found = owners_in(shell, array_readers())
     hidden = tuple(owner for owner in found.owners if owner.kind in ("traceback", "output"))
     before = measured_now(reset_peaks=reset_peaks)
-    let_go(shell)
+    drop_hidden_references(shell)
     gc.collect()
     machine().settling.settle(gc_collect=True, clear_cache=True)
     after = measured_now(reset_peaks=reset_peaks)
     return kind(hidden, came_back(before, after), found.complete)
 
 
-def let_go(shell: Any) -> None:
-    """Drop what hides behind the shell: the last traceback with its frames, `Out`, `_`, `_12`.
+def drop_hidden_references(shell: Any) -> None:
+    """Drop the last traceback with its frames, `Out`, `_` and `_12`.
 
-    What the user gave such a name stays theirs. The inputs are text and stay too.
+    A value that the user assigned to such a name stays. The inputs are text and stay too.
     """
-    frames = unique_frames(links_of(shell, exceptions_of(shell)))
+    frames = unique_frames(traceback_entries(shell, exceptions_of(shell)))
     _forget_traceback(getattr(shell, "InteractiveTB", None))
     for frame in frames:
         frame.f_globals.pop(DEBUGGERS, None)
@@ -66,14 +67,14 @@ def let_go(shell: Any) -> None:
 
 
 def _forget_traceback(formatter: Any) -> None:
-    """The shell's formatter keeps a traceback for `%debug`, and a debugger, which it makes anew if asked."""
+    """Drop what the shell's formatter keeps for `%debug`: a traceback and a debugger, which it makes anew."""
     for name in ("tb", "pdb"):
         if getattr(formatter, name, None) is not None:
             setattr(formatter, name, None)
 
 
 def _empty_outputs(shell: Any) -> None:
-    """As `displayhook.flush` does, which overwrites a `_` of the user's and forgets the shell's own copy."""
+    """Do as `displayhook.flush`, which overwrites a `_` of the user's and forgets the shell's own copy."""
     hook, names, hidden = shell.displayhook, shell.user_ns, shell.user_ns_hidden
     for name in [name for name in hidden if CACHED.fullmatch(str(name))]:
         if names.get(name, names) is hidden[name]:
@@ -89,5 +90,7 @@ def _empty_outputs(shell: Any) -> None:
         if names.get(name, names) is getattr(hook, name, hook):
             del names[name]
         setattr(hook, name, "")
-        if name not in names and not hasattr(builtins, "_"):  # as gettext has it: then the shell keeps off
+        if name not in names and not hasattr(
+            builtins, "_"
+        ):  # gettext puts it there, and then the shell does not set it
             names[name] = hidden[name] = ""

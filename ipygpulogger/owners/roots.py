@@ -1,6 +1,6 @@
-"""Who holds the memory: variables, `Out`, the last traceback, the user's modules: where the walk begins.
+"""The names from which the walk starts: variables, `Out`, the last traceback, the user's modules.
 
-A shell is handed in; IPython itself is not known here.
+A shell is passed in; IPython itself is not imported here.
 """
 
 from __future__ import annotations
@@ -10,57 +10,52 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..engine.machine import machine
-from .blocks import Root
-from .frames import chain, is_users_module, linked, namespace_of_module, traceback_of
-from .host_arrays import HOST
+from ..runtime.frames import walk_tb
+from .attribution import Root
+from .exceptions import exception_chain, traceback_of
+from .user_code import is_users_module, module_namespace
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from .blocks import Found
-    from .walk import Holdings
+    from .array_readers import ArrayReaders
+    from .attribution import WalkResult
 
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")
 _PARTS += ("InteractiveTB", "SyntaxTB", "last_execution_result", "kernel")
-CACHED = re.compile(r"_\d+|_{1,3}")  # of a cell's value, as the display hook keeps it
+CACHED = re.compile(r"_\d+|_{1,3}")  # names under which the display hook keeps a cell's value
 LAST = "last traceback"
 DEBUGGERS = "__pdb_convenience_variables"  # where pdb puts exceptions, from Python 3.12 on
 
 
-def all_holdings() -> Holdings:
-    """Everybody who knows arrays: numpy's and Python's own, and each framework."""
-    return [HOST.holding, *(framework.holding for framework in machine().frameworks)]
-
-
 def owners_in(
-    shell: Any, holdings: Holdings, exception: BaseException | None = None, budget_s: float = BUDGET_S
-) -> Found:
-    """Who holds the memory that a shell's user can reach, or that it hides.
+    shell: Any, readers: ArrayReaders, exception: BaseException | None = None, budget_s: float = BUDGET_S
+) -> WalkResult:
+    """Attribute the memory that is reachable from a shell's user namespace and its hidden references.
 
-    Memory that several hold counts once, for the first of: variables, what exceptions and autograd graphs
-    in variables keep, `Out`, the last traceback, pyplot's figures, the user's modules.
+    Memory that is reachable from several names counts once, for the first of: variables, what exceptions and
+    autograd graphs in variables keep, `Out`, the last traceback, pyplot's figures, the user's modules.
 
     Args:
         shell: IPython's.
-        holdings: What `Framework.holding` says of a value, for each framework; `all_holdings()`.
+        readers: What tells the memory behind a value; `array_readers.array_readers()` for all of it.
         exception: One more whose frames count as the last traceback's.
-        budget_s: After so long it stops.
+        budget_s: The time budget of the walk.
     """
     errors = exceptions_of(shell, exception)
     roots = [
         *_variables(shell),
         *_outputs(shell),
-        *_last_errors(errors, links_of(shell, [])),
+        *_last_errors(errors, traceback_entries(shell, [])),
         *_debuggers(shell),
         *_figures(),
         *_modules_globals(),
     ]
-    closed = [shell, shell.user_ns, *_shells_own(shell), *map(namespace_of_module, _modules())]
-    return walk(roots, holdings, closed=closed, budget_s=budget_s)
+    closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, _modules())]
+    return walk(roots, readers, closed=closed, budget_s=budget_s)
 
 
 def _variables(shell: Any) -> Iterator[Root]:
@@ -84,16 +79,16 @@ def _outputs(shell: Any) -> Iterator[Root]:
     yield Root("_", "output", getattr(getattr(shell, "last_execution_result", None), "result", None))
 
 
-def _last_errors(errors: list[BaseException], links: list[TracebackType]) -> Iterator[Root]:
-    """What exceptions carry themselves, the innermost first; the walk names their frames' variables."""
+def _last_errors(errors: list[BaseException], entries: list[TracebackType]) -> Iterator[Root]:
+    """Yield what exceptions hold, the innermost first; the walk names the variables of their frames."""
     for error in reversed(errors):
         yield Root(f"{LAST}: {type(error).__name__}", "traceback", error, LAST)
-    for link in links:
-        yield Root(LAST, "traceback", link)
+    for entry in entries:
+        yield Root(LAST, "traceback", entry)
 
 
 def _debuggers(shell: Any) -> Iterator[Root]:
-    """What pdb keeps for its convenience."""
+    """Yield pdb's convenience variables."""
     kept = shell.user_ns.get(DEBUGGERS)
     if isinstance(kept, dict):
         for name, value in list(kept.items()):
@@ -101,7 +96,7 @@ def _debuggers(shell: Any) -> Iterator[Root]:
 
 
 def _figures() -> Iterator[Root]:
-    """The figures that pyplot keeps open."""
+    """Yield the figures that pyplot keeps open."""
     managers = getattr(getattr(sys.modules.get("matplotlib._pylab_helpers"), "Gcf", None), "figs", None)
     if isinstance(managers, dict):
         for number, manager in list(managers.items()):
@@ -111,9 +106,11 @@ def _figures() -> Iterator[Root]:
 def _modules_globals() -> Iterator[Root]:
     for module in _modules():
         if is_users_module(module):
-            namespace = namespace_of_module(module)
+            namespace = module_namespace(module)
             for name, value in list(namespace.items()):
-                if type(name) is str and not name.startswith("__"):  # its loader leads to Python's machinery
+                if type(name) is str and not name.startswith(
+                    "__"
+                ):  # `__loader__` leads to Python's import machinery
                     yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
 
 
@@ -122,19 +119,19 @@ def _modules() -> list[ModuleType]:
 
 
 def _shells_own(shell: Any) -> list[Any]:
-    """What the shell is made of: who reaches it holds nothing of what it hides."""
+    """Return the parts of the shell that the walk does not visit: they hold what is hidden."""
     return [shell.user_ns.get("_oh"), *(getattr(shell, name, None) for name in _PARTS)]
 
 
-def links_of(shell: Any, errors: list[BaseException]) -> list[TracebackType]:
-    """All that the shell, Python and these exceptions hold of tracebacks."""
+def traceback_entries(shell: Any, errors: list[BaseException]) -> list[TracebackType]:
+    """Return every traceback entry that the shell, `sys` and these exceptions refer to, each once."""
     formatters = getattr(getattr(shell, "InteractiveTB", None), "tb", None)
     tracebacks = [*map(traceback_of, errors), getattr(sys, "last_traceback", None), formatters]
-    return list({id(link): link for traceback in tracebacks for link in linked(traceback)}.values())
+    return list({id(entry): entry for traceback in tracebacks for entry in walk_tb(traceback)}.values())
 
 
 def exceptions_of(shell: Any, exception: BaseException | None = None) -> list[BaseException]:
-    """Those whose frames the shell or Python still holds after the cell, with all their chains."""
+    """Return the exceptions that the shell or `sys` holds after the cell, with their chains, each once."""
     result = getattr(shell, "last_execution_result", None)
     kept = [
         exception,
@@ -144,5 +141,5 @@ def exceptions_of(shell: Any, exception: BaseException | None = None) -> list[Ba
     found: list[BaseException] = []
     for one in kept:
         if isinstance(one, BaseException):
-            found += [error for error in chain(one) if not any(error is known for known in found)]
+            found += [error for error in exception_chain(one) if not any(error is known for known in found)]
     return found

@@ -289,7 +289,7 @@ def figures(printed):
 @pytest.fixture
 def run(shell, capsys, monkeypatch):
     """Run a cell; the name of what it raised, and what it printed."""
-    monkeypatch.setattr(growth, "_BUDGET_S", 10)  # a busy machine cuts no search short
+    monkeypatch.setattr(growth, "BUDGET_S", 10)  # a busy machine cuts no search short
 
     def run(code):
         ran = shell.run_cell(code, store_history=True)

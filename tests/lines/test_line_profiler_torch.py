@@ -8,7 +8,6 @@ import pytest
 import torch
 from memory import MB
 
-from ipygpulogger.engine.machine import machine
 from ipygpulogger.lines.line_profiler import LineProfiler
 
 pytestmark = pytest.mark.torch
@@ -95,10 +94,12 @@ pass
 
 def test_nothing_stays(cuda):
     """After the last measuring the frameworks have no wrapper of ours."""
-    measured("block(5)\n", "<stays>")
-    torch.cuda.reset_peak_memory_stats()
-    framework = next(framework for framework in machine().frameworks if framework.name == "torch")
-    assert not framework._wrappers
+    names = "_cuda_memoryStats", "_cuda_resetPeakMemoryStats"
+    before, during = [getattr(torch._C, name) for name in names], []
+    measured("block(5)\nduring.append(torch._C._cuda_memoryStats)\n", "<stays>", during=during)
+    assert during[0] is not before[0]
+    torch.cuda.reset_peak_memory_stats()  # until then the user's own peak is kept for them
+    assert [getattr(torch._C, name) for name in names] == before
 
 
 def test_first_used_within_a_line(kernel_env):

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.owners.cycles import waiting
+from ipygpulogger.owners.cycles import unreachable_bytes
 from ipygpulogger.owners.host_arrays import HOST
 
 HOLDINGS = [HOST.holding]
@@ -31,7 +31,7 @@ def quiet():
 
 
 def found_mb(claimed=()):
-    found = waiting(HOLDINGS, claimed, budget_s=60)
+    found = unreachable_bytes(HOLDINGS, claimed, budget_s=60)
     assert found.keys() <= {"cpu"}
     return found.get("cpu", 0) / MB
 
@@ -231,7 +231,7 @@ def test_nothing_changes():
 def test_no_time_is_no_garbage():
     """What is undecided does not count."""
     Node(value=array(30))
-    assert waiting(HOLDINGS, (), budget_s=0) == {}
+    assert unreachable_bytes(HOLDINGS, (), budget_s=0) == {}
 
 
 def test_no_code_of_the_user_s_runs():

@@ -9,10 +9,10 @@ from memory import MB
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth
-from ipygpulogger.owners.blocks import Root
-from ipygpulogger.owners.cycles import waiting
-from ipygpulogger.owners.release import let_go
-from ipygpulogger.owners.roots import all_holdings
+from ipygpulogger.owners.array_readers import array_readers
+from ipygpulogger.owners.attribution import Root
+from ipygpulogger.owners.cycles import unreachable_bytes
+from ipygpulogger.owners.release import drop_hidden_references
 from ipygpulogger.owners.walk import walk
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")]
@@ -108,7 +108,7 @@ def nothing_asked():
 
 def held(**names):
     found = walk(
-        [Root(name, "variable", value) for name, value in names.items()], all_holdings(), budget_s=60
+        [Root(name, "variable", value) for name, value in names.items()], array_readers(), budget_s=60
     )
     assert found.complete
     return {owner.name: owner.size_bytes for owner in found.owners if owner.size_bytes >= MB}
@@ -147,7 +147,7 @@ def test_in_a_cycle_that_waits_for_the_collector():
         cycle = [Wrapper(torch.ones(MB // 4), **how) for how in POLICIES.values()]
         cycle += [cycle, torch.ones(3 * MB // 4).as_subclass(Watched)]  # has a base, which only C code sees
         del cycle
-        assert waiting(all_holdings(), (), budget_s=60) == {"cpu": len(POLICIES) * MB}
+        assert unreachable_bytes(array_readers(), (), budget_s=60) == {"cpu": len(POLICIES) * MB}
     finally:
         gc.enable()
 
@@ -157,7 +157,7 @@ def test_in_a_cycle_that_waits_for_the_collector():
 
 @pytest.fixture
 def run(shell, cuda, monkeypatch):
-    monkeypatch.setattr(growth, "_BUDGET_S", 10)
+    monkeypatch.setattr(growth, "BUDGET_S", 10)
     shell.user_ns.update(torch=torch, Wrapper=Wrapper, Watched=Watched, made={})
     il = IPyGPULogger(report="none").start()
 
@@ -168,7 +168,7 @@ def run(shell, cuda, monkeypatch):
     run.logger = il
     yield run
     il.stop()
-    let_go(shell)
+    drop_hidden_references(shell)
     shell.user_ns.clear()
     gc.collect()  # the next test begins with an empty device
     torch.cuda.empty_cache()

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.owners import growth as growths
-from ipygpulogger.owners import roots as owners
-from ipygpulogger.owners.growth import Claim, Growth, Stand, growth
+from ipygpulogger.owners import growth as growth_module
+from ipygpulogger.owners import roots
+from ipygpulogger.owners.growth import Growth, OwnedBlock, Snapshot, growth
 from ipygpulogger.owners.libraries import Loaded
 from ipygpulogger.records import CellRecord, DeviceUsage, Heap, Owner, Peak, RamUsage, notable
 from ipygpulogger.sources import Device, Look, Reading, Unavailable
@@ -558,9 +558,11 @@ def test_imported_libraries_are_asked_for_what_no_name_explains(held, asked, imp
 
 def stand(blocks, *, complete=True, cut_short=(), bound=None):
     """Names with what they hold, by block."""
-    made = {key: Claim(name, "variable", device, size, ()) for key, (name, size, device) in blocks.items()}
+    made = {
+        key: OwnedBlock(name, "variable", device, size, ()) for key, (name, size, device) in blocks.items()
+    }
     names = {claim.name: 1 for claim in made.values()} if bound is None else bound
-    return Stand(made, complete, cut_short, {}, names, frozenset(), ())
+    return Snapshot(made, complete, cut_short, {}, names, frozenset(), ())
 
 
 @pytest.mark.parametrize(("held", "named"), [(61 * MB, True), (61 * MB + 1, False)])
@@ -620,8 +622,8 @@ def test_a_block_that_grew_at_its_place():
 def test_who_shares_what_came(grown):
     """Those that reach what is new, and not those that reach what was there."""
     before, after = stand({1: ("a", 10 * MB, "cpu")}), stand({1: ("a", 10 * MB + grown, "cpu")})
-    after.claims[1] = after.claims[1]._replace(shared=("b",))
-    after.claims[2] = Claim("a", "variable", "cpu", 7 * MB, ("c", "d"))
+    after.blocks[1] = after.blocks[1]._replace(shared=("b",))
+    after.blocks[2] = OwnedBlock("a", "variable", "cpu", 7 * MB, ("c", "d"))
     (owner,) = growth(before, after, (), {"cpu": 1 << 30}).owners
     assert owner == Owner("a", 7 * MB + grown, "cpu", "variable", ("b", "c", "d") if grown else ("c", "d"))
 
@@ -642,8 +644,8 @@ def test_what_is_in_use(monkeypatch):
     first, second = Device("cuda", 0, "a card"), Device("cuda", 1, "a card")
     devices = [(second, [SimpleNamespace(look=refuse)]), (first, [owner(3, 30), owner(4, 40)])]
     made = SimpleNamespace(ram=owner(77), allocators=SimpleNamespace(by_device=lambda: devices))
-    monkeypatch.setattr(growths, "machine", lambda: made)
-    assert growths._in_use() == {"cpu": 77, "cuda:0": 7}
+    monkeypatch.setattr(growth_module, "machine", lambda: made)
+    assert growth_module._in_use() == {"cpu": 77, "cuda:0": 7}
 
 
 def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
@@ -651,7 +653,7 @@ def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
     value, error = object(), ValueError()
     monkeypatch.setattr(sys, "last_value", error, raising=False)
     names = {"x": value, 7: value, "_oh": {3: value}}
-    found = growths._bindings(SimpleNamespace(user_ns=names))
+    found = growth_module._bindings(SimpleNamespace(user_ns=names))
     assert found == {
         "x": id(value),
         "_oh": id(names["_oh"]),
@@ -660,7 +662,7 @@ def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
     }
     monkeypatch.delattr(sys, "last_value")
     names["_oh"] = None
-    found = growths._bindings(SimpleNamespace(user_ns=names))
+    found = growth_module._bindings(SimpleNamespace(user_ns=names))
     assert found == {"x": id(value), "_oh": id(None), "last traceback": id(None)}
 
 
@@ -672,7 +674,7 @@ def test_a_walk_of_a_cell_has_twenty_milliseconds(monkeypatch):
         budgets.append(budget_s)
         return Found((), True, {}, frozenset(), {}, {})
 
-    monkeypatch.setattr(owners, "owners_in", owners_in)
+    monkeypatch.setattr(roots, "owners_in", owners_in)
     Growth.of(SimpleNamespace(user_ns={})).refresh()
     assert budgets == [0.02]
 

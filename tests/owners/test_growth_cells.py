@@ -17,7 +17,7 @@ from ipygpulogger.render.summary import summary
 @pytest.fixture
 def il(shell, monkeypatch):
     """A logger in a shell that knows numpy; each walk has the time it needs on a slow machine."""
-    monkeypatch.setattr(growth, "_BUDGET_S", 10)
+    monkeypatch.setattr(growth, "BUDGET_S", 10)
     shell.user_ns["np"] = np
     shell.user_ns["MB"] = MB
     il = IPyGPULogger(report="none").start()
@@ -84,7 +84,7 @@ def test_looking_collects_nothing_and_leaves_nothing(run, il, shell):
     gc.disable()
     try:
         assert grew(run("z = np.ones(40 * MB, 'u1')")) == {"z": 40}
-        ours = [one for one in gc.get_objects() if type(one).__module__ == "ipygpulogger.owners.blocks"]
+        ours = [one for one in gc.get_objects() if type(one).__module__ == "ipygpulogger.owners.attribution"]
     finally:
         gc.enable()
     assert [type(one).__name__ for one in ours] == []
@@ -220,7 +220,7 @@ def test_a_search_that_fails_costs_no_record(run, il, monkeypatch, capsys):
 
 def test_no_time_is_said(run, il, monkeypatch, capsys):
     """A walk that is cut short names nobody and says so."""
-    monkeypatch.setattr(growth, "_BUDGET_S", 0)
+    monkeypatch.setattr(growth, "BUDGET_S", 0)
     il.report = "text"
     record = run("x = np.ones(50 * MB, 'u1')")
     assert not record.owners_complete

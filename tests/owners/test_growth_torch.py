@@ -8,7 +8,7 @@ from memory import MB
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth
-from ipygpulogger.owners.cycles import waiting
+from ipygpulogger.owners.cycles import unreachable_bytes
 from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def run(shell, cuda, monkeypatch):
     """Runs a cell under a logger and returns its record; each walk has the time it needs on a slow machine."""
-    monkeypatch.setattr(growth, "_BUDGET_S", 10)
+    monkeypatch.setattr(growth, "BUDGET_S", 10)
     shell.user_ns["torch"] = torch
     il = IPyGPULogger(report="none", gc_collect=True).start()
 
@@ -129,7 +129,7 @@ def quiet(cuda):
 
 
 def found():
-    return waiting([Torch().holding], (), budget_s=60)
+    return unreachable_bytes([Torch().holding], (), budget_s=60)
 
 
 def test_a_tensor_in_a_cycle(quiet):

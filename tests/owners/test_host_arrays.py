@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.owners import host_arrays as host
-from ipygpulogger.owners.blocks import Blocks, Claims, Path, Root
-from ipygpulogger.owners.host_arrays import HOST, of_files
+from ipygpulogger.owners import mapped_memory
+from ipygpulogger.owners.attribution import Attribution, Root, Traversal
+from ipygpulogger.owners.host_arrays import HOST
+from ipygpulogger.owners.mapped_memory import of_files
+from ipygpulogger.owners.memory_blocks import MemoryBlocks
 from ipygpulogger.owners.walk import walk
 from ipygpulogger.sources import Holding
 
@@ -347,7 +349,7 @@ def test_a_hidden_owner_and_a_stride_over_the_whole_heap():
 
 def test_a_hidden_owner_where_the_system_tells_nothing(monkeypatch):
     """What the view can touch counts."""
-    monkeypatch.setattr(host, "_mappings", lambda: None)
+    monkeypatch.setattr(mapped_memory, "_mappings", lambda: None)
     assert held(shown=hidden(sparse_mapping(8)[MB::2])) == {"shown": (7 * MB - 1, ())}
 
 
@@ -360,11 +362,11 @@ def test_a_file_behind_a_hidden_owner(tmp_path):
 
 def test_a_search_that_came_too_late_counts_nothing_twice():
     """A view within another block is that block, also where there was no time to see who shares it."""
-    blocks, path = Blocks(), Path(Root("x", "variable", None), (0, 0))
+    blocks, path = MemoryBlocks(), Traversal(Root("x", "variable", None), (0, 0))
     blocks.number(Holding(("cpu", 4096), 10 * MB, "cpu"))
     blocks.number(Holding(("cpu", 5000), 1 << 40, "cpu", borrowed=True))
-    path.met += [0, 1]
-    (owner,) = Claims(blocks, {}, lambda: False).found([path], ()).owners
+    path.found += [0, 1]
+    (owner,) = Attribution(blocks, {}, lambda: False).result([path], ()).owners
     assert owner.size_bytes == 10 * MB
 
 
@@ -375,7 +377,7 @@ spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30), st.booleans()
 @given(spans)
 def test_blocks_within_blocks_against_a_set_of_bytes(spans):
     """Each byte counts once: own blocks whole, and of a borrowed one that begins outside them the rest."""
-    blocks, names, own, borrowed = Blocks(), {}, set(), set()
+    blocks, names, own, borrowed = MemoryBlocks(), {}, set(), set()
     for start, size, is_own in spans:
         number = blocks.number(Holding(("gpu:0", start), size, "gpu:0", borrowed=not is_own))
         names.setdefault(number, (start, is_own))
@@ -396,7 +398,7 @@ def test_blocks_within_blocks_against_a_set_of_bytes(spans):
 @pytest.mark.parametrize("borrowed", [False, True])
 def test_blocks_that_touch_are_not_the_same(borrowed):
     """One ends where the next begins."""
-    blocks = Blocks()
+    blocks = MemoryBlocks()
     for start in (10, 20, 30):
         blocks.number(Holding(("gpu:0", start), 10, "gpu:0", borrowed=borrowed))
     assert blocks.same_memory() == {}

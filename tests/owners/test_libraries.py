@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import mmap
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from memory import MB
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth, libraries
 from ipygpulogger.owners.libraries import Libraries, Look
+from ipygpulogger.owners.mapped_memory import page_table_bytes
 from ipygpulogger.records import CellRecord, DeviceUsage, Owner, Peak, RamUsage
 from ipygpulogger.render import growth as growth_text
 from ipygpulogger.render import text
@@ -54,7 +56,7 @@ def package(native, tmp_path, monkeypatch, request):
 @pytest.fixture
 def run(shell, monkeypatch):
     """Runs a cell under a logger and returns its record."""
-    monkeypatch.setattr(growth, "_BUDGET_S", 10)
+    monkeypatch.setattr(growth, "BUDGET_S", 10)
     il = IPyGPULogger(report="none").start()
 
     def run(source):
@@ -125,7 +127,7 @@ def test_a_library_that_was_there_accounts_for_nothing(run, package):
 @needs_gcc
 def test_where_the_system_tells_nothing(run, package, monkeypatch):
     """No /proc: only the code's own size is known, and what it does not account for stays unexplained."""
-    monkeypatch.setattr(libraries, "_shared_objects", dict)
+    monkeypatch.setattr(libraries, "shared_objects", dict)
     record = run(f"import {package}")
     assert all(owner.size_bytes < MB for owner in record.owners)
     assert dict(record.unexplained)["cpu"] == pytest.approx(30 * MB, abs=2 * MB)
@@ -179,12 +181,12 @@ def test_our_own_modules_are_no_libraries_of_the_users():
 
 def test_what_is_resident_of_a_range():
     """As the page table has it: of 100 pages the 40 that were touched."""
-    page = libraries.mmap.PAGESIZE
-    block = libraries.mmap.mmap(-1, 100 * page)
+    page = mmap.PAGESIZE
+    block = mmap.mmap(-1, 100 * page)
     for i in range(40):
         block[i * page] = 1
     start = ctypes.addressof(ctypes.c_char.from_buffer(block))
-    found = libraries._resident_bytes([(start, start + 100 * page)])
+    found = page_table_bytes([(start, start + 100 * page)])
     assert found in ((40 * page, 0) if not Path("/proc/self/pagemap").exists() else (40 * page,))
 
 

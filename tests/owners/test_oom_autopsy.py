@@ -8,10 +8,10 @@ from memory import MB
 
 from ipygpulogger.notebook.cell_events import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
-from ipygpulogger.owners import oom_autopsy as autopsy
-from ipygpulogger.owners.oom_autopsy import examine
+from ipygpulogger.owners.oom_batch import find_batch
+from ipygpulogger.owners.oom_examine import examine
 from ipygpulogger.owners.oom_message import out_of_memory_in, read
-from ipygpulogger.owners.release import let_go
+from ipygpulogger.owners.release import drop_hidden_references
 from ipygpulogger.records import CellRecord, OutOfMemory, Owner
 from ipygpulogger.render import html, out_of_memory, text
 from ipygpulogger.render.owners import Freed
@@ -177,7 +177,7 @@ def test_a_loops_count_is_no_batch(shell, capsys):
     """`for batch, (X, y) in enumerate(loader)` counts batches; their size is elsewhere."""
     shell.run_cell("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)")
     error = shell.last_execution_result.error_in_exec
-    assert autopsy._batch_of(error, shell, []) == ("bs = 64", 64)
+    assert find_batch(error, shell, []) == ("bs = 64", 64)
 
 
 def test_without_any_framework(shell):
@@ -303,7 +303,7 @@ def test_told_of_the_exception_and_no_longer(shell, capsys):
     ]
     assert listens.cell.exception is None
     assert "_died" not in [step for step, _ in steps_of(shell, "1").told]
-    let_go(shell)
+    drop_hidden_references(shell)
 
 
 def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
@@ -312,7 +312,7 @@ def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
     def broken(*_):
         raise LookupError("of ours")
 
-    monkeypatch.setattr("ipygpulogger.owners.oom_autopsy.examine", broken)
+    monkeypatch.setattr("ipygpulogger.owners.oom_examine.examine", broken)
     il = IPyGPULogger().start()
     for _ in range(2):
         shell.run_cell(
@@ -323,7 +323,7 @@ def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
     assert printed.out.count("failed: RuntimeError") == 2
     assert printed.err.count("could not explain an error: LookupError: of ours") == 1
     assert il.record.out_of_memory is None
-    let_go(shell)
+    drop_hidden_references(shell)
 
 
 def test_a_card_in_the_record(shell, capsys):
@@ -333,7 +333,7 @@ def test_a_card_in_the_record(shell, capsys):
     il.stop()
     assert il.record.out_of_memory.asked_bytes == 2 * GIB
     assert "Out of memory on gpu:0: asked 2048 MB" in capsys.readouterr().out
-    let_go(shell)
+    drop_hidden_references(shell)
 
 
 def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
@@ -350,9 +350,9 @@ def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
 
     def batch(source):
         shell.run_cell(source, store_history=True)
-        return autopsy._batch_of(shell.last_execution_result.error_in_exec, shell, [holding])
+        return find_batch(shell.last_execution_result.error_in_exec, shell, [holding])
 
     assert batch("outer(args)") == ("bs = 5", 5)
     assert batch("inner()") == ("batch_size = 7", 7)
     assert batch("del batch_size, args\ninner()") is None
-    let_go(shell)
+    drop_hidden_references(shell)

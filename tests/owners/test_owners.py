@@ -14,13 +14,12 @@ from arrays import Array, holding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.owners import referents
-from ipygpulogger.owners import release as letgo
-from ipygpulogger.owners import roots as owners
-from ipygpulogger.owners import walk as reach
-from ipygpulogger.owners.release import let_go
+from ipygpulogger.owners import referents, release, roots
+from ipygpulogger.owners import walk as walk_module
+from ipygpulogger.owners.attribution import Root
+from ipygpulogger.owners.release import drop_hidden_references
 from ipygpulogger.owners.roots import owners_in
-from ipygpulogger.owners.walk import Root, walk
+from ipygpulogger.owners.walk import walk
 from ipygpulogger.sources import Holding
 
 
@@ -283,7 +282,7 @@ def test_what_leads_out_is_closed():
 def test_a_huge_list_starves_nobody(size, monkeypatch):
     """Whoever comes after it is found all the same; out of time, it says so and stops at once."""
     clock = itertools.count()  # a millisecond whenever somebody looks
-    monkeypatch.setattr(reach, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
+    monkeypatch.setattr(walk_module, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
     roots = [Root("huge", "variable", [(str(i), [i]) for i in range(size)] + [Array(1)])]
     roots += [Root(f"a{i}", "variable", Plain(Array(2))) for i in range(5)]
     found = walk(roots, [holding], budget_s=0.05)
@@ -295,7 +294,7 @@ def test_a_huge_list_starves_nobody(size, monkeypatch):
 def test_many_huge_lists_starve_nobody(monkeypatch):
     """Each name has a glance before any has its long turn."""
     clock = itertools.count()  # a millisecond whenever somebody looks
-    monkeypatch.setattr(reach, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
+    monkeypatch.setattr(walk_module, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
     roots = [Root(f"huge{n}", "variable", [(str(i), [i]) for i in range(20_000)]) for n in range(8)]
     roots += [Root(f"a{i}", "variable", Plain(Array(2))) for i in range(5)]
     found = walk(roots, [holding], budget_s=0.05)
@@ -352,7 +351,7 @@ def test_modules_of_the_user(tmp_path, monkeypatch):
 
     ours_to_try.cache.append(Array(8))
     installed_to_try.cache.append(Array(9))
-    found = walk(list(owners._modules_globals()), [holding])
+    found = walk(list(roots._modules_globals()), [holding])
     assert [(o.name, o.size_bytes, o.kind) for o in found.owners] == [("ours_to_try.cache", 8, "other")]
     for name in ("ours_to_try", "installed_to_try"):
         del sys.modules[name]
@@ -366,7 +365,7 @@ def notebook(shell):
     """A shell whose cells know `Array`; it forgets everything afterwards."""
     shell.user_ns["Array"] = Array
     yield shell
-    let_go(shell)
+    drop_hidden_references(shell)
     shell.reset(new_session=False)
     vars(builtins).pop("_", None)
 
@@ -495,7 +494,7 @@ def test_looking_changes_nothing(notebook, capsys):
     notebook.user_ns["mine"].clear()
     run(notebook, "1")  # the result of the failed cell is gone with the next one
     notebook.InteractiveTB.tb = None
-    for name in letgo._LAST:
+    for name in release._LAST:
         vars(sys).pop(name, None)
     gc.collect()
     assert inside() is None
@@ -518,12 +517,12 @@ def test_let_go_of_a_traceback(notebook, capsys, monkeypatch, source, debugged):
         run(notebook, "%debug")
     assert len(alive) >= 3
     run(
-        notebook, "get_ipython().user_ns['let_go'](get_ipython())"
-    ) if "let_go" in notebook.user_ns else let_go(notebook)
+        notebook, "get_ipython().user_ns['drop_hidden_references'](get_ipython())"
+    ) if "drop_hidden_references" in notebook.user_ns else drop_hidden_references(notebook)
     gc.collect()
     assert [array.size_bytes for array in alive] == ([100] if source == FAILING else [])
     assert found_in(notebook) == ([("x", 100, "variable")] if source == FAILING else [])
-    assert not any(hasattr(sys, name) for name in letgo._LAST)
+    assert not any(hasattr(sys, name) for name in release._LAST)
     if debugged:  # and the debugger comes again when it is asked
         lines = iter(["p 'again'", "q"])
         run(notebook, "1 / 0")
@@ -539,7 +538,7 @@ def test_let_go_of_outputs(notebook, capsys):
         run(notebook, f"Array({size})")
     run(notebook, "_5mine = Array(6)")
     assert len(alive) == 6
-    let_go(notebook)
+    drop_hidden_references(notebook)
     gc.collect()
     assert [array.size_bytes for array in alive] == [6]
     assert notebook.user_ns["In"][-1]
@@ -555,7 +554,7 @@ def test_a_variable_of_the_users_survives(notebook, capsys, name):
     run(notebook, "Array(1)")
     run(notebook, f"{name} = Array(2)")
     assert (name, 2, "variable") in found_in(notebook)
-    let_go(notebook)
+    drop_hidden_references(notebook)
     assert notebook.user_ns[name].size_bytes == 2
     assert found_in(notebook) == [(name, 2, "variable")]
 
@@ -568,12 +567,12 @@ def test_generators_and_kept_exceptions_stay_whole(notebook, capsys):
         "    except ValueError as error:\n        yield error\n    yield state\ng = steps(); saved = next(g)",
     )
     run(notebook, "raise saved")
-    let_go(notebook)
+    drop_hidden_references(notebook)
     assert next(notebook.user_ns["g"]).size_bytes == 1
     run(notebook, "def f():\n    inside = Array(2)\n    raise OSError('x')")
     run(notebook, "try:\n    f()\nexcept OSError as error:\n    kept = error")
     run(notebook, "raise kept")
-    let_go(notebook)
+    drop_hidden_references(notebook)
     last = notebook.user_ns["kept"].__traceback__
     while last.tb_next is not None:
         last = last.tb_next
@@ -593,29 +592,29 @@ def test_gettext_survives(notebook, capsys):
     """A `_` among the builtins keeps IPython from using that name; nor do we."""
     builtins._ = str.upper
     run(notebook, "Array(1)")
-    let_go(notebook)
+    drop_hidden_references(notebook)
     assert "_" not in notebook.user_ns
     assert found_in(notebook) == []
 
 
 def test_let_go_twice_and_of_nothing(notebook, capsys):
     """There need be nothing to let go of."""
-    let_go(notebook)
-    let_go(notebook)
+    drop_hidden_references(notebook)
+    drop_hidden_references(notebook)
     run(notebook, "1 / 0")
-    let_go(notebook)
+    drop_hidden_references(notebook)
     run(notebook, "%tb")  # says that there is none
     assert "ZeroDivisionError" in capsys.readouterr().out
 
 
 def test_frames_that_run_stay(notebook, capsys):
     """Asked from within a function that is in the traceback: its variables are its own."""
-    notebook.user_ns["let_go"] = let_go
+    notebook.user_ns["drop_hidden_references"] = drop_hidden_references
     run(
         notebook,
         "import sys\ndef outer():\n    mine = Array(3)\n    try:\n        1 / 0\n"
         "    except ZeroDivisionError as error:\n        sys.last_value = error\n"
-        "        let_go(get_ipython())\n    return mine.size_bytes\nassert outer() == 3",
+        "        drop_hidden_references(get_ipython())\n    return mine.size_bytes\nassert outer() == 3",
     )
     assert notebook.last_execution_succeeded
 
@@ -673,7 +672,7 @@ def test_who_shares_an_exception(notebook, capsys):
 def test_free_leaves_an_exception_of_the_users(notebook, capsys):
     """What a variable keeps is not hidden behind the shell, and letting go does not touch it."""
     run(notebook, KEPT + "err = attempt()\nraise err")
-    let_go(notebook)
+    drop_hidden_references(notebook)
     assert set(shared_in(notebook)) == {"err: step.act", "err: step.x"}
 
 
@@ -687,7 +686,7 @@ def test_a_second_name_is_no_output(notebook, capsys):
 
 def test_debuggers_and_figures(notebook, capsys, monkeypatch):
     """What pdb keeps for its convenience is hidden; pyplot's open figures have their number."""
-    notebook.user_ns[owners.DEBUGGERS] = {"_exception": [Array(7)]}
+    notebook.user_ns[roots.DEBUGGERS] = {"_exception": [Array(7)]}
     helpers = types.ModuleType("matplotlib._pylab_helpers")
     helpers.Gcf = types.SimpleNamespace(figs=OrderedDict({2: Plain(Array(9))}))
     monkeypatch.setitem(sys.modules, helpers.__name__, helpers)
@@ -695,7 +694,7 @@ def test_debuggers_and_figures(notebook, capsys, monkeypatch):
         "pyplot figure 2": (9, "other", ()),
         "debugger: $_exception": (7, "traceback", ()),
     }
-    let_go(notebook)
+    drop_hidden_references(notebook)
     assert list(shared_in(notebook)) == ["pyplot figure 2"]
 
 
@@ -769,7 +768,7 @@ def test_memory_within_memory():
 def test_cut_short_names(monkeypatch):
     """Of what was not seen whole the names are told."""
     clock = itertools.count()
-    monkeypatch.setattr(reach, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
+    monkeypatch.setattr(walk_module, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
     roots = [Root("huge", "variable", [[i] for i in range(1_000_000)]), Root("a", "variable", Array(2))]
     found = walk(roots, [holding], budget_s=0.05)
     assert not found.complete

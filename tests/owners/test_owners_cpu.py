@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.owners.blocks import Root
-from ipygpulogger.owners.roots import all_holdings
+from ipygpulogger.owners.array_readers import array_readers
+from ipygpulogger.owners.attribution import Root
 from ipygpulogger.owners.walk import walk
 
 pytestmark = pytest.mark.torch
@@ -26,7 +26,7 @@ def found_in(names, **how):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns whoever reads `.grad` of an intermediate result
         roots = [Root(name, "variable", value) for name, value in names.items()]
-        found = walk(roots, all_holdings(), budget_s=60, **how)
+        found = walk(roots, array_readers(), budget_s=60, **how)
     assert found.complete
     return found
 

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from ipygpulogger.owners.blocks import Root
+from ipygpulogger.owners.attribution import Root
 from ipygpulogger.owners.walk import walk
 from ipygpulogger.sources.torch import Torch
 

@@ -11,8 +11,8 @@ from memory import MB, Block
 
 from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.owners.blocks import Root
-from ipygpulogger.owners.cycles import waiting
+from ipygpulogger.owners.attribution import Root
+from ipygpulogger.owners.cycles import unreachable_bytes
 from ipygpulogger.owners.walk import walk
 from ipygpulogger.runtime import clock
 
@@ -72,7 +72,7 @@ def test_a_search_ends(frozen_clock):
     many = [[i] for i in range(1_000_000)]
     with frozen_clock():
         assert not walk([Root("many", "variable", many)], [lambda _: None], budget_s=0.001).complete
-        assert waiting([lambda _: None], (), budget_s=0.001) == {}
+        assert unreachable_bytes([lambda _: None], (), budget_s=0.001) == {}
 
 
 @pytest.fixture

@@ -1,0 +1,266 @@
+"""Which name each block of memory is attributed to: the first, in order of rank, from which it is reachable.
+
+A `Traversal` is the walk from one name. It lists in order what it found: blocks, and objects that were
+visited before, on this traversal or another. Everything reachable from an object is a slice of its
+traversal's list, a `Span`, so a later traversal that comes to the object need not visit it again.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ..records import Owner
+from .memory_blocks import LARGE
+
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+
+    from .memory_blocks import MemoryBlocks
+
+Kind = Literal["variable", "output", "traceback", "other"]
+OwnerKey = tuple[str, str, Kind]  # a name, a device, and the name's kind
+
+GRAPH = " (autograd graph)"
+_NONE: Any = object()
+
+
+class Root(NamedTuple):
+    """A name from which the walk starts.
+
+    Attributes:
+        name: As the user would write it.
+        kind: What holds the name.
+        value: The object that it refers to.
+        label: What the names of frames below it begin with; by default the name.
+    """
+
+    name: str
+    kind: Kind
+    value: Any
+    label: str = ""
+
+
+class WalkResult(NamedTuple):
+    """What a walk found.
+
+    Attributes:
+        owners: By name and device, the largest first.
+        complete: Whether every reachable object was visited; otherwise the time budget was used up.
+        blocks: For each owner the memory that is attributed to it: the key of each block, and its bytes. A
+            key is the same for whatever shares the block, and may be used again once the block is freed.
+        cut_short: The names below which not everything was visited.
+        uncounted: The names that hold memory of unknown size.
+        alive: By key, of large blocks where that is known: a weak reference that dies with the block.
+        shared: By key, of large blocks the names that share it with its owner.
+    """
+
+    owners: tuple[Owner, ...]
+    complete: bool
+    blocks: Mapping[OwnerKey, Mapping[Hashable, int]] = {}
+    cut_short: frozenset[str] = frozenset()
+    uncounted: tuple[str, ...] = ()
+    alive: Mapping[Hashable, weakref.ref[Any]] = {}
+    shared: Mapping[Hashable, tuple[str, ...]] = {}
+
+
+class Traversal:
+    """The depth-first traversal from one root.
+
+    Attributes:
+        root: Where it starts.
+        rank: Its place in the order in which blocks are attributed.
+        label: What the names of traversals that branch off it begin with.
+        graph: The traversal of the autograd graph that branches off it.
+        pending: What is still to be visited, the deepest last: an iterator, the span that it belongs to, and
+            the id of the object.
+        found: In order, what it found: blocks (their number), objects that were visited before (their `Span`)
+            and traversals that branch off it (`Branch`).
+    """
+
+    __slots__ = ("found", "graph", "label", "pending", "rank", "root")
+
+    def __init__(self, root: Root, rank: tuple[int, int], label: str = "") -> None:
+        self.root, self.rank, self.label = root, rank, label or root.label or root.name
+        self.graph: Traversal | None = None
+        self.pending: list[tuple[Iterator[Any], Span | None, int]] = []
+        self.found: list[Entry] = []
+
+    def push(self, values: Iterable[Any]) -> None:
+        """Add values that are to be visited next."""
+        self.pending.append((iter(values), None, 0))
+
+    def own_blocks(self) -> list[int]:
+        """Return the blocks that it found itself."""
+        return [one for one in self.found if type(one) is int]
+
+
+class Span:
+    """An object that was visited: what is reachable from it is a slice of its traversal's list.
+
+    Attributes:
+        end: -1 while the object is being visited.
+    """
+
+    __slots__ = ("end", "start", "traversal")
+
+    def __init__(self, traversal: Traversal, start: int, end: int) -> None:
+        self.traversal, self.start, self.end = traversal, start, end
+
+
+class Branch(NamedTuple):
+    """An object whose memory is attributed to a name of its own: a local variable, or an autograd graph.
+
+    Attributes:
+        traversal: The traversal of that name.
+        ident: The object's id.
+        origin: The label of the traversal that it branches off.
+    """
+
+    traversal: Traversal
+    ident: int
+    origin: str
+
+
+Entry = int | Span | Branch
+
+
+class Attribution:
+    """Attributes each block to the first name that reaches it.
+
+    Args:
+        blocks: All that were found.
+        visited: By an object's id, what is reachable from it; None for nothing.
+        in_time: Returns whether there is time to go on.
+    """
+
+    def __init__(
+        self, blocks: MemoryBlocks, visited: Mapping[int, Entry | None], in_time: Callable[[], bool]
+    ) -> None:
+        self._blocks, self._visited, self._in_time = blocks, visited, in_time
+        self._within = blocks.same_memory()
+        self._first: dict[int, OwnerKey | None] = dict.fromkeys(blocks.without_memory())
+        self._sizes: dict[OwnerKey, dict[Hashable, int]] = {}
+        self._shared: dict[OwnerKey, dict[str, None]] = {}
+        self._sharers: dict[int, dict[str, None]] = {}
+
+    def result(self, traversals: Iterable[Traversal], uncounted: Iterable[str]) -> WalkResult:
+        """Attribute every block that these traversals found."""
+        traversals = sorted(traversals, key=attrgetter("rank"))
+        cut = frozenset(one.root.name for one in traversals if one.pending)
+        in_time, branching = True, []
+        for one in traversals:
+            in_time = in_time and self._in_time()
+            reachable, branches = self._reachable(one) if in_time else (self._merged(one.own_blocks()), [])
+            self._attribute(one, reachable)
+            branching += [(one, branches)] if branches else []
+        for one, branches in branching:
+            in_time = in_time and self._in_time()
+            if in_time:
+                self._share(one.label, self._behind(one, branches))
+        owners = [
+            Owner(
+                name,
+                sum(sizes.values()),
+                device,
+                kind,
+                _sharers(name, self._shared.get((name, device, kind))),
+            )
+            for (name, device, kind), sizes in self._sizes.items()
+        ]
+        owners.sort(key=lambda owner: -owner.size_bytes)
+        complete = in_time and not cut
+        shared = {
+            self._blocks.keys[number]: _sharers(owner[0], names)
+            for number, names in self._sharers.items()
+            if (owner := self._first[number])
+        }
+        return WalkResult(
+            tuple(owners), complete, self._sizes, cut, tuple(uncounted), self._blocks.alive, shared
+        )
+
+    def _attribute(self, traversal: Traversal, reachable: list[int]) -> None:
+        """Attribute the blocks that have no owner yet to this traversal's name, which shares the others."""
+        first, keys, sizes = self._first, self._blocks.keys, self._blocks.sizes
+        mine: dict[str, OwnerKey] = {}
+        others: list[int] = []
+        for number in reachable:
+            owner = first.get(number, _NONE)
+            if owner is _NONE:
+                device = self._blocks.devices[number]
+                owner = mine.get(device)
+                if owner is None:
+                    owner = mine[device] = traversal.root.name, device, traversal.root.kind
+                    self._sizes.setdefault(owner, {})
+                first[number] = owner
+                self._sizes[owner][keys[number]] = sizes[number]
+            else:
+                others.append(number)
+        self._share(traversal.root.name, others)
+
+    def _share(self, name: str, numbers: list[int]) -> None:
+        for number in set(numbers):
+            owner = self._first.get(number)
+            if owner is not None and owner[0] != name:
+                self._shared.setdefault(owner, {})[name] = None
+                if self._blocks.sizes[number] >= LARGE:
+                    self._sharers.setdefault(number, {})[name] = None
+
+    def _behind(self, traversal: Traversal, branches: list[Branch]) -> list[int]:
+        """Return the blocks that a traversal reaches in branches of others, which have names of their own."""
+        found: list[int] = []
+        seen = set()
+        branches = list(branches)
+        while branches:
+            branch = branches.pop()
+            if branch.ident not in seen and branch.origin != traversal.label:
+                seen.add(branch.ident)
+                reachable, more = self._reachable(branch.traversal, self._visited.get(branch.ident))
+                found += reachable
+                branches += more
+        return found
+
+    def _reachable(self, traversal: Traversal, start_at: Any = _NONE) -> tuple[list[int], list[Branch]]:
+        """Return the blocks that are reachable, and the branches; a block may be there more than once.
+
+        Args:
+            traversal: What was found from one root.
+            start_at: One entry of it; by default all.
+        """
+        found: list[int] = []
+        branches: list[Branch] = []
+        done: dict[Traversal, bytearray] = {}  # by traversal, which entries of its list are done
+        pending: list[Entry | None] = [
+            Span(traversal, 0, len(traversal.found)) if start_at is _NONE else start_at
+        ]
+        while pending:
+            entry = pending.pop()
+            if type(entry) is int:
+                found.append(entry)
+            elif type(entry) is Branch:
+                branches.append(entry)
+            elif type(entry) is Span:
+                entries = entry.traversal.found
+                seen = done.setdefault(entry.traversal, bytearray(len(entries)))
+                end = len(entries) if entry.end < 0 else entry.end
+                start = seen.find(0, entry.start, end)
+                while start >= 0:
+                    stop = seen.find(1, start, end)
+                    stop = end if stop < 0 else stop
+                    seen[start:stop] = bytes((1,)) * (stop - start)
+                    piece = entries[start:stop]
+                    found += [one for one in piece if type(one) is int]
+                    pending += [one for one in piece if type(one) is not int]
+                    start = seen.find(0, stop, end)
+        return self._merged(found), branches
+
+    def _merged(self, numbers: list[int]) -> list[int]:
+        """Replace the number of a block within another by that one's."""
+        return [self._within.get(number, number) for number in numbers] if self._within else numbers
+
+
+def _sharers(owner: str, names: Mapping[str, None] | None) -> tuple[str, ...]:
+    """Return who shares with an owner, without the autograd graph of a name that is listed itself."""
+    listed = {owner, *(names or ())}
+    return tuple(name for name in names or () if not (name.endswith(GRAPH) and name[: -len(GRAPH)] in listed))

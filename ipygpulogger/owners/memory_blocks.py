@@ -1,0 +1,131 @@
+"""Blocks of memory that overlap: views, and one library's array in the memory of another's."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+from .host_arrays import ASKED_FROM, DEVICE
+from .mapped_memory import of_files, resident_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from ..sources import Holding
+
+LARGE = 1 << 20  # bytes: of smaller blocks neither their lifetime nor who shares them is kept
+
+
+class MemoryBlocks:
+    """The blocks of memory that a walk found, each with a number.
+
+    Attributes:
+        keys: By number, as `Holding.key`.
+        devices: By number.
+        sizes: By number, in bytes.
+        alive: By key, of large blocks where that is known: a weak reference that dies with the block.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._mapped: list[int] = []
+        self._borrowed: set[int] = set()
+        self.keys: list[Hashable] = []
+        self.devices: list[str] = []
+        self.sizes: list[int] = []
+        self.alive: dict[Hashable, weakref.ref[Any]] = {}
+
+    def number(self, holding: Holding) -> int:
+        """Return a block's number, a new one where it was not found before."""
+        key, size_bytes, device = holding[:3]
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.keys)
+            self.keys.append(key)
+            self.devices.append(device)
+            self.sizes.append(size_bytes)
+            if holding.owner is not None and size_bytes >= LARGE:
+                self.alive[key] = weakref.ref(holding.owner)
+            if holding.mapped:
+                self._mapped.append(number)
+            if holding.borrowed:
+                self._borrowed.add(number)
+        elif number in self._borrowed and not holding.borrowed:  # now its size is known
+            self._borrowed.remove(number)
+            self.sizes[number] = size_bytes
+        elif size_bytes > self.sizes[number] and (number in self._borrowed or not holding.borrowed):
+            self.sizes[number] = size_bytes  # a smaller view at the same address was found first
+        return number
+
+    def same_memory(self) -> dict[int, int]:
+        """Return, by number, which block each block lies within, such as a numpy array's in a tensor's.
+
+        The block that others overlap with grows to hold them. A borrowed block belongs to the block that it
+        begins in, which does not grow. Where it begins in none, the part of it outside all other blocks
+        counts, and borrowed blocks that overlap are one. The key of a block with an address is (device,
+        address).
+        """
+        found: dict[int, int] = {}
+        for device in set(self.devices):
+            placed = [
+                (key[1], number)
+                for number, key in enumerate(self.keys)
+                if type(key) is tuple and key[0] == device and type(key[1]) is int
+            ]
+            placed.sort()
+            own = self._joined([one for one in placed if one[1] not in self._borrowed], found)
+            starts = [start for start, _, _ in own]
+            alone = []
+            for address, number in placed:
+                if number in self._borrowed:
+                    at = bisect_right(starts, address) - 1
+                    if at >= 0 and address < own[at][1]:
+                        found[number] = own[at][2]
+                    else:
+                        alone.append((address, number))
+            left = {
+                number: list(_between(start, end, own)) for start, end, number in self._joined(alone, found)
+            }
+            for number, ranges in left.items():
+                self.sizes[number] = sum(stop - begin for begin, stop in ranges)
+            if device == DEVICE:
+                asked = [number for number in left if self.sizes[number] >= ASKED_FROM]
+                sizes = resident_bytes([left[number] for number in asked])
+                for number, size_bytes in zip(asked, sizes, strict=True):
+                    self.sizes[number] = size_bytes
+        return found
+
+    def _joined(self, placed: list[tuple[int, int]], found: dict[int, int]) -> list[tuple[int, int, int]]:
+        """Return (start, end, number) of blocks by address, with those that overlap joined to the first."""
+        joined: list[tuple[int, int, int]] = []
+        for address, number in placed:
+            end = address + self.sizes[number]
+            if joined and address < joined[-1][1]:
+                start, last_end, first = joined[-1]
+                found[number] = first
+                joined[-1] = start, max(end, last_end), first
+                self.sizes[first] = joined[-1][1] - start
+            else:
+                joined.append((address, end, number))
+        return joined
+
+    def without_memory(self) -> list[int]:
+        """Return the blocks that only show a file, or of which nothing is resident."""
+        large = [number for number in self._mapped if self.sizes[number] >= ASKED_FROM]
+        asked = {self.keys[number]: number for number in large if number not in self._borrowed}
+        found = of_files(key[1] for key in asked if type(key) is tuple and key[0] == DEVICE)
+        nothing = [number for number in self._borrowed if not self.sizes[number]]
+        return nothing + [asked[DEVICE, address] for address in found]
+
+
+def _between(start: int, end: int, blocks: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range outside these blocks, which are ordered by address."""
+    for block_start, block_end, _ in blocks[bisect_right(blocks, (start,)) :]:
+        if block_start >= end:
+            break
+        if block_start > start:
+            yield start, block_start
+        start = block_end
+    if start < end:
+        yield start, end

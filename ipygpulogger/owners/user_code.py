@@ -1,0 +1,48 @@
+"""Which code is the user's: neither installed, nor the standard library's, nor IPython's, nor ours."""
+
+from __future__ import annotations
+
+import functools
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+OUR_PACKAGE = __name__.partition(".")[0]
+_SHELL_PACKAGES = {"IPython", "ipykernel", OUR_PACKAGE}
+
+# A C accessor, which no class of the user's can override.
+module_namespace: Callable[[Any], Any] = vars(ModuleType)["__dict__"].__get__
+
+
+def is_shell_code(frame: FrameType) -> bool:
+    """Return whether a frame runs code of IPython's or ours."""
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.partition(".")[0] in _SHELL_PACKAGES
+
+
+def is_users_module(module: Any) -> bool:
+    """Return whether a module is the user's own; the notebook itself is none."""
+    if not issubclass(type(module), ModuleType):
+        return False
+    namespace = module_namespace(module)
+    name, file = namespace.get("__name__"), namespace.get("__file__")
+    if type(name) is not str or type(file) is not str or name in ("__main__", "__mp_main__"):
+        return False
+    return name.partition(".")[0] not in _SHELL_PACKAGES and is_users_file(file)
+
+
+@functools.cache
+def is_users_file(file: str) -> bool:
+    """Return whether a file of code is neither installed nor the standard library's."""
+    path = Path(file)
+    if "<" in file or {"site-packages", "dist-packages"}.intersection(path.parts):
+        return False
+    return not any(path.is_relative_to(library) for library in _LIBRARY)
+
+
+_LIBRARY = tuple({path for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))})
