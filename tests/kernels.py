@@ -105,8 +105,17 @@ class Kernel:
 
     def wait_for_print(self, asked, text):
         """Until the cell, which goes on, has printed this."""
-        while text not in Ran({}, self._published[asked]).stdout:
+        self.wait_until(asked, lambda ran: text in ran.stdout)
+
+    def so_far(self, asked):
+        """What the cell, which goes on, has put out."""
+        return Ran({}, self._published[asked])
+
+    def wait_until(self, asked, happened):
+        """Until what the cell, which goes on, has put out is so; returns that."""
+        while not happened(self.so_far(asked)):
             self._publish()
+        return self.so_far(asked)
 
     def wait_for(self, happened):
         """Until something that shows outside the kernel has happened."""

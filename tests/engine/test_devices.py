@@ -13,7 +13,6 @@ import simgpu
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernels import Kernel
 from memory import MB
 from truth import gpu_of, run
 
@@ -1022,102 +1021,98 @@ def make(name, size_mb, index):
     return f"{name} = torch.empty({size_mb} << 20, dtype=torch.uint8, device='cuda:{index}')"
 
 
-def test_two_devices_in_a_kernel(gpu, kernel_env, tmp_path):
+@pytest.mark.kernel(gpu=True)
+def test_two_devices_in_a_kernel(gpu, kernel):
     """One in the middle of a cell, both in one, each its own; il.data follows the current device."""
-    with Kernel(kernel_env, tmp_path) as kernel:
-        kernel.run(START.format(""))
-        kernel.run("import torch, time")
-        truth = Truth(kernel, gpu)
-        cell = f"{make('a', 64, 0)}; time.sleep(0.3); {make('b', 32, 1)}; {make('t', 256, 1)}; del t; time.sleep(0.3)"
-        ran = kernel.run(cell)
-        first, second = truth.usage(0), truth.usage(1)
-        assert (first["consumed"], first["peaked"], first["peak"]["quality"]) == (64, 0, "exact")
-        assert (second["consumed"], second["peaked"], second["peak"]["quality"]) == (32, 256, "exact")
-        assert second["context_bytes"] == 500 * MB
-        assert "+ context 500 MB" in ran.stdout
-        for told in (first, second):
-            course = told["timeline"]
-            assert 2 < len(course) <= 64
-            assert [at for at, _ in course] == sorted(at for at, _ in course)
-            assert course[-1][1] == told["used_bytes"]
-        assert second["timeline"][0][1] < second["timeline"][-1][1]  # it began without us
-        both = (
-            f"{make('c', 20, 0)}; {make('t', 300, 0)}; del t; {make('d', 40, 1)}; {make('t', 500, 1)}; del t"
-        )
-        kernel.run(both)
-        figures = [(truth.usage(i)["consumed"], truth.usage(i)["peaked"]) for i in range(2)]
-        assert figures == [(20, 300), (40, 500)]
-        assert kernel.value("[il.data.gpu_mem_used_delta, il.data.gpu_mem_peaked]") == [20, 300]
-        kernel.run("torch.cuda.set_device(1); del d")
-        assert kernel.value("[il.data.gpu_mem_used_delta, il.data.gpu_mem_peaked]") == [-40, 0]
-        used = gpu.dev[1].base_used + sum(p.used for p in gpu.dev[1].proc)
-        assert kernel.value("il.data.gpu_mem_used") == used // MB
-        assert kernel.value("il.record.gpus[0].timeline") == []  # a short cell
+    kernel.run(START.format(""))
+    kernel.run("import torch, time")
+    truth = Truth(kernel, gpu)
+    cell = f"{make('a', 64, 0)}; time.sleep(0.3); {make('b', 32, 1)}; {make('t', 256, 1)}; del t; time.sleep(0.3)"
+    ran = kernel.run(cell)
+    first, second = truth.usage(0), truth.usage(1)
+    assert (first["consumed"], first["peaked"], first["peak"]["quality"]) == (64, 0, "exact")
+    assert (second["consumed"], second["peaked"], second["peak"]["quality"]) == (32, 256, "exact")
+    assert second["context_bytes"] == 500 * MB
+    assert "+ context 500 MB" in ran.stdout
+    for told in (first, second):
+        course = told["timeline"]
+        assert 2 < len(course) <= 64
+        assert [at for at, _ in course] == sorted(at for at, _ in course)
+        assert course[-1][1] == told["used_bytes"]
+    assert second["timeline"][0][1] < second["timeline"][-1][1]  # it began without us
+    both = f"{make('c', 20, 0)}; {make('t', 300, 0)}; del t; {make('d', 40, 1)}; {make('t', 500, 1)}; del t"
+    kernel.run(both)
+    figures = [(truth.usage(i)["consumed"], truth.usage(i)["peaked"]) for i in range(2)]
+    assert figures == [(20, 300), (40, 500)]
+    assert kernel.value("[il.data.gpu_mem_used_delta, il.data.gpu_mem_peaked]") == [20, 300]
+    kernel.run("torch.cuda.set_device(1); del d")
+    assert kernel.value("[il.data.gpu_mem_used_delta, il.data.gpu_mem_peaked]") == [-40, 0]
+    used = gpu.dev[1].base_used + sum(p.used for p in gpu.dev[1].proc)
+    assert kernel.value("il.data.gpu_mem_used") == used // MB
+    assert kernel.value("il.record.gpus[0].timeline") == []  # a short cell
 
-        asked = kernel.send("print('up', flush=True); time.sleep(0.8); 1")
-        kernel.wait_for_print(asked, "up")
-        row = gpu.dev[0].mine(truth.pid)
-        row.used += 900 * MB
-        seen = gpu.dev[0].n_meminfo
-        kernel.wait_for(lambda: gpu.dev[0].n_meminfo > seen + 1)
-        row.used -= 900 * MB
-        ran = kernel.wait(asked)
-        rows = {line.split(":")[0]: line for line in ran.stdout.splitlines()}
-        assert "(peak at least)" in rows["GPU0"]
-        assert "(peak" not in rows["GPU1"]
-        assert truth.usage(0)["consumed"] == 0
+    asked = kernel.send("print('up', flush=True); time.sleep(0.8); 1")
+    kernel.wait_for_print(asked, "up")
+    row = gpu.dev[0].mine(truth.pid)
+    row.used += 900 * MB
+    seen = gpu.dev[0].n_meminfo
+    kernel.wait_for(lambda: gpu.dev[0].n_meminfo > seen + 1)
+    row.used -= 900 * MB
+    ran = kernel.wait(asked)
+    rows = {line.split(":")[0]: line for line in ran.stdout.splitlines()}
+    assert "(peak at least)" in rows["GPU0"]
+    assert "(peak" not in rows["GPU1"]
+    assert truth.usage(0)["consumed"] == 0
 
-        row = gpu.dev[0].add_process(1, 3000 * MB)
-        ran = kernel.run("1")
-        assert truth.usage(0)["consumed"] == 0
-        asked = kernel.send("print('up', flush=True); time.sleep(0.5); 1")
-        kernel.wait_for_print(asked, "up")
-        row.used = 100 * MB
-        ran = kernel.wait(asked)
-        assert truth.usage(0)["consumed"] == 0
-        assert "(other processes " in ran.stdout
+    row = gpu.dev[0].add_process(1, 3000 * MB)
+    ran = kernel.run("1")
+    assert truth.usage(0)["consumed"] == 0
+    asked = kernel.send("print('up', flush=True); time.sleep(0.5); 1")
+    kernel.wait_for_print(asked, "up")
+    row.used = 100 * MB
+    ran = kernel.wait(asked)
+    assert truth.usage(0)["consumed"] == 0
+    assert "(other processes " in ran.stdout
 
 
-def test_the_magic_and_the_rich_report(gpu, kernel_env, tmp_path):
+@pytest.mark.kernel(gpu=True)
+def test_the_magic_and_the_rich_report(gpu, kernel):
     """Status prints the ladder and the headroom; metrics are asked for by name; the table is folded and small."""
-    with Kernel(kernel_env, tmp_path) as kernel:
-        kernel.run("%load_ext ipygpulogger")
-        kernel.run("import torch, time")
-        truth = Truth(kernel, gpu)
-        kernel.run(f"{make('a', 64, 0)}; {make('b', 32, 1)}")
-        first = truth.usage(0)
-        refused = kernel.run("%gpulog start metrics=energy,watts")
-        assert refused.status == "error" or "metrics takes any of" in refused.stderr
-        assert "Traceback" not in refused.stderr
-        status = kernel.run("%gpulog status").stdout
-        for index, told in ((0, first), (1, truth.usage(1))):
-            block = status[status.index(f"GPU{index}: NVIDIA") :].split("GPU1: NVIDIA")[
-                0 if index == 0 else -1
-            ]
-            figures = {line[:38].strip(): line[38:].split() for line in block.splitlines()[1:]}
-            for name, size_bytes in told["ladder"]:
-                assert figures[name] == [str(round(size_bytes / MB)), "MB"]
-            assert figures["total"] == [str(gpu.dev[index].total // MB), "MB"]
-            free_mb = round(dict(told["ladder"])["free"] / MB)
-            assert figures["headroom"] == [str(free_mb + round(dict(told["ladder"])["cached"] / MB)), "MB"]
-        kernel.run("%gpulog start metrics=energy,utilization")
-        gpu.dev[0].power_mw = gpu.dev[1].power_mw = 0
-        ran = kernel.run("time.sleep(0.3)")
-        plain = ran.displays[0]["data"]["text/plain"]
-        assert "energy n/a" in plain
-        gpu.dev[0].util_gpu, gpu.dev[0].sample_us = 64, 10_000
-        asked = kernel.send("print('up', flush=True); time.sleep(0.3)")
-        kernel.wait_for_print(asked, "up")
-        gpu.dev[0].energy_mj += 7_250
-        data = kernel.wait(asked).displays[0]["data"]
-        assert "energy 7.25 J" in data["text/plain"]
-        assert "utilization 64 %" in data["text/plain"]
-        table = data["text/html"]
-        assert table.count("<details>") == table.count("</details>") == 1
-        assert "<details open" not in table
-        for word in ("tensors", "cached", "other processes", "free", "headroom"):
-            assert word in table[table.index("<details>") :]
-        assert len(table.encode()) < 2048
+    kernel.run("%load_ext ipygpulogger")
+    kernel.run("import torch, time")
+    truth = Truth(kernel, gpu)
+    kernel.run(f"{make('a', 64, 0)}; {make('b', 32, 1)}")
+    first = truth.usage(0)
+    refused = kernel.run("%gpulog start metrics=energy,watts")
+    assert refused.status == "error" or "metrics takes any of" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    status = kernel.run("%gpulog status").stdout
+    for index, told in ((0, first), (1, truth.usage(1))):
+        block = status[status.index(f"GPU{index}: NVIDIA") :].split("GPU1: NVIDIA")[0 if index == 0 else -1]
+        figures = {line[:38].strip(): line[38:].split() for line in block.splitlines()[1:]}
+        for name, size_bytes in told["ladder"]:
+            assert figures[name] == [str(round(size_bytes / MB)), "MB"]
+        assert figures["total"] == [str(gpu.dev[index].total // MB), "MB"]
+        free_mb = round(dict(told["ladder"])["free"] / MB)
+        assert figures["headroom"] == [str(free_mb + round(dict(told["ladder"])["cached"] / MB)), "MB"]
+    kernel.run("%gpulog start metrics=energy,utilization")
+    gpu.dev[0].power_mw = gpu.dev[1].power_mw = 0
+    ran = kernel.run("time.sleep(0.3)")
+    plain = ran.displays[0]["data"]["text/plain"]
+    assert "energy n/a" in plain
+    gpu.dev[0].util_gpu, gpu.dev[0].sample_us = 64, 10_000
+    asked = kernel.send("print('up', flush=True); time.sleep(0.3)")
+    kernel.wait_for_print(asked, "up")
+    gpu.dev[0].energy_mj += 7_250
+    data = kernel.wait(asked).displays[0]["data"]
+    assert "energy 7.25 J" in data["text/plain"]
+    assert "utilization 64 %" in data["text/plain"]
+    table = data["text/html"]
+    assert table.count("<details>") == table.count("</details>") == 1
+    assert "<details open" not in table
+    for word in ("tensors", "cached", "other processes", "free", "headroom"):
+        assert word in table[table.index("<details>") :]
+    assert len(table.encode()) < 2048
 
 
 # -- the reports -----------------------------------------------------------------------------------

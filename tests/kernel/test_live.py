@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import ipykernel
 import nbformat
 import pytest
-from kernels import Ran
 from nbclient import NotebookClient
 
 MIME = "application/vnd.ipygpulogger.v1+json"
@@ -48,13 +47,12 @@ def shown(ran):
 
 def so_far(kernel, asked):
     """What the cell has shown until now."""
-    return shown(Ran({}, kernel._published[asked]))
+    return shown(kernel.so_far(asked))
 
 
 def until(kernel, asked, happened):
     """Until what the cell has shown is so."""
-    while not happened(so_far(kernel, asked)):
-        kernel._publish()
+    kernel.wait_until(asked, lambda ran: happened(shown(ran)))
 
 
 def times(number):

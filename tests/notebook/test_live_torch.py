@@ -145,18 +145,15 @@ def test_a_long_gpu_cell_in_a_real_kernel(kernel, tmp_path):
     kernel.run("x = torch.empty(1 << 20, dtype=torch.uint8, device='cuda:0')", silent=True)
     asked = kernel.send(
         "y = torch.empty(300 << 20, dtype=torch.uint8, device='cuda:0')\n"
-        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\ndel y\ntime.sleep(0.2)"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\ndel y"
     )
 
-    def shown():
-        return [
-            message["content"]["data"]["text/plain"]
-            for message in kernel._published[asked]
-            if message["msg_type"] in ("display_data", "update_display_data")
-        ]
+    def is_shown(ran):
+        kinds = "display_data", "update_display_data"
+        shown = [m["content"]["data"]["text/plain"] for m in ran.messages if m["msg_type"] in kinds]
+        return any(re.search(r"GPU: 300/0/\d+ MB", told) for told in shown)
 
-    while not any(re.search(r"GPU: 300/0/\d+ MB", told) for told in shown()):
-        kernel._publish()
+    kernel.wait_until(asked, is_shown)
     go.touch()
     ran = kernel.wait(asked)
     final = [m["content"]["data"] for m in ran.messages if m["msg_type"] == "update_display_data"][-1]

@@ -14,9 +14,8 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from IPython.utils.capture import capture_output
+from memory import blip
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
@@ -723,92 +722,6 @@ def test_a_record_pins_no_value_of_the_cell(shell, il, capsys):
 # -- options -------------------------------------------------------------------------------------
 
 
-def test_an_unknown_option_is_a_type_error(shell):
-    """The error names the option and the valid ones."""
-    with pytest.raises(TypeError, match=r"no option 'colour'.*clear_cache, compact, devices, gc_collect"):
-        IPyGPULogger(colour=True)
-
-
-@given(
-    st.one_of(
-        st.sampled_from(sorted(IPyGPULogger.class_traits(config=True))).flatmap(
-            lambda name: st.sampled_from([name[:-1], name[::-1], f"{name}s", name.upper()])
-        ),
-        st.from_regex(r"[a-z]\w{0,12}", fullmatch=True),
-    )
-)
-@settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
-def test_an_unknown_attribute_is_refused_as_an_option_is(shell, name):
-    """il.bugdet = "1GB": the constructor's own TypeError, and nothing is set; each real option can be set."""
-    assume(not hasattr(IPyGPULogger, name))
-    il = IPyGPULogger()
-    before = dict(vars(il)), il.trait_values(config=True)
-    with pytest.raises(TypeError, match=f"no option '{name}'") as set_by_hand:
-        setattr(il, name, "1GB")
-    with pytest.raises(TypeError) as given_at_first:
-        IPyGPULogger(**{name: "1GB"})
-    assert str(set_by_hand.value) == str(given_at_first.value)
-    assert (dict(vars(il)), il.trait_values(config=True)) == before
-    for option, value in il.trait_values(config=True).items():
-        setattr(il, option, value)
-
-
-def test_an_unknown_option_in_a_configuration_is_warned_of(shell, il):
-    """%config names it with the nearest; nothing is set, and the cells go on."""
-    with pytest.warns(UserWarning, match=r"`bugdet` not recognized by `IPyGPULogger`.*`budget`"):
-        run(shell, "%config IPyGPULogger.bugdet = '1GB'")
-    assert not hasattr(il, "bugdet")
-    assert il.budget is None
-
-
-def test_the_nearest_option_is_told(shell):
-    """A slip of the finger is answered with what was meant; a word like none of them is not."""
-    il = IPyGPULogger()
-    with pytest.raises(TypeError, match=r"no option 'bugdet' \(did you mean 'budget'\?\); it has budget,"):
-        il.bugdet = "1GB"
-    with pytest.raises(TypeError, match=r"no option 'colour'; it has budget,"):
-        il.colour = True
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"report": "loud"}, r"report takes 'text' or 'rich' or 'none', not 'loud'"),
-        ({"devices": "some"}, r"devices takes 'used' or 'all', not 'some'"),
-        ({"compact": "yes"}, r"compact takes True or False, not 'yes'"),
-        ({"gc_collect": 1}, r"gc_collect takes True or False, not 1"),
-        ({"report": None}, r"report takes 'text' or 'rich' or 'none', not None"),
-    ],
-)
-def test_a_bad_value_is_a_value_error(shell, option, message):
-    """The error names what the option takes."""
-    with pytest.raises(ValueError, match=message):
-        IPyGPULogger(**option)
-    assert not machine().scopes.loggers
-
-
-def test_configuration_is_obeyed_and_keywords_win(shell, capsys):
-    """c.IPyGPULogger.* is the default of every logger; a keyword is the last word."""
-    shell.config.IPyGPULogger.compact = True
-    shell.config.IPyGPULogger.gc_collect = False
-    assert IPyGPULogger().compact is True
-    assert IPyGPULogger().gc_collect is False
-    assert IPyGPULogger(compact=False).compact is False
-    assert IPyGPULogger(False, True).gc_collect is True
-
-
-def test_percent_config_changes_a_running_logger(shell, il, capsys):
-    """%config IPyGPULogger.compact = True works on the next report; a bad value changes nothing."""
-    run(shell, "%config IPyGPULogger.compact = True")
-    run(shell, "x = 1")
-    assert capsys.readouterr().out.endswith(text.report(il.record, compact=True) + "\n")
-    run(shell, "%config IPyGPULogger.report = 'loud'")
-    assert il.report == "text"
-    il.stop()
-    run(shell, "%config IPyGPULogger.compact = False")
-    assert il.compact is True  # a stopped logger is not found
-
-
 @pytest.mark.parametrize("gc_collect", [True, False])
 def test_gc_collect_says_whether_garbage_is_collected(shell, capsys, gc_collect):
     """A cycle left by a cell is gone before the next one, if so wished."""
@@ -1138,3 +1051,24 @@ def test_memory_in_use_is_not_called_kept():
     assert "kept by malloc" not in text.report(in_use)
     kept = record(200, used=300, heap_before=before, heap_after=Heap(130 * MB, 300 * MB))
     assert "(80 MB kept by malloc)" in text.report(kept)
+
+
+def test_a_cell_over_its_budget_is_marked(shell, capsys):
+    """The cell whose peak went over says by how much, in text and record; one that did not says nothing."""
+    il = IPyGPULogger().start()
+    shell.run_cell("1", store_history=True)
+    allowed_mb = il.data.gen_mem_used + 150
+    il.budget = f"{allowed_mb}MB"
+    shell.user_ns["blip"] = blip
+    for size_mb in (300, 50):
+        capsys.readouterr()
+        shell.run_cell(f"blip({size_mb})", store_history=True)
+        (*_, last) = capsys.readouterr().out.splitlines()
+        if size_mb == 300:
+            peak_mb = round(il.record.gen.peak.lo_bytes / MB)
+            assert last == f"Over budget on RAM: peak {peak_mb} of {allowed_mb} MB"
+            assert il.record.notes == (last,)
+        else:
+            assert last.startswith("Gen:")
+            assert il.record.notes == ()
+    il.stop()

@@ -1,0 +1,160 @@
+"""The options of a logger: which there are, what each takes, and the sentence that refuses."""
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from traitlets import TraitError
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.notebook.options import Options
+from ipygpulogger.render import text
+
+
+def run(shell, code):
+    return shell.run_cell(code, store_history=True)
+
+
+@pytest.fixture
+def il(shell, capsys):
+    """A logger that has started, outside any cell."""
+    il = IPyGPULogger().start()
+    capsys.readouterr()
+    yield il
+    il.stop()
+
+
+def test_an_unknown_option_is_a_type_error(shell):
+    """The error names the option and the valid ones."""
+    with pytest.raises(TypeError, match=r"no option 'colour'.*clear_cache, compact, devices, gc_collect"):
+        IPyGPULogger(colour=True)
+
+
+@given(
+    st.one_of(
+        st.sampled_from(sorted(IPyGPULogger.class_traits(config=True))).flatmap(
+            lambda name: st.sampled_from([name[:-1], name[::-1], f"{name}s", name.upper()])
+        ),
+        st.from_regex(r"[a-z]\w{0,12}", fullmatch=True),
+    )
+)
+@settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+def test_an_unknown_attribute_is_refused_as_an_option_is(shell, name):
+    """il.bugdet = "1GB": the constructor's own TypeError, and nothing is set; each real option can be set."""
+    assume(not hasattr(IPyGPULogger, name))
+    il = IPyGPULogger()
+    before = dict(vars(il)), il.trait_values(config=True)
+    with pytest.raises(TypeError, match=f"no option '{name}'") as set_by_hand:
+        setattr(il, name, "1GB")
+    with pytest.raises(TypeError) as given_at_first:
+        IPyGPULogger(**{name: "1GB"})
+    assert str(set_by_hand.value) == str(given_at_first.value)
+    assert (dict(vars(il)), il.trait_values(config=True)) == before
+    for option, value in il.trait_values(config=True).items():
+        setattr(il, option, value)
+
+
+def test_an_unknown_option_in_a_configuration_is_warned_of(shell, il):
+    """%config names it with the nearest; nothing is set, and the cells go on."""
+    with pytest.warns(UserWarning, match=r"`bugdet` not recognized by `IPyGPULogger`.*`budget`"):
+        run(shell, "%config IPyGPULogger.bugdet = '1GB'")
+    assert not hasattr(il, "bugdet")
+    assert il.budget is None
+
+
+def test_the_nearest_option_is_told(shell):
+    """A slip of the finger is answered with what was meant; a word like none of them is not."""
+    il = IPyGPULogger()
+    with pytest.raises(TypeError, match=r"no option 'bugdet' \(did you mean 'budget'\?\); it has budget,"):
+        il.bugdet = "1GB"
+    with pytest.raises(TypeError, match=r"no option 'colour'; it has budget,"):
+        il.colour = True
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"report": "loud"}, r"report takes 'text' or 'rich' or 'none', not 'loud'"),
+        ({"devices": "some"}, r"devices takes 'used' or 'all', not 'some'"),
+        ({"compact": "yes"}, r"compact takes True or False, not 'yes'"),
+        ({"gc_collect": 1}, r"gc_collect takes True or False, not 1"),
+        ({"report": None}, r"report takes 'text' or 'rich' or 'none', not None"),
+    ],
+)
+def test_a_bad_value_is_a_value_error(shell, option, message):
+    """The error names what the option takes."""
+    with pytest.raises(ValueError, match=message):
+        IPyGPULogger(**option)
+    assert not machine().scopes.loggers
+
+
+def test_configuration_is_obeyed_and_keywords_win(shell, capsys):
+    """c.IPyGPULogger.* is the default of every logger; a keyword is the last word."""
+    shell.config.IPyGPULogger.compact = True
+    shell.config.IPyGPULogger.gc_collect = False
+    assert IPyGPULogger().compact is True
+    assert IPyGPULogger().gc_collect is False
+    assert IPyGPULogger(compact=False).compact is False
+    assert IPyGPULogger(False, True).gc_collect is True
+
+
+def test_percent_config_changes_a_running_logger(shell, il, capsys):
+    """%config IPyGPULogger.compact = True works on the next report; a bad value changes nothing."""
+    run(shell, "%config IPyGPULogger.compact = True")
+    run(shell, "x = 1")
+    assert capsys.readouterr().out.endswith(text.report(il.record, compact=True) + "\n")
+    run(shell, "%config IPyGPULogger.report = 'loud'")
+    assert il.report == "text"
+    il.stop()
+    run(shell, "%config IPyGPULogger.compact = False")
+    assert il.compact is True  # a stopped logger is not found
+
+
+def test_a_budget_that_is_no_size_is_refused(shell):
+    """By the keyword, by the check and by %config, in one sentence; nothing is a budget of none."""
+    for bad in ("ten parsecs", 10, "", "-1GB", "10"):
+        with pytest.raises(ValueError, match=r"a size such as '?10GB"):
+            IPyGPULogger(budget=bad)
+    il = IPyGPULogger(budget=None)
+    for bad in ("ten parsecs", "10"):
+        with pytest.raises(TraitError, match="write a size such as 10GB"):
+            il.budget = bad
+    il.budget = "1.5 GB"
+    assert il.budget == "1.5 GB"
+
+
+BAD = {
+    "compact": ["yes", None, [True]],
+    "report": ["loud", None, 1],
+    "devices": ["some", None],
+    "metrics": ["energy", ("watts",), None, {"energy": 1}],
+    "budget": ["ten parsecs", "10", 10, b"10GB"],
+    "log": ["run.csv", 3, "no/such/folder/run.jsonl"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in BAD for value in BAD[name]], ids=repr)
+def test_a_bad_value_is_refused_in_the_same_words_everywhere(shell, name, value):
+    """By the check, in a call and in an assignment: a `ValueError` and a `TraitError`; nothing is set."""
+    il = IPyGPULogger()
+    before = il.trait_values(config=True)
+    sentences = set()
+    for refused in (
+        lambda: Options.check({name: value}),
+        lambda: IPyGPULogger(**{name: [] if value is None and name == "compact" else value}),
+        lambda: setattr(il, name, value),
+    ):
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+            refused()
+        assert isinstance(error.value, TraitError)
+        sentences.add(str(error.value).replace("[]", "None"))
+    assert len(sentences) == 1
+    assert il.trait_values(config=True) == before
+
+
+def test_one_and_zero_are_taken_from_a_configuration_alone(shell):
+    """As traitlets takes them; in a call they are refused."""
+    shell.config.IPyGPULogger.compact = 1
+    assert IPyGPULogger().compact is True
+    with pytest.raises(ValueError, match="compact takes True or False, not 1"):
+        IPyGPULogger(compact=1)
