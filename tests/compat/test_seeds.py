@@ -1,7 +1,7 @@
 """The original's own promises (seed-contract 1.1 and 1.6), each quoted beside what holds here.
 
 Those of its siblings stand with the rooms that keep them: 1.2 and 1.5 in test_device*.py and
-test_trace*.py, 1.3 in test_tracebacks*.py, 1.4 in test_callbacks*.py, section 2 in test_experiments*.py.
+test_gpu_mem_trace*.py, 1.3 in test_tracebacks*.py, 1.4 in tests/callbacks, section 2 in test_experiment*.py.
 """
 
 import inspect

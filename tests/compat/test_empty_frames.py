@@ -1,0 +1,551 @@
+"""Which local variables of failed calls are released, and which are left alone."""
+
+import asyncio
+import gc
+import sys
+import threading
+import types
+import weakref
+from contextlib import contextmanager
+
+import pytest
+from guards import (
+    GROUPS,
+    GUARDS,
+    OURS,
+    Thing,
+    caught,
+    coroutine,
+    generator,
+    marked,
+    step,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipygpulogger.compat import tracebacks
+from ipygpulogger.compat.tracebacks import (
+    gpu_mem_restore_ctx,
+)
+from ipygpulogger.owners import frames
+
+
+def nested(held):
+    mine = marked(held)
+
+    def inner(x=mine, *, y=marked(held)):  # noqa: B008 - a default is what is tried
+        yours = marked(held)
+        return x / y / yours
+
+    inner()
+
+
+class Net:
+    def __init__(self, held):
+        held.append(weakref.ref(self))
+        self.held = held
+
+    def forward(self):
+        act = marked(self.held)
+        return act + self
+
+
+def outer_generator(held):
+    mine = marked(held)
+    yield from generator(held)
+    return mine
+
+
+async def asynchronous_generator(held):
+    mine = marked(held)
+    yield 1
+    yield mine + 1
+
+
+async def exhaust(held):
+    return [x async for x in asynchronous_generator(held)]
+
+
+def comprehension(held):
+    mine = [marked(held)]
+    return [[x + y for y in [1]] for x in mine]
+
+
+def class_body(held):
+    class Inner:
+        mine = marked(held)
+        yours = mine + 1
+
+
+def cell_variables(held):
+    mine = marked(held)
+
+    def inner():
+        return mine
+
+    return inner() + 1
+
+
+def reads_locals(held):
+    mine = marked(held)
+    assert locals()["mine"] is mine  # up to 3.12 this leaves a copy of them in the frame
+    return mine + 1
+
+
+def own_namespace(held):
+    exec("mine = marked(held); mine + 1", {"marked": marked, "held": held}, {})
+
+
+FAILING = {
+    "a nested function": nested,
+    "a method": lambda held: Net(held).forward(),
+    "a generator": lambda held: list(generator(held)),
+    "a generator within one": lambda held: list(outer_generator(held)),
+    "a comprehension": comprehension,
+    "a coroutine": lambda held: asyncio.run(coroutine(held)),
+    "an asynchronous generator": lambda held: asyncio.run(exhaust(held)),
+    "the body of a class": class_body,
+    "a variable of a closure": cell_variables,
+    "a function that asks for its locals": reads_locals,
+    "code in a namespace of its own": own_namespace,
+}
+
+
+@pytest.mark.parametrize("where", FAILING)
+def test_what_failed_calls_held(guard, where):
+    """ "Nested functions, methods, generators, comprehensions, class bodies": all of it is back."""
+    held = []
+    without = caught(FAILING[where], held)
+    assert held[0]() is not None, without
+    held.clear()
+    error = caught(guard(FAILING[where]), held)
+    assert held
+    assert [thing() for thing in held] == [None] * len(held), error
+
+
+# -- what is not ours to let go --------------------------------------------------------------------
+
+
+def test_a_generator_that_waits_goes_on(guard):
+    """Its frame is in the traceback of an exception that it caught; it is neither ended nor emptied."""
+    ended, held = [], []
+
+    def waiting():
+        mine = marked(held)
+        try:
+            try:
+                step(KeyError("a"), held)
+            except KeyError as error:
+                yield error
+            yield mine
+        finally:
+            ended.append(True)
+
+    alive = waiting()
+
+    def call():
+        raise ValueError from next(alive)
+
+    error = caught(guard(call))
+    assert type(error.__cause__) is KeyError
+    assert not ended
+    assert [thing() is None for thing in held] == [False, True]  # the call within it is over
+    assert next(alive) is held[0]()
+    assert next(alive, "over") == "over"
+    assert ended
+
+
+@types.coroutine
+def pause():
+    yield
+
+
+async def waits(failures, held):
+    mine = marked(held)
+    failures.append(KeyError("a"))
+    failures[0].__traceback__ = types.TracebackType(None, sys._getframe(), 0, 1)
+    await pause()
+    return mine
+
+
+async def waits_within(failures, held):
+    mine = marked(held)
+    failures.append(KeyError("a"))
+    failures[0].__traceback__ = types.TracebackType(None, sys._getframe(), 0, 1)
+    yield 1
+    await pause()
+    yield mine
+
+
+def finish(awaitable):
+    """What it is worth in the end."""
+    while True:
+        try:
+            awaitable.send(None)
+        except StopIteration as end:
+            return end.value
+
+
+def test_a_coroutine_that_waits_goes_on(guard):
+    """So do coroutines."""
+    failures, held = [], []
+    alive = waits(failures, held)
+    alive.send(None)
+    error = caught(guard(step), failures[0], [])
+    assert finish(alive) is held[0]()
+    assert error is failures[0]
+
+
+def test_an_asynchronous_generator_that_waits_goes_on(guard):
+    """So do asynchronous generators."""
+    failures, held = [], []
+    alive = waits_within(failures, held)
+    assert finish(alive.__anext__()) == 1
+    error = caught(guard(step), failures[0], [])
+    assert finish(alive.__anext__()) is held[0]()
+    assert error is failures[0]
+    finish(alive.aclose())
+
+
+def test_calls_that_run_go_on(guard):
+    """The caller's, and another thread's whose exception has come over: their variables stay."""
+    reported, over, results = [], threading.Event(), []
+
+    def work():
+        mine = Thing()
+        try:
+            step(KeyError("a"), [])
+        except KeyError as error:
+            reported.append(error)
+        ready.set()
+        over.wait()
+        results.append(type(mine))
+
+    def call():
+        raise ValueError from reported.pop()
+
+    ready, mine = threading.Event(), Thing()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        ready.wait()
+        error = caught(guard(call))
+    finally:
+        over.set()
+        thread.join()
+    assert (results, type(mine), type(error.__cause__)) == ([Thing], Thing, KeyError)
+
+
+def test_what_is_handled_outside_stays(guard):
+    """An exception that was being handled as the call began, with its cause, is left as it is."""
+    held, inside = [], []
+
+    def earlier():
+        try:
+            step(KeyError("a"), held)
+        except KeyError as error:
+            raise TypeError from error
+
+    def call():
+        step(ValueError("x"), inside)
+
+    try:
+        earlier()
+    except TypeError as handled:
+        error = caught(guard(call))
+        assert error.__context__ is handled
+        assert held[0]() is not None
+        assert frames.locals_of(frames.frames_of(handled.__cause__)[-1])
+    assert inside[0]() is None
+
+
+def test_what_is_raised_again_is_let_go(guard):
+    """The exception that leaves the block gives its memory back, even if it came from before it."""
+    held = []
+    try:
+        step(ValueError("x"), held)
+    except ValueError as error:
+
+        def again(one=error):
+            raise one
+
+        assert caught(guard(again)) is error
+    assert held[0]() is None
+
+
+def test_the_block_keeps_nothing_alive():
+    """What was handled as a generator's block began is not pinned by the block."""
+
+    def steps():
+        with gpu_mem_restore_ctx():
+            yield 1
+            yield 2
+
+    held, alive = [], steps()
+    try:
+        step(ValueError("x"), held)
+    except ValueError:
+        next(alive)
+    gc.collect()
+    assert held[0]() is None
+    assert next(alive) == 2
+
+
+def test_a_closed_generator_has_not_failed(guard):
+    """Leaving a decorated generator early costs no collection."""
+
+    def steps():
+        yield 1
+        yield 2
+
+    collections, alive = [], guard(steps)()
+    next(alive)
+    gc.callbacks.append(lambda _, info: collections.append(info["generation"]))
+    try:
+        alive.close()
+    finally:
+        gc.callbacks.pop()
+    assert 2 not in collections
+
+
+def test_names_of_a_module_stay(guard):
+    """A cell's, a script's: what has its names in a dict of others keeps them, at any depth."""
+    names = {"caught": caught, "Thing": Thing}
+    code = compile("x = Thing(); y = [x]; 1 / 0", "<cell>", "exec")
+    error = caught(guard(lambda: exec(code, names)))
+    assert type(names["x"]) is Thing
+    assert names["y"] == [names["x"]]
+    assert frames.frames_of(error)[-1].f_locals is names
+
+
+def test_a_namespace_that_the_user_holds_stays(guard):
+    """So does one that `exec` was given, as an embedded shell does, and what `locals()` returned."""
+    kept = []
+
+    def call():
+        mine = Thing()
+        kept.append(locals())
+        mine + 1
+
+    names = {"kept": Thing()}
+    assert caught(guard(lambda: exec("mine = kept; 1 / 0", {}, names)))
+    assert set(names) == {"kept", "mine"}
+    assert caught(guard(call))
+    assert type(kept[0]["mine"]) is Thing
+
+
+def test_a_closure_that_lives_on_is_whole(guard):
+    """A function that failed inside, or shares variables with one that did, works on if somebody has it."""
+    kept, held = [], []
+
+    def call():
+        mine, yours = marked(held), marked(held)
+
+        def one(*, value=marked(held)):  # noqa: B008 - a default is what is tried
+            return mine, value
+
+        def other():
+            return one() + one
+
+        kept.append(one)
+        kept.append(yours)
+        other()
+
+    error = caught(guard(call))
+    mine, yours, value = [thing() for thing in held]
+    assert kept[0]() == (mine, value)
+    assert kept[1] is yours
+    assert None not in (mine, yours, value)
+    kept.clear()
+    del mine, yours, value
+    gc.collect()
+    assert [thing() for thing in held[:2]] == [None, None], error
+
+
+def test_earlier_errors_stay(guard, monkeypatch):
+    """What `%debug` would show of an error before this one is not touched."""
+    held = []
+    earlier = caught(step, KeyError("a"), held)
+    monkeypatch.setattr(sys, "last_value", earlier, raising=False)
+    monkeypatch.setattr(sys, "last_traceback", earlier.__traceback__, raising=False)
+    caught(guard(step), ValueError("x"), [])
+    assert held[0]() is not None
+    assert sys.last_traceback is earlier.__traceback__
+
+
+def test_one_context_many_blocks():
+    """One object serves one block after another, and one within another."""
+    context, held = gpu_mem_restore_ctx(), []
+    with context:
+        for _ in range(2):
+            with pytest.raises(KeyError), context, context:
+                step(KeyError("a"), held)
+    assert [thing() for thing in held] == [None, None]
+    with pytest.raises(ValueError, match="x"), context:
+        raise ValueError("x")
+
+
+# -- any nest of calls -----------------------------------------------------------------------------
+
+
+class World:
+    """Every object that a call made: dead once the call has failed, or alive with its generator."""
+
+    def __init__(self):
+        self.dead, self.alive, self.waiting = [], [], []
+
+    def mark(self):
+        return marked(self.dead)
+
+    def keep(self):
+        return marked(self.alive)
+
+
+class Failure(Exception):
+    pass
+
+
+def link(plan, world):
+    """Fail as the plan says, with the calls that it names inside."""
+    how, calls = plan
+    mine = world.mark()
+    if how == "raise":
+        raise Failure(how)
+    if how == "through":
+        enter(calls[0], world)
+    elif how == "bystander":  # lives on, with an exception caught that the failure is linked to
+        alive = bystander(calls[0], world)
+        world.waiting.append(alive)
+        raise Failure(how) from next(alive)
+    elif how == "group" and GROUPS:
+        raise ExceptionGroup(how, [caught(enter, call, world) for call in calls])  # noqa: F821
+    else:
+        try:
+            enter(calls[0], world)
+        except Exception as error:
+            yours = world.mark()
+            if how == "from":
+                raise Failure(how) from error
+            if how == "from None":
+                raise Failure(how) from None
+            enter(calls[-1], world)
+            del yours
+    del mine
+
+
+def bystander(call, world):
+    mine = world.keep()
+    try:
+        enter(call, world)
+    except Exception as error:
+        yield error
+    yield mine
+
+
+def a_function(plan, world):
+    mine = world.mark()
+    locals()
+    link(plan, world)
+    return mine
+
+
+def a_generator(plan, world):
+    mine = world.mark()
+    yield
+    yield from [link(plan, world)]
+    return mine
+
+
+async def a_coroutine(plan, world):
+    mine = world.mark()
+    link(plan, world)
+    return mine
+
+
+def a_closure(plan, world):
+    mine = world.mark()
+
+    def inner():
+        link(plan, world)
+        return mine
+
+    return inner()
+
+
+def a_class(plan, world):
+    class Body:
+        mine = world.mark()
+        value = link(plan, world)
+
+    return Body
+
+
+def a_comprehension(plan, world):
+    return [link(plan, world) for mine in [world.mark()]]
+
+
+KINDS = {
+    "function": a_function,
+    "generator": lambda *args: list(a_generator(*args)),
+    "coroutine": lambda *args: a_coroutine(*args).send(None),
+    "closure": a_closure,
+    "class": a_class,
+    "comprehension": a_comprehension,
+}
+
+
+def enter(call, world):
+    kind, plan = call
+    return KINDS[kind](plan, world)
+
+
+def calls_of(plans):
+    links = st.sampled_from(["through", "from", "from None", "context", "group", "bystander"])
+    return st.tuples(links, st.lists(st.tuples(st.sampled_from(list(KINDS)), plans), min_size=1, max_size=3))
+
+
+PLANS = st.recursive(st.just(("raise", [])), calls_of, max_leaves=8)
+
+
+@contextmanager
+def in_ipython():
+    """As `shell` has it, but for each example anew: none of its garbage is old."""
+    was = tracebacks.is_in_ipython
+    tracebacks.is_in_ipython = lambda: True
+    try:
+        yield
+    finally:
+        tracebacks.is_in_ipython = was
+
+
+@pytest.mark.usefixtures("frozen")
+@settings(max_examples=100, deadline=None)
+@given(plan=PLANS, name=st.sampled_from(list(GUARDS)), handling=st.booleans())
+def test_any_nest_of_calls(plan, name, handling):
+    """Every object of a call that is over is gone, everything that lives is untouched."""
+    world, outside = World(), []
+    with in_ipython(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(OURS, "1")
+        guarded = GUARDS[name](link)
+        if handling:
+            try:
+                step(KeyError("a"), outside)
+            except KeyError:
+                error = caught(guarded, plan, world)
+                assert outside[0]() is not None
+        else:
+            error = caught(guarded, plan, world)
+    assert isinstance(error, Exception)
+    assert world.dead
+    assert [thing() for thing in world.dead] == [None] * len(world.dead)
+    assert len(world.alive) == len(world.waiting)
+    assert [next(alive) for alive in world.waiting] == [thing() for thing in world.alive]
+
+
+@settings(max_examples=30, deadline=None)
+@given(plan=PLANS)
+def test_that_nests_hold_what_they_made(plan):
+    """A meta-test: without a guard some of it is still held."""
+    world = World()
+    error = caught(link, plan, world)
+    assert any(thing() is not None for thing in world.dead), error

@@ -1,0 +1,242 @@
+"""Which variables the end of an experiment deletes, and what becomes of their values."""
+
+import gc
+import sys
+import weakref
+
+import pytest
+from experiment_rig import FINISHED, run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ipygpulogger.experiments import (
+    IPyExperimentsCPU,
+)
+
+NAMES = ["a", "b", "c", "d", "_hidden"]
+
+
+class Value:
+    """Something that a name can hold and a weak reference can follow."""
+
+
+steps = st.one_of(
+    st.tuples(st.just("assign"), st.sampled_from(NAMES)),
+    st.tuples(st.just("alias"), st.sampled_from(NAMES), st.sampled_from(NAMES)),
+    st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+    st.tuples(st.just("keep"), st.integers(0, 3), st.sampled_from(NAMES)),
+    st.tuples(st.just("begin")),
+    st.tuples(st.just("finish"), st.integers(0, 3)),
+)
+
+
+class Model:
+    """What the names should hold; which experiments run, the oldest first."""
+
+    def __init__(self, names):
+        self.names, self.held, self.running = names, {}, []
+        for name in NAMES:
+            names.pop(name, None)
+
+    def assign(self, name):
+        self.names[name] = self.held[name] = Value()
+
+    def alias(self, name, other):
+        if other in self.held:
+            self.names[name] = self.held[name] = self.held[other]
+
+    def delete(self, name):
+        if name in self.held:
+            del self.names[name], self.held[name]
+
+    def begin(self):
+        self.running.append((IPyExperimentsCPU(cl_enable=False), set(self.held), set()))
+
+    def keep(self, which, name):
+        if which < len(self.running):
+            self.running[which][0].keep_var_names(name)
+            self.running[which][2].add(name)
+
+    def finish(self, which):
+        if which < len(self.running):
+            exp, _, kept = self.running[which]
+            for name in set(self.held) - kept - {"_hidden"}:
+                owners = [one for one, found, _ in self.running if name not in found]
+                if owners and owners[-1] is exp:
+                    del self.held[name]
+            del self.running[which]
+            exp.finish()
+
+
+@given(st.lists(steps, max_size=25))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_namespace_after_any_story(shell, capsys, story):
+    """A name goes with the newest running experiment that had not found it, unless that one keeps it."""
+    model = Model(shell.user_ns)
+    for step, *args in [*story, *[("finish", 0)] * 25]:
+        getattr(model, step)(*args)
+        assert {name: shell.user_ns[name] for name in NAMES if name in shell.user_ns} == model.held
+    capsys.readouterr()
+
+
+def test_what_is_deleted_is_free(shell, exp, capsys):
+    """Nothing of IPython's holds on to it: not Out, not _, not the last result."""
+    shell.user_ns["Value"] = Value
+    exp.keep_var_names("Value")
+    run(shell, "a = Value(); b = Value(); c = a")
+    watched = [weakref.ref(shell.user_ns[name]) for name in "ab"]
+    for code in ("a", "b", "a", "b"):
+        run(shell, code)
+    assert shell.user_ns["_"] is shell.user_ns["b"]
+    exp.finish()
+    assert [ref() for ref in watched] == [None, None]
+    run(shell, "7")
+    assert shell.user_ns["_"] == 7
+    assert shell.user_ns["__"] == ""
+
+
+def test_what_was_there_before_stays(shell, capsys):
+    """An alias of an old object takes neither the object's own name nor an old output with it."""
+    run(shell, "old = [1]; [2]")
+    number = shell.execution_count - 1
+    run(shell, "exp = X(cl_enable=False)")
+    old, output = shell.user_ns["old"], shell.user_ns["Out"][number]
+    run(shell, "alias = old\nalias")
+    run(shell, f"other = Out[{number}]")
+    shell.user_ns["exp"].finish()
+    assert FINISHED.search(capsys.readouterr().out)["deleted"] == "alias, other"
+    assert shell.user_ns["old"] is old
+    assert shell.user_ns["Out"][number] is shell.user_ns[f"_{number}"] is output
+
+
+def test_what_else_holds_a_value_keeps_it_in_out(shell, exp):
+    """Out[n] stays where a kept variable holds the same object."""
+    run(shell, "a = [1]\nkept = a\nkept")
+    number = shell.execution_count - 1
+    exp.keep_var_names("kept")
+    exp.finish()
+    assert shell.user_ns["Out"][number] is shell.user_ns["kept"]
+    assert "a" not in shell.user_ns
+
+
+def test_ipythons_own_names_stay(shell, exp):
+    """In, Out, exit and the like are as they were, even where a new name held the same object."""
+    before = {name: shell.user_ns[name] for name in ("In", "Out", "exit", "get_ipython", "_ih", "_oh", "_dh")}
+    run(shell, "one = In; two = Out; three = exit; four = get_ipython; five = _dh; six = None; seven = 1")
+    exp.finish()
+    assert {name: shell.user_ns[name] for name in before} == before
+    assert not {"one", "two", "three", "four", "five", "six", "seven"} & set(shell.user_ns)
+    assert run(shell, "1 + 1").result == 2
+
+
+def test_the_users_own_underscore_stays(shell, exp):
+    """A `_` that the user made is no output of IPython's."""
+    run(shell, "a = [1]\n_ = a")
+    exp.finish()
+    assert shell.user_ns["_"] == [1]
+    del shell.user_ns["_"]
+
+
+def test_a_module_is_a_variable_like_any(shell, exp):
+    """The name of a module imported since goes, the module does not."""
+    run(shell, "import json, json as js")
+    run(shell, "X = X")
+    assert exp.get_var_names() == ["js", "json"]
+    exp.finish()
+    assert not {"json", "js"} & set(shell.user_ns)
+    assert "json" in sys.modules
+    assert "X" in shell.user_ns
+
+
+def test_experiments_delete_no_experiment(shell, capsys):
+    """The variable that holds one stays, whichever of them finishes."""
+    run(shell, "one = X(cl_enable=False)\ntwo = X(cl_enable=False)\na = 1")
+    one, two = shell.user_ns["one"], shell.user_ns["two"]
+    assert (one.get_var_names(), two.get_var_names()) == ([], ["a"])
+    two.finish()
+    one.finish()
+    assert shell.user_ns["one"] is one
+    assert shell.user_ns["two"] is two
+
+
+def test_keep_var_names_takes_names(exp):
+    """What is no string is refused, and then nothing is kept of that call."""
+    with pytest.raises(ValueError, match=r"^expecting variable names as strings$"):
+        exp.keep_var_names("a", 3)
+    assert exp._names_kept == set()
+
+
+def test_a_kept_name_that_never_came(shell, exp, capsys):
+    """Only what is there is said to be kept."""
+    exp.keep_var_names("never", "X", "b")
+    shell.user_ns["b"] = 1
+    exp.finish()
+    assert FINISHED.fullmatch(capsys.readouterr().out)["kept"] == "b"
+
+
+def test_what_cannot_be_deleted_is_said(shell, exp, capsys, monkeypatch):
+    """A namespace that refuses breaks nothing: the others go, and the report names it."""
+
+    class Stubborn(dict):
+        def pop(self, name, *default):
+            if name == "stuck":
+                raise RuntimeError("not this one")
+            return super().pop(name, *default)
+
+    monkeypatch.setattr(shell, "user_ns", Stubborn(shell.user_ns))
+    shell.user_ns.update(stuck=1, free=2)
+    exp.finish()
+    match = FINISHED.fullmatch(capsys.readouterr().out)
+    assert (match["deleted"], match["failed"]) == ("free", "stuck")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_destructor_of_the_users_may_do_anything(shell, exp, capsys):
+    """It raises, makes names, removes names, finishes the experiment: the end goes on."""
+
+    class Wild:
+        def __del__(self):
+            shell.user_ns["made"] = 1
+            shell.user_ns.pop("z", None)
+            exp.finish()
+            raise RuntimeError("wild")
+
+    shell.user_ns.update(a=Wild(), z=1)
+    exp.finish()
+    assert FINISHED.fullmatch(capsys.readouterr().out)["deleted"] == "a, z"
+    assert shell.user_ns["made"] == 1
+
+
+@pytest.mark.parametrize("cycles", [0, 1, 5])
+def test_cycles_are_counted(shell, exp, capsys, cycles):
+    """The collector's own count of what only it could free, and nothing of ours among it."""
+    gc.collect()  # the fixtures' own
+    for i in range(cycles):
+        cycle = []
+        cycle.append(cycle)
+        shell.user_ns[f"cycle{i}"] = cycle
+        del cycle
+    exp.finish()
+    match = FINISHED.fullmatch(capsys.readouterr().out)
+    assert match["cleared"] == (str(cycles) if cycles else None)
+    assert match["garbage"] is None
+
+
+def test_garbage_from_before_is_not_the_experiments(shell, capsys):
+    """Cycles that were garbage already when it began are none of its count."""
+    for _ in range(7):
+        cycle = []
+        cycle.append(cycle)
+    del cycle
+    IPyExperimentsCPU(cl_enable=False).finish()
+    assert FINISHED.search(capsys.readouterr().out)["cleared"] is None
+
+
+def test_what_cannot_be_collected_is_said(shell, exp, capsys, monkeypatch):
+    """gc.garbage is told of."""
+    gc.garbage.append(Value())
+    try:
+        exp.finish()
+    finally:
+        gc.garbage.clear()
+    assert FINISHED.fullmatch(capsys.readouterr().out)["garbage"] == "1"

@@ -1,0 +1,240 @@
+"""What an experiment and its cell logger print, character by character."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory import MB
+
+from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Peak, RamUsage
+from ipygpulogger.render import experiments as render
+
+
+def record(consumed=128, peaked=0, used=170, time_s=0.807, gpus=(), quality="exact", **more):
+    """A record of these megabytes."""
+    before = used - consumed
+    top = max(before, used) + peaked
+    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
+    peak = Peak(int(top * MB), None if hi is None else int(hi * MB), quality)
+    fields = {"execution_count": 4, "cell_id": None, "source": "x = 1", "status": "ok"} | more
+    return CellRecord(
+        label="In [4]",
+        started_at=datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc),
+        time_s=time_s,
+        gen=RamUsage(int(before * MB), int(used * MB), peak),
+        gpus=gpus,
+        **fields,
+    )
+
+
+def device(consumed, peaked, used, quality="exact", total_used="same", **more):
+    """A device's figures in megabytes."""
+    before = used - consumed
+    top = max(before, used) + peaked
+    hi = {"exact": top, "sampled": None}[quality]
+    return DeviceUsage(
+        int(before * MB),
+        int(used * MB),
+        Peak(int(top * MB), None if hi is None else int(hi * MB), quality),
+        index=0,
+        name="Sim",
+        used_bytes=int(used * MB) if total_used == "same" else total_used,
+        **more,
+    )
+
+
+def int2width(*numbers):
+    """As the contract has it."""
+    width = max(map(len, map(str, numbers)))
+    return width + int((width - 1) / 3)
+
+
+def secs2time(secs):
+    """As the contract has it."""
+    return f"{timedelta(seconds=int(secs))}.{int(abs(secs - int(secs)) * 1000):03d}"
+
+
+HEAD = "･ RAM:  △Consumed    △Peaked    Used Total | Exec time 0:00:00.807\n"
+
+
+@pytest.mark.parametrize(
+    ("record", "gpu", "says"),
+    [
+        (record(), None, HEAD + "･ CPU:        128          0        170 MB |"),
+        (
+            record(2048, 1, 5465),
+            device(2467, 1437, 5465),
+            HEAD
+            + "･ CPU:      2,048          1      5,465 MB |\n･ GPU:      2,467      1,437      5,465 MB |",
+        ),
+        (record(-300.9, 0, 5), None, HEAD + "･ CPU:       -300          0          5 MB |"),
+        (
+            record(quality="bounded", peaked=512),
+            device(1, 2, 3, quality="sampled"),
+            HEAD + "･ CPU:        128        512        170 MB |  (peak 682-730)\n"
+            "･ GPU:          1          2          3 MB |  (peak at least)",
+        ),
+        (
+            record(status="error", error="ValueError", notes=("Something is missing.",)),
+            device(1, 2, 3, attributed=False, total_used=None),
+            HEAD + "･ CPU:        128          0        170 MB |  failed: ValueError\n"
+            "･ GPU:        n/a        n/a        n/a MB |  (nobody tells which process uses it)\n"
+            "Something is missing.",
+        ),
+    ],
+)
+def test_the_cells_report(record, gpu, says):
+    """The original's three lines; what is more stands after a row or below, never within."""
+    assert render.cell(record, gpu) == says
+
+
+@pytest.mark.parametrize(
+    ("record", "gpu", "says"),
+    [
+        (record(), None, "CPU: 128/0/170 MB | Time 0:00:00.807 | (Consumed/Peaked/Used Total)"),
+        (
+            record(2048, 1, 5465, time_s=3723.5),
+            device(2467, 1437, 5465),
+            "CPU: 2048/1/5465 MB | GPU: 2467/1437/5465 MB | Time 1:02:03.500 | (Consumed/Peaked/Used Total)",
+        ),
+        (
+            record(status="interrupted", quality="sampled"),
+            device(1, 2, 3, attributed=False),
+            (
+                "CPU: 128/0/170 MB  (peak at least) | GPU: n/a/n/a/3 MB  (nobody tells which process uses it)"
+                " | Time 0:00:00.807 | (Consumed/Peaked/Used Total) | interrupted"
+            ),
+        ),
+    ],
+)
+def test_the_cells_compact_report(record, gpu, says):
+    """The original's one line."""
+    assert render.cell(record, gpu, compact=True) == says
+
+
+def test_a_cell_that_ran_out_of_memory_is_explained():
+    """The report of IPyGPULogger's, below the row."""
+    card = OutOfMemory("cuda:0", 1, 2, 3, 4, 5, 6, 0, 0, (), "free something")
+    for compact in (False, True):
+        said = render.cell(record(out_of_memory=card), None, compact=compact)
+        assert said.splitlines()[-1] == "  -> free something"
+        assert "\nOut of memory on cuda:0: " in said
+
+
+SIZES = st.integers(-(2**46), 2**46)
+
+
+@given(SIZES, st.integers(0, 2**45), st.integers(0, 2**46), SIZES, st.integers(0, 2**46), st.floats(0, 10**6))
+def test_the_cells_report_is_the_contracts_own(consumed, peaked, used, gpu_consumed, gpu_used, time_s):
+    """Whatever the figures: the lines are what the contract's f-strings make of them."""
+
+    def usage(consumed, used):
+        used = max(used, consumed, 0)
+        return used - consumed, used, Peak(max(used - consumed, used) + peaked, None, "exact")
+
+    ram, gpu = usage(consumed, used), usage(gpu_consumed, gpu_used)
+    gen = RamUsage(*ram[:2], Peak(ram[2].lo_bytes, ram[2].lo_bytes, "exact"))
+    one = DeviceUsage(
+        *gpu[:2], Peak(gpu[2].lo_bytes, gpu[2].lo_bytes, "exact"), index=0, name="Sim", used_bytes=gpu[1]
+    )
+    cell = CellRecord(
+        label="In [1]",
+        started_at=datetime.now(timezone.utc),
+        time_s=time_s,
+        gen=gen,
+        execution_count=1,
+        cell_id=None,
+        source="",
+        status="ok",
+    )
+
+    def b2mb(num):
+        return int(num / 2**20)
+
+    d, p, u, dd, uu = map(b2mb, (consumed, peaked, ram[1], gpu_consumed, gpu[1]))
+    w = max(10, int2width(d, p, u, dd, uu) + 1)
+    t = secs2time(time_s)
+    assert render.cell(cell, one).splitlines() == [
+        f"･ RAM: {'△Consumed':>{w}} {'△Peaked':>{w}}    {'Used Total':>{w}} | Exec time {t}",
+        f"･ CPU: {d:{w},.0f} {p:{w},.0f} {u:{w},.0f} MB |",
+        f"･ GPU: {dd:{w},.0f} {p:{w},.0f} {uu:{w},.0f} MB |",
+    ]
+    assert render.cell(cell, one, compact=True) == (
+        f"CPU: {d:0.0f}/{p:0.0f}/{u:0.0f} MB | GPU: {dd:0.0f}/{p:0.0f}/{uu:0.0f} MB | Time {t}"
+        " | (Consumed/Peaked/Used Total)"
+    )
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 2**46)] * 2, st.integers(1, 2**46)), min_size=1, max_size=2))
+def test_the_state_is_the_contracts_own(rows):
+    """Whatever the figures: the lines are what the contract's f-strings make of them."""
+    names = ["CPU", "GPU"]
+    w = int2width(*(int(size / 2**20) for row in rows for size in row)) + 1
+    lines = [
+        "",
+        "*** Current state:",
+        f"RAM: {'Used':>{w}} {'Free':>{w}} {'Total':>{w}}    {'Util':>{w}}",
+    ]
+    for name, row in zip(names, rows, strict=False):
+        used, free, total = (int(size / 2**20) for size in row)
+        lines.append(
+            f"{name}: {used:{w},.0f} {free:{w},.0f} {total:{w},.0f} MB {row[0] / row[2] * 100:6.2f}% "
+        )
+    assert render.state(dict(zip(names, rows, strict=False))).split("\n") == lines
+
+
+def test_what_is_unknown_is_no_number():
+    """n/a where nobody tells; a share of nothing or of less is none, but nothing of nothing is all."""
+    assert render.state({"GPU": (None, 2 * MB, None)}, ["A note."]) == (
+        "\n*** Current state:\nRAM: Used Free Total    Util\nGPU:  n/a    2  n/a MB     n/a \nA note."
+    )
+    assert render.memory({"CPU": (0, 0), "GPU": (None, None)}) == (
+        "\n*** Experiment memory:\nRAM: Consumed       Reclaimed\n"
+        "CPU:        0        0 MB (100.00%)\nGPU:      n/a      n/a MB (    n/a)"
+    )
+    assert render.memory({"CPU": (-MB, 0)}).endswith("CPU:       -1        0 MB (    n/a)")
+    assert render.memory({"CPU": (0, MB)}).endswith("CPU:        0        1 MB (    n/a)")
+    assert render.memory({"CPU": (400 * MB, -1)}).endswith("CPU:      400        0 MB (  0.00%)")
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (
+            {"CPU": (2048 * MB, 1024 * MB)},
+            ["RAM: Consumed       Reclaimed", "CPU:    2,048    1,024 MB ( 50.00%)"],
+        ),
+        (
+            {"CPU": (1, 1), "GPU": (12345678 * MB, 0)},
+            [
+                "RAM:    Consumed         Reclaimed",
+                "CPU:           0           0 MB (100.00%)",
+                "GPU:  12,345,678           0 MB (  0.00%)",
+            ],
+        ),
+    ],
+)
+def test_the_experiments_memory(rows, says):
+    """Columns of at least eight, wider where a figure needs it."""
+    assert render.memory(rows).split("\n") == ["", "*** Experiment memory:", *says]
+
+
+def test_the_other_lines():
+    """The banner, the device, the end and what was found, in the original's words."""
+    assert render.started("CPU-only") == "\n*** Experiment started with the CPU-only backend"
+    gpu = device(0, 0, 0, total_bytes=8119 * MB)
+    assert render.device(gpu) == "Device: ID 0, Sim (8119 RAM)"
+    assert render.device(None) == "Device: none that can be used, general RAM only"
+    begins = "\nX: Finishing\n\n*** Experiment finished in "
+    assert render.finished("X", 3723.9) == f"{begins}01:02:03 (elapsed wallclock time)"
+    assert render.finished("X", 100 * 3600) == f"{begins}100:00:00 (elapsed wallclock time)"
+    assert render.variables(["x1", "x2"], ["y"], ["z"]) == (
+        "\n*** Newly defined local variables:\nDeleted: x1, x2\nFailed to delete: y\nKept:    z"
+    )
+    assert render.variables([], [], []) == render.garbage(0, 0) == ""
+    assert render.garbage(3, 2) == (
+        "\n*** Circular ref objects gc collected during the experiment:\n"
+        "cleared 3 objects (only temporary leakage)\n"
+        "\n*** Potential memory leaks during the experiment:\nuncollected gc.garbage of 2 objects"
+    )
