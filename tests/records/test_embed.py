@@ -1,0 +1,186 @@
+"""A record as a notebook output embeds it: within two kilobytes, and true."""
+
+import dataclasses
+import json
+
+import jsonschema
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made import TEXTS, UNSHRUNK, plain, records
+
+from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.records.decode import record_from
+from ipygpulogger.records.embed import LIMIT_BYTES, SCHEMA, embedded
+
+PUBLISHED = json.loads(SCHEMA.read_text(encoding="utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(PUBLISHED)
+slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60, phases=UNSHRUNK)
+
+
+def through_json(found):
+    return json.loads(json.dumps(found))
+
+
+def essential(gpu):
+    return gpu.index, gpu.backend, gpu.attributed, gpu.before_bytes, gpu.after_bytes, gpu.used_bytes
+
+
+def peak(found):
+    return found.lo_bytes, found.hi_bytes, found.quality
+
+
+@slow
+@given(records())
+def test_the_embedded_form_is_small_and_what_it_says_is_true(record):
+    """At most 2048 bytes in either encoding, valid, and of every record the essential figures, unaltered."""
+    found = embedded(record)
+    for ascii_only in (True, False):
+        assert len(json.dumps(found, separators=(",", ":"), ensure_ascii=ascii_only).encode()) <= LIMIT_BYTES
+    VALIDATOR.validate(through_json(found))
+    again = record_from(through_json(found))
+    told = set(found.get("left_out", ()))
+    for name in ("started_at", "time_s", "execution_count", "status", "current_gpu"):
+        assert getattr(again, name) == getattr(record, name)
+    for name in ("before_bytes", "after_bytes"):
+        assert getattr(again.gen, name) == getattr(record.gen, name)
+    assert peak(again.gen.peak) == peak(record.gen.peak)
+    assert again.gen.peak.precision_bytes == record.gen.peak.precision_bytes
+    assert list(map(essential, again.gpus)) == list(map(essential, record.gpus))
+    assert [peak(gpu.peak) for gpu in again.gpus] == [peak(gpu.peak) for gpu in record.gpus]
+    assert set(again.gen.timeline) <= set(record.gen.timeline)
+    if record.cell_id is None or record.cell_id.isascii():
+        assert again.cell_id == record.cell_id
+    changed = {
+        name for name in CellRecord.__dataclass_fields__ if getattr(again, name) != getattr(record, name)
+    }
+    assert changed <= told | ({"gen", "gpus"} if "timeline" in told else set())
+    assert bool(told) == bool(changed)
+
+
+def test_a_small_record_is_kept_whole_and_without_what_says_nothing():
+    """Nothing left out, nothing None, empty or a default; and the same record again."""
+    record = plain()
+    assert embedded(record) == {
+        "label": "In [4]",
+        "started_at": "2026-11-21T00:00:00+00:00",
+        "time_s": 0.5,
+        "gen": {"before_bytes": 0, "after_bytes": 1, "peak": {"lo_bytes": 1, "quality": "exact"}},
+        "execution_count": 4,
+        "cell_id": "abc",
+        "source": "x = 1",
+        "status": "ok",
+    }
+    assert record_from(embedded(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("quality", "hi_bytes"), [("exact", None), ("exact", 9), ("sampled", 5), ("bounded", None)]
+)
+def test_a_peak_without_its_usual_bound(quality, hi_bytes):
+    """What bounds a peak is left unsaid only where the quality says it."""
+    record = plain(gen=RamUsage(0, 1, Peak(5, hi_bytes, quality)))
+    assert record_from(embedded(record)) == record
+
+
+@pytest.mark.parametrize("count", [1, 4, 8, 16])
+def test_what_goes_first_is_what_matters_least(count):
+    """Long courses go before devices' ladders, and those before any device."""
+    course = tuple((i * 1.375, (1 << 47) + i) for i in range(64))
+    gpu = DeviceUsage(
+        1 << 46,
+        1 << 46,
+        Peak(1 << 46, 1 << 46, "exact"),
+        0,
+        "NVIDIA H100",
+        total_bytes=80 << 30,
+        free_bytes=1,
+        timeline=course,
+    )
+    gpus = tuple(dataclasses.replace(gpu, index=index, used_bytes=index) for index in range(count))
+    ram = RamUsage(0, 1, Peak(1, 1, "exact"), timeline=course)
+    found = embedded(plain(gen=ram, gpus=gpus))
+    again = record_from(found)
+    assert "timeline" in found["left_out"]
+    assert [gpu.used_bytes for gpu in again.gpus] == list(range(count))
+    assert ("gpus" in found["left_out"]) == (count > 8)
+    if count == 1:
+        (kept,) = again.gpus
+        assert set(kept.timeline) < set(course)
+        assert {course[0], course[-1]} <= set(kept.timeline)
+        assert dataclasses.replace(kept, timeline=course) == gpus[0]
+
+
+def test_sixteen_of_everything_at_its_longest():
+    """Sixteen devices with the longest figures, no two alike, in a cell that died badly: all their figures stay."""
+    sizes = iter(range(1 << 40, 1 << 41))
+    gpus = tuple(
+        DeviceUsage(
+            next(sizes),
+            next(sizes),
+            Peak(next(sizes), next(sizes), "bounded"),
+            index,
+            "\0" * 99,
+            "u" * 40,
+            "nvml" if index % 3 else "cuda",
+            attributed=False,
+            used_bytes=next(sizes),
+            total_bytes=next(sizes),
+        )
+        for index in range(16)
+    )
+    text = "\0\u2028\ud800" * 99
+    record = plain(
+        label=text,
+        source=text,
+        error=text,
+        notes=(text,) * 9,
+        cell_id=36 * "x",
+        gpus=gpus,
+        current_gpu=9,
+        time_s=100 / 3,
+    )
+    found = embedded(record)
+    assert len(json.dumps(found, separators=(",", ":"))) <= LIMIT_BYTES
+    again = record_from(found)
+    assert list(map(essential, again.gpus)) == list(map(essential, gpus))
+    assert [peak(gpu.peak) for gpu in again.gpus] == [peak(gpu.peak) for gpu in gpus]
+    assert again.cell_id == record.cell_id
+
+
+def test_the_highest_point_survives_the_thinning():
+    """A course that loses points keeps both ends and its highest."""
+    course = tuple((i * 1.5, 1 << 45 if i == 41 else 1 << 44) for i in range(64))
+    record = plain(gen=RamUsage(0, 1, Peak(1, 1, "exact"), timeline=course), notes=("n" * 190,) * 3)
+    found = embedded(record)
+    kept = record_from(found).gen.timeline
+    assert found["left_out"] == ["timeline"]
+    assert 3 <= len(kept) < 64
+    assert {course[0], course[41], course[-1]} <= set(kept) <= set(course)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(17, 400), st.integers(1, (1 << 63) - 1), TEXTS, st.text(max_size=50_000))
+def test_more_than_anybody_has(count, size_bytes, text, cell_id):
+    """Hundreds of devices, the longest names: as many devices as have room, and it is said."""
+    gpu = DeviceUsage(
+        size_bytes, size_bytes, Peak(size_bytes, None, "sampled"), 0, text, used_bytes=size_bytes
+    )
+    gpus = tuple(dataclasses.replace(gpu, index=i, before_bytes=i) for i in range(count))
+    record = plain(label=text * 9, source=text * 9, cell_id=cell_id, error=text * 9, gpus=gpus)
+    found = embedded(record)
+    assert len(json.dumps(found, separators=(",", ":"))) <= LIMIT_BYTES
+    VALIDATOR.validate(found)
+    again = record_from(found)
+    assert list(map(essential, again.gpus)) == list(map(essential, gpus[: len(again.gpus)]))
+    assert again.gpus
+    assert len(again.gpus) == count or "gpus" in found["left_out"]
+    if len(again.cell_id) < len(cell_id):
+        assert "cell_id" in found["left_out"]
+
+
+def test_half_a_character_does_not_stop_a_message():
+    """A lone surrogate, which has no UTF-8, is replaced and that is said."""
+    found = embedded(plain(source="'\ud800'", cell_id="\udfff"))
+    assert found["left_out"] == ["cell_id", "source"]
+    json.dumps(found, ensure_ascii=False).encode()
