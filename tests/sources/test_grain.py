@@ -1,0 +1,189 @@
+"""How far the kernel's counts may be off: known for every kernel, kept to by every figure, and reported."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory import MB
+from ram import NVML, needs_high_water, refuse
+
+from ipygpulogger.engine.machine import Machine
+from ipygpulogger.engine.scope import Scope
+from ipygpulogger.records import Measurement
+from ipygpulogger.render import text
+from ipygpulogger.runtime import clock
+from ipygpulogger.sources import grain, procfs, rusage
+from ipygpulogger.sources.high_water_mark import HighWaterMark
+from ipygpulogger.sources.process import Process
+
+
+@pytest.mark.parametrize(
+    ("cpus", "expected_mb"), [("0-1", 0.75), ("0-15", 6), ("0-31,64-95", 96), ("0-255", 1536), ("0", 0.375)]
+)
+def test_the_grain_follows_the_number_of_cpus(monkeypatch, cpus, expected_mb):
+    """lib/percpu_counter.c: three counts, in batches of max(32, 2n) pages on each of the machine's n CPUs."""
+    pretend_kernel(monkeypatch, "6.18.1", cpus)
+    assert HighWaterMark().precision_bytes == expected_mb * MB
+    assert HighWaterMark().current_precision_bytes == 0
+
+
+def test_the_grain_is_the_machines_not_the_processs(monkeypatch):
+    """PYTHON_CPU_COUNT and the affinity change what this process may use, not how the kernel counts."""
+    grain = HighWaterMark().precision_bytes
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert HighWaterMark().precision_bytes == grain
+    program = "from ipygpulogger.sources.high_water_mark import HighWaterMark; print(HighWaterMark().precision_bytes)"
+    env = {**os.environ, "PYTHON_CPU_COUNT": "1"}
+    assert int(subprocess.check_output([sys.executable, "-c", program], env=env, text=True)) == grain
+
+
+def test_without_sys_the_grain_is_still_the_machines(monkeypatch):
+    """Where /sys is not mounted the C library knows the number of CPUs."""
+    monkeypatch.setattr(procfs, "read", refuse)
+    assert grain.cpu_count() == os.sysconf("SC_NPROCESSORS_CONF")
+
+
+@pytest.mark.parametrize(
+    ("release", "approximate"),
+    [
+        ("6.1.0", False),
+        ("6.2.0", True),
+        ("6.8.0-51-generic", True),
+        ("6.16.3", True),
+        ("6.17.0", False),
+        ("7.0", False),
+    ],
+)
+def test_which_kernels_count_approximately(monkeypatch, release, approximate):
+    """From Linux 6.2 to 6.16 the resident size is read as the approximate sum, as the mark is."""
+    pretend_kernel(monkeypatch, release, "0-63")
+    counter = HighWaterMark()
+    assert counter.current_precision_bytes == (counter.precision_bytes if approximate else 0)
+
+
+def pretend_kernel(monkeypatch, release, cpus):
+    """This machine's kernel says that it is another, with so many CPUs."""
+    read, uname = procfs.read, os.uname()
+    pretended = os.uname_result((uname.sysname, uname.nodename, release, uname.version, uname.machine))
+    monkeypatch.setattr(rusage, "PAGE_BYTES", 4096)
+    monkeypatch.setattr(os, "uname", lambda: pretended)
+    monkeypatch.setattr(
+        procfs,
+        "read",
+        lambda path: cpus.encode() + b"\n" if path.startswith(grain.SYS_CPU) else read(path),
+    )
+
+
+class Kernel:
+    """Linux 6.2 to 6.16: each CPU keeps a part of the count to itself until it has a batch (percpu_counter)."""
+
+    CPUS, PAGE = 64, 4096
+    BATCH = max(32, 2 * CPUS)
+
+    def __init__(self, monkeypatch, *, walk_s=0.0):
+        self.pages = self.summed = 30_000
+        self.parts = [0] * self.CPUS
+        self.mark = self.summed
+        self.faults, self.now_s, self.walk_s, self.walks = 0, 0.0, walk_s, 0
+        pretend_kernel(monkeypatch, "6.8.0", f"0-{self.CPUS - 1}")
+        cpus = procfs.read
+        monkeypatch.setattr(procfs, "read", lambda path: self.read(path) or cpus(path))
+        monkeypatch.setattr(procfs, "reset_mark", self.reset)
+        monkeypatch.setattr(
+            rusage, "faults_and_mark", lambda: ((self.faults, 0), max(self.mark, self.summed) * self.PAGE)
+        )
+        monkeypatch.setattr(clock, "monotonic_s", lambda: self.now_s)
+
+    def move(self, pages, cpu):
+        """Some pages come or go on one CPU."""
+        self.faults += max(0, pages)
+        sign = 1 if pages > 0 else -1
+        while pages:
+            if sign < 0:
+                self.mark = max(self.mark, self.summed)  # update_hiwater_rss
+            some = sign * min(abs(pages), self.BATCH - sign * self.parts[cpu])
+            pages -= some
+            self.pages += some
+            self.parts[cpu] += some
+            if abs(self.parts[cpu]) >= self.BATCH:
+                self.summed, self.parts[cpu] = self.summed + self.parts[cpu], 0
+
+    def reset(self):
+        self.mark = self.summed
+
+    def read(self, path):
+        kb = self.PAGE // 1024
+        if path.endswith("/status"):
+            return b"VmHWM:\t%d kB\nVmRSS:\t%d kB\n" % (max(self.mark, self.summed) * kb, self.summed * kb)
+        if path.endswith("/statm"):
+            return b"1 %d 1 1 0 1 0" % self.summed
+        if path.endswith("/smaps_rollup"):
+            self.now_s += self.walk_s
+            self.walks += 1
+            return b"55 [rollup]\nRss: %d kB\nPss: 1 kB\n" % (self.pages * kb)
+        return None
+
+
+moves = st.lists(st.tuples(st.integers(-2000, 2000), st.integers(0, 63)), max_size=20)
+
+
+@needs_high_water
+@pytest.mark.parametrize("walk_s", [0.0005, 0.5])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(scattered=st.lists(st.integers(-127, 127), max_size=64), program=moves)
+def test_a_kernel_that_counts_approximately(monkeypatch, walk_s, scattered, program):
+    """Consumed and peak are within the grain that the record tells; exact where the page tables are quick."""
+    with monkeypatch.context() as patch:
+        kernel = Kernel(patch, walk_s=walk_s)
+        on = Machine(process=Process(HighWaterMark()), nvml=NVML, frameworks=())
+        Scope(on).open().close()  # the first walk tells how long walks take
+        for cpu, pages in enumerate(scattered):
+            kernel.move(pages, cpu)
+        before = highest = kernel.pages
+        scope = Scope(on).open()
+        for pages, cpu in program:
+            kernel.move(max(pages, -kernel.pages), cpu)
+            highest = max(highest, kernel.pages)
+        scope.close()
+        gen = scope.result(Measurement, "x").gen
+    consumed = (kernel.pages - before) * kernel.PAGE
+    assert gen.precision_bytes == (0 if walk_s < 0.002 else 2 * 96 * MB)
+    assert abs(gen.consumed_bytes - consumed) <= gen.precision_bytes
+    assert gen.peak.precision_bytes == 96 * MB
+    assert gen.peak.lo_bytes - 96 * MB <= highest * kernel.PAGE <= gen.peak.hi_bytes + 96 * MB
+    if walk_s > 0.002:  # found out once, and not paid for again
+        assert kernel.walks == 1
+
+
+def test_a_small_machine_walks_no_page_tables(monkeypatch):
+    """Where the count is good to a megabyte, nothing more is read."""
+    pretend_kernel(monkeypatch, "6.8.0", "0-1")
+    assert Process(HighWaterMark()).exact_resident_bytes() is None
+
+
+def test_a_coarse_grain_is_told(monkeypatch):
+    """Behind the row stands by how much each figure may be off, where that is over 1 MB and 1 %."""
+    on = Machine(process=Process(HighWaterMark()), nvml=NVML, frameworks=())
+    scope = Scope(on).open()
+    scope.close()
+    measurement = scope.result(Measurement, "x")
+    gen = measurement.gen
+    assert "±" not in text.report(measurement)
+
+    def told(grain_mb, consumed_mb=0, **peak):
+        peak = replace(gen.peak, precision_bytes=grain_mb * MB, **peak)
+        return text.report(
+            replace(measurement, gen=replace(gen, peak=peak, precision_bytes=consumed_mb * MB))
+        )
+
+    assert "MB  (peak ±96 MB) (consumed ±192 MB)" in told(96, 192)
+    assert "±" not in told(1)
+    assert "±" not in told(4, lo_bytes=400 * MB, hi_bytes=400 * MB)
+    assert "(peak ±5 MB)" in told(5, lo_bytes=400 * MB, hi_bytes=400 * MB)
+    assert "(peak at least, ±96 MB)" in told(96, quality="sampled", hi_bytes=None)
+    assert "(peak 400-500 ±96 MB)" in told(96, quality="bounded", lo_bytes=400 * MB, hi_bytes=500 * MB)
