@@ -79,13 +79,15 @@ class MeasuredCell:
         if self.lines is not None:
             self.lines.start()
         self.scope.open()
+        self._ours_before_s = self._ours_s()  # again: what tracing cost before the clock started is not in it
 
     def end(self) -> None:
         """Stop the clock and fix the peaks: the cell's code has ended."""
+        ours_s = self._ours_s() - self._ours_before_s  # first: nor is what it costs after the clock stopped
         self.scope.close()
         if not self._ended:
             self._ended = True
-            self.scope.time_s = max(0.0, self.scope.time_s - (self._ours_s() - self._ours_before_s))
+            self.scope.time_s = max(0.0, self.scope.time_s - ours_s)
         if self.lines is not None:
             self.lines.stop()
         if self.live is not None:

@@ -9,7 +9,7 @@ import pytest
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.settling import Settling
-from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing_backend
+from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing, tracing_backend
 from ipygpulogger.notebook import cell_events as events
 from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
@@ -354,3 +354,17 @@ def test_the_whole_table_is_shown_where_it_is_asked_for(shell, il, capsys):
         ">    3     2 128      return b'x' * (n << 20)",
     ]
     assert not il.record.notes
+
+
+@pytest.mark.parametrize("hook", ["open", "close"])
+def test_what_tracing_costs_within_the_hooks_is_not_taken_off_the_cells_time(shell, il, monkeypatch, hook):
+    """Before the clock starts and after it stops, a slow machine may spend any time in tracing our own calls."""
+    real = getattr(scope.Scope, hook)
+
+    def slow(opened, *args):
+        tracing.spent().s += 5
+        return real(opened, *args)
+
+    monkeypatch.setattr(scope.Scope, hook, slow)
+    run(shell, "x = 1")
+    assert 0 < il.record.time_s < 5
