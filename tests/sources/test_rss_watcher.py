@@ -65,17 +65,20 @@ def wait_until(so):
 def test_the_sampling_process_sleeps_between_scopes():
     """Without a pause between its samples it never stops running; when nobody measures, it waits."""
     watcher = RssWatcher(period_s=0.0)
+
+    def states():
+        return {psutil.Process(watcher.pid).status() for _ in range(100)}
+
     try:
         for _ in range(2):
             watcher.watch(on=True)
             wait_until(watcher.highest_bytes)
-            sampler = psutil.Process(watcher.pid)
-            wait_until(lambda: sampler.status() == psutil.STATUS_RUNNING)  # noqa: B023 - called at once
+            wait_until(lambda: psutil.STATUS_RUNNING in states())
             watcher.watch(on=False)
-            wait_until(lambda: sampler.status() == psutil.STATUS_SLEEPING)  # noqa: B023 - called at once
-            used = sampler.cpu_times()
-            assert {sampler.status() for _ in range(100)} == {psutil.STATUS_SLEEPING}
-            assert sampler.cpu_times() == used
+            wait_until(lambda: states() == {psutil.STATUS_SLEEPING})
+            used = psutil.Process(watcher.pid).cpu_times()
+            assert states() == {psutil.STATUS_SLEEPING}
+            assert psutil.Process(watcher.pid).cpu_times() == used
     finally:
         watcher.close()
 
