@@ -3,25 +3,13 @@
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from reports import run
 from traitlets import TraitError
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.notebook.options import Options
 from ipygpulogger.render import text
-
-
-def run(shell, code):
-    return shell.run_cell(code, store_history=True)
-
-
-@pytest.fixture
-def il(shell, capsys):
-    """A logger that has started, outside any cell."""
-    il = IPyGPULogger().start()
-    capsys.readouterr()
-    yield il
-    il.stop()
 
 
 def test_an_unknown_option_is_a_type_error(shell):

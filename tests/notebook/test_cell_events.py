@@ -1,0 +1,263 @@
+"""IPython's events, in a shell of this process: which cells are reported, when, and as what."""
+
+import asyncio
+
+import pytest
+from reports import REPORT, labels, run
+
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.render import text
+
+MB = 2**20
+MIME = "application/vnd.ipygpulogger.v1+json"
+
+
+def test_an_ordinary_cell_has_one_report_after_its_own_output(shell, il, capsys):
+    """One report, under the cell's own number, after what the cell printed."""
+    result = run(shell, "print('mine')\n6 * 7")
+    out = capsys.readouterr().out
+    assert result.result == 42
+    assert out.startswith("mine\n")
+    assert out.index("42") < out.index("RAM:")
+    assert labels(out) == [f"In [{result.execution_count}]"]
+
+
+def test_what_is_printed_is_the_record(shell, il, capsys):
+    """The figures of the report are those of the record."""
+    run(shell, "pass")
+    assert capsys.readouterr().out == text.report(il.record) + "\n"
+    assert il.record is il.history[-1]
+
+
+@pytest.mark.parametrize("code", ["", " ", "\n \n\t"])
+def test_an_empty_cell_has_no_report(shell, il, capsys, code):
+    """An empty cell fires post without pre: it is nobody's cell."""
+    run(shell, "x = 1")
+    capsys.readouterr()
+    run(shell, code)
+    assert capsys.readouterr().out == ""
+    assert len(il.history) == 1
+
+
+def test_an_empty_cell_does_not_end_the_one_around_it(shell, il, capsys):
+    """The post of a nested empty cell leaves the outer cell to its own."""
+    shell.user_ns["shell"] = shell
+    for empty in ("''", "'  '"):
+        run(shell, f"shell.run_cell({empty}); print('still running')")
+        out = capsys.readouterr().out
+        assert out.index("still running") < out.index("RAM:")
+        assert len(labels(out)) == 1
+
+
+def test_a_comment_is_a_cell(shell, il, capsys):
+    """A cell of comments has its report, with its comment for source."""
+    run(shell, "# nothing here")
+    assert len(labels(capsys.readouterr().out)) == 1
+    assert il.record.source == "# nothing here"
+    assert il.record.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("1 +", "error", "SyntaxError"),
+        ("  x = 1\n y = 2", "error", "IndentationError"),
+        ("1 / 0", "error", "ZeroDivisionError"),
+        ("%nosuch", "error", "UsageError"),
+        ("raise KeyboardInterrupt", "interrupted", "KeyboardInterrupt"),
+        ("import asyncio\nraise asyncio.CancelledError", "interrupted", "CancelledError"),
+        ("import sys\nsys.exit(3)", "error", "SystemExit"),
+        ("import asyncio\nawait asyncio.sleep(0)\n1 / 0", "error", "ZeroDivisionError"),
+        ("class Odd(BaseException): pass\nraise Odd", "error", "Odd"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:To exit:UserWarning")
+def test_a_cell_that_failed_says_how(shell, il, capsys, code, status, error):
+    """A cell that ended badly has a report and says so on its first row; the next one does not."""
+    result = run(shell, code)
+    assert not result.success
+    (match,) = REPORT.finditer(capsys.readouterr().out)
+    ended = "interrupted" if status == "interrupted" else f"failed: {error}"
+    assert match["after"].endswith(f"  {ended}")
+    assert (il.record.status, il.record.error) == (status, error)
+    run(shell, "pass")
+    (match,) = REPORT.finditer(capsys.readouterr().out)
+    assert not match["after"]
+    assert (il.record.status, il.record.error) == ("ok", None)
+
+
+def test_an_await_that_is_interrupted_has_its_report(shell, il, capsys):
+    """In a terminal the interrupt goes through IPython itself: post comes with an info of its own."""
+    result = run(
+        shell,
+        "import asyncio\n"
+        "def interrupt(): raise KeyboardInterrupt\n"
+        "loop = asyncio.get_running_loop()\n"
+        "loop.call_soon(interrupt)\n"
+        "await asyncio.sleep(3600)",
+    )
+    loop = shell.user_ns["loop"]
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        loop.run_until_complete(asyncio.wait([task]))
+    assert isinstance(result.error_in_exec, KeyboardInterrupt)
+    assert len(labels(capsys.readouterr().out)) == 1
+    assert il.record.status == "interrupted"
+    assert il.record.label == f"In [{il.record.execution_count}]"
+    assert not machine().scopes
+
+
+def test_an_async_cell_is_a_cell_like_any(shell, il, capsys, clock):
+    """A cell with await has one report, and the time of all of it."""
+    shell.user_ns["clock"] = clock
+    run(shell, "import asyncio\nclock.work(1)\nawait asyncio.sleep(0)\nclock.work(2)")
+    assert len(labels(capsys.readouterr().out)) == 1
+    assert il.record.time_s == 3
+
+
+def test_the_label_is_the_cells_own_number(shell, il):
+    """In [n] is what IPython itself calls the cell, failed ones and those after them included."""
+    counts = [run(shell, code).execution_count for code in ("1", "", "1 +", "1 / 0", "%nosuch", "2")]
+    counts = [count for count in counts if count is not None]
+    told = list(il.history)
+    assert [record.execution_count for record in told] == sorted(set(counts))[-len(told) :]
+    assert [record.label for record in told] == [f"In [{record.execution_count}]" for record in told]
+    assert len(told) == 5
+    assert shell.execution_count == told[-1].execution_count + 1
+
+
+def test_the_source_is_the_first_line_shortened(shell, il):
+    """The record keeps the first line that is not blank, and not all of a long one."""
+    run(shell, "\n\n  \nx = 1\ny = 2")
+    assert il.record.source == "x = 1"
+    run(shell, f"'{'a' * 10_000}';")
+    assert len(il.record.source) == 120
+    assert il.record.source == "'" + "a" * 119
+
+
+def test_the_front_ends_cell_id_is_kept(shell, il):
+    """The id that a front end gave the cell is in its record; without one, None."""
+    run(shell, "pass")
+    assert il.record.cell_id is None
+    shell.run_cell("pass", store_history=True, cell_id="abc-1")
+    assert il.record.cell_id == "abc-1"
+
+
+@pytest.mark.parametrize("how", [{"silent": True}, {"store_history": False}])
+def test_what_front_ends_run_for_themselves_has_no_report(shell, il, capsys, how):
+    """A probe prints nothing, is kept nowhere, and leaves the last record as it was."""
+    run(shell, "pass")
+    before = il.record
+    capsys.readouterr()
+    run(shell, "probe = 1", **how)
+    run(shell, "%%capture\nprobe = 2", **how)
+    run(shell, "1 / 0", **how)
+    assert "RAM:" not in capsys.readouterr().out
+    assert il.record is before
+    assert not machine().scopes
+    run(shell, "pass")
+    assert il.record.execution_count == before.execution_count + 1
+
+
+@pytest.mark.parametrize("code", ["%run {path}", "%time 1", "%%time\nx = 1", "get_ipython().ex('x = 1')"])
+def test_what_runs_code_without_a_cell_has_one_report(shell, il, capsys, tmp_path, code):
+    """%run and %%time make no cell of their own."""
+    path = tmp_path / "script.py"
+    path.write_text("y = 1\n", encoding="utf-8")
+    assert run(shell, code.format(path=path)).success
+    assert len(labels(capsys.readouterr().out)) == 1
+
+
+def test_a_foreign_callback_that_fails_does_not_disturb(shell, il, capsys):
+    """Somebody else's hook may raise: our report comes all the same."""
+
+    def stranger(*_):
+        raise RuntimeError("not ours")
+
+    for event in ("pre_run_cell", "post_run_cell"):
+        shell.events.register(event, stranger)
+    run(shell, "pass")
+    for event in ("pre_run_cell", "post_run_cell"):
+        shell.events.unregister(event, stranger)
+    assert len(labels(capsys.readouterr().out)) == 1
+
+
+# -- nested cells --------------------------------------------------------------------------------
+
+
+def test_a_captured_cell_reports_inside_then_the_outer_one(shell, il, capsys):
+    """The inner report is printed inside the capture, the outer one after it."""
+    count = run(shell, "%%capture inner\nprint('mine')").execution_count
+    assert labels(capsys.readouterr().out) == [f"In [{count}]"]
+    captured = shell.user_ns["inner"].stdout
+    assert captured.startswith("mine\n")
+    assert labels(captured) == [f"nested in In [{count}]"]
+    inner, outer = il.history
+    assert (inner.execution_count, inner.source) == (None, "print('mine')")
+    assert (outer.execution_count, outer.source) == (count, "%%capture inner")
+
+
+def test_nested_cells_have_their_own_time_and_the_outer_ones_have_all_but_our_cost(shell, il, clock):
+    """A cell's time is its own code and the cells within, without the hooks of any."""
+    shell.user_ns.update(clock=clock, shell=shell)
+    run(
+        shell,
+        "clock.work(1)\n"
+        "shell.run_cell('clock.work(2); shell.run_cell(\"clock.work(4)\"); clock.work(8)')\n"
+        "shell.run_cell('clock.work(16)')\n"
+        "clock.work(32)",
+    )
+    assert [record.time_s for record in il.history] == [4, 14, 16, 63]
+    count = il.record.execution_count
+    assert [record.label for record in il.history] == [f"nested in In [{count}]"] * 3 + [f"In [{count}]"]
+
+
+def test_nested_memory_counts_in_both(shell, il):
+    """What a nested cell took is consumed by it and by the outer one."""
+    run(shell, "%%capture\nblob = b'x' * (64 << 20)")
+    inner, outer = il.history
+    for record in (inner, outer):
+        assert abs(record.gen.consumed_bytes - 64 * MB) < 2 * MB
+    run(shell, "%%capture\nlen(b'x' * (64 << 20))")
+    for record in il.history[-2:]:
+        assert abs(record.gen.consumed_bytes) < 2 * MB
+        assert abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB
+
+
+def test_a_nested_cell_that_raises_fails_alone(shell, il, capsys):
+    """The inner cell failed; the outer one, which went on, did not."""
+    run(shell, "%%capture\n1 / 0")
+    inner, outer = il.history
+    assert (inner.status, inner.error) == ("error", "ZeroDivisionError")
+    assert (outer.status, outer.error) == ("ok", None)
+
+
+def test_an_awaited_nested_cell_leaves_no_scope(shell, il, capsys):
+    """An awaited run_cell_async fires pre without post: the outer cell's end clears it away."""
+    shell.user_ns["shell"] = shell
+    code = "await shell.run_cell_async('x = 1', transformed_cell='x = 1')"
+    count = run(shell, f"{code}\n{code};").execution_count
+    assert labels(capsys.readouterr().out) == [f"In [{count}]"]
+    assert not machine().scopes
+
+
+def test_a_nested_cell_kept_in_the_history_leaves_the_outer_one_alone(shell, il, capsys):
+    """A nested cell with a number of its own is told under it; the outer one is told too."""
+    shell.user_ns["shell"] = shell
+    outer = run(shell, "inner = shell.run_cell('x = 1', store_history=True)").execution_count
+    inner = shell.user_ns["inner"].execution_count
+    assert labels(capsys.readouterr().out) == [f"In [{inner}]", f"In [{outer}]"]
+    assert not machine().scopes
+
+
+def test_a_cell_whose_end_is_never_told_is_dropped_at_the_next(shell, il, capsys):
+    """A pre_run_cell without its post_run_cell, for whatever reason: the next cell starts afresh."""
+    callbacks = shell.events.callbacks["post_run_cell"]
+    kept = list(callbacks)
+    callbacks.clear()
+    run(shell, "abandoned = 1")
+    callbacks.extend(kept)
+    count = run(shell, "x = 1").execution_count
+    assert labels(capsys.readouterr().out) == [f"In [{count}]"]
+    assert not machine().scopes
+    assert not il._cells

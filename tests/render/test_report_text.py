@@ -1,0 +1,201 @@
+"""The report of a cell, letter by letter, as text and as HTML."""
+
+import html
+import re
+from datetime import datetime, timezone
+
+import pytest
+
+from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
+from ipygpulogger.render import html as render_html
+from ipygpulogger.render import text
+
+MB = 2**20
+MIME = "application/vnd.ipygpulogger.v1+json"
+
+
+def record(consumed=128, peaked=0, used=170, time_s=0.807, label="In [4]", gpus=(), quality="exact", **more):
+    """A record of these megabytes."""
+    before = used - consumed
+    top = max(before, used) + peaked
+    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
+    peak = Peak(int(top * MB), None if hi is None else int(hi * MB), quality)
+    fields = {"execution_count": 4, "cell_id": None, "source": "x = 1", "status": "ok"} | more
+    heap = {name: fields.pop(name) for name in ("heap_before", "heap_after") if name in fields}
+    return CellRecord(
+        label=label,
+        started_at=datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc),
+        time_s=time_s,
+        gen=RamUsage(int(before * MB), int(used * MB), peak, **heap),
+        gpus=gpus,
+        **fields,
+    )
+
+
+def device(consumed, peaked, used, index=0, quality="exact", context=0, total_used="same"):
+    """A device's figures in megabytes."""
+    before = used - consumed
+    top = max(before, used) + peaked
+    hi = {"exact": top, "bounded": top + 48, "sampled": None}[quality]
+    return DeviceUsage(
+        before * MB,
+        used * MB,
+        Peak(top * MB, None if hi is None else hi * MB, quality),
+        index=index,
+        name="Sim",
+        used_bytes=used * MB if total_used == "same" else total_used,
+        context_bytes=context * MB,
+    )
+
+
+HEAD = "RAM: Consumed Peaked  Used Total in 0.807s (In [4])\n"
+KEPT = {"heap_before": Heap(0, 0), "heap_after": Heap(8 * MB, 120 * MB)}
+CHILDREN = ChildrenUsage(0, 300 * MB, Peak(300 * MB, 400 * MB, "bounded"), count=2)
+LONG = [
+    (
+        record(gpus=(device(2467, 1437, 5465),)),
+        HEAD + "Gen:      128      0      170 MB\nGPU:     2467   1437     5465 MB",
+    ),
+    (record(), HEAD + "Gen:      128      0      170 MB"),
+    (record(-300, 0, 5), HEAD + "Gen:     -300      0        5 MB"),
+    (record(-0.3, 0.4, 5), HEAD + "Gen:        0      0        5 MB"),
+    (record(1.6, 2.5, 3.5), HEAD + "Gen:        2      2        4 MB"),
+    (record(123456, 234567, 345678), HEAD + "Gen:    123456  234567    345678 MB"),
+    (record(0, 342, 170, quality="bounded"), HEAD + "Gen:        0    342      170 MB  (peak 512-560)"),
+    (record(0, 342, 170, quality="sampled"), HEAD + "Gen:        0    342      170 MB  (peak at least)"),
+    (
+        record(status="error", error="ValueError"),
+        HEAD + "Gen:      128      0      170 MB  failed: ValueError",
+    ),
+    (record(status="interrupted", error="X"), HEAD + "Gen:      128      0      170 MB  interrupted"),
+    (record(**KEPT), HEAD + "Gen:      128      0      170 MB  (120 MB kept by malloc)"),
+    (record(0, **KEPT), HEAD + "Gen:        0      0      170 MB"),
+    (
+        record(children=CHILDREN),
+        HEAD + "Gen:      128      0      170 MB  (+ 2 children 300 MB, peak 300-400 MB)",
+    ),
+    (
+        record(children=ChildrenUsage(0, 7 * MB, Peak(9 * MB, 9 * MB, "exact"), count=1)),
+        HEAD + "Gen:      128      0      170 MB  (+ 1 child 7 MB, peak 9 MB)",
+    ),
+    (
+        record(children=ChildrenUsage(7 * MB, 0, Peak(9 * MB, None, "sampled"), count=0)),
+        HEAD + "Gen:      128      0      170 MB  (children ended, peak at least 9 MB)",
+    ),
+    (
+        record(gpus=(device(1, 2, 3), device(4, 5, 6, index=1, quality="sampled"))),
+        HEAD + "Gen:      128      0      170 MB\nGPU0:       1      2        3 MB\n"
+        "GPU1:       4      5        6 MB  (peak at least)",
+    ),
+    (
+        record(gpus=(device(1, 2, 3, context=500),)),
+        HEAD + "Gen:      128      0      170 MB\nGPU:        1      2        3 MB  + context 500 MB",
+    ),
+    (
+        record(gpus=(device(1, 2, 3, total_used=None),)),
+        HEAD + "Gen:      128      0      170 MB\nGPU:        1      2      n/a MB",
+    ),
+    (
+        record(notes=("The driver went away.",)),
+        HEAD + "Gen:      128      0      170 MB\nThe driver went away.",
+    ),
+    (
+        record(label="nested in In [4]", time_s=12.34567),
+        "RAM: Consumed Peaked  Used Total in 12.346s (nested in In [4])\nGen:      128      0      170 MB",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "printed"), LONG)
+def test_the_table(given, printed):
+    """The long report, letter by letter."""
+    assert text.report(given) == printed
+
+
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        (
+            record(gpus=(device(2467, 1437, 5465),)),
+            "Gen: 128/0/170 MB | GPU: 2467/1437/5465 MB | 0.807s | In [4] (Consumed/Peaked/Used Total)",
+        ),
+        (record(), "Gen: 128/0/170 MB | 0.807s | In [4] (Consumed/Peaked/Used Total)"),
+        (
+            record(0, 342, 170, quality="bounded"),
+            "Gen: 0/342/170 MB  (peak 512-560) | 0.807s | In [4] (Consumed/Peaked/Used Total)",
+        ),
+        (
+            record(status="error", error="ValueError"),
+            "Gen: 128/0/170 MB | 0.807s | In [4] (Consumed/Peaked/Used Total) | failed: ValueError",
+        ),
+        (
+            record(gpus=(device(1, 2, 3), device(-4, 5, 6, index=1))),
+            "Gen: 128/0/170 MB | GPU0: 1/2/3 MB | GPU1: -4/5/6 MB | 0.807s | In [4] (Consumed/Peaked/Used Total)",
+        ),
+    ],
+)
+def test_the_line(given, printed):
+    """The compact report, letter by letter."""
+    assert text.report(given, compact=True) == printed
+
+
+@pytest.mark.parametrize("consumed", [-12345, -1, 0, 7, 99999])
+@pytest.mark.parametrize("peaked", [0, 13, 4096])
+@pytest.mark.parametrize("used", [0, 170, 88888])
+def test_the_rows_follow_the_contracts_f_strings(consumed, peaked, used):
+    """DESIGN section 5: {consumed:5.0f}  {peaked:5.0f}    {used:5.0f} MB."""
+    given = record(consumed, peaked, used, gpus=(device(consumed, peaked, used),))
+    head, gen, gpu = text.report(given).split("\n")
+    time_s, label = given.time_s, given.label
+    assert head == f"RAM: Consumed Peaked  Used Total in {time_s:0.3f}s ({label})"
+    assert gen == f"Gen:    {consumed:5.0f}  {peaked:5.0f}    {used:5.0f} MB"
+    assert gpu == f"GPU:    {consumed:5.0f}  {peaked:5.0f}    {used:5.0f} MB"
+
+
+def test_html_escapes_every_foreign_string():
+    """A class named <script>, a label of markup, a note of markup: all of it is text."""
+    hostile = "<script>alert('&')</script>"
+    given = record(
+        label=hostile,
+        status="error",
+        error=hostile,
+        notes=(hostile,),
+        source=hostile,
+        cell_id=hostile,
+        gpus=(device(1, 2, 3),),
+    )
+    page = render_html.report(given)
+    assert "<script" not in page
+    assert page.count(html.escape(hostile)) >= 3
+    assert set(re.findall(r"</?(\w+)", page)) <= {
+        "table", "caption", "thead", "tbody", "tr", "th", "td", "p", "details", "summary",
+    }  # fmt: skip
+
+
+def test_html_holds_the_same_figures_within_two_kilobytes():
+    """Every figure, label and ending of the text is in the table; it stays small."""
+    given = record(
+        gpus=(device(2467, 1437, 5465), device(7, 8, 9, index=1, quality="bounded")),
+        status="error",
+        error="ValueError",
+        children=CHILDREN,
+        notes=("The driver went away.",),
+    )
+    page = render_html.report(given)
+    words = html.unescape(re.sub(r"<[^>]+>", " ", page)).split()
+    for figures in ("Gen 128 0 170", "GPU0 2467 1437 5465", "GPU1 7 8 9"):
+        assert figures in " ".join(words)
+    for word in ("Consumed", "Peaked", "Used", "0.807", "[4]", "failed:", "ValueError"):
+        assert any(word in found for found in words), word
+    assert "The driver went away." in page
+    assert len(page.encode()) <= 2048
+    assert "style" not in page
+
+
+def test_memory_in_use_is_not_called_kept():
+    """Freed heap that was never resident explains nothing of what a cell holds: no remark."""
+    before = Heap(10 * MB, 0)
+    in_use = record(200, used=300, heap_before=before, heap_after=Heap(210 * MB, 300 * MB))
+    assert "kept by malloc" not in text.report(in_use)
+    kept = record(200, used=300, heap_before=before, heap_after=Heap(130 * MB, 300 * MB))
+    assert "(80 MB kept by malloc)" in text.report(kept)
