@@ -27,7 +27,7 @@ from ipygpulogger.compat import tracebacks
 from ipygpulogger.compat.tracebacks import (
     gpu_mem_restore_ctx,
 )
-from ipygpulogger.owners import frames
+from ipygpulogger.owners import exceptions
 
 
 def nested(held):
@@ -255,7 +255,7 @@ def test_what_is_handled_outside_stays(guard):
         error = caught(guard(call))
         assert error.__context__ is handled
         assert held[0]() is not None
-        assert frames.locals_of(frames.frames_of(handled.__cause__)[-1])
+        assert exceptions.locals_of(exceptions.frames_of(handled.__cause__)[-1])
     assert inside[0]() is None
 
 
@@ -315,7 +315,7 @@ def test_names_of_a_module_stay(guard):
     error = caught(guard(lambda: exec(code, names)))
     assert type(names["x"]) is Thing
     assert names["y"] == [names["x"]]
-    assert frames.frames_of(error)[-1].f_locals is names
+    assert exceptions.frames_of(error)[-1].f_locals is names
 
 
 def test_a_namespace_that_the_user_holds_stays(guard):

@@ -39,7 +39,6 @@ from ipygpulogger.compat.tracebacks import (
     is_in_colab,
     is_in_ipython,
 )
-from ipygpulogger.owners import frames
 from ipygpulogger.utils import ipython as door
 
 
@@ -368,7 +367,7 @@ def test_the_traceback_can_be_read(guard):
     )
 
 
-@pytest.mark.parametrize("breaks", ["empty_frames", "machine", "gc", "out_of_memory_in", "chain"])
+@pytest.mark.parametrize("breaks", ["empty_frames", "machine", "gc", "out_of_memory_in", "exception_chain"])
 @pytest.mark.parametrize("reason", [ZeroDivisionError, KeyboardInterrupt, MemoryError])
 def test_a_failure_of_ours_is_not_the_users(shell, monkeypatch, breaks, reason):
     """Whatever fails while memory is let go, or interrupts it, the user's own exception goes on."""
@@ -377,9 +376,9 @@ def test_a_failure_of_ours_is_not_the_users(shell, monkeypatch, breaks, reason):
         raise reason
 
     error, call = RuntimeError(NO_MEMORY), gpu_mem_restore(step)
-    if breaks == "chain":  # only once the call has begun
-        whole = frames.chain
-        monkeypatch.setattr(tracebacks, "chain", lambda one: whole(one) if one is None else broken())
+    if breaks == "exception_chain":  # only once the call has begun
+        whole = tracebacks.exception_chain
+        monkeypatch.setattr(tracebacks, breaks, lambda one: whole(one) if one is None else broken())
     else:
         value = types.SimpleNamespace(collect=broken) if breaks == "gc" else broken
         monkeypatch.setattr(tracebacks, breaks, value)
