@@ -6,7 +6,7 @@ few files, and its way is short.
 Counted with ``sys.setprofile`` between the beginning of ``pre_run_cell`` and the end of ``post_run_cell``, in the
 thread that runs the cell:
 
-- calls: Python functions of the package that are called (generators that resume included);
+- calls: Python functions of the package that are called; a generator counts once, however often it goes on;
 - all calls: these, and the Python functions of other packages that are called below them;
 - files: the files of the package that are entered;
 - moves: calls from one file of the package, or from outside, into another.
@@ -28,6 +28,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from inspect import CO_GENERATOR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ class Way:
             str
         ] = []  # for each frame that began here, the file of the package that it is in or below
         self._depths: dict[int, int] = {}  # by frame: how many were open when it began
+        self._generators: list[FrameType] = []  # that have begun
         self.calls: Counter[str] = Counter()
         self.all_calls = self.moves = 0
 
@@ -62,14 +64,24 @@ class Way:
         """Take in an event of `sys.setprofile`."""
         if event == "call":
             file, here = frame.f_code.co_filename, self._stack[-1] if self._stack else ""
+            goes_on = self._goes_on(frame)
             if file.startswith(self._package):
-                self.calls[file.removeprefix(self._package)] += 1
-                self.moves += file != here
+                self.calls[file.removeprefix(self._package)] += not goes_on
+                self.moves += file != here and not goes_on
                 here = file
             self._stack.append(here)
-            self.all_calls += bool(here)
+            self.all_calls += bool(here) and not goes_on
         elif event == "return" and self._stack:
             self._stack.pop()
+
+    def _goes_on(self, frame: FrameType) -> bool:
+        """Return whether this is a generator that began earlier."""
+        if not frame.f_code.co_flags & CO_GENERATOR:
+            return False
+        known = any(frame is one for one in self._generators)
+        if not known:
+            self._generators.append(frame)
+        return known
 
 
 def measure_way(shell: Any) -> Way:

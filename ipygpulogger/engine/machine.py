@@ -156,7 +156,7 @@ class Machine:
         """Take in the devices first used since the last call; open scopes measure them from zero."""
         with self._lock:
             for device, tracker, sure in self.allocators.discover():
-                for scope in self.scopes:
+                for scope in self.scopes.all():
                     if device is None:
                         scope.adopt_pinned(tracker)
                     else:
@@ -166,7 +166,7 @@ class Machine:
         """Take one sample for the open scopes, as the sampler does while they last."""
         self._end_orphans()
         with self._lock:
-            scopes = list(self.scopes)
+            scopes = self.scopes.all()
             if not scopes:
                 return
             self.discover()
@@ -200,7 +200,7 @@ class Machine:
     def _end_orphans(self) -> None:
         """Close the scopes whose call is over."""
         with self._lock:
-            scopes = list(self.scopes)
+            scopes = self.scopes.all()
         for scope in scopes:
             if scope.orphaned():
                 scope.close()

@@ -55,13 +55,17 @@ class OpenScopes:
         self.loggers: weakref.WeakSet[object] = weakref.WeakSet()
 
     def __iter__(self) -> Iterator[Measuring]:
-        return iter(list(self._scopes))
+        return iter(self.all())
 
     def __len__(self) -> int:
         return len(self._scopes)
 
     def __contains__(self, scope: object) -> bool:
         return scope in self._scopes
+
+    def all(self) -> list[Measuring]:
+        """Return the open scopes; it stays as it is while scopes open and close."""
+        return list(self._scopes)
 
     def add(self, scope: Measuring) -> None:
         """Take in a scope that opens."""

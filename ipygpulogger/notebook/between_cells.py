@@ -50,7 +50,10 @@ class Gap:
 
     def preload(self) -> None:
         """Create the GPU context if the user has imported its framework; within `own_work`."""
-        on, before_bytes = machine(), self._resident_bytes()
+        on = machine()
+        if not on.frameworks.imported():
+            return
+        before_bytes = self._resident_bytes()
         has_context = on.frameworks.current_index() is not None
         on.settling.preload()
         if not has_context:
