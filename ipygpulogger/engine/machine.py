@@ -83,6 +83,14 @@ class Machine:
                 self._ram = self._ram or PeakTracker(self.process.counter)
         return self._ram
 
+    def resident_bytes(self) -> int:
+        """Return the resident memory of this process now.
+
+        Raises:
+            Unavailable: It cannot be read.
+        """
+        return self.ram.current_bytes()
+
     def snapshot(
         self, device: Device, trackers: Iterable[PeakTracker], *, ask: bool = True
     ) -> DeviceSnapshot:

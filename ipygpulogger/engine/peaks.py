@@ -64,6 +64,14 @@ class PeakTracker:
             self._fold(look)
             return look
 
+    def current_bytes(self, series: int = 0) -> int:
+        """Return what is in use now.
+
+        Raises:
+            Unavailable: The counter cannot be read now.
+        """
+        return self.look().readings[series].current_bytes
+
     def _look(self) -> Look:
         try:
             look = self.counter.look()

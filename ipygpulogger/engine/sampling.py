@@ -35,7 +35,7 @@ def sample_ram(scopes: Iterable[Measuring], ram: PeakTracker) -> None:
     Raises:
         Unavailable: It cannot be read.
     """
-    resident_bytes = ram.look().readings[0].current_bytes
+    resident_bytes = ram.current_bytes()
     for scope in scopes:
         scope.sampled(resident_bytes)
 

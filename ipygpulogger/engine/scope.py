@@ -183,7 +183,7 @@ class Scope:
             with contextlib.suppress(Unavailable):
                 tracker.fold(interval)
         ram, before_bytes = self._machine.ram, self._ram.before_bytes()
-        now_bytes = ram.look().readings[0].current_bytes
+        now_bytes = ram.current_bytes()
         if not self._sampling:  # then nothing else feeds the time series
             self.sampled(now_bytes)
         return Measurement(
@@ -278,7 +278,7 @@ class Scope:
         after_bytes = None if before_bytes is None else on.process.exact_resident_bytes()
         if before_bytes is not None and after_bytes is not None:
             return before_bytes, after_bytes, 0
-        now_bytes = on.ram.look().readings[0].current_bytes
+        now_bytes = on.ram.current_bytes()
         return ram.before_bytes(), now_bytes, 2 * on.ram.counter.current_precision_bytes
 
     def _note(self, reason: Unavailable | str) -> None:
@@ -352,7 +352,7 @@ class Scope:
     def _pinned_usage(self) -> Usage | None:
         """Return the usage of page-locked host memory; None where none was ever used."""
         try:
-            after_bytes = sum(tracker.look().readings[0].current_bytes for tracker in self._pinned)
+            after_bytes = sum(tracker.current_bytes() for tracker in self._pinned)
         except Unavailable as reason:
             self._note(reason)
             return None

@@ -98,7 +98,7 @@ class Gap:
 
     def _resident_bytes(self) -> int:
         try:
-            return machine().ram.look().readings[0].current_bytes
+            return machine().resident_bytes()
         except (OSError, Unavailable):  # no file descriptors left, for example: then the gap is unknown
             self._ended = None
             return 0

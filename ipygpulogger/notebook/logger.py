@@ -181,7 +181,7 @@ class IPyGPULogger(Options):
         """The last finished cell, in whole MB and seconds; before the first, only the RAM in use now."""
         if self.record is not None:
             return self.record.data()
-        rss_bytes = machine().ram.look().readings[0].current_bytes
+        rss_bytes = machine().resident_bytes()
         return Data(0, 0, truncated_mb(rss_bytes), 0, 0, 0, 0.0)
 
     @property

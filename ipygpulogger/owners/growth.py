@@ -323,10 +323,10 @@ def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
 
 def _in_use() -> dict[str, int]:
     """Return, by device, the resident memory and what live arrays hold."""
-    found = {CPU: machine().ram.look().readings[0].current_bytes}
+    found = {CPU: machine().resident_bytes()}
     for device, trackers in machine().allocators.by_device():
         try:
-            held = [tracker.look().readings[ALLOCATED].current_bytes for tracker in trackers]
+            held = [tracker.current_bytes(ALLOCATED) for tracker in trackers]
         except Unavailable:
             continue
         found[device.id] = sum(held)

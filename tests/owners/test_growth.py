@@ -16,7 +16,7 @@ from ipygpulogger.owners import roots
 from ipygpulogger.owners.growth import Growth, OwnedBlock, Snapshot, growth
 from ipygpulogger.owners.libraries import Loaded
 from ipygpulogger.records import CellRecord, DeviceUsage, Heap, Owner, Peak, RamUsage, notable
-from ipygpulogger.sources import Device, Look, Reading, Unavailable
+from ipygpulogger.sources import Device, Unavailable
 
 BEGIN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
 
@@ -634,16 +634,15 @@ def test_who_shares_what_came(grown):
 def test_what_is_in_use(monkeypatch):
     """Resident memory, and the live arrays of all frameworks on a device; one that does not tell is left out."""
 
-    def owner(*sizes):
-        look = Look(tuple(Reading(size, None) for size in sizes), ())
-        return SimpleNamespace(look=lambda: look)
+    def tracker(*sizes):
+        return SimpleNamespace(current_bytes=sizes.__getitem__)
 
-    def refuse():
+    def refuse(_series):
         raise Unavailable("gone")
 
     first, second = Device("cuda", 0, "a card"), Device("cuda", 1, "a card")
-    devices = [(second, [SimpleNamespace(look=refuse)]), (first, [owner(3, 30), owner(4, 40)])]
-    made = SimpleNamespace(ram=owner(77), allocators=SimpleNamespace(by_device=lambda: devices))
+    devices = [(second, [SimpleNamespace(current_bytes=refuse)]), (first, [tracker(3, 30), tracker(4, 40)])]
+    made = SimpleNamespace(resident_bytes=lambda: 77, allocators=SimpleNamespace(by_device=lambda: devices))
     monkeypatch.setattr(growth_module, "machine", lambda: made)
     assert growth_module._in_use() == {"cpu": 77, "cuda:0": 7}
 
