@@ -22,6 +22,7 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
 from ipygpulogger.notebook import cell_events as events
 from ipygpulogger.notebook import report
+from ipygpulogger.notebook.between_cells import Gap
 from ipygpulogger.records import CellRecord
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
@@ -232,7 +233,7 @@ def _break_settle(monkeypatch, error):
 
 
 def _break_preload(monkeypatch, error):
-    monkeypatch.setattr(Settling, "preload", _raises(error))
+    monkeypatch.setattr(Gap, "preload", _raises(error))
 
 
 def _break_counter_at_open(monkeypatch, error):
