@@ -6,7 +6,7 @@ import pytest
 from guards import FASTAIS, GUARDS, OURS
 from memory import Block, blip
 
-from ipygpulogger.compat import experiment as experiments
+from ipygpulogger.compat import experiment as experiment_module
 from ipygpulogger.compat import tracebacks
 from ipygpulogger.experiments import (
     IPyExperimentsCPU,
@@ -18,7 +18,7 @@ def shell(shell):
     """The shell, knowing these names; no experiment is left in it."""
     shell.user_ns.update(X=IPyExperimentsCPU, Block=Block, blip=blip)
     yield shell
-    for experiment in list(experiments._unfinished):
+    for experiment in list(experiment_module._unfinished):
         experiment._abandon()
     shell.user_ns.clear()
     shell.init_user_ns()

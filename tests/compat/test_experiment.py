@@ -16,7 +16,7 @@ from memory import MB, Block
 
 import ipygpulogger
 import ipygpulogger.experiments as door
-from ipygpulogger.compat import experiment as experiments
+from ipygpulogger.compat import experiment as experiment_module
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
@@ -251,7 +251,7 @@ def test_the_constructors_cell_again(shell, capsys, code):
     assert "a" in finished["deleted"].split(", ")
     assert finished.end() <= started.start()
     assert len(FINISHED.findall(out)) == len(STARTED.findall(out)) == 1
-    assert len(experiments._unfinished) == 1
+    assert len(experiment_module._unfinished) == 1
     run(shell, "b = Block(32)")
     consumed = shell.user_ns["exp"].data.cpu.consumed
     assert abs(consumed - 32 * MB) < 2 * MB
@@ -334,7 +334,7 @@ def test_reset_wipes_everything_without_a_word(shell, capsys):
     result = run(shell, "%reset -f")
     assert result.success
     assert capsys.readouterr() == ("", "")
-    assert not experiments._unfinished
+    assert not experiment_module._unfinished
     assert not {"exp", "n1"} & set(shell.user_ns)
 
 
@@ -467,7 +467,7 @@ def standing(shell):
         set(machine().scopes),
         set(machine().scopes.loggers),
         [one for one in shell.configurables if isinstance(one, IPyGPULogger)],
-        set(experiments._unfinished),
+        set(experiment_module._unfinished),
         dict(os.environ),
     )
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.compat import experiment as experiments
+from ipygpulogger.compat import experiment as experiment_module
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch
 
@@ -43,7 +43,7 @@ def shell(shell, cuda):
     """The shell with these names; no experiment and no tensor is left in it."""
     shell.user_ns.update(X=IPyExperimentsPytorch, CPU=IPyExperimentsCPU, torch=torch, tensor=tensor)
     yield shell
-    for experiment in list(experiments._unfinished):
+    for experiment in list(experiment_module._unfinished):
         experiment._abandon()
     shell.user_ns.clear()
     shell.init_user_ns()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory import MB
 
 import ipygpulogger.utils.mem as door
-from ipygpulogger.compat import gpu_memory as device
+from ipygpulogger.compat import gpu_memory
 from ipygpulogger.compat.gpu_memory import GPUMemory
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
@@ -86,30 +86,33 @@ def test_memory_is_named_in_the_later_order():
 )
 def test_b2mb(size_bytes, mb):
     """1.2: `int(num/2**20)`, truncated toward 0 (so -127.9 -> -127, not floor)."""
-    assert (device.b2mb(size_bytes), type(device.b2mb(size_bytes))) == (mb, int)
+    assert (gpu_memory.b2mb(size_bytes), type(gpu_memory.b2mb(size_bytes))) == (mb, int)
 
 
 def test_the_machine_as_nvml_tells(gpu):
     """1.2 and 1.5 on two devices, one of them with 3 GB in use: ints in MB, by every function."""
     gpu.dev[0].base_used = 3 * GB
     first = GPUMemory(16384, 15872 - 3072, DRIVER_MB + 3072)
-    assert device.gpu_mem_get() == device.gpu_mem_get(0) == device.gpu_mem_get(id=0) == first
-    assert device.gpu_mem_get(1) == device.gpu_mem_get_mbs(torch_gpu_id=1) == QUIET
-    assert device.gpu_mem_get_all() == [first, QUIET]
-    assert device.gpu_mem_get_free() == device.gpu_mem_get_free_no_cache() == first.free
-    assert device.gpu_mem_get_used() == device.gpu_mem_get_used_no_cache() == first.used
-    assert device.gpu_mem_get_total_mbs() == 16384
-    assert (device.gpu_mem_get_free_mbs(), device.gpu_mem_get_free_mbs(1)) == (first.free, 15872)
-    assert (device.gpu_mem_get_used_mbs(), device.gpu_mem_get_used_mbs(1)) == (first.used, QUIET.used)
-    assert (device.gpu_mem_get_free_no_cache_mbs(), device.gpu_mem_get_used_no_cache_mbs(1)) == (12800, 512)
-    assert {type(value) for value in device.gpu_mem_get()} == {int}
+    assert gpu_memory.gpu_mem_get() == gpu_memory.gpu_mem_get(0) == gpu_memory.gpu_mem_get(id=0) == first
+    assert gpu_memory.gpu_mem_get(1) == gpu_memory.gpu_mem_get_mbs(torch_gpu_id=1) == QUIET
+    assert gpu_memory.gpu_mem_get_all() == [first, QUIET]
+    assert gpu_memory.gpu_mem_get_free() == gpu_memory.gpu_mem_get_free_no_cache() == first.free
+    assert gpu_memory.gpu_mem_get_used() == gpu_memory.gpu_mem_get_used_no_cache() == first.used
+    assert gpu_memory.gpu_mem_get_total_mbs() == 16384
+    assert (gpu_memory.gpu_mem_get_free_mbs(), gpu_memory.gpu_mem_get_free_mbs(1)) == (first.free, 15872)
+    assert (gpu_memory.gpu_mem_get_used_mbs(), gpu_memory.gpu_mem_get_used_mbs(1)) == (first.used, QUIET.used)
+    assert (gpu_memory.gpu_mem_get_free_no_cache_mbs(), gpu_memory.gpu_mem_get_used_no_cache_mbs(1)) == (
+        12800,
+        512,
+    )
+    assert {type(value) for value in gpu_memory.gpu_mem_get()} == {int}
 
 
 def test_the_device_with_the_most_free_memory(gpu):
     """1.2: the first of those with the most, as Python ints."""
-    assert device.gpu_with_max_free_mem() == (0, 15872)
+    assert gpu_memory.gpu_with_max_free_mem() == (0, 15872)
     gpu.dev[0].base_used = GB
-    found = device.gpu_with_max_free_mem()
+    found = gpu_memory.gpu_with_max_free_mem()
     assert found == (1, 15872)
     assert repr(found) == "(1, 15872)"
 
@@ -147,13 +150,13 @@ def test_hidden_devices(gpu, monkeypatch, visible, indices, order):
     if order:
         monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
     used = {0: DRIVER_MB + 1024, 1: DRIVER_MB + 2048}
-    assert [device.gpu_mem_get(k).used for k in range(len(indices))] == [used[i] for i in indices]
-    assert device.gpu_mem_get(len(indices)) == GPUMemory(0, 0, 0)
-    assert [device.get_nvml_gpu_id(k) for k in range(len(indices))] == indices
+    assert [gpu_memory.gpu_mem_get(k).used for k in range(len(indices))] == [used[i] for i in indices]
+    assert gpu_memory.gpu_mem_get(len(indices)) == GPUMemory(0, 0, 0)
+    assert [gpu_memory.get_nvml_gpu_id(k) for k in range(len(indices))] == indices
     free = [16384 - used[i] for i in indices]
     best = max(free, default=0)
-    assert device.gpu_with_max_free_mem() == ((free.index(best), best) if free else (None, 0))
-    assert [memory.used for memory in device.gpu_mem_get_all()] == ([used[0], used[1]] if indices else [])
+    assert gpu_memory.gpu_with_max_free_mem() == ((free.index(best), best) if free else (None, 0))
+    assert [memory.used for memory in gpu_memory.gpu_mem_get_all()] == ([used[0], used[1]] if indices else [])
     assert machine().devices.all_hidden() == (not indices)
     hidden = {0: "them all", 1: "1 of them", 2: None}[len(indices)]
     told = re.search("CUDA_VISIBLE_DEVICES hides (.+) from CUDA", machine().nvml.diagnose().says)
@@ -179,7 +182,7 @@ def test_unlike_devices_before_torch(gpu, monkeypatch, visible):
         monkeypatch.delenv(name, raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(uuid=gpu.dev[1].uuid.decode()[4:]))
-    assert [memory.total for memory in device.gpu_mem_get_all()] == [16384, 16384]
+    assert [memory.total for memory in gpu_memory.gpu_mem_get_all()] == [16384, 16384]
     assert len(machine().nvml.hidden()) == (1 if visible and visible.startswith("GPU-") else 0)
 
 
@@ -200,10 +203,10 @@ def test_the_logger_says_that_all_are_hidden(gpu, shell, capsys, monkeypatch, vi
 @pytest.mark.parametrize("index", [2, 99, -1, "0", 0.5, (0,)])
 def test_a_bad_id(gpu, index):
     """A device that is not there has no memory; only `get_nvml_gpu_id`, asked which it is, says so."""
-    assert device.gpu_mem_get(index) == GPUMemory(0, 0, 0)
-    assert device.gpu_mem_get_free_mbs(index) == device.gpu_mem_get_used_no_cache_mbs(index) == 0
+    assert gpu_memory.gpu_mem_get(index) == GPUMemory(0, 0, 0)
+    assert gpu_memory.gpu_mem_get_free_mbs(index) == gpu_memory.gpu_mem_get_used_no_cache_mbs(index) == 0
     with pytest.raises(ValueError, match=r"torch has no device .* doctor"):
-        device.get_nvml_gpu_id(index)
+        gpu_memory.get_nvml_gpu_id(index)
 
 
 @pytest.mark.parametrize(
@@ -212,26 +215,26 @@ def test_a_bad_id(gpu, index):
 def test_without_a_gpu(gpu, function, code):
     """1.6 C12: zeros, `[]`, `(None, 0)`, and nothing raises."""
     gpu.fault(function, code)
-    assert device.gpu_mem_get() == device.gpu_mem_get_mbs(0) == GPUMemory(total=0, free=0, used=0)
-    assert device.gpu_mem_get_all() == []
-    assert device.gpu_with_max_free_mem() == (None, 0)
+    assert gpu_memory.gpu_mem_get() == gpu_memory.gpu_mem_get_mbs(0) == GPUMemory(total=0, free=0, used=0)
+    assert gpu_memory.gpu_mem_get_all() == []
+    assert gpu_memory.gpu_with_max_free_mem() == (None, 0)
     for name in sorted(FASTAI | IPYEXPERIMENTS):
         if name.startswith("gpu_mem_get_") and name not in ("gpu_mem_get_all", "gpu_mem_get_mbs"):
             handle = [None] if name.endswith("_fast") else []
-            assert getattr(device, name)(*handle) == 0, name
-    assert device.preload_pytorch() is None
+            assert getattr(gpu_memory, name)(*handle) == 0, name
+    assert gpu_memory.preload_pytorch() is None
     assert door.use_gpu is False
-    assert device.gpu_mem_allocate_mbs(1) is None
+    assert gpu_memory.gpu_mem_allocate_mbs(1) is None
 
 
 def test_what_needs_torch_says_so(gpu):
     """Where torch is not installed: one sentence with the command, if asked to be told."""
     with pytest.raises(ModuleNotFoundError, match="pip install torch"):
-        device.gpu_mem_allocate_mbs(1, fatal=True)
+        gpu_memory.gpu_mem_allocate_mbs(1, fatal=True)
     with pytest.raises(AssertionError, match="failed to allocate 15572MB"):
-        device.gpu_mem_leave_free_mbs(300)
+        gpu_memory.gpu_mem_leave_free_mbs(300)
     with pytest.raises(AssertionError, match="already have less available mem than desired 20000MBs"):
-        device.gpu_mem_leave_free_mbs(20000)
+        gpu_memory.gpu_mem_leave_free_mbs(20000)
 
 
 def test_a_handle_of_pynvmls(gpu):
@@ -240,10 +243,12 @@ def test_a_handle_of_pynvmls(gpu):
     pynvml.nvmlInit()
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(1)
-        assert device.gpu_mem_get_used_fast(handle) == device.gpu_mem_get_used_mbs(1) == 5120 + DRIVER_MB
+        assert (
+            gpu_memory.gpu_mem_get_used_fast(handle) == gpu_memory.gpu_mem_get_used_mbs(1) == 5120 + DRIVER_MB
+        )
         gpu.fault("nvmlDeviceGetMemoryInfo*", 15)
         with pytest.raises(pynvml.NVMLError):
-            device.gpu_mem_get_used_fast(handle)
+            gpu_memory.gpu_mem_get_used_fast(handle)
     finally:
         pynvml.nvmlShutdown()
 
@@ -272,9 +277,9 @@ def test_pynvml_without_a_driver(gpu):
 def test_a_driver_that_does_not_tell(gpu, code):
     """An error of the driver's is as no device: zeros, as documented, never an exception."""
     gpu.fault("nvmlDeviceGetMemoryInfo*", code)
-    assert device.gpu_mem_get() == GPUMemory(0, 0, 0)
-    assert device.gpu_mem_get_all() == [GPUMemory(0, 0, 0)] * 2
-    assert device.gpu_with_max_free_mem() == (None, 0)
+    assert gpu_memory.gpu_mem_get() == GPUMemory(0, 0, 0)
+    assert gpu_memory.gpu_mem_get_all() == [GPUMemory(0, 0, 0)] * 2
+    assert gpu_memory.gpu_with_max_free_mem() == (None, 0)
 
 
 @pytest.mark.parametrize("fault", [None, "nvmlDeviceGetMemoryInfo_v2"])
@@ -289,17 +294,17 @@ def test_the_three_add_up(gpu, fault, used_bytes):
     if fault:
         gpu.fault(fault, 13)
     gpu.dev[0].base_used = used_bytes
-    memory = device.gpu_mem_get()
+    memory = gpu_memory.gpu_mem_get()
     assert memory.total == 16384 == memory.free + memory.used
     assert memory.free == (15872 * MB - used_bytes) // MB
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    assert device.gpu_mem_get_used_fast(handle) == device.gpu_mem_get_all()[0].used == memory.used
+    assert gpu_memory.gpu_mem_get_used_fast(handle) == gpu_memory.gpu_mem_get_all()[0].used == memory.used
 
 
 def test_slices_of_a_card(gpu):
     """Of a divided card the slices are the devices."""
     gpu.dev[0].mig(5 * GB, 10 * GB)
-    assert [memory.total for memory in device.gpu_mem_get_all()] == [5120, 10240, 16384]
+    assert [memory.total for memory in gpu_memory.gpu_mem_get_all()] == [5120, 10240, 16384]
 
 
 def test_importing_the_door_is_light():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ipygpulogger.utils.mem as door
-from ipygpulogger.compat import gpu_memory as device
+from ipygpulogger.compat import gpu_memory
 from ipygpulogger.compat.gpu_memory import GPUMemory
 
 pytestmark = pytest.mark.torch
@@ -25,12 +25,12 @@ def block(size_mb):
 
 def test_what_torch_takes(cuda):
     """Used is the whole device: context, live tensors and cache, until `no_cache` empties that."""
-    assert device.gpu_mem_get() == GPUMemory(16384, 16384 - DRIVER - CONTEXT, DRIVER + CONTEXT)
+    assert gpu_memory.gpu_mem_get() == GPUMemory(16384, 16384 - DRIVER - CONTEXT, DRIVER + CONTEXT)
     kept = block(100)
     block(60)
-    assert device.gpu_mem_get_used() == DRIVER + CONTEXT + 160
-    assert device.gpu_mem_get_used_no_cache() == DRIVER + CONTEXT + 100
-    assert device.gpu_mem_get_free() == 16384 - DRIVER - CONTEXT - 100
+    assert gpu_memory.gpu_mem_get_used() == DRIVER + CONTEXT + 160
+    assert gpu_memory.gpu_mem_get_used_no_cache() == DRIVER + CONTEXT + 100
+    assert gpu_memory.gpu_mem_get_free() == 16384 - DRIVER - CONTEXT - 100
     assert door.use_gpu is True
     del kept
 
@@ -48,7 +48,7 @@ def test_what_is_collected_first(cuda):
             node = Node()
             node.me, node.data = node, block(100)
             del node
-            assert getattr(device, f"gpu_mem_get_used_no_cache{name}")() == DRIVER + CONTEXT + left, name
+            assert getattr(gpu_memory, f"gpu_mem_get_used_no_cache{name}")() == DRIVER + CONTEXT + left, name
             gc.collect()
             torch.cuda.empty_cache()
     finally:
@@ -60,29 +60,29 @@ def test_the_current_device_is_torchs(cuda):
     torch.cuda.synchronize(1)
     torch.cuda.empty_cache()
     kept = torch.empty(200 << 20, dtype=torch.uint8, device="cuda:1")
-    assert device.gpu_mem_get_used() == DRIVER + CONTEXT
+    assert gpu_memory.gpu_mem_get_used() == DRIVER + CONTEXT
     with torch.cuda.device(1):
-        assert device.gpu_mem_get_used() == device.gpu_mem_get_used_mbs(1) == DRIVER + CONTEXT + 200
-        assert device.gpu_mem_get_used_mbs(0) == DRIVER + CONTEXT
+        assert gpu_memory.gpu_mem_get_used() == gpu_memory.gpu_mem_get_used_mbs(1) == DRIVER + CONTEXT + 200
+        assert gpu_memory.gpu_mem_get_used_mbs(0) == DRIVER + CONTEXT
     del kept
 
 
 @pytest.mark.parametrize("size_mb", [1, 2, 10, 100, 1001])
 def test_allocate(cuda, size_mb):
     """1.5: the tensor of the original, float32, `n*2**18` of them, on the current device."""
-    tensor = device.gpu_mem_allocate_mbs(size_mb)
+    tensor = gpu_memory.gpu_mem_allocate_mbs(size_mb)
     assert (tensor.dtype, tensor.shape, tensor.is_contiguous()) == (torch.float32, (size_mb * 2**18,), True)
     assert tensor.device == torch.device("cuda", 0)
     assert tensor.nbytes == size_mb << 20
     with torch.cuda.device(1):
-        assert device.gpu_mem_allocate_mbs(n=1).device.index == 1
+        assert gpu_memory.gpu_mem_allocate_mbs(n=1).device.index == 1
 
 
 def test_what_does_not_fit(cuda):
     """1.5: any exception -> None unless fatal (re-raised)."""
-    assert device.gpu_mem_allocate_mbs(20000) is None
+    assert gpu_memory.gpu_mem_allocate_mbs(20000) is None
     with pytest.raises(torch.OutOfMemoryError):
-        device.gpu_mem_allocate_mbs(20000, fatal=True)
+        gpu_memory.gpu_mem_allocate_mbs(20000, fatal=True)
 
 
 @pytest.mark.parametrize("left_mb", [300, 1, 5000])
@@ -91,20 +91,20 @@ def test_leave_free(cuda, left_mb):
     process = psutil.Process()
     block(700)  # in the cache: to be had as well
     before = process.memory_info().rss
-    buffer = device.gpu_mem_leave_free_mbs(left_mb)
+    buffer = gpu_memory.gpu_mem_leave_free_mbs(left_mb)
     assert process.memory_info().rss - before < 1 << 20
-    assert abs(device.gpu_mem_get_free() - left_mb) <= 4
+    assert abs(gpu_memory.gpu_mem_get_free() - left_mb) <= 4
     assert buffer.nbytes >> 20 in range(15872 - CONTEXT - left_mb - 4, 15872 - CONTEXT - left_mb + 5)
 
 
 def test_leave_more_than_there_is(cuda):
     """1.5: `assert avail > n, "already have less available mem than desired {n}MBs"`."""
     with pytest.raises(AssertionError, match=r"^already have less available mem than desired 15999MBs$"):
-        device.gpu_mem_leave_free_mbs(15999)
+        gpu_memory.gpu_mem_leave_free_mbs(15999)
     torch.cuda.set_per_process_memory_fraction(0.5)
     try:
         with pytest.raises(AssertionError, match=r"^failed to allocate 15272MB$"):
-            device.gpu_mem_leave_free_mbs(100)
+            gpu_memory.gpu_mem_leave_free_mbs(100)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
@@ -114,8 +114,8 @@ def test_nvml_that_says_nothing(cuda):
     kept = block(100)
     cuda.fault("nvmlDeviceGetMemoryInfo*", 3)
     free, total = torch.cuda.mem_get_info()
-    assert device.gpu_mem_get() == GPUMemory(total >> 20, free >> 20, total - free >> 20)
-    assert device.gpu_mem_get_used() >= 100
+    assert gpu_memory.gpu_mem_get() == GPUMemory(total >> 20, free >> 20, total - free >> 20)
+    assert gpu_memory.gpu_mem_get_used() >= 100
     del kept
 
 

@@ -24,15 +24,15 @@ def deleted(ran):
 
 BEGIN = (
     "import threading, os, gc\n"
-    "from ipygpulogger.notebook import cell_events as shell; from ipygpulogger.engine import machine\n"
+    "from ipygpulogger.notebook import cell_events; from ipygpulogger.engine import machine\n"
     "from ipygpulogger.experiments import IPyExperimentsCPU\n"
-    "from ipygpulogger.compat import experiment as experiments"
+    "from ipygpulogger.compat import experiment as experiment_module"
 )
 LEFT = (
     "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
-    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers), len(experiments._unfinished)],"
+    " [len(machine.machine().scopes), len(machine.machine().scopes.loggers), len(experiment_module._unfinished)],"
     " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-    " len(shell.CellEvents.of(get_ipython())._running)]"
+    " len(cell_events.CellEvents.of(get_ipython())._running)]"
 )
 
 
@@ -40,7 +40,7 @@ LEFT = (
 def abandoned(kernel):
     """In the kernel nothing of ours runs before a test and after it."""
     yield
-    kernel.run("for one in list(experiments._unfinished): one._abandon()", silent=True)
+    kernel.run("for one in list(experiment_module._unfinished): one._abandon()", silent=True)
     kernel.run("for name in ('exp', 'other', 'one'): globals().pop(name, None)", silent=True)
     assert kernel.value(LEFT) == [[], [0, 0, 0], [], 0]
 

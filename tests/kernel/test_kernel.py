@@ -27,7 +27,7 @@ def labels(printed):
 SERVANTS = (
     "from ipygpulogger import IPyGPULogger\n"
     "from ipygpulogger.engine import machine\n"
-    "from ipygpulogger.notebook import cell_events as shell"
+    "from ipygpulogger.notebook import cell_events"
 )
 
 
@@ -50,7 +50,7 @@ LEFT = (
     "[[t.name for t in threading.enumerate() if 'ipygpulogger' in t.name],"
     " [len(machine.machine().scopes), len(machine.machine().scopes.loggers)],"
     " [repr(c) for cs in get_ipython().events.callbacks.values() for c in cs if 'CellEvents' in repr(c)],"
-    " len(shell.CellEvents.of(get_ipython())._running)]"
+    " len(cell_events.CellEvents.of(get_ipython())._running)]"
 )
 
 

@@ -10,7 +10,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.settling import Settling
 from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing, tracing_backend
-from ipygpulogger.notebook import cell_events as events
+from ipygpulogger.notebook import cell_events
 from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
 from ipygpulogger.runtime.clock import utc_now
@@ -275,7 +275,7 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
         clock.work(10)
         settle(*args, **kwargs)
 
-    for module in (scope, events):
+    for module in (scope, cell_events):
         monkeypatch.setattr(module, "clock", clock)
     for module in (sys_monitoring, sys_settrace, tracing_backend):
         monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)

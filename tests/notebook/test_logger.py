@@ -20,8 +20,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
-from ipygpulogger.notebook import cell_events as events
-from ipygpulogger.notebook import report
+from ipygpulogger.notebook import cell_events, report
 from ipygpulogger.notebook.between_cells import Gap
 from ipygpulogger.records import CellRecord
 from ipygpulogger.render import html as render_html
@@ -199,7 +198,7 @@ def test_nothing_of_a_finished_cell_is_kept_but_its_record(shell, il, capsys):
     for code in ("1", "", "1 / 0", "1 +", "%%capture\n1 / 0", "import asyncio\nawait asyncio.sleep(0)"):
         run(shell, code)
     assert il._cells == {}
-    assert events.CellEvents.of(shell)._running == {}
+    assert cell_events.CellEvents.of(shell)._running == {}
     assert not machine().scopes
 
 

@@ -1,0 +1,87 @@
+"""Who holds what in a shell or among names, with arrays of a framework that is not there."""
+
+from arrays import holding
+
+from ipygpulogger.owners.attribution import Root
+from ipygpulogger.owners.roots import owners_in
+from ipygpulogger.owners.walk import walk
+
+
+class Plain:
+    def __init__(self, *values):
+        self.values, self.other = values[:1], list(values[1:])
+
+
+def held(names, **how):
+    """{name: bytes} of variables."""
+    roots = [Root(name, "variable", value) for name, value in names.items()]
+    found = walk(roots, [holding], budget_s=60, **how)
+    assert found.complete
+    return {owner.name: owner.size_bytes for owner in found.owners}
+
+
+def found_in(shell, exception=None):
+    found = owners_in(shell, [holding], exception, budget_s=60)
+    return [(owner.name, owner.size_bytes, owner.kind) for owner in found.owners]
+
+
+def run(notebook, source):
+    return notebook.run_cell(source, store_history=True)
+
+
+def shared_in(notebook):
+    found = owners_in(notebook, [holding], budget_s=60)
+    return {owner.name: (owner.size_bytes, owner.kind, owner.shared) for owner in found.owners}
+
+
+KEPT = """
+def step(x):
+    act = Array(20)
+    raise ValueError('no')
+
+def attempt():
+    try:
+        step(Array(3))
+    except ValueError as error:
+        return error
+"""
+
+
+FAILING = """
+def step(x):
+    act = Array(20)
+    again = [act, x]
+    layer(act)
+
+def layer(h):
+    class Inner:
+        weight = Array(2)
+    inside = [Array(7)]
+    raise ValueError('no', h)
+
+x = Array(100)
+step(x)
+"""
+
+
+CHAINED = """
+def first():
+    one = Array(3)
+    raise KeyError('first')
+
+def second():
+    two = Array(4)
+    try:
+        first()
+    except KeyError as error:
+        raise ValueError('second') from error
+
+def third():
+    three = Array(5)
+    try:
+        second()
+    except ValueError:
+        raise RuntimeError('third', Array(6))
+
+third()
+"""

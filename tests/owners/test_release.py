@@ -1,0 +1,135 @@
+"""Dropping a shell's hidden references: what only they held is freed, and nothing else."""
+
+import builtins
+import gc
+import sys
+import weakref
+
+import pytest
+from arrays import Array
+from owned import CHAINED, FAILING, KEPT, found_in, run, shared_in
+
+from ipygpulogger.owners import release
+from ipygpulogger.owners.release import drop_hidden_references
+
+
+@pytest.mark.parametrize("source", [FAILING, CHAINED])
+@pytest.mark.parametrize("debugged", [False, True])
+def test_let_go_of_a_traceback(notebook, capsys, monkeypatch, source, debugged):
+    """Every array that only frames held is gone; variables stay."""
+    alive = weakref.WeakSet()
+    notebook.user_ns["Array"] = lambda size: (made := Array(size)) and (alive.add(made) or made)
+    run(notebook, source)
+    if debugged:
+        lines = iter(["up", "p dir()", "q"])
+        monkeypatch.setattr("builtins.input", lambda *_: next(lines))
+        run(notebook, "%debug")
+    assert len(alive) >= 3
+    run(
+        notebook, "get_ipython().user_ns['drop_hidden_references'](get_ipython())"
+    ) if "drop_hidden_references" in notebook.user_ns else drop_hidden_references(notebook)
+    gc.collect()
+    assert [array.size_bytes for array in alive] == ([100] if source == FAILING else [])
+    assert found_in(notebook) == ([("x", 100, "variable")] if source == FAILING else [])
+    assert not any(hasattr(sys, name) for name in release._LAST)
+    if debugged:  # and the debugger comes again when it is asked
+        lines = iter(["p 'again'", "q"])
+        run(notebook, "1 / 0")
+        run(notebook, "%debug")
+        assert "'again'" in capsys.readouterr().out
+
+
+def test_let_go_of_outputs(notebook, capsys):
+    """`Out`, `_`, `__`, `___`, `_12` and IPython's hidden copies of them; the inputs stay."""
+    alive = weakref.WeakSet()
+    notebook.user_ns["Array"] = lambda size: (made := Array(size)) and (alive.add(made) or made)
+    for size in (1, 2, 3, 4, 5):
+        run(notebook, f"Array({size})")
+    run(notebook, "_5mine = Array(6)")
+    assert len(alive) == 6
+    drop_hidden_references(notebook)
+    gc.collect()
+    assert [array.size_bytes for array in alive] == [6]
+    assert notebook.user_ns["In"][-1]
+    assert notebook.user_ns["Out"] == {}
+    run(notebook, "7")  # and the machinery goes on
+    run(notebook, "assert _ == 7 and Out[max(Out)] == 7")
+    assert notebook.last_execution_succeeded
+
+
+@pytest.mark.parametrize("name", ["_", "__", "_1", "_12", "_3_"])
+def test_a_variable_of_the_users_survives(notebook, capsys, name):
+    """Whoever calls their own variable `_` keeps it."""
+    run(notebook, "Array(1)")
+    run(notebook, f"{name} = Array(2)")
+    assert (name, 2, "variable") in found_in(notebook)
+    drop_hidden_references(notebook)
+    assert notebook.user_ns[name].size_bytes == 2
+    assert found_in(notebook) == [(name, 2, "variable")]
+
+
+def test_generators_and_kept_exceptions_stay_whole(notebook, capsys):
+    """What the user still holds of a traceback is not ours to empty: it may be about to go on."""
+    run(
+        notebook,
+        "def steps():\n    state = Array(1)\n    try:\n        raise ValueError('first')\n"
+        "    except ValueError as error:\n        yield error\n    yield state\ng = steps(); saved = next(g)",
+    )
+    run(notebook, "raise saved")
+    drop_hidden_references(notebook)
+    assert next(notebook.user_ns["g"]).size_bytes == 1
+    run(notebook, "def f():\n    inside = Array(2)\n    raise OSError('x')")
+    run(notebook, "try:\n    f()\nexcept OSError as error:\n    kept = error")
+    run(notebook, "raise kept")
+    drop_hidden_references(notebook)
+    last = notebook.user_ns["kept"].__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    assert last.tb_frame.f_locals["inside"].size_bytes == 2
+
+
+def test_a_kept_exception_does_not_own_the_notebook(notebook, capsys):
+    """Its traceback leads to the cell's own frame, whose variables are everybody's."""
+    run(
+        notebook, "errors = []\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n    errors.append(error)"
+    )
+    run(notebook, "model = Array(6)")
+    assert found_in(notebook) == [("model", 6, "variable")]
+
+
+def test_gettext_survives(notebook, capsys):
+    """A `_` among the builtins keeps IPython from using that name; nor do we."""
+    builtins._ = str.upper
+    run(notebook, "Array(1)")
+    drop_hidden_references(notebook)
+    assert "_" not in notebook.user_ns
+    assert found_in(notebook) == []
+
+
+def test_let_go_twice_and_of_nothing(notebook, capsys):
+    """There need be nothing to let go of."""
+    drop_hidden_references(notebook)
+    drop_hidden_references(notebook)
+    run(notebook, "1 / 0")
+    drop_hidden_references(notebook)
+    run(notebook, "%tb")  # says that there is none
+    assert "ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_frames_that_run_stay(notebook, capsys):
+    """Asked from within a function that is in the traceback: its variables are its own."""
+    notebook.user_ns["drop_hidden_references"] = drop_hidden_references
+    run(
+        notebook,
+        "import sys\ndef outer():\n    mine = Array(3)\n    try:\n        1 / 0\n"
+        "    except ZeroDivisionError as error:\n        sys.last_value = error\n"
+        "        drop_hidden_references(get_ipython())\n    return mine.size_bytes\nassert outer() == 3",
+    )
+    assert notebook.last_execution_succeeded
+
+
+def test_free_leaves_an_exception_of_the_users(notebook, capsys):
+    """What a variable keeps is not hidden behind the shell, and letting go does not touch it."""
+    run(notebook, KEPT + "err = attempt()\nraise err")
+    drop_hidden_references(notebook)
+    assert set(shared_in(notebook)) == {"err: step.act", "err: step.x"}

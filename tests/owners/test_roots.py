@@ -1,0 +1,179 @@
+"""A shell's names, outputs and exceptions: where the walk starts."""
+
+import gc
+import sys
+import types
+import weakref
+from collections import OrderedDict
+
+import pytest
+from arrays import Array, holding
+from owned import CHAINED, FAILING, KEPT, Plain, found_in, run, shared_in
+
+from ipygpulogger.owners import release, roots
+from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners.walk import walk
+
+
+def test_variables_and_outputs(notebook, capsys):
+    """What is a variable too is no output's; IPython's own names are no variables."""
+    run(notebook, "a = [Array(10)]; b = a[0]; _mine = Array(3)")
+    run(notebook, "b")
+    number = notebook.execution_count
+    run(notebook, "Array(5)")
+    run(notebook, "{'deep': Array(4)}")
+    assert found_in(notebook) == [
+        ("a", 10, "variable"),
+        (f"Out[{number}]", 5, "output"),
+        (f"Out[{number + 1}]", 4, "output"),
+        ("_mine", 3, "variable"),
+    ]
+
+
+def test_the_last_traceback(notebook, capsys):
+    """The frames hold what no variable does, the outermost first."""
+    run(notebook, FAILING)
+    assert found_in(notebook) == [
+        ("x", 100, "variable"),
+        ("last traceback: step.act", 20, "traceback"),
+        ("last traceback: layer.inside", 7, "traceback"),
+        ("last traceback: layer.Inner", 2, "traceback"),
+    ]
+
+
+def test_chained_exceptions(notebook, capsys):
+    """Causes, contexts, and what an exception itself carries."""
+    run(notebook, CHAINED)
+    names = {name.removeprefix("last traceback: "): size for name, size, _ in found_in(notebook)}
+    assert names == {"first.one": 3, "second.two": 4, "third.three": 5, "RuntimeError": 6}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
+def test_exception_groups(notebook, capsys):
+    """Each member's frames."""
+    run(
+        notebook,
+        CHAINED.replace("\nthird()", "") + "errors = []\nfor f in (first, third):\n    try:\n        f()\n"
+        "    except Exception as error:\n        errors.append(error)\n"
+        "raise ExceptionGroup('both', [errors.pop(0), errors.pop(0)])",
+    )
+    names = {name.removeprefix("last traceback: "): size for name, size, _ in found_in(notebook)}
+    assert names == {"first.one": 3 + 3, "second.two": 4, "third.three": 5, "RuntimeError": 6}
+
+
+def test_names_of_methods(notebook, capsys):
+    """With their class, where Python tells."""
+    run(
+        notebook,
+        "class Net:\n    def forward(self):\n        h = Array(4)\n        1 / 0\nNet().forward()",
+    )
+    name = "Net.forward.h" if sys.version_info >= (3, 11) else "forward.h"
+    assert found_in(notebook) == [(f"last traceback: {name}", 4, "traceback")]
+
+
+def test_our_own_objects_lead_nowhere(notebook, capsys):
+    """The logger in `il` holds the shell and so everything that the shell hides; it is no owner."""
+    from ipygpulogger import IPyGPULogger
+
+    run(notebook, "Array(5)")
+    notebook.user_ns["il"] = IPyGPULogger(report="none")
+    notebook.user_ns["shell"] = notebook
+    assert [kind for _, _, kind in found_in(notebook)] == ["output"]
+
+
+def test_looking_changes_nothing(notebook, capsys):
+    """After the walk nothing holds more than before, and `locals()` of the user's is what it was."""
+    run(
+        notebook,
+        FAILING.replace("inside =", "mine.append(locals()); inside =").replace("x = ", "mine = []; x = "),
+    )
+    found_in(notebook)
+    assert {"h", "Inner"} <= set(notebook.user_ns["mine"][0])
+    inside = weakref.ref(sys.last_traceback.tb_next.tb_next.tb_next.tb_frame.f_locals["inside"][0])
+    act = weakref.ref(sys.last_traceback.tb_next.tb_next.tb_frame.f_locals["act"])
+    found_in(notebook)
+    notebook.user_ns["mine"].clear()
+    run(notebook, "1")  # the result of the failed cell is gone with the next one
+    notebook.InteractiveTB.tb = None
+    for name in release._LAST:
+        vars(sys).pop(name, None)
+    gc.collect()
+    assert inside() is None
+    assert act() is None
+
+
+def test_an_exception_in_a_variable(notebook, capsys):
+    """What its frames hold has the variable's name, the function's and the local's, in a container too."""
+    run(notebook, KEPT + "err = attempt()")
+    assert shared_in(notebook) == {
+        "err: step.act": (20, "variable", ()),
+        "err: step.x": (3, "variable", ()),
+    }
+    run(notebook, "errors = {'first': err}; del err")
+    assert shared_in(notebook) == {
+        "errors: step.act": (20, "variable", ()),
+        "errors: step.x": (3, "variable", ()),
+    }
+
+
+def test_who_shares_an_exception(notebook, capsys):
+    """A second name of the exception, one of a local itself, and the last traceback."""
+    run(
+        notebook,
+        KEPT + "err = attempt(); again = [err]; act = err.__traceback__.tb_next.tb_frame.f_locals['act']",
+    )
+    assert shared_in(notebook) == {
+        "act": (20, "variable", ("err: step.act", "again")),
+        "err: step.x": (3, "variable", ("again",)),
+    }
+    run(notebook, "del act, again\nraise err")
+    found = shared_in(notebook)
+    assert found["err: step.act"] == (20, "variable", ("last traceback",))
+    assert not [name for name, (_, kind, _) in found.items() if kind == "traceback"]
+
+
+def test_a_second_name_is_no_output(notebook, capsys):
+    """What is a variable and an output too is told as shared: deleting the variable would not free it."""
+    run(notebook, "a = Array(10)")
+    run(notebook, "a")
+    number = notebook.execution_count - 1
+    assert shared_in(notebook) == {"a": (10, "variable", (f"Out[{number}]", "_"))}
+
+
+def test_debuggers_and_figures(notebook, capsys, monkeypatch):
+    """What pdb keeps for its convenience is hidden; pyplot's open figures have their number."""
+    notebook.user_ns[roots.DEBUGGERS] = {"_exception": [Array(7)]}
+    helpers = types.ModuleType("matplotlib._pylab_helpers")
+    helpers.Gcf = types.SimpleNamespace(figs=OrderedDict({2: Plain(Array(9))}))
+    monkeypatch.setitem(sys.modules, helpers.__name__, helpers)
+    assert shared_in(notebook) == {
+        "pyplot figure 2": (9, "other", ()),
+        "debugger: $_exception": (7, "traceback", ()),
+    }
+    drop_hidden_references(notebook)
+    assert list(shared_in(notebook)) == ["pyplot figure 2"]
+
+
+def test_a_failed_script_stays_in_the_traceback(notebook, capsys):
+    """The names of a module whose running failed, which no variable shows."""
+    source = "big = Array(8)\n1 / 0\n"
+    run(notebook, f"exec(compile({source!r}, 'script.py', 'exec'), {{'Array': Array}})")
+    assert shared_in(notebook) == {"last traceback: <module>.big": (8, "traceback", ())}
+
+
+def test_modules_of_the_user(tmp_path, monkeypatch):
+    """The globals of a module of one's own have a name; those of installed ones are not looked at."""
+    (tmp_path / "ours_to_try.py").write_text("cache = []")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "installed_to_try.py").write_text("cache = []")
+    for folder in (tmp_path, tmp_path / "site-packages"):
+        monkeypatch.syspath_prepend(str(folder))
+    import installed_to_try
+    import ours_to_try
+
+    ours_to_try.cache.append(Array(8))
+    installed_to_try.cache.append(Array(9))
+    found = walk(list(roots._modules_globals()), [holding])
+    assert [(o.name, o.size_bytes, o.kind) for o in found.owners] == [("ours_to_try.cache", 8, "other")]
+    for name in ("ours_to_try", "installed_to_try"):
+        del sys.modules[name]
