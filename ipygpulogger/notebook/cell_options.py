@@ -38,7 +38,7 @@ def request_in(options: str) -> Request:
     """
     lines, label = False, None
     try:
-        given = iter(words(options))
+        given = iter(split_words(options))
     except ValueError as error:
         raise ValueError(f"{error}: {options.strip()}") from error
     for word in given:
@@ -78,7 +78,7 @@ def is_gpulog_only(source: str) -> bool:
     return bool(code) and all(map(_OURS.fullmatch, code))
 
 
-def words(line: str) -> list[str]:
+def split_words(line: str) -> list[str]:
     """Split a line into words; quotes keep words together, a backslash is itself, as in Windows paths."""
     found = shlex.shlex(line, posix=True)
     found.whitespace_split, found.escape, found.commenters = True, "", ""

@@ -23,8 +23,7 @@ from ..render.devices import ladders
 from ..render.diagnoses import diagnoses
 from ..runtime.frames import walk_stack
 from ..sources import Unavailable
-from .cell_options import OPTIONS, options_of, request_in
-from .cell_options import words as _words
+from .cell_options import OPTIONS, options_of, request_in, split_words
 from .logger import IPyGPULogger
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class GpulogMagics(Magics):
         if cell is not None:
             return self._cell(line, cell)
         try:
-            command, *words = _words(line) or ["status"]
+            command, *words = split_words(line) or ["status"]
         except ValueError as error:
             raise _refusal(f"%gpulog: {error}: {line}") from error
         if command not in _TAKES:

@@ -51,10 +51,10 @@ def stopped(kernel):
     monitoring = "[sys.monitoring.get_tool(i) for i in range(6)]" if sys.version_info >= (3, 12) else "[]"
     assert set(kernel.value(monitoring)) <= {None}
     assert kernel.value("sys.gettrace() is None")
-    assert kernel.value("len(il._cells)") == 0
+    assert kernel.value("len(machine().scopes)") == 0
 
 
-BEGIN = "%load_ext ipygpulogger", "import asyncio, json, sys"
+BEGIN = "%load_ext ipygpulogger", "import asyncio, json, sys; from ipygpulogger.engine.machine import machine"
 pytestmark = pytest.mark.kernel(shared=True, begin=BEGIN, around=stopped)
 
 EARLIER = "\ndef transient(size_mb):\n    made = b'x' * (size_mb << 20)\n    return len(made)\n"

@@ -260,4 +260,3 @@ def test_a_cell_whose_end_is_never_told_is_dropped_at_the_next(shell, il, capsys
     count = run(shell, "x = 1").execution_count
     assert labels(capsys.readouterr().out) == [f"In [{count}]"]
     assert not machine().scopes
-    assert not il._cells

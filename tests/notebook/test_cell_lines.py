@@ -8,6 +8,7 @@ import pytest
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.settling import Settling
 from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing, tracing_backend
 from ipygpulogger.notebook import cell_events
@@ -51,7 +52,7 @@ def il(shell, capsys):
     yield logger
     logger.stop()
     assert tracing_state() == before
-    assert not logger._cells
+    assert not machine().scopes
 
 
 def lines(il):

@@ -13,8 +13,6 @@ from traitlets import TraitError
 import ipygpulogger
 from ipygpulogger import History, IPyGPULogger
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.notebook.cell_options import is_gpulog_only
-from ipygpulogger.notebook.magics import _words
 from ipygpulogger.render import text
 from ipygpulogger.render.summary import summary
 
@@ -226,45 +224,6 @@ def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
     assert capsys.readouterr().out.startswith(expected + "\n")
 
 
-OURS = (
-    "%gpulog",
-    "  %gpulog summary --by time",
-    "%gpulog status\n\n# a comment\n%gpulog free\n",
-    "fig = %gpulog plot",
-    "%load_ext ipygpulogger",
-    "# begin\n%load_ext ipygpulogger\n%gpulog start lines=True",
-    "%reload_ext ipygpulogger",
-    "load_ext ipygpulogger",
-    "gpulog",
-    "gpulog summary --by peak",
-)
-THEIRS = (
-    "",
-    "# a comment",
-    "x = 1",
-    "%gpulog free\nx = 1",
-    "x = 1\n%gpulog free",
-    "%%gpulog\nx = 1",
-    "%%gpulog --lines\n%gpulog free",
-    "%%time\n%gpulog free",
-    "%gpulogger",
-    "gpulog = 3",
-    "gpulog.x",
-    "gpulog(1)",
-    "'%gpulog free'",
-    "x = y %gpulog",
-    "%load_ext autoreload",
-    "%load_ext ipygpulogger_more",
-    "il.free()",
-)
-
-
-def test_which_cells_are_ours_alone():
-    """Those of nothing but our own magics and comments; one line of the user's makes the cell the user's."""
-    assert [code for code in OURS if not is_gpulog_only(code)] == []
-    assert [code for code in THEIRS if is_gpulog_only(code)] == []
-
-
 def test_our_own_magics_are_not_in_the_summary(extension, capsys):
     """A trivial cell and our own magics after a large one: the large one is first, ours are not there."""
     il = extension.user_ns["il"]
@@ -331,13 +290,6 @@ def test_home_is_where_the_shell_says(extension, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     run(extension, "%gpulog save ~/run.jsonl")
     assert (tmp_path / "run.jsonl").is_file()
-
-
-def test_the_words_of_a_line():
-    """Quotes hold a word together; a backslash and a hash are parts of a path."""
-    assert _words(r"save C:\runs\#4.csv") == ["save", r"C:\runs\#4.csv"]
-    assert _words("save 'my run.csv'") == ["save", "my run.csv"]
-    assert _words("  ") == []
 
 
 in_a_kernel = pytest.mark.kernel(shared=True, env={"MPLBACKEND": INLINE}, begin=["%load_ext ipygpulogger"])
@@ -478,7 +430,7 @@ def test_below_another_magic_it_measures_that_ones_body(stopped, above, running)
     assert mine.gen.consumed_bytes == pytest.approx(32 << 20, abs=2 << 20)
     assert il.running == running
     assert len(shell.user_ns.pop("kept")) == 32 << 20
-    assert not il._cells
+    assert not machine().scopes
 
 
 CELLS = [

@@ -1,0 +1,71 @@
+"""What a cell's text asks for."""
+
+import pytest
+
+from ipygpulogger.notebook.cell_options import Request, is_gpulog_only, request_of, split_words
+
+OURS = (
+    "%gpulog",
+    "  %gpulog summary --by time",
+    "%gpulog status\n\n# a comment\n%gpulog free\n",
+    "fig = %gpulog plot",
+    "%load_ext ipygpulogger",
+    "# begin\n%load_ext ipygpulogger\n%gpulog start lines=True",
+    "%reload_ext ipygpulogger",
+    "load_ext ipygpulogger",
+    "gpulog",
+    "gpulog summary --by peak",
+)
+THEIRS = (
+    "",
+    "# a comment",
+    "x = 1",
+    "%gpulog free\nx = 1",
+    "x = 1\n%gpulog free",
+    "%%gpulog\nx = 1",
+    "%%gpulog --lines\n%gpulog free",
+    "%%time\n%gpulog free",
+    "%gpulogger",
+    "gpulog = 3",
+    "gpulog.x",
+    "gpulog(1)",
+    "'%gpulog free'",
+    "x = y %gpulog",
+    "%load_ext autoreload",
+    "%load_ext ipygpulogger_more",
+    "il.free()",
+)
+
+
+def test_which_cells_are_ours_alone():
+    """Those of nothing but our own magics and comments; one line of the user's makes the cell the user's."""
+    assert [code for code in OURS if not is_gpulog_only(code)] == []
+    assert [code for code in THEIRS if is_gpulog_only(code)] == []
+
+
+def test_the_words_of_a_line():
+    """Quotes hold a word together; a backslash and a hash are parts of a path."""
+    assert split_words(r"save C:\runs\#4.csv") == ["save", r"C:\runs\#4.csv"]
+    assert split_words("save 'my run.csv'") == ["save", "my run.csv"]
+    assert split_words("  ") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "request_"),
+    [
+        ("x = 1", None),
+        ("%%gpulog\nx = 1", Request()),
+        ("\n%%gpulog --lines\nx = 1", Request(lines=True)),
+        ("%%gpulog --label 'a model' --lines\nx = 1", Request(lines=True, label="a model")),
+        ("%%gpulog --label=a\nx = 1", Request(label="a")),
+        ("In [4]: %%gpulog\nx = 1", Request()),
+        ("%%gpulog\n\n", None),
+        ("%%gpulog --nonsense\nx = 1", None),
+        ("%%gpulog --label\nx = 1", None),
+        ("%%gpulogger\nx = 1", None),
+        ("x = 1\n%%gpulog", None),
+    ],
+)
+def test_what_a_cell_asks_for(source, request_):
+    """Its first line alone says it; without code below, or with options that there are not, it asks nothing."""
+    assert request_of(source) == request_
