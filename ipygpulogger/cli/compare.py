@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..records.compare import compare as compare_records
-from ..render import summary
+from ..render.comparison import comparison
 from .request import BadRequest
 from .saved_run import load
 
@@ -23,5 +23,5 @@ def compare(options: argparse.Namespace) -> int:
     found = compare_records(base, new, tolerance=options.tolerance, floor_bytes=options.floor)
     if not found.pairs:
         raise BadRequest(f"{options.base} and {options.new} have no cell in common")
-    print(summary.comparison(found))
+    print(comparison(found))
     return 1 if found.regressed else 0

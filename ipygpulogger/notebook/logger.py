@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..records import Measurement, Owner
-    from ..render.owners import Freed
+    from ..render.freed import Freed
     from .cell import Cell
     from .live import LiveCell
 
@@ -205,7 +205,7 @@ class IPyGPULogger(Options):
             What was dropped and how many bytes came back by device; printed, it says so.
         """
         from ..owners.release import release
-        from ..render.owners import Freed
+        from ..render.freed import Freed
 
         return release(self._shell, Freed, reset_peaks=self.reset_peaks)
 

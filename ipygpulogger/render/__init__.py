@@ -9,8 +9,10 @@ lines          the lines of a cell or function: a table as text or HTML, one sen
 sparkline      a time series as a line of block characters
 devices        the names of devices, and how the memory of each is divided
 diagnoses      what each source of figures reports about itself
-owners         the table of who holds memory; what `%gpulog free` released
-summary        the cells of a notebook, ranked; two runs, compared
+owners         the table of the names that hold memory
+freed          what dropping hidden references gave back
+summary        the cells of a notebook, ranked
+comparison     two runs of a notebook, compared
 plot           a notebook's memory over time, as a matplotlib figure
 plot_axis      what the plot draws: records laid out on one axis of time
 page           a notebook's report as one self-contained HTML page

@@ -12,7 +12,7 @@ from ipygpulogger.owners.oom_examine import examine
 from ipygpulogger.owners.release import drop_hidden_references
 from ipygpulogger.records import CellRecord, OutOfMemory, Owner
 from ipygpulogger.render import html, out_of_memory, text
-from ipygpulogger.render.owners import Freed
+from ipygpulogger.render.freed import Freed
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Look, Reading
 
 GIB = 2**30

@@ -6,7 +6,8 @@ import pytest
 from memory import MB
 
 from ipygpulogger.records import Owner
-from ipygpulogger.render.owners import Freed, holders
+from ipygpulogger.render.freed import Freed
+from ipygpulogger.render.owners import holders
 
 
 def owner(name, size_mb, device="cpu", kind="variable", shared=()):

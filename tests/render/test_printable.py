@@ -27,8 +27,10 @@ from ipygpulogger.records.compare import Change, Comparison, Pair
 from ipygpulogger.records.formats import json_line
 from ipygpulogger.records.units import printable, printable_lines, without_controls
 from ipygpulogger.render import experiments, html, lines, out_of_memory, owners, page, summary, text
+from ipygpulogger.render.comparison import comparison
 from ipygpulogger.render.devices import ladders
 from ipygpulogger.render.diagnoses import diagnoses
+from ipygpulogger.render.freed import Freed
 
 MB = 2**20
 SPOOF = "RAM: all is well"  # what would begin a line of its own
@@ -147,7 +149,7 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
         lines.table(record.lines, record.notes),
         lines.table((), record.notes),
         owners.holders(record.owners, {HOSTILE: 5 * MB, "cpu": 1}, complete=False, uncounted=[HOSTILE]),
-        str(owners.Freed(record.owners, {HOSTILE: (5 * MB, MB)}, complete=False)),
+        str(Freed(record.owners, {HOSTILE: (5 * MB, MB)}, complete=False)),
         summary.summary([record, *RECORDS], "peak", [[record] * 3]),
         summary.named(record),
         experiments.cell(record, gpu),
@@ -170,7 +172,7 @@ def test_the_comparison_and_the_diagnoses_neither():
     """Two runs whose cells and devices have hostile names; sources that say hostile things."""
     changes = tuple(Change(HOSTILE, 1, 5 * MB, 3, at_least=True, regressed=True) for _ in range(2))
     pairs = tuple(Pair(record, record, changes, 2) for record in RECORDS)
-    assert_clean(summary.comparison(Comparison(pairs, tuple(RECORDS), tuple(RECORDS), 0.05, MB)))
+    assert_clean(comparison(Comparison(pairs, tuple(RECORDS), tuple(RECORDS), 0.05, MB)))
     assert_clean(diagnoses(DIAGNOSES))
 
 
