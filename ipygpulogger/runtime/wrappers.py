@@ -1,7 +1,7 @@
 """Functions of ours in place of another library's, and the library's own functions put back.
 
 A library that looks its functions up by name at each call is reached by replacing them where the names
-live. A replacement that somebody else made in the meantime is left alone.
+live. A replacement that another tool made in the meantime is left alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where figures come from: one file for each origin, and the contract that all of them keep.
 
-A framework's adapter never imports or initialises the framework, but for the documented preload. It looks
-in `sys.modules` whether the user did. No source imports another source, nor anything above this package.
+A framework's adapter never imports or initialises the framework, except by the documented preload: it reads
+`sys.modules` to see whether the user did. No source imports another source, nor anything above this package.
 
 The contract, which sources of other distributions keep as well (entry point group `ipygpulogger.sources`):
 
@@ -17,7 +17,7 @@ inherited        framework objects that a forked child got from its parent and m
 General RAM, with `process` as its entrance:
 
 ===============  ================================================================================
-rusage           what `getrusage` tells
+rusage           what `getrusage` reports
 procfs           the files of Linux about a process, below `/proc`
 grain            how far the kernel's memory counts may be off
 high_water_mark  Linux: the kernel's peak, which can be reset

@@ -128,7 +128,7 @@ def _has_own_program(pid: int) -> bool:
 
     Raises:
         OSError: It ended meanwhile.
-        ValueError: The kernel tells no flags.
+        ValueError: The kernel reports no flags.
     """
     fields = procfs.read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 7:

@@ -17,8 +17,8 @@ class Device:
         backend: "cuda", "xpu", "mps", ...; all CUDA frameworks of a process number the devices alike.
         index: The framework's own index, which `CUDA_VISIBLE_DEVICES` shapes.
         name: The name that the driver gives it.
-        uuid: As NVML writes it ("GPU-...", "MIG-..."); None if the framework does not tell.
-        total_bytes: None if the framework does not tell.
+        uuid: As NVML writes it ("GPU-...", "MIG-..."); None if the framework does not report it.
+        total_bytes: None if the framework does not report it.
         unified: Whether the device has no memory of its own and shares the machine's RAM.
     """
 
@@ -59,7 +59,7 @@ class DeviceMemory(NamedTuple):
 class DeviceCounter(Counter):
     """A framework's allocator on one device.
 
-    Its first series is allocated bytes (held by live arrays), its second, if the framework tells them,
+    Its first series is allocated bytes (held by live arrays), its second, if the framework reports them,
     reserved bytes (taken from the device: live and cached). The sampler looks from a thread of its own.
     """
 
@@ -70,7 +70,7 @@ class DeviceCounter(Counter):
         return f"the allocator's peak on {self.device.id}"
 
     def device_memory(self) -> DeviceMemory | None:
-        """Return the memory of the whole device as the framework's driver tells it; None if it does not."""
+        """Return the memory of the whole device as the framework's driver reports it; None if unknown."""
         return None
 
     def limit_bytes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What the CUDA driver tells of a device without creating a context, as frameworks do not pass it on.
+"""What the CUDA driver reports of a device without creating a context, as frameworks do not pass it on.
 
 The driver's library is asked only if a framework has already loaded it into this process, and only through
 functions that need no context. Before `cuInit`, and in a child forked after it, they return an error: then
@@ -20,8 +20,8 @@ class Facts(NamedTuple):
     """What identifies one device.
 
     Attributes:
-        uuid: As NVML writes it; None if the driver does not tell.
-        total_bytes: None if the driver does not tell.
+        uuid: As NVML writes it; None if the driver does not report it.
+        total_bytes: None if the driver does not report it.
     """
 
     uuid: str | None = None

@@ -52,7 +52,7 @@ class Framework(ABC):
         return None
 
     def load(self) -> None:  # noqa: B027 - having nothing to do is fine, here and below
-        """Import the framework, in a process that only runs `diagnose`, which then tells of an error."""
+        """Import the framework, in a process that only runs `diagnose`, which then reports an error."""
 
     def preload(self) -> None:  # noqa: B027
         """Create the current device's context, if the user has imported the framework."""
@@ -61,7 +61,7 @@ class Framework(ABC):
         """Give cached, unused memory back to the device."""
 
     def hold(self) -> bool | None:
-        """Begin to keep the user's own counters true, because somebody measures.
+        """Keep the user's own counters true from now on, until `release`.
 
         Returns:
             Whether the framework was in use before, so that resets by the user may have gone unseen.
@@ -69,7 +69,7 @@ class Framework(ABC):
         return None
 
     def release(self) -> None:  # noqa: B027
-        """Take every wrapper off, because nobody measures any longer."""
+        """Take every wrapper off: no scope is open and no logger runs any longer."""
 
     def after_fork_in_child(self) -> None:  # noqa: B027
         """Replace locks, which another thread may have held at the moment of the fork."""

@@ -23,7 +23,7 @@ class HighWaterMark(Counter):
         self.precision_bytes = high_water_precision_bytes()
         self.current_precision_bytes = resident_precision_bytes()
         self._fault_bytes = largest_fault_bytes()
-        # At the last look: the page faults, the mark as getrusage and as the longer file tell it.
+        # At the last look: the page faults, the mark as `getrusage` and as the longer file report it.
         self._known: tuple[tuple[int, ...], int, int] | None = None
         self._resets = ResetWatch()
 
@@ -32,7 +32,7 @@ class HighWaterMark(Counter):
         """Return whether the reset is offered: it is absent on gVisor and refused after setuid.
 
         Nothing is reset to find out, as that would lower `ru_maxrss`, which some users read. The first
-        reset tells whether it works.
+        reset shows whether it works.
         """
         try:
             procfs.resident_and_mark_bytes()
@@ -81,7 +81,7 @@ class HighWaterMark(Counter):
         return shows and known_stamp == stamp and known_mark_bytes == mark_bytes
 
     def stamp(self) -> tuple[int, ...]:
-        """Return the page faults, which one system call tells."""
+        """Return the page faults, which take one system call."""
         return rusage.faults_and_mark()[0]
 
     def reset(self) -> None:

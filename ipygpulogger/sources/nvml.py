@@ -1,4 +1,4 @@
-"""NVML: what the driver tells of each NVIDIA device, all processes together.
+"""NVML: what the driver reports of each NVIDIA device, all processes together.
 
 Every call may fail at any time: no driver, an update of it, a lost card, no permission. Each failure costs
 one figure, never a cell, and is reported once.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-# The energy counter moves in steps of some tens of milliseconds: of a shorter cell it tells nothing.
+# The energy counter moves in steps of some tens of milliseconds: it shows nothing of a shorter cell.
 ENERGY_RESOLVES_S = 0.1
 
 
@@ -39,7 +39,7 @@ class NvmlDevice:
         index: NVML's, which follows the PCI bus; CUDA's may differ. All slices of a card share it.
         name: The name of the product.
         uuid: "GPU-..." or "MIG-...".
-        total_bytes: None if the driver does not tell.
+        total_bytes: None if the driver does not report it.
     """
 
     index: int
@@ -86,7 +86,7 @@ class Nvml:
         return next((one for one in self.devices() if _bare(one.uuid) == _bare(uuid)), None)
 
     def visible(self, ordinal: int) -> NvmlDevice | None:
-        """Return the device that CUDA counts as this one; None if the environment does not tell."""
+        """Return the device that CUDA counts as this one; None if the environment leaves it open."""
         return visible_devices.visible(self.devices(), ordinal)
 
     def hidden(self) -> tuple[NvmlDevice, ...]:
@@ -94,7 +94,7 @@ class Nvml:
         return visible_devices.hidden(self.devices())
 
     def memory(self, uuid: str) -> DeviceMemory | None:
-        """Return the memory of a whole device, all processes together; None if the driver does not tell.
+        """Return the memory of a whole device, all processes together; None if it is unavailable.
 
         A device is asked by the same version of the query each time: v1, for drivers before R510, counts
         what the driver reserves as used, v2 does not (nvml-wrapper#57).
@@ -111,7 +111,7 @@ class Nvml:
         """Return the memory of the device of a pynvml handle; None without a driver.
 
         Raises:
-            pynvml.NVMLError: The driver does not tell.
+            pynvml.NVMLError: The driver refuses.
         """
         if not self.devices():
             return None
@@ -147,7 +147,7 @@ class Nvml:
         """Return the joules that a device used since the driver was loaded, all processes together.
 
         Raises:
-            Unavailable: The driver does not tell (before Volta, under MIG and WSL).
+            Unavailable: The driver does not report it (before Volta, under MIG and WSL).
         """
         with self._device(uuid) as (module, handle):
             if module is None:

@@ -1,7 +1,7 @@
 """NVML's library in this process: opened when its devices are asked for, closed while no call is in it.
 
 Closing it during a call of another thread would free what the driver works on. A driver may also hang, so
-nobody waits for that call: the thread that is in it closes the library on its way out.
+`close` does not wait for that call: the thread that is in it closes the library on its way out.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NvmlLibrary:
     def close(self) -> None:
         """Close the library, now or as soon as no other thread is in it."""
         with self._gate:
-            self._using.discard(threading.get_ident())  # whoever closes it is not using it
+            self._using.discard(threading.get_ident())  # this thread is closing it, not using it
             module = self._module if self._pid == os.getpid() else None
             if module is not None and self._using:
                 self._closing = True
@@ -104,7 +104,7 @@ class NvmlLibrary:
         try:
             self._initialise(pynvml)
             self._pid = pid  # last: an opening that was interrupted is done again
-        except BaseException:  # nobody else knows that it is open now
+        except BaseException:  # what is open now would stay open
             if _openings(pynvml) > opened_before:
                 self._shut_down(pynvml)
             self._forget()
@@ -140,5 +140,5 @@ class NvmlLibrary:
 
 
 def _openings(module: ModuleType) -> int:
-    """Return how often the library is open in this process, by whomever; 0 if pynvml does not tell."""
+    """Return how often the library is open in this process, by any code; 0 if pynvml does not count."""
     return int(getattr(module, "_nvmlLib_refcount", 0))

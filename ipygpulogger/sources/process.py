@@ -156,7 +156,7 @@ class Process:
 
 
 def _psutils_memory() -> Callable[[], Any]:
-    """Return the function of psutil that tells the memory of this process.
+    """Return the function of psutil that reads the memory of this process.
 
     Raises:
         Unavailable: There is none, or it fails; the message says why.

@@ -121,10 +121,10 @@ class Rmm(Framework):
 
     def _wrapper(self, original: Callable[[], Any], step: int) -> Callable[[], Any]:
         def push_or_pop() -> Any:
-            told = original()
-            if told is not None:  # None: not enabled
+            answer = original()
+            if answer is not None:  # None: not enabled
                 self._count(step)
-            return told
+            return answer
 
         return push_or_pop
 

@@ -1,4 +1,4 @@
-"""What `getrusage` tells of this process, and of its children that ended."""
+"""What `getrusage` reports of this process, and of its children that ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def of_ended_children() -> tuple[int, int] | None:
     """Return the page faults of the children that ended and were waited for, and the largest peak of one.
 
     Returns:
-        None where the system does not tell.
+        None where the system has no `getrusage`.
     """
     if resource is None:
         return None

@@ -108,7 +108,7 @@ class TensorFlow(Framework):
         """Return the allocator's own numbers, without the peaks that the wrappers restore.
 
         Raises:
-            Unavailable: TensorFlow does not tell.
+            Unavailable: TensorFlow does not report them.
         """
         try:
             info: Info = self._call(_READ, _index(ordinal))
@@ -153,8 +153,8 @@ class TensorFlow(Framework):
     def _reset_wrapper(self, original: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
         def reset_memory_stats(context: Any, dev: str) -> None:
             index = _index_of(dev)
-            ordinal, tell = _gpus().get(index), self.on_user_reset
-            announce = None if ordinal is None or tell is None else partial(tell, ordinal)
+            ordinal, listener = _gpus().get(index), self.on_user_reset
+            announce = None if ordinal is None or listener is None else partial(listener, ordinal)
             self._users.user_resets(index, partial(original, context, dev), announce)
 
         return reset_memory_stats

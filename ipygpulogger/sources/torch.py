@@ -90,7 +90,7 @@ class TorchCounter(DeviceCounter):
         return int(reserved - max(active, stats["allocated_bytes"]["all"]["current"]) - split)
 
     def pools_bytes(self) -> int | None:
-        """Return what CUDA graphs and `torch.cuda.MemPool` reserve, if torch tells (2.13 does, 2.6 not)."""
+        """Return what CUDA graphs and `torch.cuda.MemPool` reserve, if torch counts it (2.13, not 2.6)."""
         pools = (self._last or self._read() or {}).get("reserved_bytes_by_private_pools")
         return None if pools is None else sum(pool["all"]["current"] for pool in pools.values())
 
@@ -165,7 +165,7 @@ class Torch(Framework):
         return state.current_index()
 
     def load(self) -> None:
-        """Import torch; `diagnose` tells of an error."""
+        """Import torch; `diagnose` reports an error."""
         try:
             import_module("torch")
         except Exception as error:  # a missing library raises OSError, ImportError or ValueError

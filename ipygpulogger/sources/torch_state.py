@@ -63,7 +63,7 @@ def has_context(index: int) -> bool:
 
 
 def describe(backend: str, index: int) -> Device:
-    """Return a device with all that torch tells of it."""
+    """Return a device as torch describes it."""
     torch = module()
     assert torch is not None
     if backend != "cuda":
@@ -81,10 +81,10 @@ def describe(backend: str, index: int) -> Device:
 
 
 def mem_get_info(index: int) -> tuple[int, int]:
-    """Return free and total bytes of a device, as the driver tells torch.
+    """Return free and total bytes of a device, as the driver reports them to torch.
 
     Raises:
-        RuntimeError: Nothing is initialised, or the driver does not tell.
+        RuntimeError: Nothing is initialised, or the driver does not report them.
         AttributeError: This build of torch cannot ask.
         AssertionError: Likewise.
     """
@@ -97,7 +97,7 @@ def mem_get_info(index: int) -> tuple[int, int]:
 
 
 def limit_bytes(index: int) -> int | None:
-    """Return what `set_per_process_memory_fraction` allows; None without a limit, or if torch cannot tell."""
+    """Return what `set_per_process_memory_fraction` allows; None without a limit, or if it is unknown."""
     torch = module()
     ask = getattr(getattr(torch, "_C", None), "_cuda_getMemoryFraction", None)
     if torch is None or ask is None or accelerator() != "cuda":

@@ -106,7 +106,7 @@ class TorchStatistics:
     def _reset_wrapper(self, original: Callable[..., None]) -> Callable[..., None]:
         def reset_peak_stats(*device: int) -> None:
             index = device[0] if device else None
-            tell = self._framework.on_user_reset
-            self._users.user_resets(index, partial(original, *device), tell and partial(tell, index))
+            listener = self._framework.on_user_reset
+            self._users.user_resets(index, partial(original, *device), listener and partial(listener, index))
 
         return reset_peak_stats

@@ -1,8 +1,9 @@
 """The peaks that users read from a framework, kept true while we reset the framework's own.
 
-Resetting an allocator's peaks resets them for everybody. So while somebody measures, the functions through
-which users read and reset peaks are wrapped. What the user reads is raised to the highest peak that a reset
-of ours erased. A reset by the user is announced to the engine, which keeps the peaks of open scopes.
+Resetting an allocator's peaks resets them for the user as well. So while scopes are open or a logger runs,
+the functions through which users read and reset peaks are wrapped. What the user reads is raised to the
+highest peak that a reset of ours erased. A reset by the user is announced to the engine, which keeps the
+peaks of open scopes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Stats = dict[str, Any]
 
 
 class UserCounters:
-    """What the user would read of each device's peaks, had nobody but them reset the counters.
+    """The peaks of each device that the user would read if we had never reset them.
 
     Attributes:
         wrappers: Around the framework's functions that read and reset peaks. They stay on after the last
@@ -63,7 +64,7 @@ class UserCounters:
         Args:
             index: The device; None for memory of no device.
             reset: The framework's own reset.
-            announce: Tells the engine, which runs the reset that it is given; None if nobody listens.
+            announce: Passes the reset to the engine, which runs it; None if there is no engine to tell.
         """
 
         def reset_and_forget() -> None:
