@@ -6,10 +6,17 @@ Behind each stands an `Allocator` that has written down every value its memory e
 
 # ruff: noqa: ARG002, C901 - signatures as they are, each library in one piece
 
+import os
+import subprocess
 import sys
 import threading
 import types
 from dataclasses import dataclass
+
+from ipygpulogger.sources.cupy import CuPy
+from ipygpulogger.sources.jax import Jax
+from ipygpulogger.sources.rmm import Rmm
+from ipygpulogger.sources.tensorflow import TensorFlow
 
 
 class Allocator:
@@ -288,3 +295,44 @@ class Fakes:
         rmm.statistics = self.module("rmm.statistics", **{f.__name__: f for f in functions})
         rmm.gpu = self.module("rmm._cuda.gpu", getDevice=lambda: 0)
         return rmm
+
+
+class Broken:
+    """A module, or anything in one, of which every use fails."""
+
+    def __init__(self, error):
+        self.__dict__["error"] = error
+
+    def __getattr__(self, name):
+        raise self.error
+
+    def __call__(self, *args, **kwargs):
+        raise self.error
+
+
+ALL = {"jax": Jax, "cupy": CuPy, "tensorflow": TensorFlow, "rmm": Rmm}
+
+
+def begin(fakes, name):
+    """A framework in use, its one counter, and the allocator behind it."""
+    allocator = Allocator()
+    module = getattr(fakes, name)(allocator)
+    allocator.move(100)
+    framework = ALL[name]()
+    (counter,) = framework.counters()
+    return framework, counter, allocator, module
+
+
+def real(program):
+    """Run it where nothing of this process shows; its last line."""
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def figures(interval):
+    peak = interval.peak()
+    return peak.lo_bytes, peak.hi_bytes, peak.quality

@@ -1,0 +1,192 @@
+"""TensorFlow's adapter: which GPU is which, and counters that stay the user's."""
+
+# ruff: noqa: ARG005 - signatures as they are
+
+import os
+
+import pytest
+from fake_frameworks import ALL, Allocator, Broken, begin, figures, real
+from memory import MB
+
+from ipygpulogger.engine.peaks import PeakTracker
+from ipygpulogger.sources import Unavailable, inherited
+from ipygpulogger.sources.tensorflow import TensorFlow
+
+
+def test_tensorflow_is_not_initialised(fakes):
+    """Neither by asking nor by measuring."""
+    tensorflow = fakes.tensorflow(Allocator(), initialised=False)
+    framework = TensorFlow()
+    framework.hold()
+    assert framework.counters() == []
+    assert framework.current_index() is None
+    framework.release()
+    assert not tensorflow.context._initialized
+    tensorflow.context.ensure_initialized()
+    (counter,) = framework.counters()
+    tensorflow.context._initialized = False
+    with pytest.raises(Unavailable, match="uses no device"):
+        counter.look()
+    assert not tensorflow.context._initialized
+
+
+def test_tensorflow_numbers_gpus_its_own_way(fakes):
+    """Hidden GPUs do not count, a split one counts twice; ours are the CUDA ordinals."""
+    allocators = [Allocator() for _ in range(4)]
+    tensorflow = fakes.tensorflow(*allocators, hidden={0}, split={1: 2})
+    framework = TensorFlow()
+    assert [c.device.index for c in framework.counters()] == [2, 3]
+    allocators[3].move(MB)
+    assert [c.look().readings[0].current_bytes for c in framework.counters()] == [0, MB]
+    assert tensorflow.get_memory_info("GPU:3")["current"] == MB
+    assert framework.current_index() is None  # TensorFlow's first is split
+    fakes.monkeypatch.setattr(tensorflow.Context, "list_logical_devices", lambda *args: [0])
+    assert TensorFlow().counters() == []  # other hosts' devices are among them
+
+
+def test_tensorflow_user_never_notices(fakes):
+    """Their peak is theirs: through every spelling, after our resets, until their own."""
+    framework, counter, allocator, tensorflow = begin(fakes, "tensorflow")
+    tracker = PeakTracker(counter)
+    told = []
+    framework.on_user_reset = lambda index, reset: (told.append(index), tracker.user_resets(reset))
+    allocator.move(900), allocator.move(-900)
+    original = tensorflow.Context.get_memory_info
+    framework.hold()
+    outer = tracker.open()
+    allocator.move(50)
+    assert counter.look().readings[0].peak_bytes == 150
+    for spelling in ("GPU:0", "/gpu:0", "/device:GPU:0", "/job:localhost/replica:0/task:0/device:GPU:0"):
+        assert tensorflow.get_memory_info(spelling) == {"current": 150, "peak": 1000}
+    tensorflow.reset_memory_stats("GPU:0")
+    assert told == [0]
+    assert tensorflow.get_memory_info("GPU:0")["peak"] == 150
+    allocator.move(50)
+    inner = tracker.open()
+    allocator.move(-100)
+    assert tensorflow.get_memory_info("GPU:0") == {"current": 100, "peak": 200}
+    tracker.close(inner), tracker.close(outer)
+    assert inner.peak().quality == "exact"
+    assert figures(outer) == (200, None, "sampled")  # nothing certifies what fell between read and reset
+    tracker.close(tracker.open())
+    framework.release()
+    assert tensorflow.get_memory_info("GPU:0")["peak"] == 200  # still kept for them
+    assert tensorflow.Context.get_memory_info is not original
+    allocator.move(150)
+    assert tensorflow.get_memory_info("GPU:0")["peak"] == 250  # the counter has caught up
+    assert tensorflow.Context.get_memory_info is original
+
+
+def test_tensorflow_users_errors_are_theirs(fakes):
+    """A device that is not there, or not a GPU: what TensorFlow says, and nothing of ours moves."""
+    framework, _counter, _allocator, tensorflow = begin(fakes, "tensorflow")
+    framework.on_user_reset = Broken(AssertionError("not a GPU of ours"))
+    framework.hold()
+    for device in ("CPU:0", "GPU:9", "nonsense"):
+        for function in (tensorflow.get_memory_info, tensorflow.reset_memory_stats):
+            with pytest.raises(ValueError, match="No matching devices"):
+                function(device)
+    framework.release()
+
+
+def test_tensorflow_wrappers_come_off(fakes):
+    """At the user's reset after we have gone; and a second holder unwraps nobody else's."""
+    framework, counter, allocator, tensorflow = begin(fakes, "tensorflow")
+    originals = dict(tensorflow.Context.__dict__)
+    allocator.move(900), allocator.move(-900)
+    for _ in range(2):
+        framework.hold()
+        counter.look(), counter.reset()
+        framework.release()
+        tensorflow.reset_memory_stats("GPU:0")
+        assert dict(tensorflow.Context.__dict__) == originals
+        allocator.move(900), allocator.move(-900)
+    framework.hold()
+    child = TensorFlow()  # a fork's child finds its parent's wrappers
+    child.hold()
+    child.release()
+    framework.release()
+    assert dict(tensorflow.Context.__dict__) == originals
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("name", ["jax", "tensorflow"])
+def test_a_forked_child_asks_nothing_of_its_parents_threads(fakes, name):
+    """The parent's client may have been locked at the moment of the fork."""
+    _framework, counter, _allocator, _module = begin(fakes, name)
+    child = os.fork()
+    if not child:
+        try:
+            counter.look()
+        except Unavailable:
+            os._exit(0 if ALL[name]().counters() == [] else 2)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert counter.look()
+    assert inherited._inherited == []
+
+
+@pytest.mark.frameworks
+def test_real_tensorflow():
+    """No context before the user's, the methods we wrap are there and reach every caller, a CPU is no GPU."""
+    program = """
+import inspect, sys
+from ipygpulogger.sources.tensorflow import TensorFlow, _gpus
+assert not TensorFlow().counters() and "tensorflow" not in sys.modules
+import tensorflow as tf
+contexts = sys.modules["tensorflow.python.eager.context"]
+framework = TensorFlow()
+def ask():
+    framework.preload(), framework.settle(), framework.diagnose(), framework.current_index()
+    return framework.counters()
+framework.hold()
+assert ask() == [] and contexts.context_safe() is None
+framework.release()
+assert list(inspect.signature(contexts.Context.get_memory_info).parameters) == ["self", "dev"]
+assert list(inspect.signature(contexts.Context.reset_memory_stats).parameters) == ["self", "dev"]
+for name in ("get_visible_devices", "list_physical_devices", "list_logical_devices"):
+    assert list(inspect.signature(getattr(contexts.Context, name)).parameters) == ["self", "device_type"]
+assert list(inspect.signature(contexts.Context.get_logical_device_configuration).parameters) == ["self", "dev"]
+contexts.context()
+assert ask() == [] and not contexts.context_safe()._initialized
+tf.constant(1.0)
+assert contexts.context_safe()._initialized and contexts.context_safe()._pluggable_devices == []
+assert ask() == [] and _gpus() == {}
+framework.hold()
+for function in (tf.config.experimental.get_memory_info, tf.config.experimental.reset_memory_stats):
+    try:
+        function("GPU:0")
+    except ValueError as error:
+        assert "No matching devices" in str(error)
+    else:
+        raise AssertionError
+framework.release()
+# A context of one GPU, as far as Python goes: the wrappers reach all public spellings.
+class Physical:
+    name = "/physical_device:GPU:1"
+gpu = Physical()
+contexts.Context.get_visible_devices = contexts.Context.list_physical_devices = lambda self, kind=None: [gpu]
+contexts.Context.list_logical_devices = lambda self, kind=None: [0]
+contexts.Context.get_logical_device_configuration = lambda self, dev: None
+info = {"current": 5, "peak": 70}
+contexts.Context.get_memory_info = original = lambda self, dev: dict(info)
+def reset(self, dev):
+    info["peak"] = info["current"]
+contexts.Context.reset_memory_stats = reset
+(counter,) = framework.counters()
+assert counter.device.key == ("cuda", 1)
+users = []
+framework.on_user_reset = lambda index, reset: (users.append(index), reset())
+framework.hold()
+counter.look(); counter.reset()
+assert counter.look().readings[0].peak_bytes == 5
+assert tf.config.experimental.get_memory_info("GPU:0") == {"current": 5, "peak": 70}
+assert tf.compat.v1.config.experimental.get_memory_info("/gpu:0")["peak"] == 70
+framework.release()
+assert tf.config.experimental.get_memory_info("GPU:0")["peak"] == 70
+tf.config.experimental.reset_memory_stats("GPU:0")
+assert users == [1] and contexts.Context.get_memory_info is original
+print("done")
+"""
+    assert real(program) == "done"
