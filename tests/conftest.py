@@ -96,6 +96,15 @@ def _measuring():
     return (set(machine.scopes), len(machine.scopes.loggers)) if machine else (set(), 0)
 
 
+@pytest.fixture
+def fresh_machine(monkeypatch):
+    """The process's machine is made anew, so that nothing is known from earlier tests."""
+    monkeypatch.setattr(machines, "_machine", None)
+    yield
+    if machines._machine:
+        machines._machine.close()
+
+
 @pytest.fixture(scope="module")
 def frozen():
     """What is there already is no garbage, and collecting does not look at it: most of the time it takes."""

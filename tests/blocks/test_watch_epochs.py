@@ -314,7 +314,7 @@ def test_a_loop_on_a_device_that_is_not_current(cuda, device, truth):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("report", [True, False])
-def test_a_gpu_of_which_nobody_tells(cuda, monkeypatch, capsys, report):
+def test_a_gpu_of_which_nobody_tells(cuda, fresh_machine, monkeypatch, capsys, report):
     """A pluggable allocator in a container: the row says that its zeros are none, or a warning does."""
     import torch
 
@@ -322,7 +322,6 @@ def test_a_gpu_of_which_nobody_tells(cuda, monkeypatch, capsys, report):
         raise RuntimeError("no statistics")
 
     monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
-    monkeypatch.setattr("ipygpulogger.engine.machine._machine", None)
     cuda.proc_mem_na = 1
     with pytest.warns(RuntimeWarning) as warned:
         for _ in watch_epochs(range(1), report=report):

@@ -339,19 +339,13 @@ def test_a_driver_that_fails(cuda):
 # -- what is not sure --------------------------------------------------------------------------------
 
 
-def unstatistical(monkeypatch):
-    """torch as it is with a pluggable allocator."""
+def test_nobody_tells_whose_it_is(cuda, fresh_machine, monkeypatch, capsys):
+    """Neither a pluggable allocator nor the driver tells: the line says so behind its zeros, and a warning why."""
 
     def refuse(_device):
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
 
     monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
-    monkeypatch.setattr("ipygpulogger.engine.machine._machine", None)  # nobody knows of it yet
-
-
-def test_nobody_tells_whose_it_is(cuda, monkeypatch, capsys):
-    """Neither allocator nor driver tells: the line says so behind its zeros, and a warning what is missing."""
-    unstatistical(monkeypatch)
     cuda.proc_mem_na = 1
     with pytest.warns(RuntimeWarning, match="does not yet support getDeviceStats"), GPUMemTrace(ctx="train"):
         block(30)

@@ -52,13 +52,9 @@ QUIET = GPUMemory(total=16384, free=15872, used=DRIVER_MB)
 
 
 @pytest.fixture(autouse=True)
-def closed():
+def closed(fresh_machine):
     """The driver is asked anew in every test, as it stands then."""
-    machine().close()
-    machine().nvml._memory_version.clear()
     yield
-    machine().close()
-    machine().nvml._memory_version.clear()
     with contextlib.suppress(pynvml.NVMLError):
         while True:  # as often as the door's own `pynvml` was asked for
             pynvml.nvmlShutdown()
