@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn
 
-from traitlets import Bool, Enum, TraitError, Tuple, Unicode
+import traitlets
+from traitlets import TraitError
 from traitlets.config import Configurable
 
 from ..engine.metrics import METRICS
@@ -18,7 +19,11 @@ class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, tol
 
 
 class _Option:
-    """A trait that refuses a value in one sentence, with or without an object that has the trait."""
+    """A trait that refuses a value in one sentence, with or without an object that has the trait.
+
+    ``%config IPyGPULogger`` lists each option with its class's name, and with its choices where that name
+    contains "Enum". So these classes are named as those of traitlets.
+    """
 
     name: str | None
     takes: str  # how the sentence goes on
@@ -28,7 +33,7 @@ class _Option:
         raise BadOption(f"{self.name} takes {self.takes}, not {value!r}")
 
 
-class Switch(_Option, Bool):  # type: ignore[type-arg, misc, unused-ignore]
+class Bool(_Option, traitlets.Bool):  # type: ignore[type-arg, misc, unused-ignore]
     """True or False."""
 
     takes = "True or False"
@@ -40,7 +45,7 @@ class Switch(_Option, Bool):  # type: ignore[type-arg, misc, unused-ignore]
         return super().validate(obj, value)
 
 
-class Choice(_Option, Enum):  # type: ignore[type-arg, misc, unused-ignore]
+class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-ignore]
     """One of several words."""
 
     def __init__(self, *words: str, default: str, **more: Any) -> None:
@@ -48,7 +53,7 @@ class Choice(_Option, Enum):  # type: ignore[type-arg, misc, unused-ignore]
         self.takes = " or ".join(map(repr, words))
 
 
-class Metrics(_Option, Tuple):  # type: ignore[type-arg, misc, unused-ignore]
+class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ignore]
     """Names of metrics."""
 
     takes = f"any of {', '.join(map(repr, METRICS))}"
@@ -60,7 +65,7 @@ class Metrics(_Option, Tuple):  # type: ignore[type-arg, misc, unused-ignore]
         return tuple(value)
 
 
-class Size(_Option, Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+class Size(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
     """A size of memory, such as "10GB"."""
 
     takes = "a size such as '10GB', or None"
@@ -76,7 +81,7 @@ class Size(_Option, Unicode):  # type: ignore[type-arg, misc, unused-ignore]
         return value
 
 
-class LogPath(_Option, Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+class LogPath(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
     """The path of a log that can be written and that `History.load` reads."""
 
     takes = "the path of a .jsonl file, or None"
@@ -97,22 +102,22 @@ class LogPath(_Option, Unicode):  # type: ignore[type-arg, misc, unused-ignore]
 class Options(Configurable):
     """The options of `IPyGPULogger`: set in a call, by ``%config``, or in a configuration file."""
 
-    compact = Switch(False, help="Report on one line.").tag(config=True)
-    gc_collect = Switch(True, help="Collect garbage before each snapshot.").tag(config=True)
-    clear_cache = Switch(True, help="Empty torch's cache before each snapshot.").tag(config=True)
-    preload = Switch(
+    compact = Bool(False, help="Report on one line.").tag(config=True)
+    gc_collect = Bool(True, help="Collect garbage before each snapshot.").tag(config=True)
+    clear_cache = Bool(True, help="Empty torch's cache before each snapshot.").tag(config=True)
+    preload = Bool(
         True, help="Create the GPU context before a cell runs, once torch is imported; not before forking."
     ).tag(config=True)
-    report = Choice(
+    report = Enum(
         "text", "rich", "none", default="text", help="Print a table, display a rich one, or say nothing."
     ).tag(config=True)
-    devices = Choice(
+    devices = Enum(
         "used", "all", default="used", help="The devices that this process uses, or all of the machine."
     ).tag(config=True)
-    metrics = Metrics(help="What else to tell of each GPU, all processes together: energy, utilization.").tag(
+    metrics = Tuple(help="What else to tell of each GPU, all processes together: energy, utilization.").tag(
         config=True
     )
-    lines = Switch(
+    lines = Bool(
         False, help="Measure each line of the cells, and of functions that earlier cells defined."
     ).tag(config=True)
     budget = Size(
@@ -123,7 +128,7 @@ class Options(Configurable):
     log = LogPath(
         None, allow_none=True, help="A .jsonl file to which each cell's record is added as the cell ends."
     ).tag(config=True)
-    reset_peaks = Switch(
+    reset_peaks = Bool(
         True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."
     ).tag(config=True)
 

@@ -86,6 +86,16 @@ def test_configuration_is_obeyed_and_keywords_win(shell, capsys):
     assert IPyGPULogger(False, True).gc_collect is True
 
 
+def test_percent_config_lists_what_each_option_takes(shell, il, capsys):
+    """%config IPyGPULogger names the kind of each option, and the words where it takes one of several."""
+    run(shell, "%config IPyGPULogger")
+    listed = capsys.readouterr().out
+    assert "IPyGPULogger.compact=<Bool>\n" in listed
+    assert "IPyGPULogger.report=<Enum>\n" in listed
+    assert "Choices: any of ['text', 'rich', 'none']\n" in listed
+    assert "Choices: any of ['used', 'all']\n" in listed
+
+
 def test_percent_config_changes_a_running_logger(shell, il, capsys):
     """%config IPyGPULogger.compact = True works on the next report; a bad value changes nothing."""
     run(shell, "%config IPyGPULogger.compact = True")
