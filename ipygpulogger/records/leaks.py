@@ -8,6 +8,7 @@ from .units import MB
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from .cell_record import CellRecord
     from .usage import Usage
@@ -70,13 +71,16 @@ def memories(record: CellRecord) -> dict[Hashable, Usage]:
 
 def _with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
     """Yield the records with the number of their kernel: in a new one the execution count starts over."""
-    kernel, last = 0, None
+    kernel = 0
+    last: tuple[int, datetime] | None = None
     for record in records:
-        if record.execution_count is not None:
-            if last is None or record.execution_count > (last.execution_count or 0):
-                last = record
-            elif record.started_at > last.started_at:  # otherwise two cells ran at the same time
-                kernel, last = kernel + 1, record
+        count = record.execution_count
+        if count is not None:
+            if last is None or count > last[0]:
+                last = count, record.started_at
+            elif record.started_at > last[1]:  # otherwise two cells ran at the same time
+                kernel += 1
+                last = count, record.started_at
         yield kernel, record
 
 

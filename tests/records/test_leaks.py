@@ -8,7 +8,7 @@ from made import plain
 from sessions import cells, gpu, ram
 
 from ipygpulogger import History
-from ipygpulogger.records import Heap, Owner, growing_names
+from ipygpulogger.records import DeviceUsage, Heap, Owner, Peak, RamUsage, growing_names
 
 MB = 2**20
 
@@ -105,6 +105,35 @@ def test_what_malloc_keeps_is_no_leak():
             for i in range(3)
         ]
         assert bool(History(cells(*runs)).suspects()) is suspected
+
+
+@pytest.mark.parametrize(("bytes_more", "suspected"), [(0, False), (1, True)])
+@pytest.mark.parametrize("kind", ["RAM", "RAM that malloc kept before", "device"])
+@pytest.mark.parametrize("figure", ["consumed", "left behind"])
+def test_a_run_grows_by_more_than_a_megabyte(figure, kind, bytes_more, suspected):
+    """Just a megabyte consumed, or left in use beyond the run before, is no growth; a byte more is."""
+    runs = []
+    for i in range(3):
+        consumed, step = (MB + bytes_more, 9 * MB) if figure == "consumed" else (9 * MB, MB + bytes_more)
+        before, after = i * step, i * step + consumed
+        usage = before, after, Peak(after, after, "exact")
+        heaps = (Heap(0, 5), Heap(0, 0)) if "malloc" in kind else ()
+        runs.append(DeviceUsage(*usage, 0, "GPU") if kind == "device" else RamUsage(*usage, *heaps))
+    assert bool(History(cells(*runs)).suspects()) is suspected
+
+
+def test_a_device_that_came_later_is_looked_at():
+    """A cell whose first run did not use the device leaks there all the same."""
+    found = cells(ram(0, 0), gpu(0, 9), gpu(9, 19), gpu(19, 29))
+    assert History(found).suspects() == [tuple(found[1:])]
+
+
+def test_a_cell_with_the_same_number_ran_in_another_kernel():
+    """Three kernels in which one cell ran: the number does not grow, so they are three."""
+    found = [
+        dataclasses.replace(one, execution_count=1) for one in cells(*(ram(0, 9 + 9 * i) for i in range(3)))
+    ]
+    assert History(found).suspects() == []
 
 
 def test_cells_are_told_apart():

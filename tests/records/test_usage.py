@@ -94,6 +94,14 @@ def test_an_allocator_that_tells_nothing_keeps_nothing(before, after):
     assert (usage.newly_kept_bytes, usage.newly_in_use_bytes, usage.kept_of_consumed_bytes) == (0, 0, 0)
 
 
+@given(SIZES, SIZES, SIZES)
+@example(5, 5, 4)
+def test_what_was_needed_at_most_is_never_negative(before, after, most):
+    """From the upper bound down to the higher end; 0 where that bound is below it."""
+    usage = Usage(before, after, Peak(0, most, "bounded"))
+    assert usage.peaked_at_most_bytes == max(0, most - max(before, after))
+
+
 @given(CHANGES, SIZES)
 @example(MB, 0)
 @example(MB + 1, 0)
