@@ -30,7 +30,7 @@ class Cell:
         source: The first line, shortened.
         status: "ok", "error" or "interrupted".
         error: Name of the exception type that ended the cell.
-        exception: That exception, while subscribers are told that the cell died of it; None before and after.
+        exception: That exception, while subscribers handle that it ended the cell; None before and after.
         hooks_s: How much of its time so far went into our hooks of cells nested in it.
     """
 

@@ -29,13 +29,13 @@ EVERY_S = 1.0
 
 
 class Place(Protocol):
-    """Where a running cell is shown; each step may be done again, should it have been interrupted."""
+    """Where a running cell is shown; each step may be repeated after an interrupt."""
 
     def begin(self) -> None:
-        """From now on notice what else is written there."""
+        """Follow what else is written there from now on."""
 
     def show(self, measurement: Measurement) -> None:
-        """Show the figures so far; called in a thread of ours."""
+        """Show the figures so far; called in the display's own thread."""
 
     def end(self) -> None:
         """Show nothing from now on."""
@@ -104,7 +104,7 @@ class LiveCell:
         self.began_s = 0.0
 
     def begin(self) -> None:
-        """Begin; where there is no thread, or the place cannot be followed, the cell is not shown."""
+        """Begin; without a thread, or if the place takes no taps, the cell is not shown."""
         self.began_s = clock.monotonic_s()
         self._live.running[self] = None
         try:
@@ -130,7 +130,7 @@ class LiveCell:
             self._ended = True
             self._place.end()
             self._live.ticker.stop(self)
-        self._live.running.pop(self, None)  # last: until then whoever asks ends it again
+        self._live.running.pop(self, None)  # last: if this is interrupted, the next call ends it
 
     def settle(self, bundle: dict[str, Any]) -> bool:
         """Put the report in the place of what was shown; return whether there was something to replace."""

@@ -4,7 +4,7 @@ What kernels really do (each has a test):
 
 - what a thread publishes belongs to the cell that the kernel started last. On ipykernel 7 that may be another
   cell, on a subshell: so the context of our own cell is kept, and we publish in it;
-- a cell may replace the kernel's publisher, as ``%%capture`` does; ours is the one that was there when the
+- a cell may replace the kernel's publisher, as ``%%capture`` does; we keep the one that was there when the
   cell began;
 - ``clear_output`` removes our display too, and an update of a display that is gone is never seen: a cell that
   clears its output is not shown while it runs, and its report is a display of its own;

@@ -1,7 +1,7 @@
 """A running cell in a terminal: the right end of the line in which the cursor stands, rewritten.
 
-Text that has scrolled in a terminal cannot be taken back. So ours is shown only as long as the cell has
-written nothing.
+Text that has scrolled in a terminal cannot be taken back. So the figures are shown only as long as the
+cell has written nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LiveTerminal:
     def __init__(self, shell: Any) -> None:
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._column = 0  # where ours begins; 0: nowhere
+        self._column = 0  # where the figures begin; 0: nowhere
         self._ended = False
         self._write, self._flush = untapped(sys.stdout, "write"), untapped(sys.stdout, "flush")
         self._tapped = (*product((sys.stdout, sys.stderr), ("write", "flush")), (shell, "system"))

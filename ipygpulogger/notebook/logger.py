@@ -87,9 +87,7 @@ class IPyGPULogger(Options):
         self._reporter = Reporter(self)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
-        self._lines_of_cells: dict[
-            str, tuple[str, int]
-        ] = {}  # where earlier cells' code stands, by file name
+        self._lines_of_cells: dict[str, tuple[str, int]] = {}  # by file: an earlier cell, and its offset
         self._growth = Growth.of(shell)
         self._gap = Gap()  # since the last cell
         self._live = Live(self._over_budget)
@@ -139,10 +137,10 @@ class IPyGPULogger(Options):
     def stop(self) -> None:
         """Report no longer, not even this cell; prints nothing, and calling it again changes nothing.
 
-        No thread, hook or handle of ours remains, nor ``%gpulog``, unless the extension is loaded. One thing
-        may remain: if removing our wrapper would make ``torch.cuda.max_memory_allocated()`` forget an earlier
-        peak, the wrapper stays until your next ``reset_peak_memory_stats()``. If you interrupt it, call it
-        again.
+        No thread, hook or handle of this package remains, nor ``%gpulog``, unless the extension is loaded.
+        One thing may remain: if removing our wrapper would make ``torch.cuda.max_memory_allocated()`` forget
+        an earlier peak, the wrapper stays until your next ``reset_peak_memory_stats()``. If you interrupt it,
+        call it again.
         """
         self._magics.withdraw()
         self._halt()
@@ -224,7 +222,7 @@ class IPyGPULogger(Options):
     # -- what the cell events call --------------------------------------------------------------
 
     def _preload(self) -> None:
-        """Create the GPU context before the cell could, if so wished."""
+        """Create the GPU context before the cell could, if `preload` is set."""
         with self._gap.own_work():
             if self.preload:
                 self._gap.preload()

@@ -57,11 +57,9 @@ class GpulogMagics(Magics):
         self.shell: Any  # never None from here on
         super().__init__(shell)
         offered = _offered.get(shell, [])
-        shell.configurables[
-            :
-        ] = [  # one stands there only while it is offered; an interrupt may have left more
-            one for one in shell.configurables if not isinstance(one, GpulogMagics) or one in offered
-        ]
+        for one in tuple(shell.configurables):
+            if isinstance(one, GpulogMagics) and one not in offered:  # an interrupt may have left it
+                shell.configurables.remove(one)
         self.logger = logger
         self.first_line = _FirstLine(logger)
 
@@ -294,12 +292,9 @@ def _option(word: str) -> tuple[str, Any]:
     return name, {"True": True, "False": False, "None": None}.get(value, value)
 
 
-_loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = (
-    weakref.WeakKeyDictionary()
-)  # the extension's, by shell
-_offered: weakref.WeakKeyDictionary[Any, list[GpulogMagics]] = (
-    weakref.WeakKeyDictionary()
-)  # the last is in place
+# By shell: the extension's magics, and all on offer, of which the last are in the shell.
+_loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = weakref.WeakKeyDictionary()
+_offered: weakref.WeakKeyDictionary[Any, list[GpulogMagics]] = weakref.WeakKeyDictionary()
 
 
 def _arrange(offered: list[GpulogMagics], remaining: list[GpulogMagics]) -> None:

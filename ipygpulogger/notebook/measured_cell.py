@@ -5,10 +5,11 @@
     begin     the live display, the tracing of lines, and the scope, which starts the clock last
     end       the clock stops, peaks are fixed, lines and display end: memory may be settled after this
     examine   only where an exception ended the cell: what an out-of-memory error left behind
-    finish    the record is made and told           } the two ways in which
-    drop      whatever still goes on ends, untold   } it is over
+    finish    the record is made and reported       } the two ways
+    drop      everything ends without a record      } to end
 
-A Ctrl-C may come between any two steps. So each of these may be called again: it does what is left to do.
+A Ctrl-C may come between any two steps. So each end may be called again: it does what is left to do, and no
+record is reported twice.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class MeasuredCell:
         request: What the cell asks for itself.
         scope: What measures it.
         growth: Finds out which names account for what it consumes.
-        reporter: Is told where an explanation fails.
+        reporter: Warns if an explanation fails.
         gap: The time before it; None where another cell ran then.
         live: Its display while it runs; None where it is not shown.
         lines: What measures its lines; None where they are not measured.
@@ -68,6 +69,7 @@ class MeasuredCell:
     _autopsy: Autopsy | None = field(default=None, init=False)
     _ours_before_s: float = field(default=0.0, init=False)  # what our work had taken of it when it began
     _ended: bool = field(default=False, init=False)
+    _told: bool = field(default=False, init=False)
 
     def begin(self) -> None:
         """Begin to measure the cell."""
@@ -103,15 +105,17 @@ class MeasuredCell:
             self.reporter.warn_once(f"ipygpulogger could not explain an error: {why(error)}")
 
     def finish(self, tell: Callable[[CellRecord, MeasuredCell], None], *, collected: bool) -> None:
-        """Make the record, tell it, and end.
+        """Make the record, report it, and end.
 
         Args:
             tell: Takes the record; while it runs, the live display is still there to be replaced.
             collected: Whether garbage was collected before the record's snapshots.
         """
-        if not self.over:
-            tell(self._record(collected=collected), self)
-            self.drop()
+        if not (self.over or self._told):
+            record = self._record(collected=collected)
+            self._told = True
+            tell(record, self)
+        self.drop()
 
     def drop(self) -> None:
         """End whatever still goes on.
@@ -132,12 +136,12 @@ class MeasuredCell:
         if self.live is not None:
             self.live.drop()
         self._before = self._autopsy = self.gap = None
-        self.over = True  # last: until then whoever asks ends it again
+        self.over = True  # last: if this is interrupted, the next call ends it
         if failure is not None:
             raise failure
 
     def indented(self, lines: Iterable[LineUsage]) -> list[LineUsage]:
-        """Return these lines of the cell, each indented as it is where it stands."""
+        """Return these lines of the cell, each indented as in its own text."""
         return [] if self.lines is None else self.lines.indented(lines)
 
     def _record(self, *, collected: bool) -> CellRecord:
@@ -169,5 +173,5 @@ class MeasuredCell:
         return record  # without what failed
 
     def _ours_s(self) -> float:
-        """Return how much of the cell's time so far is ours: hooks of nested cells, tracing of lines."""
+        """Return how much of the cell's time so far went into our hooks of nested cells and our tracing."""
         return self.cell.hooks_s + spent().s

@@ -73,10 +73,10 @@ class Taps:
         """Close them all; closing again changes nothing."""
         for tap, callback in self._open:
             tap.close(callback)
-        self._open.clear()  # a callback may refer to whoever has these taps
+        self._open.clear()  # a callback may refer to the owner of these taps
 
 
 def untapped(owner: Any, name: str) -> Any:
-    """Return the method itself, whose calls no callback is told of."""
+    """Return the method itself; callbacks are not told of its calls."""
     method = getattr(owner, name)
     return method.call if isinstance(method, Tap) else method

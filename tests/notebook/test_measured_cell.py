@@ -81,6 +81,22 @@ def test_dropped_it_tells_nothing(measured):
     assert not machine().scopes
 
 
+def test_an_interrupted_finish_reports_once(measured):
+    """A Ctrl-C while the record is reported: done again, everything ends, and the record is not there twice."""
+    told = []
+
+    def tell(record, _):
+        told.append(record)
+        raise KeyboardInterrupt
+
+    measured.end()
+    with pytest.raises(KeyboardInterrupt):
+        measured.finish(tell, collected=True)
+    assert not measured.over
+    measured.finish(tell, collected=True)
+    assert (len(told), measured.over) == (1, True)
+
+
 def test_our_own_time_is_taken_off_once(measured):
     """However often the end is told."""
     measured.end()
