@@ -133,7 +133,7 @@ class Frameworks:
             try:
                 framework = entry.load()()
                 if not isinstance(framework, Framework):
-                    raise TypeError(f"{framework!r} is no Framework")  # noqa: TRY301 - said as any other failure
+                    raise TypeError(f"{framework!r} is not a Framework")  # noqa: TRY301 - said as any other failure
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
@@ -147,5 +147,5 @@ def _counters_of(framework: Framework) -> list[DeviceCounter]:
     counters = list(framework.counters())
     for counter in counters:
         if not isinstance(counter, DeviceCounter):
-            raise TypeError(f"{counter!r} is no DeviceCounter")
+            raise TypeError(f"{counter!r} is not a DeviceCounter")
     return counters

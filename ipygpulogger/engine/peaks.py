@@ -78,7 +78,7 @@ class PeakTracker:
             sizes = [reading.current_bytes + (reading.peak_bytes or 0) for reading in look.readings]
             steady = sizes and len(sizes) == (self._series_count or len(sizes))
             if not steady or not all(type(size) is int for size in sizes):
-                raise ValueError(f"no reading: {look}")  # noqa: TRY301 - said as any other failure
+                raise ValueError(f"not a reading: {look}")  # noqa: TRY301 - said as any other failure
         except Unavailable:
             raise
         except BaseException as error:  # one of another distribution may fail in any way

@@ -944,7 +944,7 @@ def test_no_series_at_all_is_refused_from_the_first():
     """Nothing is no figure."""
     model = Model()
     model.look = lambda: Look((), ())
-    with pytest.raises(Unavailable, match="no reading"):
+    with pytest.raises(Unavailable, match="not a reading"):
         PeakTracker(model).look()
 
 

@@ -433,7 +433,7 @@ def test_a_stranger_without_counters(strange):
     on = Machine(frameworks=[Wrong(lambda _: None)])
     first = run(on)
     assert first.gen.after_bytes
-    assert "42 is no DeviceCounter" in " ".join(first.notes)
+    assert "42 is not a DeviceCounter" in " ".join(first.notes)
     assert run(on).notes == ()
     on.close()
 
