@@ -60,13 +60,13 @@ class Line:
         return not (self.skipped or self.memory.cut_off)
 
     def enter(self, now_s: float) -> None:
-        """A frame gets to this line, or goes on with it."""
+        """Count a frame that gets to this line, or resumes it."""
         if not self.running:
             self._since_s = now_s
         self.running += 1
 
     def leave(self, now_s: float) -> None:
-        """A frame leaves this line, or is suspended at it."""
+        """Count off a frame that leaves this line, or is suspended at it."""
         self.running -= 1
         if not self.running and now_s > self._since_s:  # clocks of two threads may differ
             self.time_s += now_s - self._since_s
@@ -225,7 +225,7 @@ class CodeFrames:
         return section.started > COUNTED and self._give_up(state, section, now_s)
 
     def resumed(self, frame: FrameType, now_s: float) -> None:
-        """Go on with a line: no hit."""
+        """Resume a line: no hit."""
         state, lineno = self.states.get(id(frame)), frame.f_lineno
         if lineno is None or (state is not None and not state.suspended):
             return  # the line of a coroutine stayed open

@@ -124,7 +124,7 @@ class SysMonitoring(TracingBackend):
         if not followed:
             return self._api.DISABLE
         self._on_def_line.add(id(code))
-        self._tell("line", frame, monotonic_s(), frame.f_lineno)
+        self._report("line", frame, monotonic_s(), frame.f_lineno)
         return None
 
     def _on_resume(self, code: CodeType, _: int) -> Any:
@@ -132,16 +132,16 @@ class SysMonitoring(TracingBackend):
         frame = sys._getframe(1)
         if id(code) not in self._followed and not self._is_followed(frame):
             return self._api.DISABLE
-        self._tell("resumed", frame, began_s)
+        self._report("resumed", frame, began_s)
         return None
 
     def _on_line(self, code: CodeType, lineno: int) -> Any:
         began_s, spent = monotonic_s(), this_thread.spent
         followed = self._followed.get(id(code))
         if followed is None or len(followed[1]) > 1 or self._unsure:
-            return self._api.DISABLE if self._tell("line", sys._getframe(1), began_s, lineno) else None
+            return self._api.DISABLE if self._report("line", sys._getframe(1), began_s, lineno) else None
         (subscriber, follower), enough = followed[1][0], False
-        try:  # `_tell`, written out: this is what runs most
+        try:  # `_report`, written out: this is what runs most
             enough = follower.line(sys._getframe(1), lineno, began_s - spent.s)
         except BaseException as error:
             self._failed(subscriber, follower, error)
@@ -155,26 +155,26 @@ class SysMonitoring(TracingBackend):
             flags & CO_ASYNC_GENERATOR and name_of(type(value)) != "async_generator_wrapped_value"
         ):
             return  # it awaits: its line stays open
-        self._tell("suspended", sys._getframe(1), began_s)
+        self._report("suspended", sys._getframe(1), began_s)
 
     def _on_return(self, _: CodeType, __: int, ___: object) -> None:
         began_s = monotonic_s()
-        self._tell("ended", sys._getframe(1), began_s)
+        self._report("ended", sys._getframe(1), began_s)
 
     def _on_unwind(self, code: CodeType, _: int, error: BaseException) -> None:
         began_s = monotonic_s()
         followed = self._followed.get(id(code))
         if followed is not None:
             if isinstance(error, (RecursionError, KeyboardInterrupt)):
-                # It may have been raised as one of our callbacks was entered, before anything was told.
+                # It may have been raised as one of our callbacks was entered, before anything was reported.
                 self._unsure.update(follower for _, follower in followed.followers)
-            self._tell("ended", sys._getframe(1), began_s)
+            self._report("ended", sys._getframe(1), began_s)
 
     def _on_throw(self, code: CodeType, _: int, __: BaseException) -> None:
         began_s = monotonic_s()
         frame = sys._getframe(1)
         if id(code) in self._followed or self._is_followed(frame):
-            self._tell("resumed", frame, began_s)
+            self._report("resumed", frame, began_s)
 
 
 def _starts_on_its_def_line(code: CodeType) -> bool:

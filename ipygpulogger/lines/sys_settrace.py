@@ -26,9 +26,7 @@ class SysSetTrace(TracingBackend):
         super().__init__()
         self._yields: dict[int, frozenset[int]] = {}
         self._raised: set[int] = set()  # frames that an exception is about to leave
-        self._enough: dict[
-            int, set[int]
-        ] = {}  # lines that need not be told any more, by the id of their code
+        self._enough: dict[int, set[int]] = {}  # by the code's id, lines not to be reported any more
         self._threads: dict[Subscriber, int] = {}  # the thread that each subscribed on
         # One object each: a bound method is a new one every time.
         self._trace_calls, self._trace_events = self._on_call, self._on_event
@@ -114,7 +112,7 @@ class SysSetTrace(TracingBackend):
         finally:
             spent.s += monotonic_s() - began_s
         if event == "call" and code.co_flags & _CO_SUSPENDS and frame.f_lasti > self._first(code):
-            self._tell("resumed", frame, monotonic_s())
+            self._report("resumed", frame, monotonic_s())
         return self._trace_events
 
     def _on_event(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -127,7 +125,7 @@ class SysSetTrace(TracingBackend):
             if lineno in self._enough.get(id(code), ()):
                 return self._trace_events
             self._raised.discard(id(frame))
-            if self._tell("line", frame, began_s, lineno):
+            if self._report("line", frame, began_s, lineno):
                 self._enough.setdefault(id(code), set()).add(lineno)
         elif event == "exception":
             if not issubclass(arg[0], StopIteration):  # with which any loop or await ends
@@ -136,11 +134,11 @@ class SysSetTrace(TracingBackend):
             flags = frame.f_code.co_flags
             if not (flags & _CO_SUSPENDS and self._suspends(frame, arg)):
                 self._raised.discard(id(frame))
-                self._tell("ended", frame, began_s)
+                self._report("ended", frame, began_s)
             elif flags & CO_GENERATOR or (
                 flags & CO_ASYNC_GENERATOR and name_of(type(arg)) == "async_generator_wrapped_value"
             ):
-                self._tell("suspended", frame, began_s)
+                self._report("suspended", frame, began_s)
         return self._trace_events
 
     def _suspends(self, frame: FrameType, value: object) -> bool:

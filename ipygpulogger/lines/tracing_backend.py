@@ -1,7 +1,8 @@
-"""Subscribers to the lines that run, and what each is told.
+"""Subscribers to the lines that run, and what is reported to each.
 
 There is one back end per process, with any number of subscribers. It asks a subscriber once for each code
-object whether it follows that code; the `Follower` that it returns is told of every frame that runs the code.
+object whether to follow that code. Events of every frame that runs it are reported to the `Follower` that
+the subscriber returned.
 
 No frame is kept alive. Nothing of ours reaches the user's code, except what one of the user's own signal
 handlers raised while we ran.
@@ -28,16 +29,16 @@ name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which
 
 
 class Follower(Protocol):
-    """Is told of every frame of one code object. ``now_s`` is a clock that stands still while we work."""
+    """Receives the events of a code object's frames. ``now_s`` is a clock that stands still while we work."""
 
     def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
-        """Start a line, which is about to run; return whether its next runs need not be told."""
+        """Start a line, which is about to run; return whether its next runs need not be reported."""
 
     def resumed(self, frame: FrameType, now_s: float) -> None:
         """Go on with a generator or a coroutine, which may have been thrown into."""
 
     def suspended(self, frame: FrameType, now_s: float) -> None:
-        """Suspend a generator that yields; a coroutine that awaits is not told."""
+        """Suspend a generator that yields; that a coroutine awaits is not reported."""
 
     def ended(self, frame: FrameType, now_s: float) -> None:
         """End a frame: it returns, or an exception leaves it."""
@@ -50,10 +51,10 @@ class Subscriber(Protocol):
     """Follows the lines of some code objects."""
 
     def follow(self, frame: FrameType) -> Follower | None:
-        """Return whom to tell of this frame's code, or None; asked once for each code object, at first."""
+        """Return what follows this frame's code, or None; called once for each code object."""
 
     def cut_off(self, sentence: str) -> None:
-        """Take note, with the reason, that nothing more is told: not even how the lines end that run now."""
+        """Note why nothing more is reported, not even the end of the lines that run now."""
 
 
 class Spent:
@@ -80,7 +81,7 @@ this_thread = _ThisThread()
 
 
 def spent() -> Spent:
-    """Return what tracing cost the calling thread so far; it goes on counting."""
+    """Return what tracing cost the calling thread so far; the object keeps counting."""
     return this_thread.spent
 
 
@@ -90,7 +91,7 @@ def now_s() -> float:
 
 
 class Followed(NamedTuple):
-    """A code object that somebody follows; kept alive, so that no other takes its id."""
+    """A code object with followers; kept alive, so that no other takes its id."""
 
     code: CodeType
     followers: tuple[tuple[Subscriber, Follower], ...]
@@ -105,10 +106,10 @@ class TracingBackend:
         self._followed: dict[int, Followed] = {}
         self._answers: dict[int, dict[Subscriber, Follower | None]] = {}
         self._unsure: set[Follower] = set()  # to be repaired once the stack has room
-        self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # nobody follows it; not kept alive
+        self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # without followers; not kept alive
 
     def subscribe(self, subscriber: Subscriber) -> str | None:
-        """Tell a subscriber from here on.
+        """Report to a subscriber from here on.
 
         Returns:
             Why that is impossible, in one sentence; None where it is done.
@@ -123,7 +124,7 @@ class TracingBackend:
             return why_not
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Tell a subscriber no more; after the last one nothing of ours is left.
+        """Stop reporting to a subscriber; after the last one nothing of ours is left.
 
         Calling it again changes nothing, or finishes what an interrupt cut short, in `subscribe` too.
         """
@@ -165,7 +166,7 @@ class TracingBackend:
         raise NotImplementedError
 
     def _ask_again(self) -> None:
-        """Ask again about code that nobody wanted so far: there is a new subscriber."""
+        """Have Python report again what it was told to leave out: there is a new subscriber."""
 
     def _follow(self, code: CodeType) -> None:
         """Have Python report a code object's lines."""
@@ -187,7 +188,7 @@ class TracingBackend:
         """Have Python report the lines of a frame that runs already."""
 
     def _is_followed(self, frame: FrameType) -> bool:
-        """Return whether anybody follows this frame's code, after asking whoever was not asked yet."""
+        """Return whether this frame's code is followed, after asking every subscriber not yet asked."""
         code, unwanted = frame.f_code, self._unwanted
         if id(code) in unwanted:
             return False
@@ -219,8 +220,8 @@ class TracingBackend:
                 self._follow(code)
             return True
 
-    def _tell(self, what: str, frame: FrameType, began_s: float, *more: Any) -> bool:
-        """Tell every follower of a frame; return whether none of them needs this told again."""
+    def _report(self, what: str, frame: FrameType, began_s: float, *more: Any) -> bool:
+        """Report to every follower of a frame; return whether none of them needs this event again."""
         followed, spent = self._followed.get(id(frame.f_code)), this_thread.spent
         if followed is None:
             return True
@@ -258,7 +259,7 @@ class TracingBackend:
             self._unsure.discard(follower)
 
     def _fail(self, subscriber: Subscriber, error: Exception) -> None:
-        """End the subscription of one that failed, and tell it why."""
+        """End the subscription of one that failed, with the reason."""
         try:
             self.unsubscribe(subscriber)
             subscriber.cut_off(f"lines are measured no further: {named(error)}")

@@ -7,7 +7,7 @@ exceptions     exceptions, tracebacks and frames, read without running the user'
 user_code      which code is the user's
 referents      the objects that an object refers to, found in C
 host_arrays    the memory behind Python's, numpy's and Arrow's objects
-array_readers  the same for every library: what tells the memory behind a value
+array_readers  the same for every library: readers return the memory behind a value
 mapped_memory  what is mapped from files, and what is resident
 memory_blocks  blocks of memory that overlap
 attribution    which name each block is attributed to, and which names share it

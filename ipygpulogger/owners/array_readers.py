@@ -1,4 +1,4 @@
-"""What tells the memory behind a value: the reader of host arrays, and that of each framework."""
+"""Readers: functions that return the memory behind a value, for host arrays and for each framework."""
 
 from __future__ import annotations
 

@@ -261,6 +261,6 @@ class Attribution:
 
 
 def _sharers(owner: str, names: Mapping[str, None] | None) -> tuple[str, ...]:
-    """Return who shares with an owner, without the autograd graph of a name that is listed itself."""
+    """Return the names that share with an owner, without the autograd graphs of names that are listed."""
     listed = {owner, *(names or ())}
     return tuple(name for name in names or () if not (name.endswith(GRAPH) and name[: -len(GRAPH)] in listed))

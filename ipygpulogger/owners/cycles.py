@@ -30,7 +30,7 @@ _BUDGET_S = 0.2  # with torch, a look at all objects takes about 20 ms, and so d
 _PIECE = 1024  # objects between two looks at the clock
 _MANY = 1000  # referrers of one level: a library's machinery, no forgotten cycle
 
-# By id, for a class of the user's may have a metaclass with a `__hash__` or an `__eq__` of its own.
+# By id: a metaclass of the user's may define `__hash__` or `__eq__`.
 _NO_REFERRERS = frozenset(map(id, (type, FunctionType, BuiltinFunctionType, ModuleType, property)))
 _NO_BLOCKS = _NO_REFERRERS | frozenset(map(id, (str, int, float, bool, list, set, CodeType, type(None))))
 _BYTES = id(bytes)
@@ -43,7 +43,7 @@ def unreachable_bytes(
     """Return the memory of blocks above 1 MB that only unreachable cycles hold, in bytes by device.
 
     Args:
-        readers: What tells the memory behind a value.
+        readers: Functions that return the memory behind a value.
         attributed: The keys of the blocks that are attributed to names.
         budget_s: The time budget; what is undecided by then does not count.
     """

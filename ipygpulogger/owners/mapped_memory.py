@@ -66,7 +66,7 @@ def shared_objects() -> dict[str, list[tuple[int, int]]]:
 def of_files(addresses: Iterable[int]) -> set[int]:
     """Return which of these addresses only show a file: a model opened with mmap, a table of Arrow's.
 
-    Where the system does not tell, none.
+    Where that is unknown, none.
     """
     addresses = set(addresses)
     if not addresses:
@@ -84,7 +84,7 @@ def of_files(addresses: Iterable[int]) -> set[int]:
 def resident_bytes(blocks: Sequence[Iterable[tuple[int, int]]]) -> list[int]:
     """Return how many bytes of each of these blocks are resident memory; pages of a file do not count.
 
-    Beyond the first 512 MB of them, what is mapped counts. Where the system tells neither, their length.
+    Beyond the first 512 MB of them, what is mapped counts. Where neither is known, their length.
 
     Args:
         blocks: The ranges of addresses (start, end) of each.
@@ -128,7 +128,7 @@ def _in_core(start: int, end: int) -> int:
 def page_table_bytes(ranges: Iterable[tuple[int, int]]) -> int:
     """Return how many bytes of these ranges of addresses are in the page table, a file's pages included.
 
-    0 where the system does not tell.
+    0 where there is no page table to read.
     """
     count = 0
     with suppress(OSError), Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:

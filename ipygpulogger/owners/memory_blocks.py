@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..sources import Holding
 
-LARGE = 1 << 20  # bytes: of smaller blocks neither their lifetime nor who shares them is kept
+LARGE = 1 << 20  # bytes: for smaller blocks neither lifetime nor sharing names are kept
 
 
 class MemoryBlocks:

@@ -35,7 +35,7 @@ _PIECE = 4096
 TICK = object()  # comes between two pieces: time to look at the clock
 
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
-# By id, for a class of the user's may have a metaclass with a `__hash__` or an `__eq__` of its own.
+# By id: a metaclass of the user's may define `__hash__` or `__eq__`.
 PLAIN_CONTAINERS = frozenset(map(id, CONTAINERS))
 _EMPTY_OR_NOT = PLAIN_CONTAINERS | {id(OrderedDict), id(defaultdict)}
 _SCALARS = frozenset(map(id, (float, complex, bool, range, slice, CodeType))) | {

@@ -41,8 +41,8 @@ def owners_in(
 
     Args:
         shell: IPython's.
-        readers: What tells the memory behind a value; `array_readers.array_readers()` for all of it.
-        exception: One more whose frames count as the last traceback's.
+        readers: Functions that return the memory behind a value, such as those of `array_readers`.
+        exception: Its frames are attributed to the last traceback too.
         budget_s: The time budget of the walk.
     """
     errors = exceptions_of(shell, exception)

@@ -48,7 +48,7 @@ def walk(
     Args:
         roots: In order of precedence. What tracebacks and autograd graphs in variables keep comes after all
             variables; the same holds for every other kind.
-        readers: What tells the memory behind a value.
+        readers: Functions that return the memory behind a value.
         closed: Objects that are not visited.
         budget_s: The time budget; what is not visited by then is not counted.
     """
@@ -92,7 +92,7 @@ class _Walk:
         groups: dict[Kind, int] = {}
         for root in roots:
             rank = groups.setdefault(root.kind, 2 * len(groups))
-            # What an exception carries comes after what its frames hold.
+            # An exception's own attributes come after the variables of its frames.
             traversal = Traversal(root, (rank | 1, _LAST) if root.label else (rank, len(self._traversals)))
             traversal.push(worth_visiting((root.value,)))
             self._traversals.append(traversal)

@@ -10,7 +10,7 @@ from memory import MB, blip
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.owners import growth
+from ipygpulogger.owners import growth, roots
 from ipygpulogger.render.summary import summary
 
 
@@ -169,10 +169,10 @@ def test_nested_cells(run, il, shell):
     assert grew(outer) == {"a": 30, "b": 40, "c": 50}
 
 
-def test_a_cell_that_does_nothing_is_not_looked_at(run, il, monkeypatch):
+def test_a_cell_that_does_nothing_is_not_looked_at(run, monkeypatch):
     """No walk before, none after, and no owners."""
     run("pass")
-    monkeypatch.setattr(il._growth, "_find", lambda: pytest.fail("walked"))
+    monkeypatch.setattr(roots, "owners_in", lambda *_, **__: pytest.fail("walked"))
     for source in ("pass", "x = 1", "1 + 1"):
         assert run(source).owners == ()
 
@@ -180,38 +180,39 @@ def test_a_cell_that_does_nothing_is_not_looked_at(run, il, monkeypatch):
 def test_walks_are_outside_the_cell(run, il, monkeypatch):
     """Before the scope opens and after it has closed; 300 MB that a walk needs are nobody's peak."""
     order = []
-    find, opened, closed = il._growth._find, Scope.open, Scope.close
+    find, opened, closed = roots.owners_in, Scope.open, Scope.close
 
     def note(word, call):
-        def noted(*args):
+        def noted(*args, **how):
             order.append(word)
-            return call(*args)
+            return call(*args, **how)
 
         return noted
 
-    def walk():
+    def walk(*args, **how):
         blip(300)
-        return find()
+        return find(*args, **how)
 
-    monkeypatch.setattr(il._growth, "_find", note("walk", walk))
+    run("pass")
+    kept = np.ones(50 * MB, "u1")  # changes what is in use, so that the next cell has a walk before it
+    monkeypatch.setattr(roots, "owners_in", note("walk", walk))
     monkeypatch.setattr(Scope, "open", note("open", opened))
     monkeypatch.setattr(Scope, "close", note("close", closed))
-    il._growth.close()
     record = run("x = np.ones(50 * MB, 'u1')")
     assert order[:3] == ["walk", "open", "close"]
     assert [word for word in order[3:] if word != "close"] == ["walk"]  # closing again changes nothing
     assert grew(record) == {"x": 50}
-    assert record.gen.peaked_bytes < 50 * MB
+    assert record.gen.peaked_bytes < kept.nbytes
 
 
 def test_a_search_that_fails_costs_no_record(run, il, monkeypatch, capsys):
     """The cell's figures are there all the same, and it is said once."""
 
-    def fail():
+    def fail(*_, **__):
         raise LookupError("no way")
 
     run("pass")
-    monkeypatch.setattr(il._growth, "_find", fail)
+    monkeypatch.setattr(roots, "owners_in", fail)
     records = [run("x = np.ones(50 * MB, 'u1')"), run("y = np.ones(50 * MB, 'u1')")]
     assert [record.gen.consumed_bytes // MB for record in records] == pytest.approx([50, 50], abs=2)
     assert [record.owners for record in records] == [(), ()]
@@ -231,7 +232,7 @@ def test_stopped_it_knows_nothing(run, il):
     """`stop` leaves no walk behind; started again it works again."""
     run("x = np.ones(50 * MB, 'u1')")
     il.stop()
-    assert il._growth._last is None
+    assert not any(type(one) is growth.Snapshot for one in gc.get_objects())
     il.start()
     assert grew(run("y = np.ones(30 * MB, 'u1')")) == {"y": 30}
 
