@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from guards import caught
 from memory import MB
 
 from ipygpulogger.compat.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx, ipython_tb_clear_frames
@@ -17,15 +18,6 @@ GROUPS = sys.version_info >= (3, 11)
 
 def gpu(size_mb):
     return torch.empty(size_mb * MB, dtype=torch.uint8, device="cuda")
-
-
-def caught(function, *args):
-    """The exception that a call ends with, which keeps its traceback alive."""
-    try:
-        function(*args)
-    except BaseException as error:
-        return error
-    raise AssertionError("it did not fail")
 
 
 def step(size_mb=2048):
