@@ -22,7 +22,7 @@ class ArenaCounter(DeviceCounter):
         try:
             stats = arena.stats(self.device.index)
         except arena.ArenaError as error:
-            raise Unavailable(f"the arena tells nothing: {error}") from error
+            raise Unavailable(f"the arena's statistics cannot be read: {error}") from error
         return Look((Reading(stats.live_bytes, stats.peak_bytes),), (stats.bytes_ever_allocated,))
 
     def reset(self):

@@ -265,5 +265,5 @@ def test_a_third_partys_source(fakes):
     assert figures(outer) == (600, 600, "exact")
     assert framework.diagnose().says == "its allocator on cuda:0"
     arena.stats = Broken(Odd("lost"))
-    with pytest.raises(Unavailable, match="the arena tells nothing: lost"):
+    with pytest.raises(Unavailable, match="statistics cannot be read: lost"):
         counter.look()
