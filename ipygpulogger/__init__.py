@@ -11,15 +11,15 @@ records/        what a measurement is: values, JSON form, history, log, comparis
 sources/        where figures come from: kernel, NVML, CUDA driver, torch, jax, cupy, tensorflow, rmm
 render/         records to text, HTML and plots
 engine/         one scope over many counters: peaks, ledger, sampler, machine
-lines/          the same for each source line
+lines/          what each source line used
 owners/         which names hold memory: growth, cycles, releasing it, out of memory
 blocks/         `measure`, `measure_lines`, `watch_epochs`
 notebook/       IPython: the cell, the live display, the magics
 cli/            the command line: run, report, compare, doctor
-compat/         what fastai's and ipyexperiments' names promised
-callbacks/      fastai, Lightning, transformers, Keras
-utils/          doors: the old names, re-exported from compat
-experiments.py  another door, to ipyexperiments' names
+compat/         the functions and classes of fastai v1 and ipyexperiments, implemented on the engine
+callbacks/      callbacks for fastai, Lightning, transformers and Keras
+utils/          import paths of fastai's and ipyexperiments' names, re-exported from compat
+experiments.py  import path of ipyexperiments' classes, re-exported from compat
 ==============  ========================================================================================
 """
 
@@ -73,9 +73,9 @@ __all__ = [
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """``%load_ext ipygpulogger``: report every cell from here on, and offer ``%gpulog``.
+    """Start the reports and add ``%gpulog``; IPython calls this for ``%load_ext ipygpulogger``.
 
-    Where that is not possible, one sentence says why, and the shell works on.
+    If that fails, one sentence on stderr says why, and the shell is not affected.
     """
     from .records.units import printable
     from .runtime.output import say
@@ -93,7 +93,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """``%unload_ext ipygpulogger``: as if it had never been loaded."""
+    """Stop the reports and remove ``%gpulog``; IPython calls this for ``%unload_ext ipygpulogger``."""
     from .notebook.magics import unload
 
     unload(shell)

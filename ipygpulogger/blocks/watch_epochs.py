@@ -1,4 +1,4 @@
-"""`watch_epochs`: measures each turn of a training loop."""
+"""`watch_epochs`: measures each iteration of a training loop."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ def _row(name: str, record: EpochRecord) -> str:
 
 
 def watch_epochs(epochs: Iterable[T], report: bool = True, device: Any = None) -> WatchedEpochs[T]:
-    """Measure each turn of a loop: the general RAM and GPU RAM it kept, and what it needed on top of that.
+    """Measure each iteration of a loop: the general RAM and GPU RAM that it kept, and its transient peak.
 
-    A turn begins before its item is fetched and ends when the loop asks for the next. One that is left by
-    ``break``, by an exception or by an interrupt is not recorded.
+    An iteration begins before its item is fetched and ends when the loop requests the next. One that is left
+    by ``break``, by an exception or by an interrupt is not recorded.
 
     Args:
         epochs: What to loop over; the items are passed on unchanged.
-        report: Print a row of a table after each turn, in MB.
+        report: Print a row of a table after each iteration, in MB.
         device: Where the training runs: "cuda:1", a `torch.device`; by default the device whose memory
             changed most. ``history`` has all of them.
 
     Returns:
-        The same items to loop over; ``history`` holds an `EpochRecord` for each turn that ended.
+        The same items to loop over; ``history`` holds an `EpochRecord` for each iteration that ended.
 
     Example:
         ``for epoch in watch_epochs(range(3)): train()``

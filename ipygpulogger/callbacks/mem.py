@@ -33,7 +33,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
     ``Learner(..., cbs=PeakMemMetric())`` or ``learn.fit(1, cbs=PeakMemMetric())``. The columns follow those
     of the metrics. An epoch lasts from before any callback's ``before_epoch`` until fastai's recorder writes
     its row, validation included. Callbacks that run after the recorder, such as the one that saves the best
-    model, are in no row. GPU is the device of ``learn.dls``; without one its figures are 0.
+    model, are not measured. GPU is the device of ``learn.dls``; without one its figures are 0.
 
     A logger that identifies columns by name keeps only one of the two called "peak": set ``names`` then.
 

@@ -24,7 +24,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options, the command's name as `command`; exit with status 2 if they make no sense."""
+    """Return the options, with the command's name as `command`; exit with status 2 if they are invalid."""
     return _parser().parse_args(_joined(arguments))
 
 

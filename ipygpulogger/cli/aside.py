@@ -1,4 +1,4 @@
-"""Sentences that are not the result of a command: on the stream for errors, in characters safe to print."""
+"""Messages that are not the result of a command: printed to stderr, in characters safe to print."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class _TooLong(Exception):  # noqa: N818 - ends the run
 
 
 class Audience(Protocol):
-    """What is told of an execution while it goes on."""
+    """Receives the events of an execution."""
 
     def started(self) -> None:
         """Called before the first cell, when the kernel and the logger in it run."""
@@ -60,7 +60,7 @@ class Execution:
         path: Its file; it runs in that folder, as in Jupyter.
         kernel: The name of another kernel than the notebook's own.
         timeout_s: How long a cell may take; None for no limit.
-        audience: Is told of the records.
+        audience: Receives the records.
 
     Attributes:
         has_code: Whether a cell has code; if not, no kernel is started.

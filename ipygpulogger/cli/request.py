@@ -1,4 +1,4 @@
-"""What a command was asked for: refused in one sentence, before anything is done, if it makes no sense."""
+"""Checks of what a command was asked for, before anything is done; the error is one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class BadRequest(Exception):  # noqa: N818 - the user's mistake, told in one sentence
-    """The request makes no sense; the message says why."""
+    """The request is invalid; the message says why."""
 
 
 def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:

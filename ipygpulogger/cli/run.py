@@ -1,4 +1,4 @@
-"""The command ``run``: execute a notebook; print, log and judge each of its cells."""
+"""The command ``run``: execute a notebook; print and log each cell, and compare it with its budget."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]
 def _over_budget(
     records: Sequence[CellRecord], ram_bytes: int | None, gpu_bytes: int | None
 ) -> Iterator[str]:
-    """Yield a sentence for each peak above its budget, and for each peak that cannot be judged."""
+    """Yield a sentence for each peak above its budget, and for each that cannot be compared with it."""
     for record in records:
         for excess in budget.excesses(record, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes):
             where = "in RAM" if excess.name == "RAM" else f"on {excess.name}"

@@ -1,16 +1,16 @@
-"""One measurement over many counters: a scope opens, closes, and returns what was used between the two.
+"""Measure a scope: read every counter when it opens and when it closes, and return what was used in between.
 
-Every measurement of the package is a `scope.Scope`. In the order in which it meets them:
+Every measurement of the package is a `scope.Scope`. The files, in the order in which a scope uses them:
 
 ============  =======================================================================
 scope         open, close, result
-machine       every source of the process; which scopes are open
-frameworks    torch and its like, asked only once the user has imported them
-devices       which device is which to the frameworks and to NVML
+machine       what all scopes of the process share: sources, trackers, the open scopes
+frameworks    torch, JAX and others, used only once the user has imported them
+devices       matches the frameworks' devices with those of NVML
 allocators    the frameworks' allocators in use
-peaks         one counter, many intervals: the only caller of its reset
-interval      the bounds of one peak
-device_scope  one device in one scope, and its arithmetic
+peaks         the peaks of many intervals from one counter; the only caller of the counter's reset
+interval      one scope's part of one counter, with the bounds of its peak
+device_scope  one device in one scope, and how its figures are computed
 ledger        who holds the memory of a device
 children      the child processes in one scope
 metrics       energy and utilization in one scope
@@ -18,7 +18,7 @@ time_series   one figure over time, kept small
 sampler       the background thread; `sampling` is what it does
 settling      garbage collection and caches, around a measurement
 open_scopes   the open scopes and the running loggers
-notes         what could not be measured, each reason told once
-now           a scope that closes as soon as it is open
+notes         what could not be measured, each reason reported once
+now           what is in use at this moment
 ============  =======================================================================
 """

@@ -24,11 +24,11 @@ class Allocators:
         self._pinned: dict[str, PeakTracker] = {}  # by framework
 
     def discover(self) -> Iterator[tuple[Device | None, PeakTracker, bool]]:
-        """Take in the allocators that came to life since the last call.
+        """Create a tracker for each allocator that was initialised since the last call.
 
         Yields:
-            The device, or None for page-locked host memory; the tracker of its peaks; whether the user
-            cannot have reset them unseen.
+            The device, or None for page-locked host memory; the tracker of its peaks; whether it is certain
+            that every reset of these peaks by the user was noticed.
         """
         if not self._frameworks.imported():
             return

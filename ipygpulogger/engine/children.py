@@ -20,18 +20,18 @@ class Children:
     """The children as they were when a scope opened."""
 
     def __init__(self, process: Process, ram: PeakTracker) -> None:
-        """Look at them now.
+        """Record their memory now.
 
         Args:
-            process: Lists them.
-            ram: Follows the peaks of this process's own memory, which a fork may share with a child.
+            process: The source that lists them.
+            ram: The tracker of this process's own peaks; a forked child may share that memory.
         """
         self._process, self._ram = process, ram
         self._before = process.children(ram.lifetime_peak_bytes)
         self._ended_before = children_ended()
 
     def usage(self, own: Interval) -> ChildrenUsage | None:
-        """Return what they used from then until now; None where there were none, or none can be seen.
+        """Return what they used since the scope opened; None if there were none, or they cannot be listed.
 
         Args:
             own: This process's own memory within the scope.
@@ -56,7 +56,7 @@ class Children:
         return ChildrenUsage(before_bytes, after_bytes, peak, count=len(after), at_least=at_least)
 
     def _ended_bytes(self, ended: Ended, own: Interval) -> int:
-        """Return a lower bound of what the largest child that ended within the scope had of its own.
+        """Return a lower bound of the unshared memory of the largest child that ended within the scope.
 
         The kernel keeps the highest peak of all children so far. It includes what a child was before its
         exec, when it was as large as this process. Only what is above that is surely the child's own. 0 where

@@ -1,8 +1,8 @@
-"""The part of a scope on one device: its snapshot at the beginning, what the sampler saw, and the arithmetic.
+"""The part of a scope on one device: its snapshot at the beginning, the samples, and the resulting usage.
 
 This process's own memory has three parts: what the allocators count, which is exact; what it holds outside
-them, as far as the driver tells; and the context, which is only noted. The peak is exact where nothing
-outside the allocators moved.
+them, if the driver reports it; and the context, which is reported but not part of what was consumed. The peak
+is exact if memory outside the allocators did not change.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .interval import together
 from .ledger import ALLOCATED, RESERVED
 from .time_series import TimeSeries
 
-JUMP_BYTES = 64 * MB  # when so much more is outside the allocators, the sampler asks the driver whose it is
-_QUESTIONS = 32  # at most, in one scope
+JUMP_BYTES = 64 * MB  # a rise outside the allocators from which on the sampler queries per-process usage
+_QUESTIONS = 32  # such queries in one scope, at most
 
 if TYPE_CHECKING:
     from ..records import Metric, Timeline
@@ -32,8 +32,8 @@ class DeviceScope:
 
     Attributes:
         device: The device.
-        intervals: Over each framework's allocator on it.
-        before: The snapshot at the beginning; None if the device came to life within the scope.
+        intervals: One over each framework's allocator on it.
+        before: The snapshot at the beginning; None if the device was first used within the scope.
         after: The snapshot at the end; None until then.
         neighbours_before_bytes: Held by other processes at the beginning; None where unknown.
         highest_used_bytes: The most that the sampler saw in use on the whole device.
@@ -43,7 +43,7 @@ class DeviceScope:
         listed_peak_bytes: The most that all other processes were seen to hold; None where unknown.
         series: The whole device's memory over time.
         energy_j: The driver's energy counter at the beginning, in joules, or why it is unknown.
-        metrics: What was measured beside memory.
+        metrics: The energy and utilization that were asked for.
     """
 
     def __init__(self, device: Device) -> None:
@@ -72,16 +72,16 @@ class DeviceScope:
         self._jumped = raw._jumped
 
     def asks(self, other_bytes: int) -> bool:
-        """Return whether so much outside the allocators is a jump, and worth the driver's slow answer."""
+        """Return whether memory outside the allocators jumped, so that the slow per-process query is due."""
         return self._jumps(other_bytes) and len(self._jumped) < _QUESTIONS
 
     def sampled(self, used_bytes: int, other_bytes: int | None, found: Shares | None) -> None:
-        """Take in a sample.
+        """Record a sample.
 
         Args:
             used_bytes: In use on the whole device.
-            other_bytes: Of that, outside the allocators; None where they moved meanwhile.
-            found: Which processes hold that, if it jumped and the driver answered.
+            other_bytes: The part outside the allocators; None if the allocators changed while NVML was read.
+            found: Which processes hold that part, if it jumped and the driver reported it.
         """
         self.highest_used_bytes = max(self.highest_used_bytes, used_bytes)
         self.highest_other_bytes = max(self.highest_other_bytes, other_bytes or 0)
@@ -107,7 +107,7 @@ class DeviceScope:
 
     def _jumps(self, other_bytes: int) -> bool:
         level_bytes = self._level_bytes()
-        if level_bytes is None or self.device.unified:  # there the RAM of all processes is outside
+        if level_bytes is None or self.device.unified:  # outside a unified device's allocators is all RAM
             return False
         return other_bytes - level_bytes > JUMP_BYTES
 
@@ -120,14 +120,14 @@ class DeviceScope:
 
         Args:
             after: The snapshot at the end.
-            allowance: What its allocators tell beside their counts.
+            allowance: The limit, fragmentation and private pools of its allocators.
             timeline: The time series for the record.
         """
         before, device = self.before, self.device
-        outside_before = before.outside if before else after.outside  # a context made here is only noted
+        outside_before = before.outside if before else after.outside  # a new context is not consumed
         outside_after, unattributed_bytes, seen_bytes = after.outside, 0, self.seen_bytes
         if outside_before is None or outside_after is None:
-            seen_bytes = 0  # it contains what the two ends do not
+            seen_bytes = 0  # the samples include the context, the two ends do not
             was, now = before and before.other, after.other
             if was is not None and now is not None and not device.unified:  # there other RAM is outside too
                 unattributed_bytes = now - was
@@ -175,7 +175,7 @@ class DeviceScope:
         return [after] if self.before is None else [self.before, after]
 
     def _unlisted_bytes(self, after: DeviceSnapshot) -> int:
-        """Return what no listed process holds, at that end of the scope where it was less."""
+        """Return the unattributed memory at that end of the scope where it was less."""
         return min((held.unlisted for held in self._ends(after) if held.unlisted is not None), default=0)
 
     def _neighbours_peak_bytes(self, after: DeviceSnapshot) -> int | None:

@@ -1,6 +1,7 @@
-"""Which device is which: a framework counts what `CUDA_VISIBLE_DEVICES` shows, NVML all that the machine has.
+"""Match the devices of the frameworks with those of NVML, by UUID.
 
-The UUID joins the two. Nothing is initialised to find it out.
+A framework numbers the devices that `CUDA_VISIBLE_DEVICES` shows, NVML all devices of the machine. Nothing is
+initialised to find out which is which.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Devices:
         self._known: dict[tuple[str, int], Device] = {}  # by `Device.key`
 
     def identify(self, device: Device) -> Device:
-        """Return the same device with all that any framework, or NVML, tells of it."""
+        """Return the same device, completed by what other frameworks and NVML report of it."""
         known = self._known.get(device.key)
         if known is None or known.uuid is None:
             seen = self._nvml.device(device.uuid)
@@ -32,7 +33,9 @@ class Devices:
                 seen = (
                     self._nvml.visible(device.index)
                     if device.uuid is None
-                    else self._nvml.device(driver.facts(device.index).uuid)  # older CUDA tells a slice's card
+                    else self._nvml.device(
+                        driver.facts(device.index).uuid
+                    )  # older CUDA: the card's UUID for a slice
                 )
             if seen is not None:
                 total_bytes = seen.total_bytes or device.total_bytes
@@ -47,9 +50,9 @@ class Devices:
         return self._known[key]
 
     def uuid(self, index: int) -> str | None:
-        """Return the UUID of the device that the frameworks count as this one; None where it is unknown.
+        """Return the UUID of the device with this index in the frameworks; None where it is unknown.
 
-        No scope need be open.
+        It may be called while no scope is open.
         """
         counters = self._counters(index)
         known = self.identify(counters[0].device).uuid if counters else driver.facts(index).uuid
@@ -79,11 +82,11 @@ class Devices:
         if shown is None:
             return any(device.uuid == uuid for device in self._nvml.hidden())
         uuids = [driver.facts(ordinal).uuid for ordinal in range(shown)]
-        if None in uuids or (uuid or "").startswith("MIG-"):  # of a slice older CUDA tells the card's
+        if None in uuids or (uuid or "").startswith("MIG-"):  # older CUDA: the card's UUID for a slice
             return not shown
         return uuid not in uuids
 
     def _counters(self, index: int) -> list[DeviceCounter]:
-        """Return the frameworks' counters on the device that they count as this one."""
+        """Return the frameworks' counters on the device with this index."""
         answers = self._frameworks.counters()
         return [counter for _, counters in answers for counter in counters if counter.device.index == index]

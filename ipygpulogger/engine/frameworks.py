@@ -1,7 +1,7 @@
-"""The frameworks with a device allocator: ours, and those that other distributions add.
+"""The frameworks with a device allocator: those of this package, and those that other distributions add.
 
-A framework has the name of its module and is asked only while that name is in `sys.modules`. For a framework
-that the user has not imported, the hooks of a cell run no code at all.
+A framework is called by the name of its module and used only while that name is in `sys.modules`. For a
+framework that the user has not imported, the hooks of a cell run no code at all.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Frameworks:
     def ask(
         self, question: Callable[[Framework], T], of: Iterable[Framework] | None = None
     ) -> list[tuple[Framework, T]]:
-        """Ask frameworks the same, and leave out for good any that fails, as one of another distribution may.
+        """Call a function with each framework, and permanently leave out those for which it fails.
 
         Args:
-            question: What to call with each.
+            question: The function.
             of: Which of them; by default those that are imported.
 
         Returns:
@@ -88,7 +88,7 @@ class Frameworks:
         return self.ask(_counters_of)
 
     def current_index(self) -> int | None:
-        """Return the first current device that a framework tells; None without one."""
+        """Return the current device of the first framework that has one; None if none has."""
         indices = self.ask(lambda framework: framework.current_index())
         return next((index for _, index in indices if index is not None), None)
 
@@ -96,7 +96,8 @@ class Frameworks:
         """Keep the user's own counters true from now on, until `release`.
 
         Returns:
-            The names of the frameworks that were in use before: resets by the user went unseen.
+            The names of the frameworks that were in use before, so that resets by the user may have gone
+            unnoticed.
         """
         imported = self.imported()
         for framework in imported:  # first: after an interrupt below, `release` reaches all of them
@@ -104,7 +105,7 @@ class Frameworks:
         return {framework.name for framework, late in self.ask(lambda f: f.hold(), imported) if late}
 
     def release(self) -> None:
-        """Take off whatever was put on to keep the user's counters true."""
+        """Take off the wrappers that keep the user's counters true."""
         self.ask(lambda framework: framework.release(), tuple(self._held.values()))
         self._held.clear()
 

@@ -1,7 +1,7 @@
 """One interval over one counter: what was in use when it opened, and the bounds of its peak.
 
-An interval reads nothing by itself. `peaks.PeakTracker` opens it, folds every look at the counter into it,
-and widens its bounds where something may have been missed.
+An interval never reads the counter itself. `peaks.PeakTracker` opens it and passes every reading of the
+counter to `fold`, which raises the peak. Where a reset may have lost a peak, `doubt` raises the upper bound.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class _Series:
         self.sampled = reading.peak_bytes is None
 
     def lap(self, reading: Reading, *, fresh: bool) -> Lap:
-        """Return the lap that ends with this reading, and begin the next one with it."""
+        """End the lap with this reading, begin the next one with it, and return the ended one."""
         ended = Lap(self.lo_bytes, None if self.sampled else self.hi_bytes, reading.current_bytes)
         _Series.__init__(self, reading, fresh=fresh or reading.peak_bytes == reading.current_bytes)
         return ended
 
     def fold(self, reading: Reading) -> None:
-        """Take in a reading of the counter."""
+        """Raise the peak to a reading of the counter, if it is higher."""
         at_least = max(reading.current_bytes, reading.seen_bytes)
         self.lo_bytes = max(self.lo_bytes, at_least)
         self.hi_bytes = max(self.hi_bytes, at_least)
@@ -102,7 +102,7 @@ class Interval:
         return Peak.within(s.lo_bytes, None if s.sampled else s.hi_bytes, self._precision_bytes)
 
     def fold(self, look: Look) -> None:
-        """Take in a look at the counter."""
+        """Raise the peaks of all series to a look at the counter, where it is higher."""
         self.moved |= look.stamp != self._stamp
         for series, reading in zip(self._series, look.readings, strict=True):
             self.moved |= reading.current_bytes != series.before_bytes
@@ -113,28 +113,28 @@ class Interval:
 
         Args:
             look: The last one before the reset.
-            growth_bytes: For each series, at most how much was allocated since; None: unknown.
+            growth_bytes: For each series, an upper bound of what was allocated since; None if unknown.
         """
         for series, reading, growth in zip(self._series, look.readings, growth_bytes, strict=True):
             series.doubt(None if growth is None else reading.current_bytes + growth)
 
     def was_reset_elsewhere(self) -> None:
-        """Take note that something else reset the counter: what it knew until then is lost."""
+        """Mark the peak as "sampled": something else reset the counter, and its peak until then is lost."""
         self.reset_elsewhere = True
         self.give_up()
 
     def give_up(self) -> None:
-        """Take note that the peak is no longer followed: from now on it is "sampled"."""
+        """Mark the peak as "sampled": from now on the counter is no longer read for it."""
         for series in self._series:
             series.doubt(None)
 
     def counter_was_reset(self) -> None:
-        """Take note that its tracker reset the counter: the next peak is surely this interval's own."""
+        """Note that the tracker reset the counter, so that its next peak lies within this interval."""
         for series in self._series:
             series.record_bytes = None
 
     def lap(self, look: Look, *, fresh: bool) -> list[Lap]:
-        """Return the lap of each series that ends with this look, and begin the next ones with it.
+        """End the lap of each series with this look, begin the next ones with it, and return the ended ones.
 
         Args:
             look: At the counter, now.

@@ -1,7 +1,7 @@
 """Who holds the memory of a device: this process's allocators, this process outside them, others, the driver.
 
-The allocators count their own memory. NVML tells that of the whole device and, slowly, that of each process.
-The processes are asked for only where memory outside the allocators changed.
+The allocators count their own memory. NVML reports that of the whole device and, in a slow query, that of
+each process. Per-process usage is queried only if memory outside the allocators changed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 ALLOCATED = 0  # the first series of a device's counter: held by live arrays
 RESERVED = -1  # the last one: what the allocator took from the device
-# The processes are asked for again after so long, though the sum outside the allocators did not change: what
-# another process freed, this one may have allocated.
+# Per-process usage is queried again after so long even if the sum outside the allocators did not change: this
+# process may have allocated what another one freed.
 ASK_AGAIN_S = 5.0
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class DeviceSnapshot(NamedTuple):
 
     Attributes:
         allocated: Held by live arrays of all frameworks of this process.
-        reserved: Taken from the device by their allocators; where one does not tell, what it has allocated.
+        reserved: Taken from the device by their allocators; for one that does not report it, the allocated.
         memory: The whole device.
         own: Held by this process, context and libraries included.
         listed: Held by all other processes that the driver lists.
@@ -74,7 +74,7 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def driver(self) -> int | None:
-        """Kept by the driver for itself."""
+        """Reserved by the driver for itself."""
         if self.memory is None:
             return None
         if not self.memory.driver_in_used:
@@ -99,20 +99,20 @@ class Shares(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """What the allocators on a device tell beside their counts; as in `records.DeviceUsage`."""
+    """The limit, fragmentation and private pools of a device's allocators, as in `records.DeviceUsage`."""
 
     limit_bytes: int | None
     pools_bytes: int | None
 
 
 class _Outside(NamedTuple):
-    """Memory outside a device's allocators, in bytes, as the driver last told it.
+    """Memory outside a device's allocators, in bytes, as the driver last reported it.
 
     Attributes:
         other: All of it.
         own: This process's part; None where unknown.
         listed: What all other processes hold; None where unknown.
-        asked_s: When the driver was asked.
+        asked_s: When per-process usage was queried.
     """
 
     other: int
@@ -122,7 +122,7 @@ class _Outside(NamedTuple):
 
 
 class Ledger:
-    """Takes snapshots of devices, and keeps what the driver last told of each device's processes."""
+    """Takes snapshots of devices, and keeps the last per-process usage of each."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
@@ -147,7 +147,7 @@ class Ledger:
             was, stand = stand, _held(trackers)
             if was == stand:
                 break
-            self._outside.pop(device.uuid or "", None)  # another thread allocated meanwhile: it fits neither
+            self._outside.pop(device.uuid or "", None)  # another thread allocated meanwhile: unusable
         return snapshot
 
     def glance(
@@ -169,10 +169,10 @@ class Ledger:
         return snapshot
 
     def examine(self, device: Device, trackers: Sequence[PeakTracker], memory: DeviceMemory) -> Shares | None:
-        """Ask the driver which processes hold memory on a device now; slow, for any thread.
+        """Query per-process usage of a device now; slow, for any thread.
 
-        The answer is not kept for snapshots. Where an allocator moved while the driver answered, only what
-        this process holds beyond that allocator's peak is surely outside it.
+        The result is not kept for snapshots. If an allocator changed during the query, only what this process
+        holds beyond that allocator's peak is certainly outside it.
 
         Args:
             device: The device.
@@ -203,7 +203,7 @@ class Ledger:
         return Shares(outside, outside, listed)
 
     def close(self) -> None:
-        """Forget what the driver told."""
+        """Forget the per-process usage."""
         self._outside.clear()
 
     def _take(
@@ -229,7 +229,7 @@ class Ledger:
             own, listed = self._processes(device, reserved or 0)
             outside = None if own is None else own - (reserved or 0)
             known = self._outside[uuid] = _Outside(other, outside, listed, now_s)
-            if self._nvml.fails("processes"):  # a failure may pass while nothing else changes: ask again
+            if self._nvml.fails("processes"):  # a failure may be temporary: query again at the next snapshot
                 del self._outside[uuid]
         own = None if known.own is None else known.own + (reserved or 0)
         return DeviceSnapshot(allocated, reserved, memory, own, known.listed)
@@ -243,7 +243,7 @@ class Ledger:
 
 
 def allowance(counters: Sequence[DeviceCounter]) -> Allowance:
-    """Return what the allocators on a device tell beside their counts."""
+    """Return the limit, fragmentation and private pools of a device's allocators."""
     limits = _answers(counter.limit_bytes for counter in counters)
     pools = _answers(counter.pools_bytes for counter in counters)
     return Allowance(min(limits, default=None), sum(pools) if pools else None)

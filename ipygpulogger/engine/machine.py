@@ -1,7 +1,7 @@
-"""One machine per process: it holds every source, and knows who measures.
+"""What all measurements of one process share: every source, the trackers of peaks, and the open scopes.
 
-Its parts know one thing each. What concerns several of them at once is done here, under one lock: a scope
-opens or closes, a device is first used, the user resets a counter, the last measurement ends.
+`Machine` has a part for each of these. What concerns several parts at once is done here, under one lock: a
+scope opens or closes, a device is first used, the user resets a counter, the last measurement ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Machine:
         process: General RAM, of this process and its children.
         nvml: The driver's view of the devices.
         frameworks: Those that have a device allocator.
-        devices: Which device is which.
+        devices: Matches the frameworks' devices with NVML's.
         allocators: The frameworks' allocators in use, and the trackers of their peaks.
         settling: Garbage collection and emptying caches around a measurement.
         scopes: Those that are open, and the loggers that run.
@@ -98,8 +98,8 @@ class Machine:
 
         Args:
             device: The device.
-            trackers: Of the frameworks' allocators there.
-            ask: Ask the driver for its list of processes where that is needed, which is slow.
+            trackers: Those of the frameworks' allocators there.
+            ask: Query per-process usage if it may have changed, which is slow.
 
         Raises:
             Unavailable: An allocator cannot be read.
@@ -108,13 +108,13 @@ class Machine:
         return take(device, tuple(trackers), self.allocators.counters(device))
 
     def allowance(self, device: Device) -> Allowance:
-        """Return what the allocators on a device tell beside their counts; a hidden one allows 0."""
+        """Return the limits of a device's allocators; 0 for a device that `CUDA_VISIBLE_DEVICES` hides."""
         if device.backend == DRIVER and self.devices.is_hidden(device.uuid):
             return Allowance(0, None)
         return allowance(self.allocators.counters(device))
 
     def take_notes(self) -> tuple[str, ...]:
-        """Return what could not be measured since the last call, each reason told once."""
+        """Return what could not be measured since the last call, each reason once per process."""
         return (*self.notes.take(), *self.nvml.take_notes())
 
     def load(self) -> None:
@@ -123,14 +123,14 @@ class Machine:
         self.settling.preload()
 
     def diagnose(self) -> list[Diagnosis]:
-        """Return what each source can measure here, and of each one that was left out, why."""
+        """Return what each source can measure here, and why others were left out."""
         answers = self.frameworks.ask(lambda framework: framework.diagnose(), self.frameworks.known())
         failures = self.frameworks.failures().items()
         failed = [Diagnosis(name, "absent", f"fails and is left out: {error}") for name, error in failures]
         found = [diagnosis for _, diagnosis in answers if diagnosis]
         return [self.process.diagnose(), self.nvml.diagnose(), *found, *failed]
 
-    # -- who measures --------------------------------------------------------------------------
+    # -- open scopes and running loggers -------------------------------------------------------
 
     def attach(self, logger: object) -> None:
         """Keep wrappers and libraries between the scopes of a logger, until `detach` or its death."""
@@ -144,7 +144,7 @@ class Machine:
         self._rest()
 
     def enter(self, scope: Measuring) -> None:
-        """Take in a scope that opens."""
+        """Register a scope that opens."""
         self._end_orphans()
         with self._lock:
             self.nvml.devices()  # opened here, by one thread at a time
@@ -152,7 +152,7 @@ class Machine:
             self.scopes.add(scope)
 
     def leave(self, scope: Measuring) -> None:
-        """Forget a scope that is over."""
+        """Unregister a scope that has ended."""
         with self._lock:
             if scope in self.scopes:
                 self.settling.users_code_ran()
@@ -161,7 +161,7 @@ class Machine:
         self._rest()
 
     def discover(self) -> None:
-        """Take in the devices first used since the last call; open scopes measure them from zero."""
+        """Register the devices first used since the last call; open scopes measure them from zero."""
         with self._lock:
             for device, tracker, sure in self.allocators.discover():
                 for scope in self.scopes.all():
@@ -223,7 +223,7 @@ class Machine:
 
     def _user_resets(self, framework: Framework, index: int | None, reset: Callable[[], None]) -> None:
         with self._lock:
-            if not self.scopes.is_measuring():  # a wrapper on its way out
+            if not self.scopes.is_measuring():  # a wrapper that could not be taken off yet
                 reset()
                 return
             self.discover()
@@ -245,7 +245,8 @@ if hasattr(os, "register_at_fork"):
 
 _machine: Machine | None = None
 _machine_pid = 0
-# Held while the machine is made: two, for threads that ask first together, would reset each other's peaks.
+# Held while the machine is created. Two of them, for two threads that call `machine` first at the same time,
+# would reset each other's peaks.
 _making = [threading.Lock()]
 
 

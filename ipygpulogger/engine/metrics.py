@@ -31,7 +31,7 @@ def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: floa
     Args:
         name: One of `METRICS`.
         nvml: The driver.
-        on: The device, with the energy counter as it was at the beginning.
+        on: The device in the scope, with the energy counter as read at the beginning.
         began: When the scope began.
         time_s: How long it lasted. The driver's energy counter needs a while to move.
     """

@@ -1,4 +1,4 @@
-"""What could not be measured, each sentence told once in the life of the process."""
+"""What could not be measured, each sentence reported once in the life of the process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Notes:
         self._waiting: list[str] = []
 
     def is_new(self, sentence: str) -> bool:
-        """Return whether a sentence is news; from now on it is not."""
+        """Return whether a sentence was never reported; from now on it counts as reported."""
         new = sentence not in self._told
         self._told.add(sentence)
         return new
 
     def add(self, sentence: str) -> None:
-        """Keep a sentence for the next record, unless it was told before."""
+        """Keep a sentence for the next record, unless it was reported before."""
         if self.is_new(sentence):
             self._waiting.append(sentence)
 

@@ -24,7 +24,7 @@ class Measuring(Protocol):
         """Measure the page-locked host memory that a framework began to count, from zero."""
 
     def orphaned(self) -> bool:
-        """Return whether the call that should have closed it is over."""
+        """Return whether the call that should have closed it has ended."""
 
     def close(self) -> None:
         """End it."""
@@ -33,12 +33,12 @@ class Measuring(Protocol):
         """Return its part on each device, for the sampler."""
 
     def sampled(self, resident_bytes: int) -> None:
-        """Take in what the sampler saw of general RAM."""
+        """Record a sample of general RAM."""
 
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
     ) -> None:
-        """Take in what the sampler saw of a device."""
+        """Record a sample of a device."""
 
 
 class OpenScopes:
@@ -64,15 +64,15 @@ class OpenScopes:
         return scope in self._scopes
 
     def all(self) -> list[Measuring]:
-        """Return the open scopes; it stays as it is while scopes open and close."""
+        """Return a list of the open scopes, which later changes do not affect."""
         return list(self._scopes)
 
     def add(self, scope: Measuring) -> None:
-        """Take in a scope that opens."""
+        """Add a scope that opens."""
         self._scopes.add(scope)
 
     def discard(self, scope: Measuring) -> None:
-        """Forget a scope that is over, if it is here."""
+        """Remove a scope that has ended, if it is here."""
         self._scopes.discard(scope)
 
     def is_measuring(self) -> bool:

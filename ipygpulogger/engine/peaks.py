@@ -1,15 +1,16 @@
 """Many intervals over one counter, across threads, though the counter has only one peak and one reset.
 
-Whenever an interval opens, the tracker reads the counter, folds the reading into every open interval, then
-resets. So intervals nest and overlap in any order.
+Whenever an interval opens, the tracker reads the counter, raises the peak of every open interval to the
+reading ("folds" it), and resets the counter. So intervals nest and overlap in any order.
 
 Reading and resetting are two steps. A transient allocation of another thread between them is lost to the
-intervals already open. The counter's stamp tells: it moves whenever memory could have grown. Where it did not
-move, nothing was lost; where it did, what was allocated meanwhile bounds the loss.
+intervals already open. To detect this, the counter's stamp is compared: an event count, such as page faults
+or allocations, that changes whenever memory could have grown. If it did not change, nothing was lost. If it
+did, an upper bound of what was allocated in between becomes the upper bound of the peak.
 
-Something else may reset the counter too. Some counters notice that themselves. With any other it shows where
-the peak stands lower than before, since no peak falls by itself. What was counted until then is lost, and the
-intervals open at that moment are "sampled".
+Other code may reset the counter too. Some counters detect that themselves. For any other, a peak that is
+lower than before shows it, since a peak never falls without a reset. The peak until then is lost, so the
+intervals that are open at that moment become "sampled".
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..sources import Counter, Look
     from .interval import Lap
 
-QUIET_TRIES = 4  # looks before a reset, while other threads keep the stamp moving
+QUIET_TRIES = 4  # attempts to read and reset without a change of the stamp by other threads
 LAP_SLACK_BYTES = 2**18  # a peak this little above what is in use needs no reset, if the granularity allows
 
 
@@ -39,11 +40,11 @@ class PeakTracker:
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
-        self._open: weakref.WeakSet[Interval] = weakref.WeakSet()  # an interval without a referrer is over
+        self._open: weakref.WeakSet[Interval] = weakref.WeakSet()  # an interval ends with its last referrer
         self._lock = threading.RLock()
         self._lifetime: list[int] = []
         self._series_count = 0
-        self._standing: list[int] | None = None  # each peak as it was last seen, since our last reset
+        self._standing: list[int] | None = None  # each peak as last read since our last reset
         _trackers.add(self)
 
     @property
@@ -52,9 +53,10 @@ class PeakTracker:
         return bool(self._open)
 
     def look(self) -> Look:
-        """Read the counter, and fold what it says into the open intervals.
+        """Read the counter, and fold the reading into the open intervals.
 
-        A counter reports some things only once, such as the highest value that a sampler saw.
+        All reading goes through here, because a counter reports some things only once, such as the highest
+        value that a sampler saw.
 
         Raises:
             Unavailable: It cannot be read now.
@@ -140,10 +142,10 @@ class PeakTracker:
             return interval
 
     def adopt(self, *, sure: bool = True) -> Interval:
-        """Open an interval, from zero, over a counter that came to life after the scope began.
+        """Open an interval, from zero, over a counter that did not exist when the scope began.
 
         Args:
-            sure: Nothing can have reset the counter since.
+            sure: Whether the counter has certainly not been reset since.
 
         Raises:
             Unavailable: The counter cannot be read now.
@@ -180,7 +182,7 @@ class PeakTracker:
         """Close an interval: its peak is final. Closing it again changes nothing.
 
         Raises:
-            Unavailable: The counter cannot be read now. What was known before stands, as "sampled".
+            Unavailable: The counter cannot be read now. The peak known so far is kept, as "sampled".
         """
         with self._lock:
             if not self._has(interval):
@@ -197,7 +199,7 @@ class PeakTracker:
                     self.counter.watch(on=False)
 
     def _has(self, interval: Interval) -> bool:
-        """Return whether an interval is open here. One that was lost, by a fork for one, is "sampled"."""
+        """Return whether an interval is open here; one that was lost, as by a fork, becomes "sampled"."""
         if interval in self._open:
             return True
         if not interval.ended:
@@ -207,7 +209,7 @@ class PeakTracker:
     def lap(self, interval: Interval, *, reset: bool = True) -> list[Lap]:
         """Close an open interval and open it again at the same moment, at a third of what both would cost.
 
-        The counter is reset only where its peak stands above what is in use, by more than a little.
+        The counter is reset only if its peak is more than `LAP_SLACK_BYTES` above what is in use.
 
         Args:
             interval: Open. From here on its figures are those of the new lap.
@@ -226,7 +228,7 @@ class PeakTracker:
             if reset and counter.peak_class == "resettable" and self._stands_above(look):
                 try:
                     look, fresh = self._reset_at_once(look), True
-                except Exception as error:  # the look stands: the older peak bounds the laps to come
+                except Exception as error:  # without the reset, the older peak bounds the next laps
                     if is_from_a_handler(error):
                         raise
             return interval.lap(look, fresh=fresh)
@@ -238,7 +240,7 @@ class PeakTracker:
         )
 
     def _reset_at_once(self, look: Look) -> Look:
-        """Reset after a look that was folded, if nothing was allocated since; return what stands then."""
+        """Reset after a look that was folded, if nothing was allocated since; return the look after that."""
         counter = self.counter
         if not look.stamp or counter.stamp() != look.stamp:
             return self._reset(counter.reset)
@@ -253,7 +255,7 @@ class PeakTracker:
         return after
 
     def user_resets(self, reset: Callable[[], None]) -> None:
-        """Let the user reset the counter, with the open intervals keeping what it knew.
+        """Reset the counter for the user; the open intervals keep the peaks it had.
 
         Args:
             reset: The user's own call.
@@ -271,7 +273,7 @@ class PeakTracker:
         return f"Something else resets {self.counter.describe()}: peaks are then at least what was seen."
 
     def lifetime_peak_bytes(self, series: int = 0) -> int:
-        """Return the highest ever seen here, whatever reset the counter since.
+        """Return the highest peak ever read here, whatever has reset the counter since.
 
         Raises:
             Unavailable: The counter cannot be read now.
@@ -290,7 +292,7 @@ class PeakTracker:
             interval.fold(look)
 
     def _reset(self, reset: Callable[[], None]) -> Look:
-        """Fold, reset, and return what stands right after; what may have been lost widens the bounds."""
+        """Fold, reset, and return the look right after; what may have been lost widens the bounds."""
         counter = self.counter
         look = self._look()
         self._fold(look)

@@ -1,7 +1,7 @@
-"""A background thread that samples while a scope lasts: the devices, or for a live report.
+"""A background thread that calls a function periodically while a scope lasts.
 
-It begins only once a scope has lasted 100 ms, sleeps between scopes, and stops at once when told. No exact
-figure depends on it.
+One samples the devices, another updates the live display. It begins only once a scope has lasted 100 ms,
+sleeps between scopes, and stops at once when told. No exact figure depends on it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def sample_device(
 ) -> None:
     """Read the memory of a device, and pass it to the scopes.
 
-    What was outside the allocators at that moment is known only if they did not move while NVML was asked.
+    What was outside the allocators at that moment is known only if they did not change while NVML was read.
     """
     uuid = device.uuid or ""
     before = _reserved(trackers)

@@ -59,8 +59,8 @@ class Scope:
             reset_peaks: Reset the kernel's high-water mark of resident memory.
             all_devices: Include the devices that this process does not use.
             metrics: What else to measure on each device, of `metrics.METRICS`.
-            during: A call that the scope must not outlive. The machine closes it after that call, for
-                callers that are not told of its end.
+            during: A call that the scope must not outlive. The machine closes the scope after that call. It
+                is for callers that get no event at its end.
         """
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
@@ -122,11 +122,11 @@ class Scope:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be measured so far, and why; only what no earlier scope has told."""
+        """What could not be measured so far, and why; without what an earlier scope has reported."""
         return tuple(self._notes)
 
     def orphaned(self) -> bool:
-        """Return whether the call that it must not outlive is over."""
+        """Return whether the call that it must not outlive has ended."""
         return self._during is not None and not self._during.running()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
@@ -165,10 +165,10 @@ class Scope:
         )
 
     def so_far(self, label: str) -> Measurement:
-        """Return how the open scope stands, for another thread, without the slow parts of `result`.
+        """Return the figures so far of the open scope, without the slow parts of `result`; for any thread.
 
-        The child processes and the driver's list of processes are not asked for, and nothing is noted. Where
-        memory outside the allocators moved, only that of the allocators is known.
+        Child processes and per-process usage are not read, and no note is made. If memory outside the
+        allocators changed, only that of the allocators is known.
 
         Args:
             label: What the scope is called.
@@ -238,20 +238,20 @@ class Scope:
             self._note(reason)
 
     def sampled(self, resident_bytes: int) -> None:
-        """Take in what the sampler saw of general RAM."""
+        """Record a sample of general RAM."""
         if not self._closed and self._start_s:
             self._ram_series.add(clock.monotonic_s() - self._start_s, resident_bytes)
 
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
     ) -> None:
-        """Take in what the sampler saw of a device.
+        """Record a sample of a device.
 
         Args:
             uuid: The device.
             used_bytes: In use on the whole device.
-            other_bytes: Of that, outside the frameworks' allocators; None where they moved meanwhile.
-            found: Which processes hold that, if it jumped and the driver answered.
+            other_bytes: The part outside the allocators; None if the allocators changed while NVML was read.
+            found: Which processes hold that part, if it jumped and the driver reported it.
         """
         if self._closed or not self._start_s:
             return

@@ -1,4 +1,4 @@
-"""Bring memory to rest around a measurement, so that what is left over from before is not counted in it."""
+"""Settle memory around a measurement: collect garbage and empty caches, so that leftovers are not counted."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Settling:
 
     def __init__(self, frameworks: Frameworks) -> None:
         self._frameworks = frameworks
-        self._ran = True  # the user's code, since the last full collection
+        self._ran = True  # whether the user's code ran since the last full collection
 
     def preload(self) -> None:
         """Create the context of the current device if the user has imported its framework."""
         self._frameworks.ask(lambda framework: framework.preload())
 
     def settle(self, *, gc_collect: bool, clear_cache: bool) -> None:
-        """Bring memory to rest before a snapshot.
+        """Settle memory before a snapshot.
 
         Where no scope ended since the last full collection, only the two younger generations are collected:
         a full one costs 0.1 s once torch is imported (measured).
@@ -41,5 +41,5 @@ class Settling:
             self._frameworks.ask(lambda framework: framework.settle())
 
     def users_code_ran(self) -> None:
-        """Take note that a scope ended: the next collection is a full one."""
+        """Note that a scope ended, so that the next collection is a full one."""
         self._ran = True

@@ -37,8 +37,8 @@ class TimeSeries:
     ) -> tuple[tuple[float, int], ...]:
         """Return the points between the scope's two ends; nothing where nothing was sampled.
 
-        A scope's time leaves out our own cost within it, so the last samples may lie beyond its end. They are
-        put at its end.
+        A scope's time excludes the cost of measuring within it, so the last samples may lie beyond its end.
+        They are moved to its end.
         """
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:

@@ -1,7 +1,7 @@
-"""The same figures for each source line of a cell or a function.
+"""Measure each source line of a cell or a function: hits, time, general RAM and each GPU.
 
 ================  ===================================================================================
-tracing           subscribe to the lines that run, with the back end that this Python has
+tracing           the back end that this Python has, which reports every line that runs
 sys_monitoring    the back end from Python 3.12 on
 sys_settrace      the back end before
 tracing_backend   what both share: subscribers, and the events that are reported to them

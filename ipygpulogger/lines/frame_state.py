@@ -130,7 +130,7 @@ class LineTable:
         return followed
 
     def stop(self) -> None:
-        """End every line that runs; the memory is stopped by its owner."""
+        """End every line that runs; `LineMemories.stop` ends their memory."""
         stopped_s = tracing_backend.now_s()
         for code in self._codes:
             code.end_all(stopped_s)
@@ -182,7 +182,7 @@ class CodeFrames:
         self._line_of, self._memory, self._repair = table.line, table.memory, table.repair
         self.filename, self._name, self._first = code.co_filename, code.co_name, code.co_firstlineno
         self._can_suspend = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR | CO_COROUTINE))
-        # What happens while a generator is suspended is not the generator's.
+        # What is allocated while a generator is suspended is not attributed to it.
         self._is_generator = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR))
         self._is_function = bool(code.co_flags & CO_OPTIMIZED)
         self._inline = code.co_name in _INLINE or not self._is_function  # a class's body: by its first line

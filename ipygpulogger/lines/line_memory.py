@@ -118,7 +118,7 @@ class LineMemory:
 
 
 class Holder:
-    """A frame, as far as its memory goes.
+    """The part of a frame's state that concerns memory.
 
     Attributes:
         held: The line that its memory is attributed to. `LineMemories` alone sets it.
@@ -131,7 +131,7 @@ class Holder:
 
 
 class LineMemories:
-    """Every counter, and the lines that are open; for the machine, one more scope."""
+    """Every counter, and the lines that are open; the machine treats it as an open scope."""
 
     def __init__(self, on: Machine, lost: Callable[[str], None], *, reset_peaks: bool) -> None:
         """Prepare; no counter is read before `start`.

@@ -32,7 +32,7 @@ class SysSetTrace(TracingBackend):
         self._trace_calls, self._trace_events = self._on_call, self._on_event
 
     def subscribe(self, subscriber: Subscriber) -> str | None:
-        """Do as any back end, where this thread has no other trace function."""
+        """Subscribe as in any back end, unless this thread has another trace function."""
         with self._lock:
             if sys.gettrace() not in (None, self._trace_calls):
                 return (
@@ -63,7 +63,7 @@ class SysSetTrace(TracingBackend):
         self._enough.clear()
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Do as any back end; a trace function that another tool put in the place of ours stays."""
+        """Unsubscribe as in any back end; a trace function that another tool has set since stays."""
         if (
             subscriber in self.subscribers
             and threading.get_ident() == self._threads.get(subscriber)

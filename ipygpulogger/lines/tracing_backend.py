@@ -58,7 +58,7 @@ class Subscriber(Protocol):
 
 
 class Spent:
-    """What tracing cost one thread so far.
+    """The time that tracing has cost one thread so far.
 
     Attributes:
         s: Seconds.
@@ -86,7 +86,7 @@ def spent() -> Spent:
 
 
 def now_s() -> float:
-    """Return the time of the clock that stands still while tracing works, on the calling thread."""
+    """Return the calling thread's time without the cost of tracing."""
     return monotonic_s() - this_thread.spent.s
 
 

@@ -1,21 +1,21 @@
-"""IPython: what happens around each cell, from its events to its report.
+"""Measure and report the cells of an IPython shell.
 
-In the order in which a cell meets them:
+The files, in the order in which a cell uses them:
 
 ==============  ===========================================================================
 magics          ``%gpulog`` and ``%%gpulog``, and what loading the extension does
-logger          `IPyGPULogger`: measures each cell, keeps its record, has it reported
-options         the options of a logger, and what each takes
+logger          `IPyGPULogger`: measures each cell, keeps its record and shows the report
+options         the options of a logger, and the values that each accepts
 cell_events     IPython's events, filtered to "a real cell began" and "it ended"
 cell            one running cell, as IPython describes it
-cell_options    what a cell's text asks for: ``%%gpulog``
-measured_cell   the running cell and everything that measures it, until it is over
-between_cells   memory that came or went since the cell before
+cell_options    the options of ``%%gpulog`` in a cell's first line
+measured_cell   the running cell and everything that measures it, until it ends
+between_cells   memory that was allocated or freed since the previous cell
 cell_lines      the lines of a cell, and of functions that earlier cells defined
 live            the display of a long cell while it runs
-live_display    where that is: under the cell of a notebook
-live_terminal   or in the line of a terminal
-tap             a method that tells of its calls, by which these two see other output
-report          what is printed and displayed
+live_display    the live display in a notebook, under the cell
+live_terminal   the live display in a terminal, at the cursor's line
+tap             callbacks before each call of a method, by which these two notice other output
+report          prints and displays the reports
 ==============  ===========================================================================
 """

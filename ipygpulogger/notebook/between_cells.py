@@ -1,7 +1,7 @@
-"""The memory that came or went between the end of one cell and the beginning of the next.
+"""The memory that was allocated or freed between the end of one cell and the beginning of the next.
 
-No cell accounts for garbage that is collected there, for other threads, or for code that a front end runs for
-itself. Memory that our own hooks take is excluded.
+Typical causes are garbage that is collected there, other threads, and code that a front end runs silently.
+None of this is attributed to a cell. Memory that our own hooks take is excluded.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Gap:
             )
 
     def moved(self, scope: Scope, before_bytes: int) -> Sizes:
-        """Return how much memory came or went, in bytes by device, where it is more than 1 MB.
+        """Return how much memory was allocated or freed, in bytes by device, where it is more than 1 MB.
 
         A change that the counter's precision cannot tell from none is left out too.
 

@@ -22,7 +22,7 @@ class Cell:
 
     Attributes:
         info: IPython's own description of it; None once it has ended.
-        ours: Whether it is to be measured; code that a front end runs for itself is not.
+        ours: Whether it is to be measured; code that a front end runs silently is not.
         nested: Whether it runs within another, as `%%capture` makes one.
         label: "In [4]", or "nested in In [4]"; known once the cell has ended.
         execution_count: The 4 of "In [4]"; None for a nested cell.
@@ -31,7 +31,7 @@ class Cell:
         status: "ok", "error" or "interrupted".
         error: Name of the exception type that ended the cell.
         exception: That exception, while subscribers handle that it ended the cell; None before and after.
-        hooks_s: How much of its time so far went into our hooks of cells nested in it.
+        hooks_s: The part of its time so far that our hooks for cells nested in it took.
     """
 
     def __init__(self, info: Any, count: int | None, outer: Cell | None) -> None:

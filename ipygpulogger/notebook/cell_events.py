@@ -7,7 +7,7 @@ What IPython 7.34 to 9.18 really does (each has a test):
   ``run_cell_async``.
 - A nested `run_cell`, as `%%capture` makes it, fires both between those of its outer cell.
 - A cell on an ipykernel 7 subshell fires both on a thread of its own, interleaved with the others.
-- A cell that a front end runs for itself has ``store_history=False``; so has a nested one.
+- A cell that a front end runs silently has ``store_history=False``; so has a nested one.
 - The object that ``pre_run_cell`` gets is the ``info`` of the one that ``post_run_cell`` gets. If an
   exception went through IPython itself, it is an equal one instead, or there is none.
 - The result of a nested cell has no execution count, or a wrong one. The right ones of all cells that run now
@@ -36,7 +36,7 @@ class Subscriber(Protocol):
         """Do what must not happen within a cell."""
 
     def _settle(self) -> None:
-        """Bring memory to rest, outside the measured time."""
+        """Collect garbage and empty caches, outside the measured time."""
 
     def _begin(self, cell: Cell) -> None:
         """Begin to measure: the cell's code runs next."""
@@ -45,20 +45,20 @@ class Subscriber(Protocol):
         """Stop the clock: the cell's code has ended."""
 
     def _died(self, cell: Cell) -> None:
-        """Look at memory as an exception left it, which ended the cell."""
+        """Examine memory as the exception that ended the cell left it."""
 
     def _finish(self, cell: Cell) -> None:
-        """Report the cell: memory is at rest again."""
+        """Report the cell, after memory was settled again."""
 
     def _drop(self, cell: Cell) -> None:
-        """Forget the cell: it is over, reported or not."""
+        """Forget the cell, which has ended, reported or not."""
 
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
         """Handle what one of the steps raised: the user's cell goes on, and is measured no further."""
 
 
 class CellEvents:
-    """The cells of one shell, told to any number of subscribers; `of` returns the shell's own."""
+    """Passes the events of one shell's cells to any number of subscribers; `of` returns the shell's own."""
 
     _by_shell: ClassVar[weakref.WeakKeyDictionary[Any, CellEvents]] = weakref.WeakKeyDictionary()
 
@@ -73,10 +73,10 @@ class CellEvents:
         return cls._by_shell.setdefault(shell, cls(shell))
 
     def subscribe(self, subscriber: Subscriber, *, running: bool = True) -> None:
-        """Tell a subscriber of every cell from now on.
+        """Send the events of every cell to a subscriber from now on.
 
         Args:
-            subscriber: Who is told.
+            subscriber: What receives them.
             running: Begin with the cell that runs already, from here to its end.
         """
         shell: Any = self._shell()
@@ -95,7 +95,7 @@ class CellEvents:
                 _guarded(subscriber, "_begin", cell)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Tell a subscriber no longer, not even the end of the cell that runs now."""
+        """Send a subscriber no more events, not even the end of the cell that runs now."""
         if subscriber in self._subscribers:
             self._subscribers.remove(subscriber)
         shell = self._shell()

@@ -1,6 +1,6 @@
-"""What a cell's text asks for: ``%%gpulog [--lines] [--label TEXT]`` in its first line.
+"""The options of ``%%gpulog [--lines] [--label TEXT]`` in a cell's first line.
 
-Also recognised: a cell that holds only our own magics, whose record is marked so.
+A cell that contains only our own magics is recognised here too; its record is marked.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Place(Protocol):
         """Show the figures so far; called in the display's own thread."""
 
     def end(self) -> None:
-        """Show nothing from now on."""
+        """Stop showing figures."""
 
     def settle(self, bundle: dict[str, Any]) -> bool:
         """Put the final report in the place of the last figures; return whether there were any to replace."""
@@ -91,7 +91,7 @@ class Live:
 
 
 class LiveCell:
-    """One running cell that is shown if it lasts; every step may be done again.
+    """One running cell that is shown if it lasts; after an interrupt, every step may be called again.
 
     Attributes:
         began_s: When it began, by `runtime.clock`.
@@ -123,7 +123,7 @@ class LiveCell:
         self._place.show(replace(so_far, notes=self._live.remarks(so_far)))
 
     def end(self) -> None:
-        """Show nothing any longer: the cell has ended."""
+        """Stop showing figures, because the cell has ended."""
         if self not in self._live.running:
             return
         if self._pid == os.getpid():

@@ -1,6 +1,6 @@
-"""A running cell in a terminal: the right end of the line in which the cursor stands, rewritten.
+"""The figures of a running cell in a terminal, at the right end of the cursor's line.
 
-Text that has scrolled in a terminal cannot be taken back. So the figures are shown only as long as the
+Text that has scrolled in a terminal cannot be removed. So the figures are shown only as long as the
 cell has written nothing.
 """
 
@@ -65,7 +65,7 @@ class LiveTerminal:
                 self._put(f"\x1b[{column}G\x1b[K")
 
     def settle(self, _: dict[str, Any]) -> bool:
-        """Return False: the report is printed as ever."""
+        """Return False, because in a terminal the report is printed as without a live display."""
         return False
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""`IPyGPULogger`: measures each cell of a notebook, keeps its record, and has it reported."""
+"""`IPyGPULogger`: measures each cell of a notebook, keeps its record, and shows its report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Magics(Protocol):
 
 
 class IPyGPULogger(Options):
-    """Tell after every cell what it consumed, peaked and uses, and how long it took.
+    """Report after every cell what it consumed, peaked and uses, and how long it took.
 
     Args:
         compact: Report on one line.
@@ -99,9 +99,9 @@ class IPyGPULogger(Options):
     # -- what users call -----------------------------------------------------------------------
 
     def start(self) -> IPyGPULogger:
-        """Report from now on, the rest of the running cell included; calling it again changes nothing.
+        """Start the reports, with the rest of the running cell; calling it again changes nothing.
 
-        ``%gpulog`` is then about this logger, unless the extension is loaded: that has one of its own.
+        ``%gpulog`` then controls this logger, unless the extension is loaded: that has a logger of its own.
         """
         if not self._running:
             try:
@@ -135,18 +135,18 @@ class IPyGPULogger(Options):
         CellEvents.of(self._shell).subscribe(self, running=running)
 
     def stop(self) -> None:
-        """Report no longer, not even this cell; prints nothing, and calling it again changes nothing.
+        """Stop the reports, without one for the running cell; calling it again changes nothing.
 
         No thread, hook or handle of this package remains, nor ``%gpulog``, unless the extension is loaded.
         One thing may remain: if removing our wrapper would make ``torch.cuda.max_memory_allocated()`` forget
-        an earlier peak, the wrapper stays until your next ``reset_peak_memory_stats()``. If you interrupt it,
-        call it again.
+        an earlier peak, the wrapper stays until your next ``reset_peak_memory_stats()``. If you interrupt
+        this call, call it again.
         """
         self._magics.withdraw()
         self._halt()
 
     def _halt(self) -> None:
-        """Measure no longer; ``%gpulog`` stays."""
+        """Stop measuring, and keep ``%gpulog``."""
         self._running = False
         for cell in tuple(self._cells):
             self._drop(cell)
@@ -166,7 +166,7 @@ class IPyGPULogger(Options):
 
     @property
     def magics(self) -> Magics:
-        """``%gpulog``, about this logger; in the shell once it was started."""
+        """The magic ``%gpulog`` that controls this logger; it is in the shell once the logger was started."""
         return self._magics
 
     @property
@@ -188,7 +188,7 @@ class IPyGPULogger(Options):
         return self._history
 
     def owners(self) -> tuple[Owner, ...]:
-        """Return who holds memory now, by name and device, largest first, as ``%gpulog vars`` shows it."""
+        """Return which names hold memory now, the largest first, as ``%gpulog vars`` shows them."""
         from ..owners.array_readers import array_readers
         from ..owners.roots import owners_in
 
@@ -230,7 +230,7 @@ class IPyGPULogger(Options):
                 self._growth.refresh()
 
     def _settle(self) -> None:
-        """Bring memory to rest, as far as the options say."""
+        """Collect garbage and empty caches, as far as the options say."""
         machine().settling.settle(gc_collect=self.gc_collect, clear_cache=self.clear_cache)
 
     def _begin(self, cell: Cell) -> None:
@@ -268,12 +268,12 @@ class IPyGPULogger(Options):
         return self._live.cell(label, scope, place)
 
     def _end(self, cell: Cell) -> None:
-        """Stop the clock and fix the peaks."""
+        """Stop the clock and read the peaks."""
         if cell in self._cells:
             self._cells[cell].end()
 
     def _died(self, cell: Cell) -> None:
-        """Look at what an out-of-memory error left behind."""
+        """Examine the memory as an out-of-memory error left it."""
         if cell in self._cells:
             self._cells[cell].examine(self._shell)
 
@@ -288,7 +288,7 @@ class IPyGPULogger(Options):
             self._gap = Gap(after=measured.scope)
 
     def _drop(self, cell: Cell) -> None:
-        """End the cell without a record; of a cell that is over already, forget it."""
+        """End the cell without a record; if it has ended already, forget it."""
         measured = self._cells.get(cell)
         if measured is None:
             return
@@ -304,7 +304,7 @@ class IPyGPULogger(Options):
             self._halt()  # the one cell to be measured is over
 
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
-        """Say once what kept us from measuring; the user's cell goes on."""
+        """Say once why measuring failed; the user's cell goes on."""
         if cell is not None:
             try:
                 self._drop(cell)

@@ -1,4 +1,4 @@
-"""The magic ``%gpulog``, and what loading the extension does."""
+"""The magic ``%gpulog``, and loading and unloading the extension."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _KEYS = ("%gpulog", "%%gpulog")  # IPython finds completers by the beginning of 
 
 @magics_class
 class GpulogMagics(Magics):
-    """``%gpulog`` for a line and for a cell, about one logger.
+    """``%gpulog`` for a line and ``%%gpulog`` for a cell, which control one logger.
 
     With several loggers, the shell has the magic of the one that was started last; once the extension is
     loaded, the magic of its logger.
@@ -64,7 +64,7 @@ class GpulogMagics(Magics):
         self.first_line = _FirstLine(logger)
 
     def offer(self) -> None:
-        """Put it into the shell."""
+        """Register the magic in the shell."""
         offered = _offered.setdefault(self.shell, [])
         if self in offered:
             offered.remove(self)
@@ -73,7 +73,7 @@ class GpulogMagics(Magics):
         _arrange(offered, offered)
 
     def withdraw(self) -> None:
-        """Take it out, unless it is the extension's; another logger's magic comes in its place."""
+        """Unregister the magic, unless it is the extension's, and restore that of another logger."""
         offered = _offered.get(self.shell, [])
         if self in offered and _loaded.get(self.shell) is not self:
             _arrange(offered, [magics for magics in offered if magics is not self])
@@ -111,22 +111,22 @@ class GpulogMagics(Magics):
     def gpulog(self, line: str, cell: str | None = None) -> Any:
         """Control the report that follows every cell, and look at the cells so far.
 
-        %gpulog start [OPTION=VALUE ...]   report from now on; the options are those of IPyGPULogger,
+        %gpulog start [OPTION=VALUE ...]   start the reports; the options are those of IPyGPULogger,
                                            such as compact=True or report=text
-        %gpulog stop                       report no longer
+        %gpulog stop                       stop the reports
         %gpulog status                     whether it runs, with which options, what is exact here, and
-                                           where each device's memory is
+                                           how each device's memory is divided
         %gpulog summary [--by peak]        the cells, ranked by peak, consumed or time, and those that
                                            may leak
         %gpulog plot                       memory over the time of the notebook: a matplotlib figure
         %gpulog save PATH                  the cells' records to a file: .jsonl, .csv or .parquet
-        %gpulog vars                       who holds the memory: variables, Out, tracebacks, graphs
-        %gpulog free                       give back what the last traceback and Out still hold
-        %gpulog doctor                     the sources found, and what to do about each lack
+        %gpulog vars                       what holds memory: variables, Out, tracebacks, graphs
+        %gpulog free                       release what the last traceback and Out still hold
+        %gpulog doctor                     what can be measured here, and what to do where it cannot
 
-        %%gpulog [--lines] [--label TEXT]  measure just this cell, whether the report is on or not;
-                                           --lines: each of its lines, and of functions that earlier
-                                           cells defined; --label: what to call it
+        %%gpulog [--lines] [--label TEXT]  measure just this cell, even while the reports are stopped;
+                                           --lines: measure each line, also of functions that earlier
+                                           cells defined; --label: name the cell in its report
         """
         if cell is not None:
             return self._cell(line, cell)
@@ -246,7 +246,7 @@ class _FirstLine:
 
 
 def _is_a_magics_body() -> bool:
-    """Return whether ``%%time`` or ``%%prun`` ask, which run no cell: then the magic runs one."""
+    """Return whether ``%%time`` or ``%%prun`` is the caller, which runs its body without a cell."""
     return any(
         frame.f_code.co_name in _BODIES and frame.f_globals.get("__name__") == _EXECUTION
         for frame in islice(walk_stack(sys._getframe(2)), 4)

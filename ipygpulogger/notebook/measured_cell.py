@@ -1,10 +1,10 @@
-"""One cell that is being measured, with everything that goes on for it, from its beginning to its end.
+"""One cell that is being measured, with its scope, live display and lines, from its beginning to its end.
 
 ::
 
     begin     the live display, the tracing of lines, and the scope, which starts the clock last
-    end       the clock stops, peaks are fixed, lines and display end: memory may be settled after this
-    examine   only where an exception ended the cell: what an out-of-memory error left behind
+    end       the clock stops, the peaks are read, lines and display end: memory may be settled after this
+    examine   only if an exception ended the cell: the memory as an out-of-memory error left it
     finish    the record is made and reported       } the two ways
     drop      everything ends without a record      } to end
 
@@ -45,14 +45,14 @@ class MeasuredCell:
 
     Attributes:
         cell: What IPython says about it.
-        request: What the cell asks for itself.
+        request: The options that the cell itself gives.
         scope: What measures it.
         growth: Finds out which names account for what it consumes.
         reporter: Warns if an explanation fails.
         gap: The time before it; None where another cell ran then.
         live: Its display while it runs; None where it is not shown.
         lines: What measures its lines; None where they are not measured.
-        over: Whether it finished or was dropped, and nothing of it goes on.
+        over: Whether it was finished or dropped, and everything of it has ended.
     """
 
     cell: Cell
@@ -84,7 +84,7 @@ class MeasuredCell:
         self._ours_before_s = self._ours_s()  # again: what tracing cost before the clock started is not in it
 
     def end(self) -> None:
-        """Stop the clock and fix the peaks: the cell's code has ended."""
+        """Stop the clock and read the peaks, because the cell's code has ended."""
         ours_s = self._ours_s() - self._ours_before_s  # first: nor is what it costs after the clock stopped
         self.scope.close()
         if not self._ended:
@@ -96,7 +96,7 @@ class MeasuredCell:
             self.live.end()
 
     def examine(self, shell: Any) -> None:
-        """Look at what an out-of-memory error left behind, before memory is settled."""
+        """Examine the memory as an out-of-memory error left it, before memory is settled."""
         from ..owners.oom_examine import examine  # 10 ms of loading, which few cells need
 
         try:
@@ -118,7 +118,7 @@ class MeasuredCell:
         self.drop()
 
     def drop(self) -> None:
-        """End whatever still goes on.
+        """End everything that has not ended yet.
 
         Raises:
             Exception: The lines or the scope could not be ended, and never will be; everything else is.

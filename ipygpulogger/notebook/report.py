@@ -1,4 +1,4 @@
-"""What a logger prints and displays: the reports of cells; once each, the reasons for what failed."""
+"""Print and display for a logger: the reports of cells, and once each, the reasons for what failed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Reporter:
             say(printable(sentence), aside=True)
 
     def cannot_measure(self, error: BaseException) -> None:
-        """Say once what kept us from measuring a cell."""
+        """Say once why a cell could not be measured."""
         if isinstance(error, Unavailable):
             self.warn_once(f"{_NOTHING_MEASURED}: {error}")
             return

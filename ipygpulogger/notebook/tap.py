@@ -1,4 +1,4 @@
-"""A method of one object, tapped: callbacks are told of each call before it is made."""
+"""Call callbacks before each call of one object's method, whoever calls it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Tap:
-    """Stand in for a method of one object and tell callbacks of its calls, whichever thread calls.
+    """Replaces a method of one object; each call of it, on any thread, first calls the callbacks.
 
-    With the last callback gone, the method is as it was.
+    When the last callback is removed, the object has its own method again.
     """
 
     lock = threading.RLock()  # of all taps
@@ -26,19 +26,19 @@ class Tap:
 
     @classmethod
     def of(cls, owner: Any, name: str) -> Tap:
-        """Return the tap that is there, or a new one, which stands in for nothing before it is opened."""
+        """Return the tap that is there, or a new one, which replaces nothing before it is opened."""
         tap = vars(owner).get(name)
         return tap if isinstance(tap, cls) else cls(owner, name)
 
     def open(self, callback: Callable[..., object]) -> None:
-        """Tell one more callback."""
+        """Add a callback."""
         with self.lock:
             self._callbacks.append(callback)
             if vars(self._owner).get(self._name) is not self:
                 setattr(self._owner, self._name, self)
 
     def close(self, callback: Callable[..., object]) -> None:
-        """Tell this callback no longer; closing again changes nothing."""
+        """Remove a callback; removing it again changes nothing."""
         with self.lock:
             if callback in self._callbacks:
                 self._callbacks.remove(callback)
@@ -49,7 +49,7 @@ class Tap:
                     setattr(self._owner, self._name, self._was)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Tell the callbacks, then make the call."""
+        """Call the callbacks, then the method."""
         for callback in tuple(self._callbacks):
             with suppress(Exception):  # the call is the user's
                 callback(*args, **kwargs)

@@ -15,7 +15,7 @@ walk           from each name to everything that is reachable from it
 roots          the names to start from: variables, `Out`, the last traceback, the user's modules
 =============  ==========================================================================================
 
-What follows from it:
+What uses this:
 
 =============  ==========================================================================================
 growth         the names to which a cell's consumption is attributed

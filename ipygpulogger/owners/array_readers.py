@@ -29,7 +29,7 @@ def holding_of(value: Any, readers: ArrayReaders) -> Holding | None:
 
 
 def read(value: Any, readers: ArrayReaders) -> Holding | None:
-    """Return what the first reader that knows a value says of it."""
+    """Return the memory behind a value, from the first reader that knows it."""
     for reader in readers:
         try:
             found = reader(value)

@@ -1,4 +1,4 @@
-"""Which code is the user's: neither installed, nor the standard library's, nor IPython's, nor ours."""
+"""Tell the user's code from installed packages, the standard library, IPython and this package."""
 
 from __future__ import annotations
 

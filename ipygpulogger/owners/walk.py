@@ -43,7 +43,7 @@ _LISTED_FROM = 128  # items: the table of a smaller container does not count
 def walk(
     roots: Iterable[Root], readers: ArrayReaders, *, closed: Iterable[Any] = (), budget_s: float = BUDGET_S
 ) -> WalkResult:
-    """Attribute the memory that is reachable from each root; what several reach is the first one's.
+    """Attribute the memory that is reachable from each root; what several reach belongs to the first.
 
     Args:
         roots: In order of precedence. What tracebacks and autograd graphs in variables keep comes after all

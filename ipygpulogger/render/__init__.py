@@ -1,16 +1,16 @@
-"""Records in, strings out; nothing here prints, displays or measures.
+"""Turn records into strings; nothing here prints, displays or measures.
 
 =============  ===========================================================================
 text           the report of a scope as plain text: the table and its one-line form
 html           the same as HTML, at most two kilobytes
-growth         sentences below the figures: what moved since the previous cell, what grew
+growth         sentences below the figures: what changed since the previous cell, what grew
 out_of_memory  the report of an allocation that failed
 lines          the lines of a cell or function: a table as text or HTML, one sentence
 sparkline      a time series as a line of block characters
 devices        the names of devices, and how the memory of each is divided
 diagnoses      what each source of figures reports about itself
 owners         the table of the names that hold memory
-freed          what dropping hidden references gave back
+freed          how much memory dropping hidden references freed
 summary        the cells of a notebook, ranked
 comparison     two runs of a notebook, compared
 plot           a notebook's memory over time, as a matplotlib figure

@@ -1,4 +1,4 @@
-"""What moved since the previous cell, and which names account for what a cell consumed, as sentences."""
+"""How memory changed since the previous cell, and which names grew in a cell, as sentences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHARED = 3  # other names of one owner
 
 
 def between(measurement: Measurement) -> str:
-    """Return how much memory moved since the previous cell; empty if none."""
+    """Return how much memory changed since the previous cell; empty if it did not."""
     moved = measurement.between if isinstance(measurement, CellRecord) else ()
     said = [
         f"{'' if device == CPU else f'{device} '}{rounded_mb(size_bytes):+} MB"
@@ -63,7 +63,7 @@ def _is_libraries(owner: Owner) -> bool:
 
 
 def _worth_telling_bytes(record: CellRecord, device: str) -> float:
-    """Return from where on unexplained memory is reported: 5 MB, and 5 % of what was consumed."""
+    """Return the threshold above which unexplained memory is reported: 5 MB, and 5 % of what was consumed."""
     usage = record.memories().get(device)
     return max(_UNEXPLAINED_BYTES, _UNEXPLAINED * usage.consumed_bytes if usage else 0)
 

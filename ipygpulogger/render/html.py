@@ -60,7 +60,7 @@ def _line(title: str, found: list[Row]) -> str:
 
 
 def _told(title: str, found: list[Row], notes: Iterable[str], card: OutOfMemory | None) -> str:
-    """Return the table and what follows it, as much as has room, the most important first."""
+    """Return the table and what follows it, the most important first, as much as fits into the limit."""
     bare = _table(title, found, remarks=False)
     after = _out_of_memory(card, min(_CARD, _REPORT - _size(bare))) if card else ""
     for note in notes:
@@ -86,7 +86,7 @@ def _table(title: str, found: list[Row], *, remarks: bool) -> str:
 
 
 def _details(measurement: Measurement, room: int) -> str:
-    """Return the folded part, as much as has room; empty if there is nothing to add."""
+    """Return the folded part, as much as fits; empty if there is nothing to add."""
     before, after = "<details><summary>Details</summary>", "</details>"
     room -= _size(before + after)
     told = _ladders(measurement.gpus, room)
@@ -98,7 +98,7 @@ def _details(measurement: Measurement, room: int) -> str:
 
 
 def _ladders(gpus: Sequence[DeviceUsage], room: int) -> str:
-    """Return how each device's memory is divided, a row per device, as many as have room.
+    """Return how each device's memory is divided, a row per device, as many as fit.
 
     The end tags that HTML makes optional are left out: they would take the room of three devices.
     """
@@ -143,7 +143,7 @@ def _peak(peak: Peak) -> str:
 
 
 def _out_of_memory(card: OutOfMemory, room: int) -> str:
-    """Return the report of an allocation that failed, with as many owners as have room."""
+    """Return the report of an allocation that failed, with as many owners as fit."""
     figures = "".join(
         f"<tr><th>{name}</th><td>{mb_text(size_bytes)}</td></tr>"
         for name, size_bytes in out_of_memory.rows(card)

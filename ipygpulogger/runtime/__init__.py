@@ -1,11 +1,11 @@
-"""How our code behaves inside the user's process, which it must not disturb.
+"""Helpers that keep this package from disturbing the user's process.
 
 ==========  ==============================================================================
 errors      what an error says, in a few words
 signals     errors that a signal handler raised, told apart from our own failures
 classes     classes as the interpreter has them, whatever a metaclass of the user's defines
 clock       seconds and the time of day, also where a test has frozen Python's clocks
-collector   the garbage collector: our work neither triggers it nor brings it nearer
+collector   the garbage collector: our objects do not count towards its next automatic run
 output      printing to the user's streams, which may be closed or broken
 files       files that are written whole or not at all
 wrappers    functions of ours in place of a library's, and the library's own put back

@@ -1,4 +1,4 @@
-"""The clocks of every measurement, which run on while a test has frozen Python's.
+"""The clocks of every measurement, which stay right where freezegun or time-machine has frozen Python's.
 
 freezegun replaces `time.monotonic`, `time.perf_counter`, `time.time` and `datetime` in every module that has
 them. time-machine changes the time of day in C. Neither touches `time.clock_gettime(CLOCK_MONOTONIC)`, nor

@@ -1,4 +1,4 @@
-"""The user's garbage collector: our own work neither triggers it nor brings its next run nearer.
+"""The user's garbage collector: our own objects neither trigger it nor count towards its next automatic run.
 
 CPython counts the containers that were created and not yet freed, and collects once the count exceeds a
 threshold. Our hooks create containers too, and each record keeps some. A collection that they trigger would
