@@ -25,7 +25,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class _Block:
-    """One run of a block or one call; if it cannot be measured, it warns, and the user's code goes on."""
+    """One run of a block or one call; if it cannot be measured, it warns, and the user's code runs on."""
 
     def __init__(self, measure: Measure, label: str) -> None:
         self.measure, self._label = measure, label

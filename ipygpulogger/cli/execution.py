@@ -265,8 +265,7 @@ class Execution:
 def displayed_record(cell: Any) -> tuple[CellRecord | None, str]:
     """Return the record in the cell's own report, and the report as plain text; None and "" without one.
 
-    The record gets the id of the cell, also where the cell's output holds it: a front end would have told
-    the kernel of the id, nbclient does not.
+    The record gets the cell's id here, because nbclient does not send it to the kernel, as a front end would.
     """
     report: Any = own_report(cell)
     if report is None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class BadRequest(Exception):  # noqa: N818 - the user's mistake, told in one sentence
+class BadRequest(Exception):  # noqa: N818 - the user's mistake, reported in one sentence
     """The request is invalid; the message says why."""
 
 

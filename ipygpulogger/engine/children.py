@@ -59,8 +59,7 @@ class Children:
         """Return a lower bound of the unshared memory of the largest child that ended within the scope.
 
         The kernel keeps the highest peak of all children so far. It includes what a child was before its
-        exec, when it was as large as this process. Only what is above that is surely the child's own. 0 where
-        nothing is.
+        exec, when it was as large as this process. So only what exceeds that is certainly the child's own.
         """
         was = self._ended_before
         if ended.largest_bytes <= was.largest_bytes:

@@ -127,7 +127,7 @@ class DeviceScope:
         outside_before = before.outside if before else after.outside  # a new context is not consumed
         outside_after, unattributed_bytes, seen_bytes = after.outside, 0, self.seen_bytes
         if outside_before is None or outside_after is None:
-            seen_bytes = 0  # the samples include the context, the two ends do not
+            seen_bytes = 0  # includes memory outside the allocators, which is unknown at the two ends
             was, now = before and before.other, after.other
             if was is not None and now is not None and not device.unified:  # there other RAM is outside too
                 unattributed_bytes = now - was

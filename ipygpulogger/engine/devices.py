@@ -74,9 +74,9 @@ class Devices:
         return bool(devices) and all(self.is_hidden(device.uuid) for device in devices)
 
     def is_hidden(self, uuid: str | None) -> bool:
-        """Return whether CUDA surely hides a device from this process.
+        """Return whether CUDA certainly hides a device from this process.
 
-        Once CUDA is initialised, its own list counts, and no longer `CUDA_VISIBLE_DEVICES`.
+        Once CUDA is initialised, its own list decides, not `CUDA_VISIBLE_DEVICES`.
         """
         shown = driver.count()
         if shown is None:

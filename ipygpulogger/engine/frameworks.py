@@ -36,7 +36,7 @@ class Frameworks:
 
         Args:
             notes: Where to say that one is left out.
-            known: The frameworks; by default ours and those of the entry points.
+            known: The frameworks; by default those of this package and of the entry points.
         """
         self._notes = notes
         self._failed: dict[str, str] = {}  # the error of each one that is left out, by name
@@ -119,7 +119,7 @@ class Frameworks:
         self._notes.add(f"the source {framework.name} fails and is left out: {named(error)}")
 
     def _find(self) -> Iterator[Framework]:
-        """Yield ours, then those that other distributions offer."""
+        """Yield the frameworks of this package, then those that other distributions offer."""
         yield from (Torch(), Jax(), CuPy(), TensorFlow(), Rmm())
         from importlib.metadata import entry_points  # 50 ms, unless IPython has it already
 

@@ -37,8 +37,8 @@ class _Series:
 
     def __init__(self, reading: Reading, *, fresh: bool) -> None:
         self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
-        # Without a reset the counter still holds an older peak: only a reading above that is surely this
-        # interval's own.
+        # Without a reset the counter still holds an older peak: only a reading above it certainly belongs to
+        # this interval.
         self.record_bytes = None if fresh else reading.peak_bytes
         self.sampled = reading.peak_bytes is None
 
@@ -73,7 +73,7 @@ class Interval:
     """One interval over one counter. Only its `PeakTracker` makes it and calls what changes it.
 
     Attributes:
-        moved: Whether anything may have been allocated or freed since it opened.
+        moved: Whether memory may have been allocated or freed since it opened.
         reset_elsewhere: Whether something other than the tracker may have reset the counter meanwhile.
         ended: Whether its peak is final.
     """
@@ -151,8 +151,8 @@ class Interval:
 def together(intervals: Sequence[Interval], series: int) -> Peak:
     """Return the peak of the sum of several counters, such as those of two frameworks on one device.
 
-    Where at most one of them moved it is as exact as theirs. Otherwise their peaks may have come at different
-    times, which bounds it from both sides.
+    If at most one of them changed, the peak is as exact as theirs. Otherwise their peaks may have been at
+    different times, so the peak of the sum is bounded.
     """
     peaks = [interval.peak(series) for interval in intervals]
     still_bytes = [0 if interval.moved else interval.before_bytes(series) for interval in intervals]

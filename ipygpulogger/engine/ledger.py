@@ -135,8 +135,8 @@ class Ledger:
 
         Args:
             device: The device.
-            trackers: Of the frameworks' allocators there whose counters work.
-            counters: Of all of those allocators. They may know the whole device where NVML does not.
+            trackers: Those of the frameworks' allocators there whose counters can be read.
+            counters: Those of all allocators there. They may report the whole device where NVML does not.
 
         Raises:
             Unavailable: An allocator cannot be read.
@@ -176,7 +176,7 @@ class Ledger:
 
         Args:
             device: The device.
-            trackers: Of the frameworks' allocators there whose counters work.
+            trackers: Those of the frameworks' allocators there whose counters can be read.
             memory: The whole device a moment ago.
 
         Returns:
@@ -238,7 +238,7 @@ class Ledger:
         """Return what the driver lists for this process, everything included, and for all others."""
         own, listed = self._nvml.processes(device.uuid or "") if _may_use(device) else (0, None)
         if own is not None and own <= reserved and surely_uses(device):
-            return None, None  # a context alone is more than that: the list has other process ids than ours
+            return None, None  # less than a context: the driver lists the host's process ids, not ours
         return own, listed
 
 

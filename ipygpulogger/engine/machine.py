@@ -206,7 +206,7 @@ class Machine:
         self.frameworks.ask(lambda framework: framework.after_fork_in_child(), self.frameworks.known())
 
     def _end_orphans(self) -> None:
-        """Close the scopes whose call is over."""
+        """Close the scopes whose call has ended."""
         with self._lock:
             scopes = self.scopes.all()
         for scope in scopes:

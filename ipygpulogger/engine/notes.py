@@ -22,6 +22,6 @@ class Notes:
             self._waiting.append(sentence)
 
     def take(self) -> tuple[str, ...]:
-        """Return the sentences that wait, and keep them no longer."""
+        """Return the sentences for the next record, and forget them."""
         waiting, self._waiting = tuple(self._waiting), []
         return waiting

@@ -132,7 +132,7 @@ class PeakTracker:
             if resets:
                 try:
                     look = self._reset(counter.reset)
-                except Exception:  # the look below tells whether anything is left to measure
+                except Exception:  # the look below shows whether anything is left to measure
                     resets = False
             if not resets:
                 look = self._look()
@@ -328,7 +328,7 @@ def _after_fork_in_child() -> None:
     for tracker in _trackers:
         tracker._lock = threading.RLock()
         tracker._standing = None  # the child's own counter starts again
-        for interval in tuple(tracker._open):  # of the parent, whose counter does not see the child
+        for interval in tuple(tracker._open):  # the parent's, whose counter does not count the child
             interval.give_up()
 
 

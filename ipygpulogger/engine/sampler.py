@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DELAY_S = 0.1
 PERIOD_S = 0.05
 SLOWEST_PERIOD_S = 0.25
-BUSY_SHARE = 0.02  # at most this share of the time is spent sampling: a slow driver is asked less often
+BUSY_SHARE = 0.02  # at most this share of the time is spent sampling: a slow driver is queried less often
 
 
 class Sampler:
@@ -76,7 +76,7 @@ class Sampler:
             return True
 
     def stop(self, whom: object) -> None:
-        """Sample no longer for this scope."""
+        """Stop sampling for this scope."""
         with self._lock:
             self._wanted.discard(whom)
 

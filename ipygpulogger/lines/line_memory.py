@@ -249,7 +249,7 @@ class LineMemories:
 
     def _lap(self) -> None:
         """Read every counter, and add what it read since the last time to every open line."""
-        if self._machine.frameworks.imported():  # without a framework no device comes to life
+        if self._machine.frameworks.imported():  # without a framework there are no new allocators
             self._machine.discover()
         while self._late:
             gauge = self._late.popleft()

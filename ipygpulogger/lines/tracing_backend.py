@@ -4,8 +4,8 @@ There is one back end per process, with any number of subscribers. It asks a sub
 object whether to follow that code. Events of every frame that runs it are reported to the `Follower` that
 the subscriber returned.
 
-No frame is kept alive. Nothing of ours reaches the user's code, except what one of the user's own signal
-handlers raised while we ran.
+No frame is kept alive. No exception of ours reaches the user's code, only one that the user's own signal
+handler raised while we ran.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which
 
 
 class Follower(Protocol):
-    """Receives the events of a code object's frames. ``now_s`` is a clock that stands still while we work."""
+    """Receives the events of a code object's frames; the clock ``now_s`` excludes the cost of tracing."""
 
     def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
         """Start a line, which is about to run; return whether its next runs need not be reported."""
@@ -124,7 +124,7 @@ class TracingBackend:
             return why_not
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Stop reporting to a subscriber; after the last one nothing of ours is left.
+        """Stop reporting to a subscriber; after the last one, tracing is switched off.
 
         Calling it again changes nothing, or finishes what an interrupt cut short, in `subscribe` too.
         """

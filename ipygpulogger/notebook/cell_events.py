@@ -54,7 +54,7 @@ class Subscriber(Protocol):
         """Forget the cell, which has ended, reported or not."""
 
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
-        """Handle what one of the steps raised: the user's cell goes on, and is measured no further."""
+        """Handle an error of one of the steps: the user's cell continues, and is not measured any further."""
 
 
 class CellEvents:
@@ -138,7 +138,7 @@ class CellEvents:
         here = list(cells_behind(sys._getframe()))
         nested = not getattr(info, "store_history", True)  # as `%%capture` nests
         while stack and not (stack[-1].info and (nested or any(stack[-1].info is one for one, _ in here))):
-            self._drop_last(stack)  # no event told of its end
+            self._drop_last(stack)  # its end was not reported by any event
         count = next((count for running, count in here if running is info), None)
         cell = Cell(info, count, stack[-1] if stack else None)
         stack.append(cell)
@@ -189,7 +189,7 @@ class CellEvents:
         if depth < 0:
             return None
         while len(stack) > depth + 1:
-            self._drop_last(stack)  # no event told of its end
+            self._drop_last(stack)  # its end was not reported by any event
         return stack[-1]
 
     def _tell(self, step: str, *args: Any) -> None:

@@ -64,7 +64,7 @@ class CellLines:
         self._starting = False
 
     def stop(self) -> None:
-        """Measure no longer, and leave no tracing behind; stopping again changes nothing."""
+        """Stop measuring and tracing; stopping again changes nothing."""
         self._lines.stop()
         self._info = None
 

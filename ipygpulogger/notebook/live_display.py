@@ -87,7 +87,7 @@ class LiveDisplay:
             return True
 
     def clear(self) -> None:
-        """Leave an empty display: no message removes one."""
+        """Empty the display, because there is no message that removes one."""
         self.settle({"text/plain": ""})
 
     def _put(self, bundle: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from ..records.budget import parse
 from ..records.log import Log
 
 
-class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, told in one sentence
+class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, reported in one sentence
     """An option does not take this value: a `ValueError` in a call, and what traitlets expects of a trait."""
 
 

@@ -77,6 +77,6 @@ class Taps:
 
 
 def untapped(owner: Any, name: str) -> Any:
-    """Return the method itself; callbacks are not told of its calls."""
+    """Return the method itself, without the tap: calls of it do not reach the callbacks."""
     method = getattr(owner, name)
     return method.call if isinstance(method, Tap) else method

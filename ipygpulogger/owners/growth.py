@@ -1,7 +1,7 @@
 """The names to which the memory that a cell consumed is attributed.
 
 The last walk before the cell is compared with one after it. Only blocks that were allocated or freed between
-them count: a block that was there before is no growth of the name that holds it now, so a rename or an alias
+them count: a block that was there before is not growth of the name that holds it now, so a rename or an alias
 grows nothing. What a name lost is subtracted from what it gained. A walk takes time: a cell that consumed
 next to nothing has none after it, and one walk serves several cells as long as no notable amount of memory
 has changed.

@@ -1,4 +1,4 @@
-"""What changed between two measurements: memory given back, and memory that moved between two cells."""
+"""What changed between two measurements: memory that was freed, and how much changed between two cells."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def held_bytes(now: Measurement) -> dict[str, int | None]:
 
 
 def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, ...]]:
-    """Return what was given back between two measurements, in bytes.
+    """Return how much memory was freed between two measurements, in bytes.
 
     Returns:
         By device id, "RAM" last: the change of this process's own memory, and then, where known, of the
@@ -55,7 +55,7 @@ def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, .
 
 
 def moved_between(ended: Mapping[str, Held], began: Mapping[str, Held], grain_bytes: int) -> Sizes:
-    """Return how much memory moved from the end of one scope to the beginning of the next, by device id.
+    """Return how much memory changed from the end of one scope to the beginning of the next, by device id.
 
     A device that only the second scope has held no array at the end of the first. What was held outside the
     allocators there is unknown and left out. Changes of at most 1 MB are left out too.

@@ -72,8 +72,8 @@ class History(Sequence[CellRecord]):
 
         A cell is a suspect when at least its last three runs each consumed more than 1 MB of RAM or of one
         device, and each left more than 1 MB more in use there than the run before. So these are not
-        suspects: a cell whose memory is given back between its runs, one whose first run alone fills a
-        cache, one that no longer grows. RAM that malloc merely keeps is not counted.
+        suspects: a cell whose memory is freed between its runs, one whose first run alone fills a
+        cache, one that has stopped growing. RAM that malloc merely keeps is not counted.
 
         Two runs are of the same cell when they have the same id by the front end and the same first line,
         in the same kernel. Where the front end sends no ids, as in a terminal, a cell that begins with a

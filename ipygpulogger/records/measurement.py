@@ -40,7 +40,7 @@ class Measurement:
     notes: tuple[str, ...] = ()
 
     def busiest_gpu(self) -> DeviceUsage | None:
-        """Return the device on which this process's memory moved the most; None without a device."""
+        """Return the device on which this process's memory changed the most; None without a device."""
         return max(
             self.gpus,
             key=lambda gpu: gpu.peak.lo_bytes - min(gpu.before_bytes, gpu.after_bytes),

@@ -1,4 +1,4 @@
-"""What dropping hidden references gave back, as text."""
+"""How much memory dropping hidden references freed, as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = 8  # dropped owners
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What hidden references were dropped, and how much memory that gave back; its text is the report.
+    """Which hidden references were dropped, and how much memory that freed; its text is the report.
 
     Attributes:
         owners: What held memory without being a variable, the largest first.

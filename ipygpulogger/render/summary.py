@@ -74,7 +74,7 @@ def _memories(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, 
 def _worst(
     records: Sequence[CellRecord], names: dict[Any, str]
 ) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
-    """Return what a cell can be the highest in, and the cells that are: of RAM, and of any device."""
+    """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
     memories = [(record, *memory) for record in records for memory in _memories(record, names)]
     figures: dict[str, tuple[Callable[[Usage], int], Callable[[Usage, str], str]]] = {
         "needed most": (
@@ -102,7 +102,7 @@ def _worst(
 
 
 def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[str]:
-    """Yield a row for RAM, and one for each device that moved or has the highest peak of the cell."""
+    """Yield a row for RAM, and one for each device that changed or has the highest peak of the cell."""
     ended = shortened(outcome(record))
     fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
     tail = f"{record.time_s:9.3f}s  {shortened(record.source)}{f'  ({ended})' if ended else ''}"

@@ -2,7 +2,7 @@
 
 ==========  ==============================================================================
 errors      what an error says, in a few words
-signals     errors that a signal handler raised, told apart from our own failures
+signals     errors that the user's signal handlers raised, as opposed to our own
 classes     classes as the interpreter has them, whatever a metaclass of the user's defines
 clock       seconds and the time of day, also where a test has frozen Python's clocks
 collector   the garbage collector: our objects do not count towards its next automatic run

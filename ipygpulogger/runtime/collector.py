@@ -67,8 +67,8 @@ def begin_hook() -> None:
     """Suspend automatic collections until `end_hook`, which also restores the collector's present count.
 
     A function, which raises the threshold first: even the objects of a `with` could trigger a collection. A
-    hook never runs inside other work of ours. If some seems to be going on, it was interrupted, and what it
-    left behind is corrected here.
+    hook never runs inside other work of ours. If such work is still marked as running, it was interrupted,
+    and what it left behind is corrected here.
     """
     _raise()
     for _ in walk_stack(

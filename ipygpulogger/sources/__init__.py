@@ -1,4 +1,4 @@
-"""Where figures come from: one file for each origin, and the contract that all of them keep.
+"""Read memory figures from the kernel, NVML, the CUDA driver and each framework, by one contract.
 
 A framework's adapter never imports or initialises the framework, except by the documented preload: it reads
 `sys.modules` to see whether the user did. No source imports another source, nor anything above this package.
@@ -19,7 +19,7 @@ General RAM, with `process` as its entrance:
 ===============  ================================================================================
 rusage           what `getrusage` reports
 procfs           the files of Linux about a process, below `/proc`
-grain            how far the kernel's memory counts may be off
+grain            the resolution of the kernel's memory counts
 high_water_mark  Linux: the kernel's peak, which can be reset
 foreign_resets   whether something else resets that peak
 rising_peak      elsewhere: a peak that only rises, or no peak at all
@@ -32,7 +32,7 @@ process          `Process`: all of the above, as this system offers it
 GPU RAM:
 
 ===============  ================================================================================
-driver           the CUDA driver, asked without making a context
+driver           the CUDA driver, read without creating a context
 nvml             NVML: memory, processes, energy and load of whole devices
 nvml_library     NVML's library: opened, and closed while no call is in it
 nvml_errors      why NVML does not answer, in plain words

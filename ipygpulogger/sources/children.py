@@ -42,7 +42,7 @@ class Ended(NamedTuple):
     """What the kernel remembers of the children that ended and were waited for.
 
     Attributes:
-        stamp: A count that moves when one is waited for.
+        stamp: A count that changes when one is waited for.
         largest_bytes: The highest that any of them ever had resident. That includes what a child was
             before its exec: after a fork a copy of this process, after a vfork this process itself with
             its high-water mark.

@@ -31,7 +31,7 @@ class Look(NamedTuple):
 
     Attributes:
         readings: One per series.
-        stamp: Event counts that move whenever memory could have grown, such as page faults or
+        stamp: Event counts that change whenever memory could have grown, such as page faults or
             allocations. They are read no later than the readings. Empty if there are no such counts.
         reset_elsewhere: Something other than this package may have reset the peaks since the last look.
     """

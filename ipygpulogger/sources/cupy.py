@@ -5,7 +5,7 @@ Both counts are kept at each allocation (cupy/cuda/memory.pyx): asking for them 
 
 A pool answers only for the calling thread's current device. Switching to a device without a context creates
 one: since CUDA 12 `cudaSetDevice` does so at once (CUDA's release notes). So the pool of another device is
-asked only if both that device and the current one have a context.
+read only if both that device and the current one have a context.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the CUDA driver reports of a device without creating a context, as frameworks do not pass it on.
+"""What the CUDA driver reports of a device without creating a context; frameworks do not expose this.
 
-The driver's library is asked only if a framework has already loaded it into this process, and only through
-functions that need no context. Before `cuInit`, and in a child forked after it, they return an error: then
-the answer here is None, or empty.
+The driver's library is used only if a framework has already loaded it into this process, and only through
+functions that need no context. Before `cuInit`, and in a child forked after it, they return an error. The
+result here is then None, or empty.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _IN_MODIFY = 2  # inotify(7)
 
 
 class ResetWatch:
-    """A watch on that file: `take` tells whether anything wrote to it since the last call."""
+    """A watch on that file: `take` returns whether anything wrote to it since the last call."""
 
     def __init__(self) -> None:
         self._fds: tuple[int, ...] = ()

@@ -62,7 +62,7 @@ class HighWaterMark(Counter):
         # The stored mark is approximate even where the resident size is exact (82241a83cd15).
         peak_bytes = max(peak_bytes, current_bytes)
         self._known = stamp, mark_bytes, peak_bytes
-        # Asked last: a reset in between is better reported without effect than missed.
+        # Called last: a reset that had no effect on this look may be reported, but none is missed.
         return Look((Reading(current_bytes, peak_bytes),), stamp, self._resets.take())
 
     def _stands(
@@ -73,7 +73,7 @@ class HighWaterMark(Counter):
         stamp: tuple[int, ...],
         mark_bytes: int,
     ) -> bool:
-        """Return whether the mark is surely what it was.
+        """Return whether the mark has certainly not changed.
 
         While the mark lies below the floor that `exec` left, `getrusage` does not show that it rises.
         """

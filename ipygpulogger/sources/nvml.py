@@ -49,7 +49,7 @@ class NvmlDevice:
 
 
 class Processes(NamedTuple):
-    """Who holds a device's memory, in bytes; None where per-process usage is unavailable.
+    """Per-process usage of a device, in bytes; None where it is unavailable.
 
     Attributes:
         own: This process, everything included; 0 if it is not on the device.
@@ -119,13 +119,13 @@ class Nvml:
             return None if module is None else self._memory(module, module.nvmlDeviceGetUUID(handle), handle)
 
     def processes(self, uuid: str) -> Processes:
-        """Return who holds a device's memory.
+        """Return which processes hold a device's memory.
 
         Per-process usage is unavailable without permission, under Windows and WSL, and in containers,
         where the driver lists the host's pids.
 
-        Slow (4.5 ms on one laptop, holding a driver-wide lock): for the ends of scopes in which something
-        moved.
+        This is slow (4.5 ms on one laptop, holding a driver-wide lock). So it is called only at the ends of
+        scopes, and only if memory outside the allocators changed.
         """
         with self._device(uuid) as (module, handle):
             if module is None:

@@ -37,7 +37,7 @@ class _Statistics(NamedTuple):
     current_bytes: int
     peak_bytes: int
     rising: tuple[int, ...]  # totals and peaks, which go down only when the user pushes
-    adaptor: int  # the id of RMM's statistics adaptor; a reference would keep its memory
+    adaptor: int  # the id of RMM's statistics adaptor; a reference would keep its memory alive
 
 
 class RmmCounter(DeviceCounter):

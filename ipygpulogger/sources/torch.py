@@ -45,7 +45,7 @@ class TorchCounter(DeviceCounter):
             Reading(stats[series]["all"]["current"], stats[series]["all"]["peak"]) for series in _SERIES
         )
         # torch counts allocations under the same lock, so the stamp is as old as the readings. Its
-        # asynchronous backend (cudaMallocAsync) counts none: then nothing certifies a reset.
+        # asynchronous backend (cudaMallocAsync) counts none: then a loss at a reset cannot be detected.
         allocations = stats["allocation"]["all"]["allocated"]
         if not allocations and readings[0].current_bytes:
             return Look(readings, ())
