@@ -88,7 +88,7 @@ def load_ipython_extension(shell: Any) -> None:
     except Exception as reason:
         if is_from_a_handler(reason):
             raise
-        sentence = f"ipygpulogger measures nothing: {reason}; once that is mended: %reload_ext ipygpulogger"
+        sentence = f"ipygpulogger measures nothing: {reason}; to try again: %reload_ext ipygpulogger"
         say(printable(sentence), aside=True)
 
 

@@ -150,7 +150,7 @@ def _switched(index: int) -> Iterator[Any]:
     cupy, contexts = sys.modules.get("cupy"), _contexts()
     current = cupy.cuda.runtime.getDevice() if cupy is not None and contexts else None
     if cupy is None or index not in contexts or current not in contexts:
-        raise Unavailable("CuPy's pool can be asked only from where the device is in use")
+        raise Unavailable("CuPy's pool is readable only if its device and the current one have contexts")
     with contextlib.nullcontext() if current == index else cupy.cuda.Device(index):
         yield cupy
 

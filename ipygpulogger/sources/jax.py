@@ -48,7 +48,7 @@ class JaxCounter(DeviceCounter):
             readings = tuple(Reading(int(stats[current]), int(stats[peak])) for current, peak in self._series)
             allocations = int(stats.get("num_allocs", 0))
         except (KeyError, TypeError, ValueError) as error:
-            raise Unavailable("JAX's memory statistics lack what they had before") from error
+            raise Unavailable("some of JAX's memory statistics are missing now") from error
         return Look(readings, (allocations,) if allocations else ())
 
     def limit_bytes(self) -> int | None:

@@ -157,7 +157,7 @@ class Nvml:
             except Exception as error:  # as in `_ask`
                 if is_from_a_handler(error):
                     raise
-                raise Unavailable(f"the driver does not tell: {reason(module, error)}") from error
+                raise Unavailable(f"the driver does not report it: {reason(module, error)}") from error
 
     def utilization_percent(self, uuid: str, since_s: float) -> float:
         """Return the share of time in which any kernel ran, as the mean of the driver's samples since then.
@@ -181,7 +181,7 @@ class Nvml:
             except Exception as error:  # as in `_ask`
                 if is_from_a_handler(error):
                     raise
-                raise Unavailable(f"the driver does not tell: {reason(module, error)}") from error
+                raise Unavailable(f"the driver does not report it: {reason(module, error)}") from error
         now_s = clock.wall_s()
         values = [s.sampleValue.uiVal for s in samples if since_s <= s.timeStamp / 1e6 <= now_s]
         if not values:
@@ -267,7 +267,7 @@ class Nvml:
             if is_from_a_handler(error):
                 raise
             lack = f"{what}: {reason(module, error)}"
-            self._missing.add(what, lack, f"the driver does not tell {lack}")
+            self._missing.add(what, lack, f"the driver does not report {lack}")
             return None
         self._missing.found(what)
         return answer

@@ -61,7 +61,7 @@ class RmmCounter(DeviceCounter):
             raise Unavailable("RMM's statistics were started anew meanwhile")
         fell = not anew and any(a < b for a, b in zip(now.rising, self._rising, strict=True))
         if pushed or fell or now.current_bytes < 0:
-            raise Unavailable("RMM's statistics were pushed, and say nothing of what lies below")
+            raise Unavailable("RMM's statistics were pushed, so those below cannot be read")
         self._base, self._rising, self._interrupted = base, now.rising, False
         return Look((Reading(now.current_bytes, now.peak_bytes),), now.rising[:2])
 

@@ -114,7 +114,7 @@ class TensorFlow(Framework):
             info: Info = self._call(_READ, _index(ordinal))
             return Reading(int(info["current"]), int(info["peak"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise Unavailable("TensorFlow's memory statistics are not what they were") from error
+            raise Unavailable("some of TensorFlow's memory statistics are missing now") from error
 
     def reset(self, ordinal: int, peak_bytes: int) -> None:
         """Reset the allocator's peak, and keep for the user what they would have read.
@@ -140,7 +140,7 @@ class TensorFlow(Framework):
         try:
             return self._users.wrappers.own(name)(context, f"GPU:{index}")
         except Exception as error:
-            raise Unavailable(f"TensorFlow does not tell its memory: {first_line(error)}") from error
+            raise Unavailable(f"TensorFlow's memory cannot be read: {first_line(error)}") from error
 
     def _read_wrapper(self, original: Callable[[Any, str], Info]) -> Callable[[Any, str], Info]:
         def get_memory_info(context: Any, dev: str) -> Info:

@@ -233,7 +233,7 @@ def test_energy(gpu, nvml):
     gpu.dev[0].energy_mj += 4200
     assert nvml.energy_j(uuid) - before == pytest.approx(4.2)
     gpu.fault("nvmlDeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with pytest.raises(Unavailable, match="does not tell"):
+    with pytest.raises(Unavailable, match="does not report it"):
         nvml.energy_j(uuid)
     with pytest.raises(Unavailable, match="does not know"):
         nvml.energy_j("GPU-of-nobody")
@@ -252,7 +252,7 @@ def test_utilization_is_the_mean_of_what_fell_into_the_time(gpu, nvml):
     with pytest.raises(Unavailable, match="too short"):
         nvml.utilization_percent(uuid, time.time() - 0.4)
     gpu.fault("nvmlDeviceGetSamples", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with pytest.raises(Unavailable, match="does not tell"):
+    with pytest.raises(Unavailable, match="does not report it"):
         nvml.utilization_percent(uuid, time.time() - 0.4)
 
 
