@@ -61,5 +61,5 @@ def ladders(gpus: Sequence[DeviceUsage]) -> str:
         found = ladder(gpu)
         lines += [f"  {name:36}{rounded_mb(size_bytes):>8} MB" for name, size_bytes in found]
         if not found:
-            lines.append("  nobody tells how its memory is used")
+            lines.append("  its memory use is unavailable")
     return printable_lines(lines)

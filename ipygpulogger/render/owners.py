@@ -58,7 +58,7 @@ def holders(
     if not complete:
         lines.append("There was no time to look everywhere: the named hold at least this much.")
     if names := list(uncounted):
-        lines.append(f"Not counted, for nobody tells how large it is: {', '.join(names)}")
+        lines.append(f"Not counted, size unknown: {', '.join(names)}")
     return printable_lines(lines)
 
 

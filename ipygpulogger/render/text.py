@@ -75,7 +75,7 @@ def _drawn(timeline: Timeline) -> str:
 
 def doubt(gpu: DeviceUsage) -> str:
     """Return how uncertain a device's figures are; empty when they are exact."""
-    return _peak_remark(gpu.peak) if gpu.attributed else "(nobody tells which process uses it)"
+    return _peak_remark(gpu.peak) if gpu.attributed else "(per-process usage unavailable)"
 
 
 def outcome(measurement: Measurement) -> str:
@@ -127,7 +127,7 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
     if nearly_full(gpu):
         yield f"(headroom {rounded_mb(gpu.headroom_bytes or 0)} MB)"
     if abs(gpu.unattributed_bytes) >= MB:
-        yield f"({rounded_mb(gpu.unattributed_bytes):+} MB outside the allocator, nobody tells whose)"
+        yield f"({rounded_mb(gpu.unattributed_bytes):+} MB outside the allocator, owner unknown)"
     if gpu.unknown_rise_bytes >= MB:
         yield f"({rounded_mb(gpu.unknown_rise_bytes)} MB more for a moment, owner unknown)"
     now_bytes, before_bytes = gpu.neighbours_bytes, gpu.neighbours_before_bytes

@@ -350,7 +350,7 @@ def test_nobody_tells_whose_it_is(cuda, fresh_machine, monkeypatch, capsys):
     with pytest.warns(RuntimeWarning, match="does not yet support getDeviceStats"), GPUMemTrace(ctx="train"):
         block(30)
     assert capsys.readouterr().out == (
-        "△Used Peaked MB:      0      0 (train: exit)  (nobody tells which process uses it)\n"
+        "△Used Peaked MB:      0      0 (train: exit)  (per-process usage unavailable)\n"
     )
 
 

@@ -172,7 +172,7 @@ def test_no_headroom_on_a_hidden_device(gpu, monkeypatch, visible, headroom):
 
 @pytest.mark.parametrize("visible", [None, "0", "1", "GPU-{uuid}"])
 def test_unlike_devices_before_torch(gpu, monkeypatch, visible):
-    """Where nobody tells which of unlike devices CUDA counts as 0, it is known all the same that there is one."""
+    """Where it is unknown which of unlike devices CUDA counts as 0, it is known all the same that there is one."""
     gpu.dev[0].name, gpu.dev[1].name = b"Slow", b"Fast"
     for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)

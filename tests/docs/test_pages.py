@@ -197,7 +197,7 @@ REMARKS = [  # each in a table of report.md
         },
     ),
     ("(5120 MB more for a moment, owner unknown)", {"unknown_rise_bytes": 5120 * MB}),
-    ("(+80 MB outside the allocator, nobody tells whose)", {"unattributed_bytes": 80 * MB}),
+    ("(+80 MB outside the allocator, owner unknown)", {"unattributed_bytes": 80 * MB}),
     ("n/a", {"attributed": False}),
     ("(peak 512-560)", {"peak": Peak(512 * MB, 560 * MB, "bounded")}),
     ("(peak at least)", {"peak": Peak(512 * MB, None, "sampled")}),

@@ -370,7 +370,11 @@ def test_a_card_in_a_container_where_we_have_a_context(gpu, fresh, raw, monkeypa
     (usage,) = result.gpus
     assert not usage.attributed
     assert usage.used_bytes == 900 * MB
-    assert re.search(r"^GPU:      n/a    n/a      900 MB  \(nobody tells", text.report(result), re.MULTILINE)
+    assert re.search(
+        r"^GPU:      n/a    n/a      900 MB  \(per-process usage unavailable",
+        text.report(result),
+        re.MULTILINE,
+    )
 
 
 class Strange(Framework):

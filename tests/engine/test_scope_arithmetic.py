@@ -284,7 +284,7 @@ def test_what_is_held_where_anything_tells_it(on, allocated, own):
 
 
 def test_on_a_raw_device_at_either_end(on):
-    """This process held something there when the scope began or ends; where nobody tells, it has a context."""
+    """This process held something there when the scope began or ends; where that is unknown, it has a context."""
     raw = Device(DRIVER, 0, "a card", "GPU-1", None)
     on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
 
@@ -532,7 +532,7 @@ def test_children_too_large_to_look_through(on, when):
 
 
 def test_no_children(on):
-    """None of them, or nobody tells: no figure; one that ended small is none either."""
+    """None of them, or unknown: no figure; one that ended small is none either."""
     assert of_children(on, {}, {}) is None
     for before, after in ((None, {1: Child(1, 1)}), ({1: Child(1, 1)}, None)):
         assert of_children(on, before, after) is None

@@ -13,7 +13,15 @@ sys.path.insert(0, str(HERE))
 import write  # noqa: E402 - the program that wrote it
 
 WRITTEN = [json.loads(line) for line in (HERE / "session.jsonl").read_text(encoding="utf-8").splitlines()]
-SHOWN = json.loads((HERE / "shown.json").read_text(encoding="utf-8"))
+PLAINER = {  # remarks that were reworded since
+    "nobody tells which process uses it": "per-process usage unavailable",
+    "outside the allocator, nobody tells whose": "outside the allocator, owner unknown",
+    "nobody tells how its memory is used": "its memory use is unavailable",
+}
+_shown = (HERE / "shown.json").read_text(encoding="utf-8")
+for _was, _is in PLAINER.items():
+    _shown = _shown.replace(_was, _is)
+SHOWN = json.loads(_shown)
 RECORDS = list(History.load(HERE / "session.jsonl"))
 
 

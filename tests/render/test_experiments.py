@@ -79,7 +79,7 @@ HEAD = "･ RAM:  △Consumed    △Peaked    Used Total | Exec time 0:00:00.807
             record(status="error", error="ValueError", notes=("Something is missing.",)),
             device(1, 2, 3, attributed=False, total_used=None),
             HEAD + "･ CPU:        128          0        170 MB |  failed: ValueError\n"
-            "･ GPU:        n/a        n/a        n/a MB |  (nobody tells which process uses it)\n"
+            "･ GPU:        n/a        n/a        n/a MB |  (per-process usage unavailable)\n"
             "Something is missing.",
         ),
     ],
@@ -102,7 +102,7 @@ def test_the_cells_report(record, gpu, says):
             record(status="interrupted", quality="sampled"),
             device(1, 2, 3, attributed=False),
             (
-                "CPU: 128/0/170 MB  (peak at least) | GPU: n/a/n/a/3 MB  (nobody tells which process uses it)"
+                "CPU: 128/0/170 MB  (peak at least) | GPU: n/a/n/a/3 MB  (per-process usage unavailable)"
                 " | Time 0:00:00.807 | (Consumed/Peaked/Used Total) | interrupted"
             ),
         ),
@@ -185,7 +185,7 @@ def test_the_state_is_the_contracts_own(rows):
 
 
 def test_what_is_unknown_is_no_number():
-    """n/a where nobody tells; a share of nothing or of less is none, but nothing of nothing is all."""
+    """n/a where it is unknown; a share of nothing or of less is none, but nothing of nothing is all."""
     assert render.state({"GPU": (None, 2 * MB, None)}, ["A note."]) == (
         "\n*** Current state:\nRAM: Used Free Total    Util\nGPU:  n/a    2  n/a MB     n/a \nA note."
     )

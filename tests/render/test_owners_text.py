@@ -40,14 +40,14 @@ def test_one_row_a_holder_one_column_a_device():
 
 
 def test_what_is_not_known_is_not_said():
-    """No figure for a device that nobody tells of, nor where more is named than is resident."""
+    """No figure for a device whose use is unknown, nor where more is named than is resident."""
     owners = [owner("untouched", 500), owner("x", 3, "cuda:0")]
     lines = holders(owners, {"cpu": 200 * MB, "cuda:0": None}).splitlines()
     assert lines[-1].split() == ["named", "in", "all", "3", "MB", "500", "MB"]
     said = holders(owners, {"cpu": 900 * MB}, complete=False, uncounted=["loss (autograd graph)"])
     assert said.splitlines()[-2:] == [
         "There was no time to look everywhere: the named hold at least this much.",
-        "Not counted, for nobody tells how large it is: loss (autograd graph)",
+        "Not counted, size unknown: loss (autograd graph)",
     ]
 
 

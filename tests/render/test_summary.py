@@ -109,7 +109,7 @@ def test_a_coarse_grain_is_told_once():
 
 
 def test_what_nobody_tells_is_not_zero():
-    """A device of which nobody tells whose memory it is: n/a, and it is the worst of nothing."""
+    """A device without per-process usage: n/a, and it is the worst of nothing."""
     lines = told([cell(1, 0, 5, 5, gpus=[gpu(0, 0, 0, attributed=False)])])
     assert re.search(r"GPU +n/a +n/a +n/a +n/a$", lines[3])
     assert not any("on GPU" in line for line in lines)

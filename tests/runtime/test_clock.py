@@ -100,7 +100,7 @@ def test_a_cell(frozen_clock, shell, il, tmp_path, monkeypatch):
         il.history.save(tmp_path / "history.jsonl")
         (loaded,) = History.load(tmp_path / "history.jsonl")
         assert loaded.started_at == record.started_at
-    assert 0.1 <= record.time_s < 120
+    assert 0.099 <= record.time_s < 120
     assert abs(record.started_at.timestamp() + record.time_s - now_s(tmp_path)) < 60
     assert all(line.time_s >= least_s for line, least_s in zip(record.lines, (0.05, 0, 0, 0.05), strict=True))
     times = [time_s for time_s, _ in record.gen.timeline]
@@ -118,7 +118,7 @@ def test_frozen_in_one_cell_and_released_in_another(shell, il):
     for source in ("_ = freezer.start()", "sleep(0.02)", "freezer.stop()"):
         shell.run_cell(source, store_history=True)
     times = [record.time_s for record in il.history]
-    assert 0.02 <= times[1] < 60
+    assert 0.019 <= times[1] < 60  # less what our own work took
     assert all(0 < time_s < 60 for time_s in times), times
     starts = [record.started_at for record in il.history]
     assert starts == sorted(starts)
@@ -129,4 +129,4 @@ def test_a_block(frozen_clock):
     """`measure` has its true time."""
     with frozen_clock(), measure() as m:
         real_sleep(0.02)
-    assert 0.02 <= m.time_s < 60
+    assert 0.019 <= m.time_s < 60
