@@ -46,10 +46,10 @@ class Audience(Protocol):
     """Receives the events of an execution."""
 
     def started(self) -> None:
-        """Called before the first cell, when the kernel and the logger in it run."""
+        """Begin: the kernel and the logger in it run, and the first cell comes next."""
 
     def ended(self, record: CellRecord, source: str, report: str) -> None:
-        """Called after each cell: its record, its source, its report as plain text, or "" without one."""
+        """Receive a cell that ended: its record, its source, its report as plain text, or "" without one."""
 
 
 class Execution:

@@ -43,7 +43,7 @@ def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
 
 
 def check_log(path: Path | None) -> None:
-    """Refuse a log whose name does not say that it is one; a device or a pipe may have any name.
+    """Refuse a log that is not named .jsonl; a device or a pipe may have any name.
 
     Raises:
         BadRequest: It is refused.

@@ -249,7 +249,7 @@ class IPyExperiments:
         return self._data(self._now(), consumed, reclaimed)
 
     def _wake(self) -> int | None:
-        """Initialise the backend, so that the memory it keeps for good is not the experiment's.
+        """Initialise the backend, so that the memory it keeps permanently is not the experiment's.
 
         Returns:
             The framework's index of its current device; None without one.

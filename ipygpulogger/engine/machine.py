@@ -214,7 +214,7 @@ class Machine:
                 scope.close()
 
     def _rest(self) -> None:
-        """If nothing is being measured any longer, take our wrappers off and end the sampler."""
+        """Take our wrappers off and end the sampler, unless something is still being measured."""
         with self._lock:
             if self.scopes.is_measuring():
                 return

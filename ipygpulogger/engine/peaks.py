@@ -169,7 +169,7 @@ class PeakTracker:
             return interval
 
     def fold(self, interval: Interval) -> None:
-        """Bring an open interval up to date, leaving it open.
+        """Read the counter for an open interval, which stays open.
 
         Raises:
             Unavailable: The counter cannot be read now.

@@ -48,7 +48,7 @@ class Sampler:
         self._calls: SimpleQueue[bool] | None = None
 
     def start(self, whom: object) -> bool:
-        """Sample for one more scope, until `stop` or its death.
+        """Sample for one more scope, until `stop` or until it is garbage.
 
         Returns:
             False where the system gives no thread.

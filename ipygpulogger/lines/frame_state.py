@@ -225,7 +225,7 @@ class CodeFrames:
         return section.started > COUNTED and self._give_up(state, section, now_s)
 
     def resumed(self, frame: FrameType, now_s: float) -> None:
-        """Resume a line: no hit."""
+        """Resume a line, which is not a new hit."""
         state, lineno = self.states.get(id(frame)), frame.f_lineno
         if lineno is None or (state is not None and not state.suspended):
             return  # the line of a coroutine stayed open

@@ -113,7 +113,7 @@ class LineMemory:
         return bool(self.sums)
 
     def held_by_others(self, holder: Holder) -> bool:
-        """Whether the memory of any other frame is attributed to this line now."""
+        """Return whether the memory of any other frame is attributed to this line now."""
         return self.holders > (holder.held is self)
 
 

@@ -51,7 +51,7 @@ class Cell:
         self.hooks_s = 0.0  # negative for the time before its own clock began
 
     def end(self, result: Any) -> None:
-        """Fill in what is known only at the end.
+        """Set the attributes that are known only at the end.
 
         Args:
             result: IPython's; it is not kept, for it would keep the cell's value alive.

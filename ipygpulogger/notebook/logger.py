@@ -117,7 +117,7 @@ class IPyGPULogger(Options):
         return self
 
     def expect(self) -> None:
-        """If stopped: measure the one cell that comes next on this thread, if it begins with ``%%gpulog``."""
+        """Measure only the next cell on this thread, if it begins with ``%%gpulog``, while stopped."""
         if not self._running:
             try:
                 self._subscribe(running=False)

@@ -85,7 +85,7 @@ class Reporter:
 
     @contextmanager
     def explaining(self, what: str = "who holds memory") -> Iterator[None]:
-        """Run what explains a record; if it fails, that is said once and the record stays as it is."""
+        """Guard code that explains a record: if it fails, say so once, and leave the record as it is."""
         try:
             yield
         except Unavailable:  # the measurement itself says so

@@ -63,7 +63,7 @@ class Taps:
         self._open: list[tuple[Tap, Callable[..., object]]] = []
 
     def open(self, owner: Any, name: str, callback: Callable[..., object]) -> None:
-        """Tap one more method. `close` knows the tap before it opens: an interrupt may come between."""
+        """Tap one more method; `close` can undo this even if an interrupt comes in between."""
         with Tap.lock:
             tap = Tap.of(owner, name)
             self._open.append((tap, callback))

@@ -68,7 +68,7 @@ def _reader_for(kind: type) -> Callable[[Any], Holding | None] | None:
 
 
 def _known() -> Iterator[tuple[int, Callable[[Any, Any], Holding | None]]]:
-    """Yield, by a class's id, what reads its values; of libraries only those that are imported."""
+    """Yield the readers of values, by the id of their class; of libraries only those that are imported."""
     yield from ((id(kind), _table) for kind in _TABLES)
     yield from ((id(kind), _inside) for kind in _INSIDE)
     yield from ((id(kind), _buffer) for kind in (bytearray, array.array))

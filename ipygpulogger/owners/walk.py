@@ -164,7 +164,7 @@ class _Walk:
                 _close(stack, found, visited)
 
     def _learn(self, kind: type) -> Any:
-        """Find out, once for each class, which readers know its values and what gives their referents."""
+        """Look up, once for each class, the readers and the function for referents of its values."""
         how = self._kinds[id(kind)] = kind, readers_of(kind, self._readers), referents_of(kind)
         return how
 

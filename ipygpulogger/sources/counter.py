@@ -89,7 +89,7 @@ class Counter(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no stamps")
 
     def watch(self, *, on: bool) -> None:  # noqa: B027 - most counters do not care
-        """Prepare for the first open scope, or rest after the last one."""
+        """Prepare for the first open scope, or release what is not needed after the last one."""
 
     def close(self) -> None:  # noqa: B027 - most counters hold nothing
         """Release what looking needs, such as descriptors; the next look or watch acquires it again."""

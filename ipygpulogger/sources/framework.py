@@ -58,7 +58,7 @@ class Framework(ABC):
         """Create the current device's context, if the user has imported the framework."""
 
     def settle(self) -> None:  # noqa: B027
-        """Give cached, unused memory back to the device."""
+        """Return cached, unused memory to the device."""
 
     def hold(self) -> bool | None:
         """Keep the user's own counters true from now on, until `release`.

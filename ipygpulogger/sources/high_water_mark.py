@@ -95,7 +95,7 @@ class HighWaterMark(Counter):
         self._resets.take()  # this one was ours
 
     def watch(self, *, on: bool) -> None:
-        """Notice from the first scope on whether something else resets the mark, until `close`."""
+        """Watch for resets of the mark by other code, from the first scope on until `close`."""
         if on:
             self._resets.start()
             self._resets.take()

@@ -66,7 +66,7 @@ class RmmCounter(DeviceCounter):
         return Look((Reading(now.current_bytes, now.peak_bytes),), now.rising[:2])
 
     def watch(self, *, on: bool) -> None:
-        """Let the next look begin anew: between scopes the user may have restarted the statistics."""
+        """Accept restarted statistics at the next look: between scopes the user may restart them."""
         self._interrupted = on
 
 
