@@ -53,7 +53,7 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def outside(self) -> int | None:
-        """Held by this process outside the allocators: context, libraries, raw allocations."""
+        """Held by this process outside the allocators (context, libraries, raw allocations)."""
         return None if self.own is None else self.own - (self.reserved or 0)
 
     @property
@@ -67,7 +67,7 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def unlisted(self) -> int | None:
-        """In use outside the allocators, but by no process that the driver lists: unattributed."""
+        """Unattributed memory, outside the allocators and not of a process that the driver lists."""
         if self.other is None or self.outside is None or self.listed is None:
             return None
         return max(0, self.other - self.outside - self.listed)

@@ -200,7 +200,7 @@ class IPyGPULogger(Options):
         Afterwards ``%debug`` has no traceback to enter.
 
         Returns:
-            What was dropped and how many bytes came back by device; printed, it says so.
+            Which references were dropped and how many bytes were freed by device; `str` gives the report.
         """
         from ..owners.release import release
         from ..render.freed import Freed

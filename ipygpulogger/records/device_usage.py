@@ -113,12 +113,12 @@ class DeviceUsage(Usage):
 
     @property
     def id(self) -> str:
-        """The device's id: "cuda:0"."""
+        """The device's id, such as ``cuda:0``."""
         return device_id(self.backend, self.index)
 
     @property
     def key(self) -> tuple[str, int, str | None]:
-        """What identifies the device in every record of a session: slices of one card share its id."""
+        """What identifies the device in every record of a session; slices of one card share its id."""
         return self.backend, self.index, self.uuid
 
     @property

@@ -55,10 +55,10 @@ class History(Sequence[CellRecord]):
         Cells that contain only this package's own magics are left out.
 
         Args:
-            by: "peak": what the cell itself needed at its peak, above what was in use before it, on the one
-                device where that is the most. Cells that needed less than 1 MB on any device, and equal
-                ones, are ranked by what they needed of RAM. "consumed": the most that RAM or any one device
-                grew by. "time".
+            by: "peak": how far the cell's peak rose above what was in use before the cell, on the device
+                where that is the most. Cells for which that is less than 1 MB on every device, and equal
+                ones, are ranked by the same of RAM. "consumed": the most that RAM or any one device grew
+                by. "time": the longest first.
 
         Raises:
             ValueError: Another word.

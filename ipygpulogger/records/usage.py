@@ -65,7 +65,7 @@ class Peak:
 
     @property
     def coarse(self) -> bool:
-        """Whether the granularity is worth a remark beside the peak: over 1 MB and over 1 % of it."""
+        """Whether the granularity is worth a remark beside the peak, being over 1 MB and over 1 % of it."""
         return self.precision_bytes > max(MB, self.lo_bytes // 100)
 
 

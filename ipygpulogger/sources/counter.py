@@ -47,7 +47,7 @@ class Counter(ABC):
     Only `engine.peaks.PeakTracker` may call `reset`: it keeps the peaks of every open scope.
 
     Attributes:
-        peak_class: "resettable" (exact), "monotone" (exact only if the scope set a new record), or
+        peak_class: "resettable" (exact), "monotone" (exact only if the peak rose within the scope), or
             "sampled" (a lower bound).
         precision_bytes: How far a peak may be off.
         current_precision_bytes: How far a current value may be off.

@@ -36,7 +36,7 @@ class Device:
 
     @property
     def id(self) -> str:
-        """The device as PyTorch writes it: "cuda:0"."""
+        """The device's id as PyTorch writes it, such as ``cuda:0``."""
         return device_id(self.backend, self.index)
 
 

@@ -61,7 +61,7 @@ class Framework(ABC):
         """Return cached, unused memory to the device."""
 
     def hold(self) -> bool | None:
-        """Keep the user's own counters true from now on, until `release`.
+        """Preserve what the user reads from the framework's peak counters, until `release`.
 
         Returns:
             Whether the framework was in use before, so that resets by the user may have gone unseen.
@@ -69,7 +69,7 @@ class Framework(ABC):
         return None
 
     def release(self) -> None:  # noqa: B027
-        """Take every wrapper off: no scope is open and no logger runs any longer."""
+        """Take every wrapper off, because no scope is open and no logger runs."""
 
     def after_fork_in_child(self) -> None:  # noqa: B027
         """Replace locks, which another thread may have held at the moment of the fork."""

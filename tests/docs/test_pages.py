@@ -476,6 +476,15 @@ def test_the_reference_has_every_public_name():
         assert re.search(rf"\b{name}\b", page), name
 
 
+def test_no_property_begins_with_a_type():
+    """Sphinx takes what stands before a colon in a property's summary for the property's type."""
+    for path in (ROOT / "ipygpulogger").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and "property" in map(ast.unparse, node.decorator_list):
+                summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                assert ":" not in re.sub(r"``.*?``", "", summary), (path.name, node.name)
+
+
 def test_every_page_is_found():
     """The README links to every page of the documentation but its front."""
     linked = {Path(link.partition("#")[0]).name for link in links(PAGES["README.md"])}
