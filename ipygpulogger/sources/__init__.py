@@ -48,6 +48,7 @@ rmm              RMM's statistics
 ===============  ================================================================================
 """
 
+from ..records import Diagnosis
 from .counter import Counter, Look, PeakClass, Reading, Unavailable
 from .device import Device, DeviceCounter, DeviceMemory
 from .framework import Framework
@@ -58,6 +59,7 @@ __all__ = [
     "Device",
     "DeviceCounter",
     "DeviceMemory",
+    "Diagnosis",
     "Framework",
     "Holding",
     "Look",
