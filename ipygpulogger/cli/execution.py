@@ -35,6 +35,7 @@ _START = (
 # Evaluated in the kernel: the notebook may have changed the report, or given our names to something else.
 _LAST_RECORD = "__import__('ipygpulogger.notebook.magics', fromlist=['_']).last_record()"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_HOOKS_S = 0.5  # IPython swallows an interrupt of the hooks that run before a cell's code
 _GRACE_S = 10  # how long an interrupted cell may take to end before its kernel is ended; and an answer
 
 
@@ -86,6 +87,7 @@ class Execution:
         self._notebook = notebook
         self._timeout_s, self._audience = timeout_s, audience
         self._interrupted = self._late = False
+        self._runs = self._interrupt_once_it_runs = False  # of the current cell, in the kernel
         self._alarm: asyncio.TimerHandle | None = None
         self._codes = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
         self.has_code = any(notebook.cells[i].source.strip() for i in self._codes)
@@ -104,6 +106,8 @@ class Execution:
             on_cell_start=self._on_cell_start,
             on_cell_executed=self._on_cell_executed,
         )
+        self._nbclients_process_message = self._client.process_message
+        self._client.process_message = self._process_message
         self._manager = self._client.create_kernel_manager()
         specs = self._manager.kernel_spec_manager
         if name not in specs.find_kernel_specs():
@@ -165,6 +169,7 @@ class Execution:
     async def _on_cell_start(self, cell: Any, cell_index: int) -> None:
         """Start the logger before the first cell, and show which cell runs; called by nbclient."""
         self._disarm()  # nbclient may have skipped the previous cell
+        self._runs = False
         if self._interrupted:  # and the previous cell caught the interrupt
             raise KeyboardInterrupt
         if not self.started:
@@ -177,6 +182,7 @@ class Execution:
     async def _on_cell_executed(self, cell: Any, **_: Any) -> None:
         """Pass on the record of the cell that has just ended; called by nbclient."""
         self._disarm()
+        self._runs = False
         self._progress.stop()
         record, plain = displayed_record(cell)
         if record is None:
@@ -242,14 +248,30 @@ class Execution:
         if self._interrupted and task is not None:
             task.cancel()
         else:
-            self._pending = asyncio.ensure_future(self._manager.interrupt_kernel())
+            self._interrupt_cell()
         self._interrupted = True
 
     def _too_long(self) -> None:
         """Interrupt the cell, so that its figures are kept; if that does not help, end the kernel."""
         self._late = True
-        self._pending = asyncio.ensure_future(self._manager.interrupt_kernel())
+        self._interrupt_cell()
         self._arm(_GRACE_S, self._end_kernel)
+
+    def _interrupt_cell(self) -> None:
+        """Interrupt the cell, or once the kernel runs it: between cells a kernel ignores interrupts."""
+        if self._runs:
+            self._pending = asyncio.ensure_future(self._manager.interrupt_kernel())
+        else:
+            self._interrupt_once_it_runs = True
+
+    def _process_message(self, message: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        """Notice that the kernel runs the cell now, then do as nbclient does."""
+        if message["msg_type"] == "execute_input":
+            self._runs = True
+            if self._interrupt_once_it_runs:
+                self._interrupt_once_it_runs = False
+                asyncio.get_running_loop().call_later(_HOOKS_S, self._interrupt_cell)
+        return self._nbclients_process_message(message, cell, cell_index)
 
     def _end_kernel(self) -> None:
         self._pending = asyncio.ensure_future(self._manager.shutdown_kernel(now=True))

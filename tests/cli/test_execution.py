@@ -77,6 +77,39 @@ def test_interrupted(notebook, tmp_path):
     assert path.with_name("nb.executed.ipynb").exists()
 
 
+# Ctrl-C comes when the second cell is about to be sent to the kernel, which is idle.
+BEFORE_THE_KERNEL_BEGINS = """
+import os, signal, sys
+from ipygpulogger.cli import main
+from ipygpulogger.cli.progress import Progress
+
+start = Progress.start
+
+def start_and_strike(self, number, source):
+    start(self, number, source)
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+
+Progress.start = start_and_strike
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_an_interrupt_before_the_kernel_has_begun_the_cell(notebook, tmp_path):
+    """An idle kernel ignores interrupts: the cell is interrupted as soon as the kernel runs it."""
+    late = "import asyncio, time; asyncio.get_event_loop().call_soon(time.sleep, 2)"  # after this cell
+    path, log = notebook(late, "time.sleep(60)"), tmp_path / "log.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE_THE_KERNEL_BEGINS, "run", str(path), "--log", str(log)],
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    assert done.returncode == 130
+    assert [record["status"] for record in records(log)] == ["ok", "interrupted"]
+
+
 def test_a_cell_that_takes_too_long(notebook, tmp_path):
     """--timeout: it is interrupted, its figures are kept, the rest is not run: exit 1."""
     path, log = notebook("1", "import time; time.sleep(600)", "3"), tmp_path / "log.jsonl"
