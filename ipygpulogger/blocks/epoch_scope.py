@@ -90,7 +90,9 @@ class EpochScope:
         try:
             if self._scope is not None:
                 self._scope.close()
-        except Exception:  # there is no record to lose, and at interpreter exit the engine may be gone
+        except (
+            Exception
+        ):  # the epoch's figures are discarded anyway; closing fails while the interpreter shuts down
             pass
         self._scope = None
 

@@ -25,7 +25,7 @@ def read(path: Path) -> Any:
     try:
         source = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise BadRequest(f"there is no notebook {path}") from error
+        raise BadRequest(f"notebook not found: {path}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path} cannot be read: {why(error)}") from error
     try:

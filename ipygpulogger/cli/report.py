@@ -33,7 +33,9 @@ def _sources(path: Path, history: Sequence[CellRecord]) -> list[str]:
     """Return the whole source of each cell if the file is a notebook, else its first line."""
     found: dict[Any, str] = {}
     if path.suffix.lower() == ".ipynb":
-        with contextlib.suppress(TypeError, KeyError, AttributeError):  # cells that are no valid cells
+        with contextlib.suppress(
+            TypeError, KeyError, AttributeError
+        ):  # malformed notebook cells: show the first lines
             for cell in from_json(path.read_bytes())["cells"]:
                 source = "".join(cell["source"])
                 found |= {("id", cell.get("id")): source, ("count", cell.get("execution_count")): source}

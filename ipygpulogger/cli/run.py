@@ -109,7 +109,7 @@ class _Results:
         )
 
     def fail(self, problem: str | None) -> None:
-        """Print a problem that makes the run a failure, once; None is no problem."""
+        """Print a problem, once, and let the run end with a failing exit status; do nothing for None."""
         if problem is not None and problem not in self.problems:
             self.problems.append(problem)
             aside(f"ipygpulogger: {problem}")

@@ -26,7 +26,7 @@ def load(path: Path) -> History:
             warnings.simplefilter("always")
             history = History.load(path)
     except FileNotFoundError as error:
-        raise BadRequest(f"there is no file {path}") from error
+        raise BadRequest(f"file not found: {path}") from error
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # readers of csv, parquet and notebooks raise many kinds

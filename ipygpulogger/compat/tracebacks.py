@@ -107,7 +107,7 @@ class _Guard(AbstractContextManager["_Guard"]):
     ) -> None:
         handled = self._handled.pop()
         if error is None or issubclass(type(error), GeneratorExit):
-            return  # a generator was closed: that is no failure
+            return  # GeneratorExit: the generator was closed, its code did not fail
         try:
             if self._wanted(error):
                 _release([one for one in exception_chain(error) if one is error or id(one) not in handled])

@@ -95,7 +95,7 @@ class Reporter:
 
     def say_if_no_gpu(self) -> None:
         """Say that there is no GPU, and why, unless nothing is to be reported."""
-        seen = machine().nvml.devices()  # always: loading NVML's library is no work for the first hook
+        seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
         if self._options.report == "none" or machine().frameworks.current_index() is not None:
             return
         if not seen:

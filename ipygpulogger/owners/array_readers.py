@@ -23,7 +23,7 @@ def array_readers() -> ArrayReaders:
 
 
 def holding_of(value: Any, readers: ArrayReaders) -> Holding | None:
-    """Return the memory behind a value; None for what is no array, or has no memory."""
+    """Return the memory behind a value; None if it is not an array or owns no memory."""
     holding = read(value, readers_of(type(value), readers))
     return holding if holding is not None and holding.size_bytes else None
 

@@ -153,7 +153,7 @@ class _Scan:
         return self._blocks
 
     def _visit(self, value: Any) -> int | None:
-        """Return an object's index in the graph; None if it is no such block, nor holds one untracked."""
+        """Return an object's index in the graph; None for an object without such a block."""
         kind = type(value)
         if id(kind) == _BYTES and len(value) < MB:
             return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def examine(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Autopsy | None:
-    """Examine the memory that an out-of-memory error left; None if it was no such error.
+    """Examine the memory that an out-of-memory error left; None if the error is of another kind.
 
     Args:
         error: What ended the cell.

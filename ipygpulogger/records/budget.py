@@ -26,13 +26,13 @@ def parse(text: str) -> int:
     ever means 10 bytes.
 
     Raises:
-        ValueError: The text is no size, has no unit, or is less than a byte.
+        ValueError: The text is not a size, has no unit, or is less than a byte.
     """
     text = text.strip()
     match = _SIZE.fullmatch(text)
     size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2] and match[2].lower()]) if match else 0
     if not size_bytes:
-        fault = "has no unit" if _UNITLESS.fullmatch(text) else "is no size of memory"
+        fault = "has no unit" if _UNITLESS.fullmatch(text) else "is not a memory size"
         raise ValueError(f"{text!r} {fault}: write a size such as 10GB, 512MB or 4096B")
     return size_bytes
 

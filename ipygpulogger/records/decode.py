@@ -60,7 +60,7 @@ def record_from(values: Mapping[str, Any]) -> CellRecord:
     Raises:
         ImpossibleNumberError: A size, a count or a time is beyond any machine, negative where it cannot be,
             not a whole number or not a number ("NaN"); says which field.
-        ValueError: The values are no record; says which field is wrong.
+        ValueError: The values are not a record; says which field is wrong.
     """
     try:
         if isinstance(values, Mapping) and "gpu_columns" in values:
@@ -68,7 +68,7 @@ def record_from(values: Mapping[str, Any]) -> CellRecord:
         record: CellRecord = _decoder(CellRecord)(values)
     except _WrongError as wrong:
         kind = ImpossibleNumberError if isinstance(wrong, _ImpossibleError) else ValueError
-        raise kind(f"this is no record of a cell: {wrong}") from None
+        raise kind(f"not a valid cell record: {wrong}") from None
     return record
 
 
@@ -110,7 +110,7 @@ class _ImpossibleError(_WrongError):
 def _devices_of(columns: Any) -> list[dict[str, Any]]:
     """Return the devices, one by one, that `embed` wrote as columns."""
     if not isinstance(columns, dict) or not isinstance(columns.get("index"), list):
-        raise _WrongError("is no object with an index", "gpu_columns")
+        raise _WrongError("is not an object with an index", "gpu_columns")
     devices: list[dict[str, Any]] = [{"peak": {}} for _ in columns["index"]]
     for name, column in columns.items():
         members = column if isinstance(column, list) else [column] * len(devices)
@@ -165,7 +165,7 @@ def _of_dataclass(kind: Any) -> _Decoder:
 
     def decode(values: Any) -> Any:
         if not isinstance(values, Mapping):
-            raise _WrongError("is no object")
+            raise _WrongError("is not an object")
         found = {}
         for name, plain, lowest, decode_member, default in members:
             value: Any = values.get(name, default)
@@ -247,7 +247,7 @@ def _of_literal(words: tuple[str, ...]) -> _Decoder:
 def _of_many(decode: _Decoder) -> _Decoder:
     def decode_all(values: Any) -> Any:
         if not isinstance(values, (list, tuple)):
-            raise _WrongError("is no list")
+            raise _WrongError("is not a list")
         found = []
         for value in values:
             try:
@@ -280,7 +280,7 @@ def _of_timeline(decode_all: _Decoder) -> _Decoder:
 def _of_pair(first: _Decoder, second: _Decoder) -> _Decoder:
     def decode(value: Any) -> Any:
         if not isinstance(value, (list, tuple)) or len(value) != 2:
-            raise _WrongError("is no pair")
+            raise _WrongError("is not a pair")
         return first(value[0]), second(value[1])
 
     return decode

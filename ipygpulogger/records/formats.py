@@ -29,7 +29,7 @@ def save(path: Path, records: Iterable[CellRecord]) -> None:
     """Write records to a file of the kind that its name says, whole or not at all.
 
     Raises:
-        ValueError: It is no kind that can be written.
+        ValueError: Files of this kind cannot be written.
         ImportError: pyarrow is not installed, and the file is .parquet.
         OSError: The file cannot be written.
     """
@@ -52,7 +52,7 @@ def read(path: Path) -> _Found:
     A text in place of the values says why there are none.
 
     Raises:
-        ValueError: It is no kind that can be read, or the file does not hold records; says where.
+        ValueError: Files of this kind cannot be read, or the file does not hold records; says where.
         ImportError: pyarrow is not installed, and the file is .parquet.
         OSError: The file cannot be read.
     """
@@ -105,7 +105,7 @@ def _read_ipynb(path: Path) -> _Found:
         cells = [dict(cell) for cell in from_json(path.read_bytes())["cells"]]
         reports = [(own_report(cell), cell.get("id")) for cell in cells if cell.get("cell_type") == "code"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError(f"{path} is no notebook, or an old or a broken one") from None
+        raise ValueError(f"{path} is not a notebook, or is too old or damaged") from None
     for number, (report, name) in enumerate(reports, 1):
         if report is not None:
             values = report[MIME]
@@ -158,7 +158,7 @@ def _read_csv(path: Path) -> _Found:
                     where = f"line {reader.line_num}"
                     yield where, _nested(row, _value, f"{path}, {where}")
         except (csv.Error, UnicodeDecodeError):
-            raise ValueError(f"{path} is no table of texts") from None
+            raise ValueError(f"{path} is not a readable CSV file") from None
 
 
 def _value(cell: str, hint: Any) -> Any:
@@ -193,7 +193,7 @@ def _read_parquet(path: Path) -> _Found:
     try:
         rows = parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
     except Exception:  # pyarrow raises many types, with messages of several lines
-        raise ValueError(f"{path} is no parquet file") from None
+        raise ValueError(f"{path} is not a parquet file") from None
     for number, row in enumerate(rows, 1):
         where = f"row {number}"
         yield where, _nested(row, _unpacked, f"{path}, {where}")

@@ -1,7 +1,7 @@
 """Errors that a signal handler of the user's raised: they are passed on to the user.
 
 Python runs signal handlers between any two of its instructions, those of this package included. Such an
-error is no failure of the code that it interrupts.
+error is not a failure of the code that it interrupts.
 """
 
 from __future__ import annotations

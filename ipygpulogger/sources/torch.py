@@ -216,7 +216,7 @@ class Torch(Framework):
         return None if torch is None else tensors.holding(value, torch)
 
     def leading_dimension(self, value: Any) -> int | None:
-        """Return the first dimension of a tensor that is no parameter; None if it answers in Python code."""
+        """Return the first dimension of a tensor, not of a parameter; None if it answers in Python code."""
         torch = state.module()
         return None if torch is None else tensors.leading_dimension(value, torch)
 

@@ -51,7 +51,7 @@ def holding(value: Any, torch: ModuleType) -> Holding | None:
 
 
 def leading_dimension(value: Any, torch: ModuleType) -> int | None:
-    """Return the first dimension of a tensor that is no parameter; None if it answers in Python code."""
+    """Return the first dimension of a tensor, not of a parameter; None if it answers in Python code."""
     c = torch._C
     if not issubclass(type(value), c.TensorBase):
         return None

@@ -19,7 +19,7 @@ def test_bad_words():
         (["-p"], "-p takes two words"),
         (["-p", "a b", "1"], "'a b' is not a valid name of a variable"),
         (["-f", "missing.yaml"], "missing.yaml cannot be read"),
-        (["--max-gpu", "lots"], "'lots' is no size of memory"),
+        (["--max-gpu", "lots"], "'lots' is not a memory size"),
         (["--max-ram", "-1GB"], "--max-ram"),
         (["--max-ram", "10"], "argument --max-ram: '10' has no unit: write a size such as 10GB"),
         (["--max-gpu", "1.5"], "argument --max-gpu: '1.5' has no unit: write a size such as 10GB"),

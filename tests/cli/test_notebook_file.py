@@ -12,7 +12,7 @@ from ipygpulogger.cli import main
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "there is no notebook"),
+        (None, "notebook not found:"),
         ("", "no JSON"),
         ("print(1)", "no JSON"),
         ("[1, 2]", "names no nbformat"),

@@ -75,9 +75,7 @@ def test_an_impossible_number_costs_its_record_alone(tmp_path, monkeypatch, caps
     told = [line for line in err.splitlines() if "page:" not in line]
     assert len(told) == len(logs)
     for line in told:
-        assert line.startswith(
-            f"ipygpulogger: {log}, line 2: this is no record of a cell: gen.peak.lo_bytes is"
-        )
+        assert line.startswith(f"ipygpulogger: {log}, line 2: not a valid cell record: gen.peak.lo_bytes is")
 
 
 def test_a_line_cut_short(tmp_path, capsys):

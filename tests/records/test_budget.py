@@ -66,7 +66,7 @@ def test_whole_numbers_are_exact(number, unit):
 )
 def test_what_is_no_size(text):
     """Nothing, less than a byte, a sign, an exponent, two points: one sentence that shows how to write it."""
-    with pytest.raises(ValueError, match="is no size of memory: write a size such as 10GB") as caught:
+    with pytest.raises(ValueError, match="is not a memory size: write a size such as 10GB") as caught:
         parse(text)
     assert repr(text.strip()) in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -47,19 +47,19 @@ def test_the_full_form_comes_back_whole(record):
         ({"status": "fine"}, "status is none of ok, error, interrupted"),
         ({"status": ["ok"]}, "status is none of ok, error, interrupted"),
         ({"execution_count": "4"}, "execution_count is not a whole number"),
-        ({"gen": None}, "gen is no object"),
+        ({"gen": None}, "gen is not an object"),
         ({"gen": {"before_bytes": 1, "after_bytes": 2}}, "gen.peak is missing"),
         ({"gen": {"before_bytes": 1.5, "after_bytes": 2}}, "gen.before_bytes is not a whole number"),
         ({"gen": {"before_bytes": True, "after_bytes": 2}}, "gen.before_bytes is not a whole number"),
-        ({"gpus": {}}, "gpus is no list"),
-        ({"gpus": "GPU"}, "gpus is no list"),
-        ({"gpus": [None]}, "gpus[0] is no object"),
+        ({"gpus": {}}, "gpus is not a list"),
+        ({"gpus": "GPU"}, "gpus is not a list"),
+        ({"gpus": [None]}, "gpus[0] is not an object"),
         ({"notes": [1]}, "notes[0] is not a text"),
         (
             {"owners": [{"name": "x", "size_bytes": 1, "device": "cpu", "kind": "?"}]},
             "owners[0].kind is none of",
         ),
-        ({"gpu_columns": []}, "gpu_columns is no object with an index"),
+        ({"gpu_columns": []}, "gpu_columns is not an object with an index"),
         (
             {"gpu_columns": {"index": [0, 1], "used_bytes": [1]}},
             "gpu_columns.used_bytes is of another length",
@@ -69,14 +69,14 @@ def test_the_full_form_comes_back_whole(record):
 )
 def test_what_is_wrong_is_named(change, says):
     """One sentence with the field that is wrong."""
-    with pytest.raises(ValueError, match=rf"^this is no record of a cell: {re.escape(says)}[^\n]*$"):
+    with pytest.raises(ValueError, match=rf"^not a valid cell record: {re.escape(says)}[^\n]*$"):
         record_from(embedded(plain()) | change)
 
 
 @pytest.mark.parametrize("found", [None, 3, "x", [], [1], {}, {"label": "In [1]"}])
 def test_what_is_no_record_at_all(found):
     """Any other value: `ValueError`, in one sentence."""
-    with pytest.raises(ValueError, match=r"^this is no record of a cell: [^\n]+$"):
+    with pytest.raises(ValueError, match=r"^not a valid cell record: [^\n]+$"):
         record_from(found)
 
 
@@ -117,7 +117,7 @@ def test_a_damaged_record_is_refused_or_read_but_nothing_else(record, data):
     try:
         again = record_from(found)
     except ValueError as error:
-        assert str(error).startswith("this is no record of a cell: ")
+        assert str(error).startswith("not a valid cell record: ")
         assert "\n" not in str(error)
     else:
         assert record_from(again.to_dict()) == again

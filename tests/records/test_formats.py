@@ -233,7 +233,7 @@ def test_a_wrong_field_is_named_with_its_place(tmp_path, kind):
     good, bad = plain(), dataclasses.replace(plain(), status="fine")
     History([good, bad, good]).save(path)
     place = {"jsonl": "line 2", "csv": "line 3", "parquet": "row 2"}[kind]
-    with pytest.raises(ValueError, match=f", {place}: this is no record of a cell: status is none of ok, "):
+    with pytest.raises(ValueError, match=f", {place}: not a valid cell record: status is none of ok, "):
         History.load(path)
 
 

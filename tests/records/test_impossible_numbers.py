@@ -158,14 +158,14 @@ def test_an_impossible_number_in_a_notebook_or_a_csv_file(tmp_path, number):
         notebook.write_text(whole.replace('{"execution_count": 2, "@": 0}', bad))
         found, (said,) = loaded_with_warnings(notebook)
         assert [record.execution_count for record in found] == [1, 3]
-        assert said.startswith(f"{notebook}, code cell 2: this is no record of a cell: g")
+        assert said.startswith(f"{notebook}, code cell 2: not a valid cell record: g")
     History([good] * 3).save(table)
     head, first, _, last = table.read_text().splitlines()
     row = first.split(",")
     row[head.split(",").index("gen.after_bytes")] = number
     table.write_text("\n".join([head, first, ",".join(row), last]))
     found, (said,) = loaded_with_warnings(table)
-    assert (found, said.startswith(f"{table}, line 3: this is no record of a cell: gen.after_bytes is ")) == (
+    assert (found, said.startswith(f"{table}, line 3: not a valid cell record: gen.after_bytes is ")) == (
         [good] * 2,
         True,
     )
@@ -185,7 +185,7 @@ def test_an_impossible_number_in_a_parquet_file(tmp_path, value):
     assert found == [plain(1)] * isinstance(value, int)
     lost = [2] if isinstance(value, int) else [1, 2]
     assert [
-        line.startswith(f"{path}, row {i}: this is no record of a cell: gen.after_bytes is ")
+        line.startswith(f"{path}, row {i}: not a valid cell record: gen.after_bytes is ")
         for i, line in zip(lost, said, strict=True)
     ]
 
@@ -206,7 +206,7 @@ def test_any_number_is_read_or_costs_its_record_or_is_refused(tmp_path_factory, 
         found, said = loaded_with_warnings(log)
     except ValueError as error:
         assert isinstance(number, (str, bool))
-        assert str(error).startswith(f"{log}, line 2: this is no record of a cell: ")
+        assert str(error).startswith(f"{log}, line 2: not a valid cell record: ")
     else:
         assert len(found) + len(said) == 3
         assert [found[0], found[-1]] == [plain(1), plain(2)]
