@@ -196,10 +196,9 @@ def test_a_look_without_faults_is_short_and_the_same(monkeypatch):
 @pytest.fixture(scope="module")
 def fill():
     with filled_by_a_child() as fill:
-        if (
-            fill is None
-        ):  # refused by a container's seccomp profile or by Yama: then no process can fill our memory, and the tests
-            # of foreign fills have nothing to measure; other tests prove the high-water mark itself
+        if fill is None:
+            # Refused by a container's seccomp profile or by Yama: then no process can fill our memory, and there
+            # is nothing to measure. That the mark follows the process's own faults is proved by the other tests.
             pytest.skip("process_vm_writev is refused here (seccomp or Yama)")
         yield fill
 
