@@ -10,7 +10,7 @@ What kernels really do (each has a test):
   clears its output is not shown while it runs, and its report is a display of its own;
 - any thread may clear, a task of an earlier cell clears that cell's output, and an output widget its own.
   Only the messages that the kernel sends tell which, so they are tapped;
-- ``clear_output(wait=True)`` clears when the next output comes; an update is no output, a display is one;
+- ``clear_output(wait=True)`` clears when the next output comes: a new display counts, an update does not;
 - printed output of a notebook cannot be taken back, so only a rich report is live there.
 """
 
