@@ -1,14 +1,20 @@
-"""Errors that a signal handler of the user's raised: they are passed on to the user.
+"""The user's signal handlers: errors that they raise are passed on, and what they must not cut in two is not.
 
-Python runs signal handlers between any two of its instructions, those of this package included. Such an
-error is not a failure of the code that it interrupts.
+Python runs signal handlers between any two instructions of the main thread, those of this package included.
+Such an error is not a failure of the code that it interrupts.
 """
 
 from __future__ import annotations
 
+import _thread
 import signal
+import threading
+from typing import TYPE_CHECKING
 
 from .frames import walk_tb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def is_from_a_handler(error: BaseException) -> bool:
@@ -17,3 +23,42 @@ def is_from_a_handler(error: BaseException) -> bool:
         return True
     handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}
     return any(id(link.tb_frame.f_code) in handlers for link in walk_tb(error.__traceback__))
+
+
+def call_uninterrupted(call: Callable[[], None]) -> None:
+    """Make a call that a signal handler cannot cut in two; an error of the handler's is raised after it.
+
+    In the main thread the call is made by another one, as Python runs signal handlers in the main thread
+    alone. If a handler raises an error before the call has begun, it is not made.
+
+    Args:
+        call: What to call. What it raises is raised.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        call()
+        return
+    taken = threading.Lock()  # by the call as it begins, or by whoever gives it up
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        if taken.acquire(blocking=False):
+            try:
+                call()
+            except BaseException as error:  # raised below, in the caller's thread
+                errors.append(error)
+            done.set()
+
+    try:
+        try:
+            _thread.start_new_thread(run, ())
+        except RuntimeError as error:
+            if is_from_a_handler(error):
+                raise
+            run()  # no further thread can be started
+        done.wait()
+    finally:
+        if not taken.acquire(blocking=False):
+            done.wait()
+    if errors:
+        raise errors.pop()

@@ -11,7 +11,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from ..runtime.signals import is_from_a_handler
+from ..runtime.signals import call_uninterrupted, is_from_a_handler
 from .nvml_errors import NO_DRIVER, NOT_INSTALLED, reason
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class NvmlLibrary:
 
     def _initialise(self, pynvml: ModuleType) -> None:
         try:
-            pynvml.nvmlInit()
+            call_uninterrupted(pynvml.nvmlInit)  # the driver counts openings, and pynvml does after it
         except Exception as error:  # another module may be called pynvml
             if is_from_a_handler(error):
                 raise
@@ -126,7 +126,7 @@ class NvmlLibrary:
     def _shut_down(self, module: ModuleType) -> None:
         opened = _openings(module)
         try:
-            module.nvmlShutdown()
+            call_uninterrupted(module.nvmlShutdown)
         except module.NVMLError:
             pass
         except BaseException:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -373,6 +374,33 @@ def test_an_interrupt_leaves_it_open_for_nobody(gpu, nvml, monkeypatch, at):
             assert openings() == 1
     finally:
         pynvml.nvmlShutdown()
+
+
+@pytest.mark.parametrize("at", ["nvmlInit", "nvmlShutdown"])
+def test_a_signal_within_pynvml_leaves_the_driver_as_it_was(gpu, nvml, monkeypatch, at):
+    """pynvml counts openings after the driver does: between the two, the signal waits."""
+    pynvml.nvmlInit()  # the user's own
+    strikes = iter([signal.SIGINT])
+    real = pynvml._nvmlCheckReturn
+
+    def struck(answer):
+        caller = sys._getframe(1).f_code.co_name
+        if caller.startswith(at):
+            for strike in strikes:
+                signal.pthread_kill(threading.main_thread().ident, strike)
+        return real(answer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pynvml, "_nvmlCheckReturn", struck)
+        with pytest.raises(KeyboardInterrupt):
+            nvml.devices()
+            nvml.close()
+    nvml.devices()
+    nvml.close()
+    assert pynvml.nvmlDeviceGetCount() == 2
+    pynvml.nvmlShutdown()
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
 
 
 def test_a_logger_that_stops_under_a_slow_driver(gpu, shell, monkeypatch, restless):

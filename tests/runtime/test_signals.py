@@ -1,0 +1,86 @@
+"""A call that no signal handler cuts in two: made whole or not at all, and the handler's error is raised."""
+
+import _thread
+import signal
+import threading
+
+import pytest
+
+from ipygpulogger.runtime.signals import call_uninterrupted
+
+
+def interrupt():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+def test_a_signal_during_the_call_is_raised_after_it():
+    """What follows within the call is still done."""
+    steps = []
+
+    def call():
+        interrupt()
+        while len(steps) < 1000:
+            steps.append(len(steps))
+
+    with pytest.raises(KeyboardInterrupt):
+        call_uninterrupted(call)
+    assert len(steps) == 1000
+
+
+def test_a_signal_before_the_call_has_begun_prevents_it(monkeypatch):
+    """Nothing is done later by a thread that was on its way."""
+    calls, start, begun = [], _thread.start_new_thread, threading.Event()
+
+    def late(run, args):
+        def wait_and_run():
+            begun.wait()
+            run()
+            ended.set()
+
+        start(wait_and_run, args)
+        interrupt()
+
+    ended = threading.Event()
+    monkeypatch.setattr(_thread, "start_new_thread", late)
+    with pytest.raises(KeyboardInterrupt):
+        call_uninterrupted(lambda: calls.append(1))
+    begun.set()
+    assert ended.wait(20)
+    assert calls == []
+
+
+def test_an_error_of_a_handler_is_passed_on():
+    """Also one of the type that a failed start of a thread raises."""
+
+    def handle(*_):
+        raise RuntimeError("the user's")
+
+    calls, before = [], signal.signal(signal.SIGINT, handle)
+    try:
+        with pytest.raises(RuntimeError, match="the user's"):
+            call_uninterrupted(lambda: (interrupt(), calls.append(1)))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert calls == [1]
+
+
+def test_what_the_call_raises_is_raised():
+    """As if it had been called directly."""
+    with pytest.raises(ZeroDivisionError):
+        call_uninterrupted(lambda: 1 / 0)
+
+
+def test_without_another_thread_it_is_called_directly(monkeypatch):
+    """In another thread than the main one, and where the system gives no more threads."""
+
+    def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", no_thread)
+    callers = []
+    call_uninterrupted(lambda: callers.append(threading.get_ident()))
+    monkeypatch.undo()
+    other = threading.Thread(target=call_uninterrupted, args=[lambda: callers.append(threading.get_ident())])
+    other.start()
+    other.join()
+    assert callers[0] == threading.get_ident() != callers[1]
