@@ -37,11 +37,7 @@ SPEAKERS = {  # the files that print or display
     "notebook.report",
     "notebook.magics",
     "compat.experiment",
-    "cli.aside",
-    "cli.compare",
-    "cli.doctor",
-    "cli.report",
-    "cli.run",
+    "cli.streams",
 }
 STANDARD = set(sys.stdlib_module_names)
 OUTSIDE = {  # what else a room may import at its top

@@ -14,7 +14,7 @@ compare        ``compare``: two runs, cell by cell
 saved_run      reading a log or a saved notebook
 page           writing the HTML page
 doctor         ``doctor``: what can be measured here
-aside          messages on stderr
+streams        writing to stdout and stderr
 =============  ==========================================================================
 """
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from ..runtime.errors import first_line
 from .arguments import parse
-from .aside import aside
 from .compare import compare
 from .doctor import doctor
 from .report import report
 from .request import BadRequest
 from .run import run
+from .streams import aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,16 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _COMMANDS[options.command](options)
-        if sys.stdout is not None:  # None where it was closed, as by `>&-`
-            sys.stdout.flush()
     except BadRequest as problem:
         aside(f"ipygpulogger: {problem}")
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader has closed its end, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as error:  # not 1, which would mean that a cell grew
         if os.environ.get(_DEBUG):
             raise

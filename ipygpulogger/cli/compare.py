@@ -8,6 +8,7 @@ from ..records.compare import compare as compare_records
 from ..render.comparison import comparison
 from .request import BadRequest
 from .saved_run import load
+from .streams import say
 
 if TYPE_CHECKING:
     import argparse
@@ -23,5 +24,5 @@ def compare(options: argparse.Namespace) -> int:
     found = compare_records(base, new, tolerance=options.tolerance, floor_bytes=options.floor)
     if not found.pairs:
         raise BadRequest(f"{options.base} and {options.new} have no cell in common")
-    print(comparison(found))
+    say(comparison(found))
     return 1 if found.regressed else 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..engine.machine import machine
 from ..render.diagnoses import diagnoses
+from .streams import say
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +20,7 @@ def doctor(options: argparse.Namespace) -> int:
     found = machine().diagnose()
     if options.json:
         says = json.dumps([asdict(one) for one in found], indent=2)
-        print(says.replace("\x7f", r"\u007f"))  # the one control character that JSON does not escape
+        say(says.replace("\x7f", r"\u007f"))  # the one control character that JSON does not escape
     else:
-        print(diagnoses(found))
+        say(diagnoses(found))
     return 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..render import summary
 from ..runtime import files
-from .aside import aside
+from .streams import aside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

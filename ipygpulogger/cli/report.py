@@ -10,6 +10,7 @@ from ..render import summary
 from .page import write_page
 from .request import check
 from .saved_run import load
+from .streams import say
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +24,7 @@ def report(options: argparse.Namespace) -> int:
     """Print the ranked cells, write the page if asked, and return the exit status 0."""
     check({"the page": options.html}, options.path, "the log")
     history = load(options.path)
-    print(summary.summary(history.rank(by=options.by), options.by, history.suspects()))
+    say(summary.summary(history.rank(by=options.by), options.by, history.suspects()))
     if options.html:
         write_page(options.html, options.path.stem, history, _sources(options.path, history))
     return 0

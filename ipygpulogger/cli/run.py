@@ -13,10 +13,10 @@ from ..render import summary, text
 from ..runtime import files
 from ..runtime.errors import first_line
 from . import notebook_file, parameters
-from .aside import aside
 from .execution import Execution
 from .page import write_page
 from .request import BadRequest, check, check_log
+from .streams import aside, say
 
 if TYPE_CHECKING:
     import argparse
@@ -98,15 +98,13 @@ class _Results:
         """Log and print one cell."""
         self.history.append(record)
         self.sources.append(source)
-        if self._log is not None:  # before printing, which may fail: the reader may have closed the pipe
+        if self._log is not None:
             with self.failure(self._log_path):
                 self._log.append(record)
         first, *more = source.strip().splitlines()
         heading = f"{record.label}: {first}{' ...' if more else ''}"
-        print(
-            printable_lines([heading, *(report or text.report(record)).split("\n"), ""]),
-            flush=True,
-        )
+        with self.failure("stdout"):
+            say(printable_lines([heading, *(report or text.report(record)).split("\n"), ""]))
 
     def fail(self, problem: str | None) -> None:
         """Print a problem, once, and let the run end with a failing exit status; do nothing for None."""
@@ -115,7 +113,7 @@ class _Results:
             aside(f"ipygpulogger: {problem}")
 
     @contextlib.contextmanager
-    def failure(self, path: Path | None) -> Iterator[None]:
+    def failure(self, path: Path | str | None) -> Iterator[None]:
         """Turn an error of writing a file into a problem, so that the other files are written."""
         try:
             yield

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ..records.history import History
 from ..records.units import printable
 from ..runtime.errors import first_line
-from .aside import aside
 from .request import BadRequest
+from .streams import aside
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,17 +1,20 @@
 """The command line as a whole: exit status, closed streams, the example for CI."""
 
+import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 import yaml
-from command_line import command, made, refused, saved
+from command_line import MB, command, made, refused, saved
 
 from ipygpulogger import History
 from ipygpulogger.cli import main
+from ipygpulogger.records import Peak, RamUsage
 
 
 def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
@@ -34,20 +37,66 @@ def test_a_closed_stdout(tmp_path, now_mb, status):
     assert (done.returncode, done.stderr) == (status, "")
 
 
-def test_a_reader_that_has_seen_enough(tmp_path):
-    """`report | head`: no traceback."""
-    log = saved(tmp_path / "log.jsonl", *(made(source=f"x = {i}") for i in range(3000)))
+@pytest.mark.parametrize("lines", [0, 1])
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("report base", 0),
+        ("compare base base", 0),
+        ("compare base new", 1),
+        ("doctor", 0),
+        ("doctor --json", 0),
+    ],
+)
+def test_a_reader_that_has_seen_enough(tmp_path, words, status, lines):
+    """`| head`: nothing on stderr, and the exit status that it would have been."""
+    cells = range(3000)  # more than a pipe holds
+    logs = {
+        "base": saved(tmp_path / "base.jsonl", *(made(100, source=f"x = {i}") for i in cells)),
+        "new": saved(tmp_path / "new.jsonl", *(made(150, source=f"x = {i}") for i in cells)),
+    }
     process = subprocess.Popen(
-        [sys.executable, "-m", "ipygpulogger.cli", "compare", log, log],
+        [sys.executable, "-m", "ipygpulogger.cli", *(str(logs.get(word, word)) for word in words.split())],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    process.stdout.readline()
+    for _ in range(lines):
+        process.stdout.readline()
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    process.wait(timeout=60)
+    assert process.wait(timeout=60) == status
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full disk to offer")
+def test_a_full_stdout(tmp_path):
+    """`report > /dev/full`: one sentence, and no success."""
+    log = saved(tmp_path / "log.jsonl", made())
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ipygpulogger.cli", "report", log],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize(("encoding", "sign"), [("utf-8", "≥"), ("ascii", ">="), ("latin-1", ">=")])
+def test_signs_of_ours_that_the_terminal_lacks(tmp_path, encoding, sign):
+    """They are written in ASCII; a cell's own characters, which cannot be, by their numbers."""
+    peak = Peak(100 * MB, None, "sampled")
+    log = saved(tmp_path / "log.jsonl", replace(made(source="π = 3"), gen=RamUsage(0, 0, peak)))
+    done = subprocess.run(
+        [sys.executable, "-m", "ipygpulogger.cli", "report", log],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    said = done.stdout.decode(encoding)
+    assert f"{sign}100" in said
+    assert ("π = 3" if encoding == "utf-8" else r"\u03c0 = 3") in said
 
 
 def test_the_ci_example(notebook, tmp_path):

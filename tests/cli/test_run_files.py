@@ -71,21 +71,37 @@ def test_a_full_disk(notebook, tmp_path):
 
 
 def test_a_reader_of_run_that_has_seen_enough(notebook, tmp_path):
-    """`run --log | head -1`: each cell that ran is in the log, and no traceback."""
+    """`run | head`, `run 2>&1 | head`: every cell runs, and what was asked for is written; exit 0."""
+    log, page = tmp_path / "log.jsonl", tmp_path / "page.html"
+    path = notebook("1", "2", "3")
+    for stderr in subprocess.PIPE, subprocess.STDOUT:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ipygpulogger.cli", "run", path, "--log", log, "--html", page],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        process.stdout.close()
+        if process.stderr is not None:
+            assert not tracebacks_of_ours(process.stderr.read())
+            process.stderr.close()
+        assert process.wait(timeout=60) == 0
+        assert [record["label"] for record in records(log)] == ["In [1]", "In [2]", "In [3]"]
+        executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+        assert [cell.execution_count for cell in executed.cells] == [1, 2, 3]
+        path.with_name("nb.executed.ipynb").unlink()
+        assert page.exists()
+        page.unlink()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full disk to offer")
+def test_a_stdout_that_cannot_be_written(notebook, tmp_path):
+    """`run > /dev/full`: said once, every cell runs, and it is no success."""
     log = tmp_path / "log.jsonl"
-    words = [
-        sys.executable,
-        "-m",
-        "ipygpulogger.cli",
-        "run",
-        str(notebook("1", "2")),
-        "--log",
-        str(log),
-    ]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdout.close()
-    stderr = process.stderr.read()
-    process.stderr.close()
-    process.wait(timeout=60)
-    assert not tracebacks_of_ours(stderr)
-    assert [record["label"] for record in records(log)] == ["In [1]"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ipygpulogger.cli", "run", notebook("1", "2"), "--log", log],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, len(records(log))) == (1, 2)
+    assert done.stderr.count("stdout could not be written: No space left on device") == 1
