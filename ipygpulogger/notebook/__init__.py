@@ -6,6 +6,7 @@ The files, in the order in which a cell uses them:
 magics          ``%gpulog`` and ``%%gpulog``, and what loading the extension does
 logger          `IPyGPULogger`: measures each cell, keeps its record and shows the report
 options         the options of a logger, and the values that each accepts
+quiet           which cells have no report
 cell_events     IPython's events, filtered to "a real cell began" and "it ended"
 cell            one running cell, as IPython describes it
 cell_options    the options of ``%%gpulog`` in a cell's first line

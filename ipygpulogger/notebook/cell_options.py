@@ -11,9 +11,13 @@ from dataclasses import dataclass
 
 OPTIONS = ("--lines", "--label")
 _ASKS = re.compile(r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$")  # IPython takes prompts off
-# A line of our own magics: %gpulog (under automagic without %, with or without a target), or our extension.
-_OURS = re.compile(
-    r"(?:\w+ *= *)?%gpulog(?![\w.]).*|gpulog(?: +[a-z].*)?|%?(?:re|un)?load_ext +ipygpulogger", re.ASCII
+_OURS = re.compile(  # a line of our own magics; under automagic they need no %
+    r"(?:\w+ *= *)?%gpulog(?![\w.]).*"
+    r"|gpulog(?: +-?-?[a-z].*)?"
+    r"|%%gpulog\?\??|\?\??%{1,2}gpulog"  # help
+    r"|%?(?:re|un)?load_ext +ipygpulogger"
+    r"|%?config +IPyGPULogger(?:\.\w.*)?",
+    re.ASCII,
 )
 
 
@@ -24,10 +28,12 @@ class Request:
     Attributes:
         lines: Whether each of its lines is measured.
         label: What the cell is called; None for "In [4]".
+        explicit: Whether the cell begins with ``%%gpulog``; if not, it asks for nothing.
     """
 
     lines: bool = False
     label: str | None = None
+    explicit: bool = True
 
 
 def request_in(options: str) -> Request:
@@ -75,7 +81,8 @@ def request_of(source: str) -> Request | None:
 def is_gpulog_only(source: str) -> bool:
     """Return whether a cell's text, as the user wrote it, holds only our own magics and comments."""
     code = [line for line in map(str.strip, source.splitlines()) if line and not line.startswith("#")]
-    return bool(code) and all(map(_OURS.fullmatch, code))
+    empty = len(code) == 1 and options_of(code[0]) is not None  # %%gpulog with nothing to measure
+    return empty or (bool(code) and all(map(_OURS.fullmatch, code)))
 
 
 def split_words(line: str) -> list[str]:

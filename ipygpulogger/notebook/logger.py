@@ -25,6 +25,7 @@ from .cell_options import Request, request_of
 from .live import Live, place_for
 from .measured_cell import MeasuredCell
 from .options import Options
+from .quiet import Threshold, is_reported
 from .report import Reporter, over_budget
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class IPyGPULogger(Options):
     magics_of: ClassVar[Callable[[Any, IPyGPULogger], Magics]]
 
     _log: Log | None = None
+    _threshold: Threshold | None = None  # of `quiet`
 
     def __init__(self, compact: bool | None = None, gc_collect: bool | None = None, **options: Any) -> None:
         given = {"compact": compact, "gc_collect": gc_collect}
@@ -95,6 +97,10 @@ class IPyGPULogger(Options):
     @observe("log")
     def _open_log(self, _: Any) -> None:
         self._log = None if self.log is None else Log(self.log)
+
+    @observe("quiet")
+    def _read_quiet(self, _: Any) -> None:
+        self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
 
     # -- what users call -----------------------------------------------------------------------
 
@@ -245,7 +251,7 @@ class IPyGPULogger(Options):
             return
         gap = None if cell.nested or self._cells else self._gap
         self._gap = Gap()
-        self._cells[cell] = measured = self._prepared(cell, request or Request(), gap)
+        self._cells[cell] = measured = self._prepared(cell, request or Request(explicit=False), gap)
         measured.begin()
 
     def _prepared(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
@@ -318,10 +324,13 @@ class IPyGPULogger(Options):
         """Complete the record by what the history and the budget say, keep it, and show it."""
         with self._reporter.explaining():
             record = self._history.marked(record)
-        record = replace(record, notes=(*record.notes, *self._over_budget(record)))
+        over = self._over_budget(record)
+        record = replace(record, notes=(*record.notes, *over))
         self._history.append(record)
         self._keep(record)
-        self._show(record, measured)
+        requested = measured.request.explicit
+        if is_reported(record, self._threshold, requested=requested, over_budget=bool(over)):
+            self._show(record, measured)
         if measured.request.lines:
             self._reporter.show_lines(measured.indented(record.lines))
 

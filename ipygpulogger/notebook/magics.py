@@ -175,7 +175,7 @@ class GpulogMagics(Magics):
             f"{name}={getattr(logger, name)!r}" for name in sorted(logger.class_trait_names(config=True))
         )
         print(
-            f"{'running' if logger.running else 'stopped'}, {len(logger.history)} cells reported; {options}"
+            f"{'running' if logger.running else 'stopped'}, {len(logger.history)} cells recorded; {options}"
         )
         for diagnosis in machine().diagnose():
             print(printable(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}"))

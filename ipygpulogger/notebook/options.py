@@ -12,6 +12,7 @@ from traitlets.config import Configurable
 from ..engine.metrics import METRICS
 from ..records.budget import parse
 from ..records.log import Log
+from .quiet import Threshold
 
 
 class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, reported in one sentence
@@ -81,6 +82,22 @@ class Size(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-i
         return value
 
 
+class Quiet(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+    """A size of memory, a time, or both, such as "10MB 1s"."""
+
+    takes = "a size, a time or both, such as '10MB', '1s' or '10MB 1s', or None"
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Return the text if it says a size or a time; called by traitlets."""
+        if not isinstance(value, str):
+            self.error(obj, value)
+        try:
+            Threshold.parse(value)
+        except ValueError:
+            self.error(obj, value)
+        return value
+
+
 class LogPath(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
     """The path of a log that can be written and that `History.load` reads."""
 
@@ -127,6 +144,11 @@ class Options(Configurable):
     ).tag(config=True)
     log = LogPath(
         None, allow_none=True, help="A .jsonl file to which each cell's record is added as the cell ends."
+    ).tag(config=True)
+    quiet = Quiet(
+        None,
+        allow_none=True,
+        help="Say nothing of cells under this: 10MB of memory moved, 1s of time, or both: '10MB 1s'.",
     ).tag(config=True)
     reset_peaks = Bool(
         True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."

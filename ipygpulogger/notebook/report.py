@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ..engine.machine import machine
 from ..records import MIME
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .options import Options
 
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
+_told_of_no_gpu: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
 
 class Reporter:
@@ -94,14 +96,19 @@ class Reporter:
             self.warn_once(f"ipygpulogger could not tell {what}: {why(error)}")
 
     def say_if_no_gpu(self) -> None:
-        """Say that there is no GPU, and why, unless nothing is to be reported."""
+        """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
         seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
-        if self._options.report == "none" or machine().frameworks.current_index() is not None:
+        shell, silent = self._options.parent, self._options.report == "none"
+        if silent or shell in _told_of_no_gpu or machine().frameworks.current_index() is not None:
             return
         if not seen:
-            say(printable(f"No GPU here ({machine().nvml.diagnose().says}): general RAM only."))
+            why_not = machine().nvml.diagnose().says
         elif machine().devices.all_hidden() and self._options.devices != "all":
-            say("No GPU here (CUDA_VISIBLE_DEVICES hides them all): general RAM only.")
+            why_not = "CUDA_VISIBLE_DEVICES hides them all"
+        else:
+            return
+        if not say(printable(f"No GPU here ({why_not}): general RAM only.")):
+            _told_of_no_gpu.add(shell)
 
     def _display(self, bundle: dict[str, Any]) -> None:
         from IPython.display import display

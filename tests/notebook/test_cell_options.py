@@ -15,6 +15,18 @@ OURS = (
     "load_ext ipygpulogger",
     "gpulog",
     "gpulog summary --by peak",
+    "gpulog -h",
+    "%gpulog --help",
+    "%gpulog?",
+    "%gpulog??",
+    "?%gpulog",
+    "%%gpulog?",
+    "??%%gpulog",
+    "%config IPyGPULogger",
+    "%config IPyGPULogger.quiet = '10MB'",
+    "config IPyGPULogger.compact = True",
+    "%%gpulog",
+    "%%gpulog stop\n\n",
 )
 THEIRS = (
     "",
@@ -34,6 +46,10 @@ THEIRS = (
     "%load_ext autoreload",
     "%load_ext ipygpulogger_more",
     "il.free()",
+    "%config IPyGPULoggers",
+    "%config InlineBackend.figure_format = 'svg'",
+    "%%gpulogger?",
+    "x = gpulog?",
 )
 
 

@@ -20,6 +20,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.engine.settling import Settling
+from ipygpulogger.experiments import IPyExperimentsCPU
 from ipygpulogger.notebook import cell_events, report
 from ipygpulogger.notebook.between_cells import Gap
 from ipygpulogger.records import CellRecord
@@ -521,8 +522,9 @@ def test_a_rich_report_is_one_display_of_three_kinds(shell, capsys):
     assert "RAM:" not in caught.stdout
 
 
-def test_without_a_gpu_it_is_said_once_at_the_start(shell, capsys, monkeypatch):
-    """No GPU: one line when starting, no row in any report."""
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """A machine without a driver."""
     nvml = SimpleNamespace(
         devices=tuple,
         diagnose=lambda: SimpleNamespace(says="no NVIDIA driver"),
@@ -530,13 +532,37 @@ def test_without_a_gpu_it_is_said_once_at_the_start(shell, capsys, monkeypatch):
         close=lambda: 0,
     )
     monkeypatch.setattr(machine(), "nvml", nvml)
+
+
+NO_GPU = "No GPU here (no NVIDIA driver): general RAM only.\n"
+
+
+def test_without_a_gpu_it_is_said_at_the_start(shell, capsys, no_gpu):
+    """No GPU: one line when starting, no row in any report."""
     il = IPyGPULogger().start()
-    assert capsys.readouterr().out == "No GPU here (no NVIDIA driver): general RAM only.\n"
+    assert capsys.readouterr().out == NO_GPU
     run(shell, "x = 1")
     out = capsys.readouterr().out
     assert labels(out)
     assert "GPU" not in out
     il.stop()
+
+
+def test_that_there_is_no_gpu_is_said_once_per_kernel(shell, capsys, no_gpu):
+    """Not at the next start, nor by another logger or by the extension; the first of them that says anything."""
+    IPyGPULogger(report="none").start().stop()
+    assert capsys.readouterr().out == ""
+    run(shell, "%load_ext ipygpulogger")
+    assert capsys.readouterr().out == NO_GPU
+    run(shell, "%gpulog stop\n%gpulog start\n%reload_ext ipygpulogger")
+    il = IPyGPULogger().start()
+    il.stop()
+    il.start()
+    shell.user_ns["X"] = IPyExperimentsCPU
+    run(shell, "exp = X()\nexp.finish();")
+    il.stop()
+    run(shell, "%unload_ext ipygpulogger")
+    assert "No GPU here" not in capsys.readouterr().out
 
 
 def test_a_logger_is_not_copied_but_its_records_are(shell):

@@ -127,6 +127,10 @@ BAD = {
     "devices": ["some", None],
     "metrics": ["energy", ("watts",), None, {"energy": 1}],
     "budget": ["ten parsecs", "10", 10, b"10GB"],
+    "quiet": [
+        *("10", 10, True, "", "-10MB", "0MB", "0s", "0.0 s", "10 parsecs", "10MB 5MB", "1s 2s", b"10MB"),
+        *(("10MB", "1s"), "10MB and 1s", "10MB1s", "1m30s"),
+    ],
     "log": ["run.csv", 3, "no/such/folder/run.jsonl"],
 }
 

@@ -1,0 +1,274 @@
+"""Cells that have no report: small ones under `quiet`, and our own magics. All are recorded."""
+
+import pytest
+from handmade import MB, cell, gpu, ram
+from hypothesis import given
+from hypothesis import strategies as st
+from IPython.utils.capture import capture_output
+from memory import Block, blip
+from reports import REPORT, labels, run
+
+from ipygpulogger import History, IPyGPULogger
+from ipygpulogger.notebook.quiet import Threshold, is_reported
+from ipygpulogger.records import ChildrenUsage, Peak, Usage
+
+# -- what a threshold is ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "threshold"),
+    [
+        ("10MB", Threshold(10 * MB)),
+        ("10 MB", Threshold(10 * MB)),
+        (" 1.5g ", Threshold(3 * 512 * MB)),
+        ("10m", Threshold(10 * MB)),
+        ("1s", Threshold(None, 1)),
+        ("500 ms", Threshold(None, 0.5)),
+        (".5S", Threshold(None, 0.5)),
+        ("2min", Threshold(None, 120)),
+        ("1 h", Threshold(None, 3600)),
+        ("10MB 1s", Threshold(10 * MB, 1)),
+        ("1s 10MB", Threshold(10 * MB, 1)),
+        ("10 MB, 1 s", Threshold(10 * MB, 1)),
+        ("1s,10MB", Threshold(10 * MB, 1)),
+    ],
+)
+def test_what_a_text_means(text, threshold):
+    """A size as a budget has it, a time, or both in any order."""
+    assert Threshold.parse(text) == threshold
+
+
+@given(st.text(alphabet="0123456789.,- mMbBsSgh\n"))
+def test_any_text_is_a_threshold_or_refused(text):
+    """Never one without a size and a time, never one that no cell can be under."""
+    try:
+        found = Threshold.parse(text)
+    except ValueError:
+        return
+    assert (found.size_bytes, found.time_s) != (None, None)
+    assert found.size_bytes is None or found.size_bytes > 0
+    assert found.time_s is None or found.time_s > 0
+
+
+BIG, SMALL = 10 * MB, 10 * MB - 1
+TEN = Threshold(10 * MB)
+RECORDS = {  # by what happened: the record of so many bytes
+    "RAM consumed": lambda size: cell(ram(0, size)),
+    "RAM given back": lambda size: cell(ram(size, 0)),
+    "RAM peaked": lambda size: cell(ram(5, 5, 5 + size)),
+    "RAM consumed and peaked": lambda size: cell(ram(0, size // 2, size)),
+    "the second GPU consumed": lambda size: cell(ram(), gpu(0), gpu(1, 0, size)),
+    "a GPU gave back": lambda size: cell(ram(), gpu(0, size, 0)),
+    "a GPU peaked": lambda size: cell(ram(), gpu(0, 7, 7, 7 + size)),
+    "a context": lambda size: cell(ram(), gpu(context_bytes=size)),
+    "outside the allocator": lambda size: cell(ram(), gpu(unattributed_bytes=-size)),
+    "for a moment, of an unknown owner": lambda size: cell(ram(), gpu(unknown_rise_bytes=size)),
+    "children": lambda size: cell(ram(), children=ChildrenUsage(0, 0, Peak(size, None, "sampled"), 0)),
+    "pinned memory": lambda size: cell(ram(), pinned=Usage(0, size, Peak(size, size, "exact"))),
+    "between cells": lambda size: cell(ram(), between=(("cpu", -size),)),
+}
+
+
+def reported(record, quiet=TEN, *, requested=False, over_budget=False):
+    return is_reported(record, quiet, requested=requested, over_budget=over_budget)
+
+
+@pytest.mark.parametrize("what", RECORDS)
+def test_a_size_is_of_all_that_moved(what):
+    """RAM, each device, children: consumed, given back, or needed for a moment. Exactly the size is not under."""
+    assert reported(RECORDS[what](BIG))
+    assert not reported(RECORDS[what](SMALL))
+    assert reported(RECORDS[what](SMALL), quiet=None)
+
+
+def test_a_time_is_of_the_time_alone():
+    """And with both, a cell is under if it is under the one and under the other."""
+    large, small = cell(ram(0, BIG)), cell()  # both took 1.5 s
+    for record in (large, small):
+        assert reported(record, Threshold(None, 1.5))
+        assert not reported(record, Threshold(None, 1.6))
+    assert reported(large, Threshold(BIG, 1.6))
+    assert reported(small, Threshold(BIG, 1.5))
+    assert not reported(small, Threshold(BIG, 1.6))
+
+
+def test_of_a_peak_that_is_not_exact_the_lower_bound_counts():
+    """As for a budget: one that is only bounded by what the process once held makes no cell large."""
+    usage = cell(ram()).gen
+    for peak in (Peak(0, 100 * MB, "bounded"), Peak(0, None, "sampled")):
+        assert not reported(cell(type(usage)(0, 0, peak)))
+
+
+def test_what_is_reported_all_the_same():
+    """A cell that did not succeed, went over its budget, or left little headroom; one that asks for a report."""
+    assert reported(cell(status="error", error="ValueError"))
+    assert reported(cell(status="interrupted", error="KeyboardInterrupt"))
+    assert reported(cell(), over_budget=True)
+    assert reported(cell(), requested=True)
+    full = {"total_bytes": 100 * MB, "reserved_bytes": 0, "allocated_bytes": 0}
+    assert reported(cell(ram(), gpu(0, MB, MB, free_bytes=4 * MB, **full)))
+    assert not reported(cell(ram(), gpu(0, MB, MB, free_bytes=6 * MB, **full)))
+
+
+def test_our_own_magics_say_nothing_in_any_case():
+    """However they ended; with `%%gpulog` above them they do."""
+    for record in (cell(gpulog_only=True), cell(ram(0, BIG), gpulog_only=True, status="error")):
+        for quiet in (None, TEN):
+            assert not reported(record, quiet, over_budget=True)
+            assert reported(record, quiet, requested=True)
+
+
+# -- in cells -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def said(shell, il, capsys):
+    """Run a cell; the labels of the reports that it left."""
+    shell.user_ns.update(Block=Block, blip=blip, il=il)
+    run(shell, "pass")
+
+    def said(code):
+        capsys.readouterr()
+        run(shell, code)
+        return [match["label"] for match in REPORT.finditer(capsys.readouterr().out)]
+
+    return said
+
+
+WAYS = [
+    "il.quiet = '10MB'",
+    "%config IPyGPULogger.quiet = '10MB'",
+    "%gpulog start quiet=10MB",
+    "%gpulog start quiet='10MB'",
+    "%gpulog start quiet='10 MB, 1h' compact=False",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_small_cells_say_nothing_and_are_recorded(shell, il, said, tmp_path, way):
+    """Large ones speak; history, log and il.data have every cell."""
+    il.log = tmp_path / "run.jsonl"
+    said(way)
+    before = len(il.history)
+    assert said("x = 1") == []
+    assert il.data.time_delta == il.record.time_s > 0
+    assert il.record.source == "x = 1"
+    for code, speaks in (
+        ("kept = Block(30)", True),
+        ("small = Block(2)", False),
+        ("blip(30)", True),
+        ("blip(2)", False),
+        ("kept.free()", True),
+        ("small.free()", False),
+    ):
+        assert bool(said(code)) == speaks, code
+        assert il.record.source == code
+    assert len(il.history) == before + 7
+    assert [record.source for record in History.load(il.log)][-7:] == [
+        record.source for record in il.history[-7:]
+    ]
+    said("il.quiet = None")
+    assert len(said("x = 1")) == 1
+
+
+def test_configuration_and_keyword(shell, capsys):
+    """The configuration file's is the default; a call's is the last word."""
+    shell.config.IPyGPULogger.quiet = "1s"
+    il = IPyGPULogger().start()
+    assert il.quiet == "1s"
+    capsys.readouterr()
+    run(shell, "x = 1")
+    assert capsys.readouterr().out == ""
+    assert len(il.history) == 1
+    il.stop()
+    il = IPyGPULogger(quiet="1ms").start()
+    capsys.readouterr()
+    run(shell, "import time; time.sleep(0.01)")
+    assert len(labels(capsys.readouterr().out)) == 1
+    il.stop()
+
+
+def test_a_time_alone(said):
+    """What took less says nothing, whatever it needed."""
+    said("il.quiet = '0.1s'; import time")
+    assert said("kept = Block(30)") == []
+    assert len(said("time.sleep(0.11)")) == 1
+
+
+def test_small_cells_that_speak_all_the_same(shell, il, said):
+    """Failed, over budget, or asked for by %%gpulog; the lines that it asked for too."""
+    said("il.quiet = '100MB'")
+    assert len(said("1 / 0")) == 1
+    assert len(said("1 +")) == 1
+    assert len(said("raise KeyboardInterrupt")) == 1
+    assert len(said("%%gpulog\nx = 1")) == 1
+    assert len(said("%%gpulog --label mine\n%gpulog doctor")) == 1
+    assert said("x = 1") == []
+    il.budget = "1MB"
+    assert len(said("x = 1")) == 1
+    il.budget = None
+    assert said("x = 1") == []
+
+
+def test_a_cell_within_another(shell, il, said):
+    """Each of the two by what it used itself."""
+    said("il.quiet = '20MB'")
+    assert said("%%capture inner\nprint('mine')") == []
+    assert shell.user_ns["inner"].stdout == "mine\n"
+    before = len(il.history)
+    shell.user_ns["shell"] = shell
+    assert said("shell.run_cell('small = Block(2)')\nkept = Block(30)") == [
+        f"In [{shell.execution_count - 1}]"
+    ]
+    assert len(il.history) == before + 2
+
+
+def test_a_rich_report(shell, il):
+    """No display at all, not an empty one."""
+    il.report = "rich"
+    il.quiet = "10MB"
+    with capture_output() as caught:
+        run(shell, "x = 1")
+    assert (caught.outputs, caught.stdout, caught.stderr) == ([], "", "")
+    with capture_output() as caught:
+        run(shell, "%%gpulog --lines\nx = 1")
+    assert len(caught.outputs) == 2
+
+
+@pytest.mark.parametrize(
+    "magic",
+    [
+        "%gpulog status",
+        "%gpulog summary",
+        "%gpulog vars",
+        "%gpulog free",
+        "%gpulog doctor",
+        "%gpulog fly",
+        "%gpulog start compact=False",
+        "%config IPyGPULogger.compact = False",
+        "%%gpulog",
+        "%gpulog?",
+        "# mine\n%gpulog free\n\n%gpulog status",
+    ],
+)
+def test_our_own_magics_report_nothing_on_themselves(shell, il, said, magic):
+    """They are recorded, and marked; with a line of the user's the cell is the user's."""
+    before = len(il.history)
+    assert said(magic) == []
+    assert [record.gpulog_only for record in il.history[before:]] == [True]
+    if not magic.startswith("%%"):
+        assert len(said(f"{magic}\nx = 1")) == 1
+
+
+@pytest.mark.parametrize("report", ["rich", "text"])
+def test_loading_the_extension_reports_nothing_on_itself(shell, capsys, report):
+    """The next cell is the first that has a report; the cell that loads it and does more has one."""
+    shell.config.IPyGPULogger.report = report
+    with capture_output() as caught:
+        run(shell, "%load_ext ipygpulogger")
+    assert (caught.outputs, "RAM:" in caught.stdout) == ([], False)
+    assert len(shell.user_ns["il"].history) == 1
+    with capture_output() as caught:
+        run(shell, "%reload_ext ipygpulogger\nx = 1")
+    assert len(caught.outputs) + caught.stdout.count("RAM:") == 1
+    run(shell, "%unload_ext ipygpulogger")
