@@ -23,6 +23,7 @@ libraries      memory that came with imported libraries
 cycles         memory that unreachable reference cycles hold
 release        drops the shell's hidden references
 oom_message    recognises an out-of-memory error, and reads its message
+oom_asked      the exact size of the allocation that failed
 oom_batch      the batch size of the failed code
 oom_autopsy    the figures at the error, and the one next step
 oom_examine    makes an autopsy while memory is as the error left it

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..records import OutOfMemory, Owner
-from ..records.units import MB, rounded_mb
+from ..records.out_of_memory import requested
+from ..records.units import MB, rounded_mb, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .oom_message import Said
 
 _OWNERS_NAMED = 5
+_HIDDEN_NAMED = 2
 _ROUNDED = 4 * MB  # torch does not split off the last 1 MB of a large block: no variable holds that part
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
@@ -155,7 +157,7 @@ class _Advice:
         if self._free is None or self._available < self._need:
             return ""
         return self._less(
-            "Run the cell again: there is room for it now.", "Run the cell again: it fits then."
+            "Run the cell again: there is room for it now.", "Then run the cell again: it fits."
         )
 
     def _expandable(self) -> str:
@@ -166,7 +168,7 @@ class _Advice:
         if fragmented + (self._free or 0) < self._asked:
             return ""
         return (
-            f"Restart the kernel with {setting}=expandable_segments:True, set before torch is imported:"
+            f"Restart the kernel and run `%env {setting}=expandable_segments:True` before torch is imported:"
             f" {_mb(fragmented)} lie unused in pieces between tensors."
         )
 
@@ -176,7 +178,8 @@ class _Advice:
             return ""
         return (
             f"Raise the limit that this process set itself, {_mb(self._autopsy.limit)}"
-            " (torch: `set_per_process_memory_fraction`, CuPy: `set_limit`): the device has room."
+            ", by `torch.cuda.set_per_process_memory_fraction(1.0)` or CuPy's `set_limit`:"
+            " the device has room."
         )
 
     def _others(self) -> str:
@@ -199,22 +202,33 @@ class _Advice:
         if fits < 1:
             return self._less(f"{self._missing()}: not even a batch of 1 fits.")
         return self._less(
-            f"Use a smaller batch: {fits} instead of {batch.size} ({batch.name}) would have fit here, if what"
+            f"Use a smaller batch: {batch.of_size(fits)} instead of {batch.size} would have fit here, if what"
             " the cell needs grows with it."
         )
 
     def _missing(self) -> str:
         if self._free is None:
-            return f"{_mb(self._asked)} were asked for"
-        return f"{_mb(self._asked - self._free)} too much were asked for"
+            return f"{requested(self._asked)} were asked for"
+        about = "About " if self._said.rounding_bytes >= MB else ""
+        return f"{about}{_mb(self._asked - self._free)} too much were asked for"
 
     def _less(self, sentence: str, after: str = "") -> str:
         """Return a step, preceded by how to release what the failed cell still holds."""
         hidden = self._autopsy.hidden_bytes
-        steps = [f"`%gpulog free` (gives {_mb(hidden)} back)"] if hidden >= MB else []
+        steps = [f"`%gpulog free` gives {_mb(hidden)} back{self._whose()}."] if hidden >= MB else []
         if self._left - hidden >= max(_ROUNDED, hidden // 100):
-            steps.append(f"`del` what the cell put into variables ({_mb(self._left - hidden)})")
-        return f"First {' and '.join(steps)}. {after or sentence}" if steps else sentence
+            steps.append(f"`del` what the cell put into variables: {_mb(self._left - hidden)}.")
+        return " ".join([*steps, after or sentence]) if steps else sentence
+
+    def _whose(self) -> str:
+        """Return, in parentheses, which hidden references hold the most."""
+        held = [owner for owner in self._autopsy.owners if owner.kind in ("traceback", "output")]
+        names = [
+            shortened(owner.name.replace("last traceback: ", "the failed call's "))
+            for owner in held[:_HIDDEN_NAMED]
+        ]
+        more = [f"{len(held) - len(names)} more"] if len(held) > len(names) else []
+        return f" ({', '.join(names + more)})" if names else ""
 
 
 def _at_the_error(counted: int | None, said: int | None) -> int | None:

@@ -26,12 +26,16 @@ class Batch(NamedTuple):
     """A number that the memory of the failed code probably grows with.
 
     Attributes:
-        name: As the report names it: "batch_size = 64".
+        name: The variable, "batch_size"; "" if it is the leading dimension of several arrays.
         size: The number.
     """
 
     name: str
     size: int
+
+    def of_size(self, size: int) -> str:
+        """Return another size of the batch as the report writes it: "`batch_size = 32`"."""
+        return f"`{self.name} = {size}`" if self.name else f"a leading dimension of {size}"
 
 
 def find_batch(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
@@ -56,7 +60,7 @@ def find_batch(error: BaseException | None, shell: Any, frameworks: Sequence[Fra
     for names in _namespaces(users):
         for name, value in names:
             if type(value) is int and value > 0 and type(name) is str and _NAME.fullmatch(name):
-                return Batch(f"{name} = {value}", value)
+                return Batch(name, value)
     return _leading_dimension(users, shell, frameworks)
 
 
@@ -95,5 +99,5 @@ def _leading_dimension(frames: list[FrameType], shell: Any, frameworks: Sequence
                         found[size] += 1
     for size, arrays in found.most_common(1):
         if arrays > 1:
-            return Batch("the leading dimension", size)
+            return Batch("", size)
     return None

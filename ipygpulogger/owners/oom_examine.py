@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..records import device_id
 from ..sources import Unavailable
 from .exceptions import message_of
+from .oom_asked import exactly_asked_bytes
 from .oom_autopsy import Autopsy
 from .oom_batch import find_batch
 from .oom_message import FRAMEWORKS, first_word, out_of_memory_in, read
@@ -31,6 +32,8 @@ def examine(error: BaseException | None, shell: Any, frameworks: Sequence[Framew
     if cause is None:
         return None
     said = read(message_of(cause))
+    if (asked_bytes := exactly_asked_bytes(said, cause, frameworks)) is not None:
+        said = said._replace(asked_bytes=asked_bytes, rounding_bytes=0)
     counter = _counter(cause, said, frameworks)
     device = counter.device.id if counter else device_id("gpu", said.device_index or 0)
     found = owners_in(shell, [framework.holding for framework in frameworks], error)

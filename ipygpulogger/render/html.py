@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..records.units import clipped, mb_text, rounded_mb, without_controls
+from ..records.units import clipped, rounded_mb, without_controls
 from . import out_of_memory
 from .devices import device_name, ladder
 from .text import outcome, rows, sentences
@@ -145,17 +145,16 @@ def _peak(peak: Peak) -> str:
 def _out_of_memory(card: OutOfMemory, room: int) -> str:
     """Return the report of an allocation that failed, with as many owners as fit."""
     figures = "".join(
-        f"<tr><th>{name}</th><td>{mb_text(size_bytes)}</td></tr>"
-        for name, size_bytes in out_of_memory.rows(card)
+        f"<tr><th>{name}</th><td>{figure}</td></tr>" for name, figure in out_of_memory.rows(card)
     )
     advice = f"<p>{_fitted(card.advice, min(_CARD // 2, room - len('<p></p>')))}</p>"
     after = f"</tbody></table><p>{escape(out_of_memory.hidden(card))}</p>{advice}"
-    before = f"<table><caption>Out of memory on {escape(card.device)}, MB</caption><tbody>{figures}"
+    before = f"<table><caption>Out of memory on {escape(card.device)}</caption><tbody>{figures}"
     if _size(before + after) > room:
         return advice
     for owner in card.owners:
         name = escape(clipped(owner.name, _NAME))
-        row = f"<tr><th>{name}</th><td>{rounded_mb(owner.size_bytes)}</td></tr>"
+        row = f"<tr><th>{name}</th><td>{rounded_mb(owner.size_bytes)} MB</td></tr>"
         if _size(before + row + after) <= room:
             before += row
     return before + after

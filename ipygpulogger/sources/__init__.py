@@ -52,7 +52,7 @@ from ..records import Diagnosis
 from .counter import Counter, Look, PeakClass, Reading, Unavailable
 from .device import Device, DeviceCounter, DeviceMemory
 from .framework import Framework
-from .holding import Holding
+from .holding import Dimensions, Holding
 
 __all__ = [
     "Counter",
@@ -60,6 +60,7 @@ __all__ = [
     "DeviceCounter",
     "DeviceMemory",
     "Diagnosis",
+    "Dimensions",
     "Framework",
     "Holding",
     "Look",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from .counter import Counter, PeakClass
     from .device import DeviceCounter
-    from .holding import Holding
+    from .holding import Dimensions, Holding
 
 _STATES: dict[PeakClass, Literal["exact", "bounded", "sampled"]] = {
     "resettable": "exact",
@@ -86,6 +86,14 @@ class Framework(ABC):
         """Return an array's first dimension, which may be a batch size; None if it has fewer than two."""
         shape: Any = getattr(value, "shape", ())
         return int(shape[0]) if len(shape) > 1 else None
+
+    def dimensions(self, value: Any) -> Dimensions | None:  # noqa: ARG002
+        """Return the shape of one of the framework's arrays; None for any other value."""
+        return None
+
+    def item_bytes(self, value: Any) -> int | None:  # noqa: ARG002
+        """Return the size of an element of one of the framework's data types; None for any other value."""
+        return None
 
     def diagnose(self) -> Diagnosis | None:
         """Say what is exact here, and why; None if the user has not imported the framework."""

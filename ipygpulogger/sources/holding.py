@@ -1,4 +1,4 @@
-"""What one array holds: its block of memory, and what else it keeps alive."""
+"""What one array holds: its block of memory, and what else it keeps alive; its shape."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ class Holding(NamedTuple):
     mapped: bool = False
     owner: Any = None
     borrowed: bool = False
+
+
+class Dimensions(NamedTuple):
+    """The shape of an array, and the size of each of its elements."""
+
+    shape: tuple[int, ...]
+    item_bytes: int

@@ -22,7 +22,7 @@ from .torch_state import TORCH_ERRORS
 from .torch_statistics import TorchStatistics
 
 if TYPE_CHECKING:
-    from .holding import Holding
+    from .holding import Dimensions, Holding
     from .user_counters import Stats
 
 _SERIES = ("allocated_bytes", "reserved_bytes")
@@ -219,6 +219,16 @@ class Torch(Framework):
         """Return the first dimension of a tensor, not of a parameter; None if it answers in Python code."""
         torch = state.module()
         return None if torch is None else tensors.leading_dimension(value, torch)
+
+    def dimensions(self, value: Any) -> Dimensions | None:
+        """Return a tensor's shape; None if it answers in Python code, and for any other value."""
+        torch = state.module()
+        return None if torch is None else tensors.dimensions(value, torch)
+
+    def item_bytes(self, value: Any) -> int | None:
+        """Return the size of an element of a `torch.dtype`; None for any other value."""
+        torch = state.module()
+        return int(value.itemsize) if torch is not None and type(value) is torch.dtype else None
 
     def diagnose(self) -> Diagnosis:
         """Say which devices torch uses here, or why it uses none."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records import CPU
 from ..runtime.classes import bases_of, is_made_in_python, namespace_of
-from .holding import Holding
+from .holding import Dimensions, Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +60,17 @@ def leading_dimension(value: Any, torch: ModuleType) -> int | None:
             return None
         shape = _own(value, "shape")
     return int(shape[0]) if len(shape) > 1 else None
+
+
+def dimensions(value: Any, torch: ModuleType) -> Dimensions | None:
+    """Return a tensor's shape; None if it answers in Python code, and for any other value."""
+    c = torch._C
+    if not issubclass(type(value), c.TensorBase):
+        return None
+    with c.DisableTorchFunction(), c._DisableTorchDispatch():
+        if _dispatches_in_python(value, c):
+            return None
+        return Dimensions(tuple(_own(value, "shape")), int(_own(value, "itemsize")))
 
 
 def _own(value: Any, name: str) -> Any:

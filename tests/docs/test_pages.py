@@ -171,7 +171,7 @@ SHOWN = {
                 Owner("last traceback: step.act", 3500 * MB, "cuda:0", "traceback"),
                 Owner("x", 600 * MB, "cuda:0", "variable"),
             ),
-            advice="First `%gpulog free` (gives 3500 MB back). Run the cell again: it fits then.",
+            advice="`%gpulog free` gives 3500 MB back (the failed call's step.act). Then run the cell again: it fits.",
         )
     ),
 }

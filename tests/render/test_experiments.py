@@ -118,7 +118,7 @@ def test_a_cell_that_ran_out_of_memory_is_explained():
     card = OutOfMemory("cuda:0", 1, 2, 3, 4, 5, 6, 0, 0, (), "free something")
     for compact in (False, True):
         said = render.cell(record(out_of_memory=card), None, compact=compact)
-        assert said.splitlines()[-1] == "  -> free something"
+        assert said.splitlines()[-2] == "  -> free something"
         assert "\nOut of memory on cuda:0: " in said
 
 
