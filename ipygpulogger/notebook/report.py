@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from ..engine.machine import machine
 from ..records import MIME
-from ..records.budget import excesses, parse
+from ..records.budget import OVER, excesses, parse
 from ..records.embed import embedded
 from ..records.units import printable, rounded_mb
 from ..render import html, text
@@ -141,7 +141,7 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[str, ...]
         gpu_bytes=allowed_bytes if on_gpu else None,
     )
     return tuple(
-        f"Over budget on {over.name}: peak {'at least ' if over.at_least else ''}"
+        f"{OVER} {over.name}: peak {'at least ' if over.at_least else ''}"
         f"{rounded_mb(over.peak_bytes)} of {rounded_mb(over.budget_bytes)} MB"
         for over in found
     )

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .measurement import Measurement
     from .usage import Usage
 
+OVER = "Over budget on"  # how a record's note about an excess begins
+
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
 _SIZE = re.compile(_NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)", re.ASCII | re.IGNORECASE)
 _UNITLESS = re.compile(_NUMBER, re.ASCII)

@@ -91,7 +91,7 @@ class History(Sequence[CellRecord]):
         if not runs:
             return record
         names = ", ".join(leaks.growing_names(runs))
-        note = f"grew in each of its last {len(runs)} runs{names and ': '}{names}"
+        note = f"{leaks.GREW} {len(runs)} runs{names and ': '}{names}"
         return replace(record, notes=(*record.notes, note))
 
     # -- to and from elsewhere ---------------------------------------------------------------------

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .cell_record import CellRecord
     from .usage import Usage
 
+GREW = "grew in each of its last"  # how a record's note about a suspect begins
+
 _RUNS = 3  # in a row: neither a warm-up nor a coincidence
 _GROWTH_BYTES = MB  # that each of them must exceed
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MB = 2**20
+MINUS = "\u2212"
 
 _SHORT = 40  # characters
 
@@ -42,6 +43,44 @@ def mb_range(lo_bytes: int, hi_bytes: int) -> str:
     """Return two bounds in whole megabytes, rounded: "512-560", or "512" if they are equal."""
     lo_mb, hi_mb = rounded_mb(lo_bytes), rounded_mb(hi_bytes)
     return str(lo_mb) if lo_mb == hi_mb else f"{lo_mb}-{hi_mb}"
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a size as people read it: "123 MB", "2.4 GB", "1.5 TB"; whole megabytes below 1000 MB."""
+    size_mb = rounded_mb(size_bytes)
+    if abs(size_mb) < 1000:
+        return f"{size_mb} MB".replace("-", MINUS)
+    size_gb = size_bytes / MB / 1024
+    figure, unit = (size_gb, "GB") if abs(size_gb) < 999.95 else (size_gb / 1024, "TB")
+    return f"{figure:.1f} {unit}".replace("-", MINUS)
+
+
+def signed_size_text(size_bytes: float) -> str:
+    """Return a change of size as people read it: "+2.4 GB", "\u221297 MB"."""
+    return f"{'+' if size_bytes > 0 else ''}{size_text(size_bytes)}"
+
+
+def share_text(size_bytes: int, total_bytes: int) -> str:
+    """Return a part of a whole as people read it, in the unit of the whole: "6.4 of 16 GB"."""
+    figure, _, unit = size_text(total_bytes).partition(" ")
+    unit_bytes = {"MB": MB, "GB": MB << 10, "TB": MB << 20}[unit]
+    whole = figure.removesuffix(".0")
+    if unit == "MB":
+        return f"{rounded_mb(size_bytes)} of {whole} MB"
+    part = f"{size_bytes / unit_bytes:.1f}"
+    return f"{part if float(part) else size_text(size_bytes)} of {whole} {unit}"
+
+
+def time_text(time_s: float) -> str:
+    """Return a time as people read it: "0.30 s", "12.4 s", "2 min 5 s", "3 h 20 min"."""
+    if round(time_s, 2) < 10:
+        return f"{time_s:.2f} s"
+    if round(time_s, 1) < 100:
+        return f"{time_s:.1f} s"
+    minutes, seconds = divmod(round(time_s), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def clipped(text: str, characters: int) -> str:

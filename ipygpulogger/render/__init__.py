@@ -2,12 +2,14 @@
 
 =============  ===========================================================================
 text           the report of a scope as plain text: the table and its one-line form
-html           the same as HTML, at most two kilobytes
+headline       the same in one line: time, what moved, what is used, who grew
+html           that line, which unfolds to a bar, a table and sentences; at most two kilobytes
 growth         sentences below the figures: what changed since the previous cell, what grew
 out_of_memory  the report of an allocation that failed
 lines          the lines of a cell or function: a table as text or HTML, one sentence
-sparkline      a time series as a line of block characters
+sparkline      a time series as a line of block characters, and as a drawing
 devices        the names of devices, and how the memory of each is divided
+markup         what HTML reports are made of: lines, tables, bars, folds
 diagnoses      what each source of figures reports about itself
 owners         the table of the names that hold memory
 freed          how much memory dropping hidden references freed

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..records import DRIVER
 from ..records.units import printable_lines, rounded_mb
+from .markup import BLUE, GREY, PALE, RED, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
     from ..records import CellRecord, DeviceUsage
 
     Key = tuple[str, int, str | None]  # `DeviceUsage.key`
+
+
+_FILLS = {  # of the rungs of a ladder that are not this process's tensors
+    "cached": f"{BLUE}40",
+    "context and libraries": GREY,
+    "context, libraries, other processes": GREY,
+    "other processes": "#75757599",
+    "the driver's own": GREY,
+}
 
 
 def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
@@ -51,6 +61,35 @@ def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
     if gpu.pools_bytes:
         rungs.append(("in graphs and pools", gpu.pools_bytes))
     return rungs
+
+
+def parts(gpu: DeviceUsage) -> list[Part]:
+    """Return how a device's memory is divided, as the parts of a bar, in their order.
+
+    Held before and consumed are this process's memory; context, libraries and cache are what is in use beyond
+    it. The transient part of the peak was allocated in what is free now.
+    """
+    rungs = dict(gpu.ladder)
+    if not rungs:
+        return []
+    found: list[Part] = []
+    outside_bytes = 0  # of this process, not in its allocator, and told as held or consumed
+    if gpu.attributed:
+        after_bytes = max(0, gpu.after_bytes)
+        held_bytes = min(max(0, gpu.held_before_bytes), after_bytes)
+        found += [Part("held before", held_bytes, PALE), Part("consumed", after_bytes - held_bytes, BLUE)]
+        outside_bytes = max(0, after_bytes - rungs.get("tensors", 0))
+    elif "tensors" in rungs:
+        found.append(Part("tensors", rungs["tensors"], PALE))
+    for name, fill in _FILLS.items():
+        size_bytes = rungs.get(name, 0)
+        if name.startswith("context"):
+            size_bytes -= outside_bytes
+        found.append(Part(name, max(0, size_bytes), fill))
+    moment_bytes = gpu.peaked_bytes if gpu.attributed else 0
+    found.append(Part("for a moment", moment_bytes, RED))
+    found.append(Part("free", rungs["free"]))
+    return found
 
 
 def ladders(gpus: Sequence[DeviceUsage]) -> str:

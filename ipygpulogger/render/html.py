@@ -1,7 +1,7 @@
-"""The report of a scope as HTML: a plain table without styles and scripts; all foreign text is escaped.
+"""The report of a scope as HTML: one line that unfolds; all foreign text is escaped.
 
-It takes at most two kilobytes. In order of importance: the figures, the report of a failed allocation, notes
-and remarks, and, folded, how each device's memory is divided. What does not fit is in the plain text.
+It takes at most two kilobytes. In order of importance: the line, the table of figures, the report of a failed
+allocation, notes and remarks, the bars of the devices, time series. What does not fit is in the plain text.
 """
 
 from __future__ import annotations
@@ -10,129 +10,170 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..records.units import clipped, rounded_mb, without_controls
+from ..records.units import clipped, rounded_mb, size_text, without_controls
 from . import out_of_memory
-from .devices import device_name, ladder
-from .text import outcome, rows, sentences
+from .devices import device_name, ladder, parts
+from .growth import grew
+from .headline import headline, is_quiet, matters, tells_who_grew
+from .headline import so_far as line_so_far
+from .markup import AMBER, Text, bar, faint, fitted, folded, legend, line, size, small, table
+from .sparkline import drawing
+from .text import rows, sentences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, OutOfMemory, Peak, Usage
-
-    Row = tuple[str, tuple[str, str, str], str]
+    from ..records import DeviceUsage, Measurement, OutOfMemory, Peak
+    from .headline import Clause, Phrase
 
 _REPORT = 2048  # bytes, at most
 _CARD = 1024  # bytes of it for a failed allocation, at most
-_TITLE = 200  # bytes
+_PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
+_SENTENCE = 400  # bytes
+_WORDY = 3  # devices, at most, with words behind their figures
 _NAME = 48  # characters of an owner's name
-
-_MORE = "<tr><th>... (%gpulog status)"  # where there are more devices than room
-
-
-def report(measurement: Measurement) -> str:
-    """Return the report of one scope: a line if nothing happened, a table otherwise."""
-    ended, found = outcome(measurement), list(rows(measurement, timelines=True))
-    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
-    title = f"{measurement.label}: {measurement.time_s:0.3f} s" + (f", {ended}" if ended else "")
-    below = sentences(measurement)
-    if not (ended or card or below) and all(map(_quiet, found)):
-        told = _line(title, found)
-    else:
-        told = _told(title, found, below, card)
-    return without_controls(told + _details(measurement, _REPORT - _size(told)))
+_LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
-def so_far(measurement: Measurement) -> str:
-    """Return the report of a scope that still runs: the same table, without the folded part."""
-    title = f"{measurement.label}: {measurement.time_s:.0f} s so far"
-    return without_controls(_told(title, list(rows(measurement)), measurement.notes, None))
-
-
-def _quiet(row: Row) -> bool:
-    _, (consumed, peaked, _), remarks = row
-    return consumed == peaked == "0" and not remarks
-
-
-def _line(title: str, found: list[Row]) -> str:
-    used = ", ".join(f"{name} {used} MB" for name, (_, _, used), _ in found)
-    return f"<p>{_fitted(title, _TITLE)}, nothing consumed; used: {_fitted(used, _CARD)}</p>"
-
-
-def _told(title: str, found: list[Row], notes: Iterable[str], card: OutOfMemory | None) -> str:
-    """Return the table and what follows it, the most important first, as much as fits into the limit."""
-    bare = _table(title, found, remarks=False)
-    after = _out_of_memory(card, min(_CARD, _REPORT - _size(bare))) if card else ""
-    for note in notes:
-        room = _REPORT - _size(bare + after) - len("<p></p>")
-        after += f"<p>{fitted}</p>" if (fitted := _fitted(note, room)) else ""
-    whole = _table(title, found, remarks=True)
-    return (whole if _size(whole + after) <= _REPORT else bare) + after
-
-
-def _table(title: str, found: list[Row], *, remarks: bool) -> str:
-    remarks = remarks and any(said for _, _, said in found)
-    names = "MB", "Consumed", "Peaked", "Used", *(["Remarks"] if remarks else [])
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    before = f"<table><caption>{_fitted(title, _TITLE)}</caption><thead><tr>{head}</tr></thead><tbody>"
-    after = "</tbody></table>"
-    for name, figures, said in found:
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in (*figures, *([said] if remarks else [])))
-        row = f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
-        if not remarks and _size(before + row + _MORE + after) > _REPORT:
-            return before + _MORE + after
-        before += row
-    return before + after
-
-
-def _details(measurement: Measurement, room: int) -> str:
-    """Return the folded part, as much as fits; empty if there is nothing to add."""
-    before, after = "<details><summary>Details</summary>", "</details>"
-    room -= _size(before + after)
-    told = _ladders(measurement.gpus, room)
-    for sentence in _sentences(measurement, always=bool(told)):
-        paragraph = f"<p>{escape(sentence)}</p>"
-        if _size(told + paragraph) <= room:
-            told += paragraph
-    return before + told + after if told else ""
-
-
-def _ladders(gpus: Sequence[DeviceUsage], room: int) -> str:
-    """Return how each device's memory is divided, a row per device, as many as fit.
-
-    The end tags that HTML makes optional are left out: they would take the room of three devices.
-    """
-    found = {device_name(gpu, gpus): dict(ladder(gpu)) for gpu in gpus if gpu.ladder}
-    columns = dict.fromkeys(name for rungs in found.values() for name in rungs)
-    before = f"<table><tr><th>MB{''.join(f'<th>{escape(column)}' for column in columns)}"
-    body, after = "", "</table>"
-    for name, rungs in found.items():
-        figures = "".join(f"<td>{rounded_mb(rungs[c]) if c in rungs else ''}" for c in columns)
-        row = f"<tr><th>{name}{figures}"
-        if _size(before + body + row + _MORE + after) > room:
-            after = _MORE + after
-            break
-        body += row
-    return before + body + after if body else ""
-
-
-def _sentences(measurement: Measurement, *, always: bool) -> Iterator[str]:
-    """Yield the sentences of the folded part: child processes, and how exact each peak is.
+def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: int | None = None) -> str:
+    """Return the report of one scope: a line that unfolds, or a line alone if there is no more to say.
 
     Args:
         measurement: What was measured.
-        always: Whether to write about peaks even if all are exact.
+        compact: Return the line alone.
+        ram_total_bytes: The machine's RAM; None when unknown.
     """
-    usages: list[tuple[str, Usage]] = [("Gen", measurement.gen)]
-    usages += [(device_name(gpu, measurement.gpus), gpu) for gpu in measurement.gpus if gpu.attributed]
+    clauses = headline(measurement)
+    if is_quiet(measurement):
+        return without_controls(line(escape(" · ".join(map(str, clauses))), quiet=True))
+    if compact:
+        return without_controls(line(_joined(clauses)))
+    is_open, summary = matters(measurement, ram_total_bytes), _joined(clauses)
+    told = {str(clause) for clause in clauses}
+    told |= {grew(measurement)} if tells_who_grew(measurement) else set()
+    room = _REPORT - size(folded(summary, "", is_open=is_open))
+    body = _body(measurement, room, told)
+    spoken = "; ".join(clause.spoken for clause in clauses)
+    report = folded(summary, body, spoken=spoken, is_open=is_open)
+    return without_controls(report if size(report) <= _REPORT else folded(summary, body, is_open=is_open))
+
+
+def so_far(measurement: Measurement) -> str:
+    """Return the report of a scope that still runs: one line."""
+    return without_controls(line(f'<span style="color:{AMBER}">●</span> {_joined(line_so_far(measurement))}'))
+
+
+def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
+    """Return what the line unfolds to, the most important first, as much as fits into the room.
+
+    Args:
+        measurement: What was measured.
+        room: In bytes.
+        told: What the line says already.
+    """
+    found: dict[str, list[str]] = {place: [] for place in _PLACES}
+    for place, markup in _pieces(measurement, room, told):
+        if size(markup) <= room:
+            found[place].append(markup)
+            room -= size(markup)
+    drawn = table(*_table(measurement, drawn=True))
+    whole = table(*_table(measurement, drawn=False))
+    if found["table"] == [whole] and size(drawn) - size(whole) <= room:
+        found["table"] = [drawn]
+    return "".join(markup for markups in found.values() for markup in markups)
+
+
+def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield the parts of the body, the most important first, and the place of each."""
+    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
+    yield "table", _cut_table(measurement, room - (_CARD if card else 0))
+    if card:
+        yield "card", _out_of_memory(card, _CARD)
+    for sentence in sentences(measurement):
+        if sentence not in told:
+            yield "below", f"<div>{fitted(sentence, _SENTENCE)}</div>"
+    for sentence in _remarks(measurement):
+        yield "more", small(sentence)
+    for gpu in measurement.gpus:
+        if card is None or card.device != gpu.id:
+            yield "bars", _bar(gpu, measurement.gpus)
+    for sentence in _sentences(measurement):
+        yield "more", small(sentence)
+
+
+def _table(measurement: Measurement, *, drawn: bool) -> tuple[list[str], list[list[str | Text]]]:
+    """Return the table of figures: its head, and its rows.
+
+    Args:
+        measurement: What was measured.
+        drawn: Whether to draw the time series of a long scope.
+    """
+    drawn = drawn and measurement.time_s >= _LONG_S
+    words = len(measurement.gpus) <= _WORDY
+    whose = ["by this process", *map(_whole, measurement.gpus)]
+    timelines = [measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)]
+    told: list[list[str | Text]] = []
+    for (name, figures, _), whole, timeline in zip(rows(measurement), whose, timelines, strict=True):
+        told.append(["RAM" if name == "Gen" else name, *map(_grouped, figures)])
+        told[-1] += [Text(whole)] if words else []
+        if drawn and (shape := drawing(timeline)):
+            told[-1].append(Text(shape))
+    return ["MB", "Consumed", "Peaked", "Used"], told
+
+
+def _cut_table(measurement: Measurement, room: int) -> str:
+    """Return the table of figures, with as many rows as fit into the room."""
+    head, told = _table(measurement, drawn=False)
+    found = table(head, told)
+    while size(found) > room and len(told) > 1:
+        told.pop()
+        found = table(head, [*told, ["…", "", "", Text("%gpulog status")]])
+    return found
+
+
+def _grouped(figure: str) -> str:
+    return f"{int(figure):,}" if figure.lstrip("-").isdecimal() else figure
+
+
+def _whole(gpu: DeviceUsage) -> str:
+    return f"of {rounded_mb(gpu.total_bytes):,} on the device" if gpu.total_bytes else "on the device"
+
+
+def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
+    """Return how a device's memory is divided: a bar, and the same in words."""
+    found = parts(gpu)
+    if not found or gpu.total_bytes is None:
+        return ""
+    name = f"{device_name(gpu, gpus)}: " if len(gpus) > 1 else ""
+    return bar(found, gpu.total_bytes) + legend(found, name)
+
+
+def _remarks(measurement: Measurement) -> Iterator[str]:
+    """Yield what there is to remark about each row of the table."""
+    for name, _, said in rows(measurement):
+        if said:
+            yield f"{'RAM' if name == 'Gen' else name}: {said}"
+
+
+def _sentences(measurement: Measurement) -> Iterator[str]:
+    """Yield child processes, whose memory the used figures are, and what a device's bar does not show."""
     children = measurement.children
     if children:
-        usages.append(("children", children))
         before, now = rounded_mb(children.before_bytes), rounded_mb(children.after_bytes)
         least = "at least " if children.at_least else ""
-        yield f"Children: {children.count}, before {least}{before} MB, now {least}{now} MB"
-    if always or children or any(usage.peak.quality != "exact" for _, usage in usages):
-        yield f"Peaks in MB: {', '.join(f'{name} {_peak(usage.peak)}' for name, usage in usages)}"
+        yield (
+            f"Children: {children.count}, before {least}{before} MB, now {least}{now} MB, peak in MB"
+            f" {_peak(children.peak)}"
+        )
+    if len(measurement.gpus) > _WORDY:
+        yield "Used: of RAM by this process, of each GPU by all processes"
+    for gpu in measurement.gpus:
+        found = ladder(gpu)
+        beyond = [name for name, _ in found].index("total") + 1 if found else 0
+        if said := ", ".join(
+            f"{name} {size_text(size_bytes)}" for name, size_bytes in found[beyond:] if name != "headroom"
+        ):
+            yield f"{device_name(gpu, measurement.gpus)}: {said}"
 
 
 def _peak(peak: Peak) -> str:
@@ -147,29 +188,26 @@ def _out_of_memory(card: OutOfMemory, room: int) -> str:
     figures = "".join(
         f"<tr><th>{name}</th><td>{figure}</td></tr>" for name, figure in out_of_memory.rows(card)
     )
-    advice = f"<p>{_fitted(card.advice, min(_CARD // 2, room - len('<p></p>')))}</p>"
+    advice = f"<p>{fitted(card.advice, min(_CARD // 2, room - len('<p></p>')))}</p>"
     after = f"</tbody></table><p>{escape(out_of_memory.hidden(card))}</p>{advice}"
     before = f"<table><caption>Out of memory on {escape(card.device)}</caption><tbody>{figures}"
-    if _size(before + after) > room:
+    if size(before + after) > room:
         return advice
     for owner in card.owners:
         name = escape(clipped(owner.name, _NAME))
         row = f"<tr><th>{name}</th><td>{rounded_mb(owner.size_bytes)} MB</td></tr>"
-        if _size(before + row + after) <= room:
+        if size(before + row + after) <= room:
             before += row
     return before + after
 
 
-def _fitted(words: str, room: int) -> str:
-    """Return text escaped, and shortened to so many bytes."""
-    told = escape(words)
-    if _size(told) <= room:
-        return told
-    words = words[: max(0, room)]
-    while words and _size(told := escape(words) + "…") > room:
-        words = words[:-1]
-    return told if words else ""
+def _joined(clauses: Iterable[Clause]) -> str:
+    """Return the clauses of a line as markup, with dots between them."""
+    return " · ".join(" ".join(map(_phrase, clause.phrases)) for clause in clauses)
 
 
-def _size(markup: str) -> int:
-    return len(markup.encode("utf-8", "surrogatepass"))
+def _phrase(phrase: Phrase) -> str:
+    words = escape(phrase.words)
+    if phrase.weight == "strong":
+        return f"<b>{words}</b>"
+    return faint(words) if phrase.weight == "faint" else words

@@ -1,15 +1,19 @@
-"""A time series as a line of block characters."""
+"""A time series in little room: as a line of block characters, and as a drawing for HTML."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..records.units import MB
+from ..records.units import MB, size_text
+from .markup import BLUE, RED
 
 if TYPE_CHECKING:
     from ..records import Timeline
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_POINTS, _STEP, _HEIGHT = 20, 6, 14  # of the drawing; px
+_FLAT = 0.05  # of the maximum
 
 
 def sparkline(timeline: Timeline, width: int = 24) -> str:
@@ -33,6 +37,29 @@ def sparkline(timeline: Timeline, width: int = 24) -> str:
         return _BLOCKS[0] * width
     top = len(_BLOCKS) - 1
     return "".join(_BLOCKS[round((size - low) / (high - low) * top)] for size in _columns(timeline, width))
+
+
+def drawing(timeline: Timeline) -> str:
+    """Return a time series as a thin line on an axis that begins at zero, and its maximum in words.
+
+    Args:
+        timeline: Seconds and bytes, in order of time.
+
+    Returns:
+        SVG and text; empty if the line would be flat.
+    """
+    if not varies(timeline):
+        return ""
+    columns = [max(0.0, size) for size in _columns(timeline, _POINTS)]
+    high = max(columns)
+    if high - min(columns) < high * _FLAT:
+        return ""
+    heights = [round(_HEIGHT * (1 - size / high)) + 1 for size in columns]
+    steps = " ".join(f"{_STEP} {after - before}" for before, after in pairwise(heights)).replace(" -", "-")
+    line = f'<path fill=none stroke={BLUE} d="M0 {heights[0]}l{steps}"/>'
+    peak = f"<circle cx={_STEP * columns.index(high)} cy=1 r=2 fill={RED} />"
+    svg = f"<svg width={_STEP * _POINTS} height={_HEIGHT + 2}>{line}{peak}</svg>"
+    return f"{svg} max {size_text(high)}"
 
 
 def varies(timeline: Timeline) -> bool:

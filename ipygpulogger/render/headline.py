@@ -1,0 +1,264 @@
+"""The report of a scope in one line: time, what moved, what is used, who grew.
+
+``12.4 s · GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB · RAM +7 MB → 468 MB · model 1.6 GB, opt 0.8 GB``
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ..records import LIBRARIES, CellRecord
+from ..records.budget import OVER
+from ..records.leaks import GREW
+from ..records.units import (
+    MB,
+    clipped,
+    printable,
+    rounded_mb,
+    share_text,
+    shortened,
+    signed_size_text,
+    size_text,
+    time_text,
+)
+from .devices import device_name
+from .growth import between
+from .text import nearly_full, outcome, sentences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..records import DeviceUsage, Measurement, Owner, Usage
+
+    Weight = Literal["strong", "plain", "faint"]
+
+_QUIET_RAM_BYTES = 5 * MB  # importing a small module moves as much
+_MUCH = 0.1  # of a device, or of the machine's RAM
+_GPUS = 2  # that are told one by one
+_OWNERS = 3
+_LABEL = 60  # characters
+_NOTE = 60  # characters
+
+
+class Phrase(NamedTuple):
+    """Some words of the line, and how they weigh."""
+
+    words: str
+    weight: Weight = "plain"
+
+
+class Clause(NamedTuple):
+    """A part of the line that stands between two dots.
+
+    Attributes:
+        phrases: What is read.
+        spoken: The same for a screen reader, without signs.
+    """
+
+    phrases: tuple[Phrase, ...]
+    spoken: str
+
+    def __str__(self) -> str:
+        return " ".join(phrase.words for phrase in self.phrases)
+
+
+def headline(measurement: Measurement) -> list[Clause]:
+    """Return the line of a finished scope, in its clauses, the most important first."""
+    clauses = [_clause(time_text(measurement.time_s))]
+    own = isinstance(measurement, CellRecord) and measurement.label == f"In [{measurement.execution_count}]"
+    if not own:
+        clauses.append(_clause(clipped(printable(measurement.label), _LABEL)))
+    if ended := outcome(measurement):
+        clauses.append(_clause(ended, "strong"))
+    clauses += _memories(measurement)
+    if owners := _owners(measurement):
+        clauses.append(_clause(owners))
+    if moved := between(measurement):
+        clauses.append(_clause(moved))
+    urgent = _urgent(measurement)
+    clauses += [
+        _clause(clipped(printable(note), _NOTE), "strong" if urgent else "faint")
+        for note in (urgent or list(measurement.notes))[:1]
+    ]
+    return clauses
+
+
+def one_line(measurement: Measurement, *, time: bool = True) -> str:
+    """Return the line as plain text.
+
+    Args:
+        measurement: What was measured.
+        time: Whether the line begins with the time.
+    """
+    return " · ".join(map(str, headline(measurement)[0 if time else 1 :]))
+
+
+def tells_who_grew(measurement: Measurement) -> bool:
+    """Return whether the line says all there is to say about the names that grew."""
+    if not isinstance(measurement, CellRecord) or measurement.unexplained or not measurement.owners_complete:
+        return False
+    plain = all(not owner.shared and not _is_libraries(owner) for owner in measurement.owners)
+    return plain and len(measurement.owners) <= _OWNERS
+
+
+def so_far(measurement: Measurement) -> list[Clause]:
+    """Return the line of a scope that still runs: time, use so far, peak so far."""
+    clauses = [_clause(f"{measurement.time_s:.0f} s")]
+    for gpu in measurement.gpus[:_GPUS]:
+        name = device_name(gpu, measurement.gpus)
+        clauses.append(_clause(f"{name} {_device_use(gpu)}{_peak_so_far(gpu, gpu.used_bytes)}"))
+    gen = measurement.gen
+    clauses.append(_clause(f"RAM {size_text(gen.after_bytes)}{_peak_so_far(gen, gen.after_bytes)}"))
+    clauses += [_clause(clipped(printable(note), _NOTE), "strong") for note in measurement.notes]
+    return clauses
+
+
+def is_quiet(measurement: Measurement) -> bool:
+    """Return whether a scope did nothing that is worth more than one grey line."""
+    if outcome(measurement) or sentences(measurement):
+        return False
+    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
+        return False
+    others = [usage for usage in (measurement.children, measurement.pinned) if usage is not None]
+    if any(_moved_bytes(usage) >= _QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
+        return False
+    return not any(_is_notable(gpu) for gpu in measurement.gpus)
+
+
+def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
+    """Return whether a report is open from the start.
+
+    Failed for lack of memory, over budget, growing in each run, little headroom, a peak that is not exact, or
+    more than a tenth of a device or of RAM moved.
+
+    Args:
+        measurement: What was measured.
+        ram_total_bytes: The machine's RAM; None when unknown.
+    """
+    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
+        return True
+    if _urgent(measurement) or any(map(nearly_full, measurement.gpus)):
+        return True
+    usages: list[tuple[Usage, int | None]] = [(measurement.gen, ram_total_bytes)]
+    usages += [(gpu, gpu.total_bytes) for gpu in measurement.gpus if gpu.attributed]
+    return any(
+        _moved_bytes(usage) >= _QUIET_RAM_BYTES
+        and (_is_inexact(usage) or (total_bytes and _moved_bytes(usage) > total_bytes * _MUCH))
+        for usage, total_bytes in usages
+    )
+
+
+def _clause(words: str, weight: Weight = "plain") -> Clause:
+    return Clause((Phrase(words, weight),), words)
+
+
+def _memories(measurement: Measurement) -> Iterator[Clause]:
+    """Yield what moved, GPUs first, then what did not."""
+    gpus, gen = measurement.gpus, measurement.gen
+    moved = [gpu for gpu in gpus if gpu.attributed and _moves(gpu)]
+    moved.sort(key=_moved_bytes, reverse=True)
+    still = [gpu for gpu in gpus if gpu not in moved]
+    for gpu in moved[:_GPUS]:
+        yield _moved(device_name(gpu, gpus), gpu, _device_use(gpu))
+    if len(moved) > _GPUS:
+        yield _clause(f"{len(moved) - _GPUS} more GPUs moved")
+    ram = size_text(gen.after_bytes)
+    yield _moved("RAM", gen, ram) if _moves(gen) else _still("RAM", ram)
+    if len(still) <= _GPUS:
+        yield from (_still(device_name(gpu, gpus), _device_use(gpu)) for gpu in still)
+    else:
+        yield _clause(f"{len(still)} {'other ' if moved else ''}GPUs unchanged", "faint")
+
+
+def _moved(name: str, usage: Usage, used: str) -> Clause:
+    """Return what moved in one memory: "GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB"."""
+    consumed, peak = signed_size_text(usage.consumed_bytes), _peak(usage)
+    unit = f" {consumed.partition(' ')[2]}"
+    weight: Weight = "strong" if _moved_bytes(usage) >= _QUIET_RAM_BYTES else "plain"
+    if rounded_mb(usage.consumed_bytes):
+        phrases = [
+            Phrase(f"{name} {consumed}", weight),
+            *([Phrase(f"({peak.replace(unit, '')})", "faint")] if peak else []),
+        ]
+        verb = "consumed" if usage.consumed_bytes > 0 else "given back"
+        spoken = f"{name} {size_text(abs(usage.consumed_bytes))} {verb}{', ' + peak if peak else ''}"
+    else:
+        phrases, spoken = [Phrase(f"{name} {peak}", weight)], f"{name} {peak}"
+    return Clause((*phrases, Phrase(f"→ {used}")), f"{spoken}, {used} used")
+
+
+def _still(name: str, used: str) -> Clause:
+    return Clause((Phrase(f"{name} {used}", "faint"),), f"{name} {used} used")
+
+
+def _peak(usage: Usage) -> str:
+    """Return how far the peak lies above what was in use before: "peak +3.6 GB"; empty below the end."""
+    inexact = _is_inexact(usage)
+    if not rounded_mb(usage.peaked_bytes) and not inexact:
+        return ""
+    lo, hi_bytes = signed_size_text(usage.peak.lo_bytes - usage.before_bytes), usage.peak.hi_bytes
+    if not inexact:
+        return f"peak {lo}"
+    if hi_bytes is None:
+        return f"peak at least {lo}"
+    return f"peak {lo} to {signed_size_text(hi_bytes - usage.before_bytes)}"
+
+
+def _peak_so_far(usage: Usage, used_bytes: int | None) -> str:
+    if used_bytes is None or not rounded_mb(usage.peaked_bytes):
+        return ""
+    least = "at least " if usage.peak.hi_bytes is None else ""
+    return f", peak {least}{size_text(used_bytes + usage.peak.lo_bytes - usage.after_bytes)}"
+
+
+def _device_use(gpu: DeviceUsage) -> str:
+    if gpu.used_bytes is None:
+        return "n/a"
+    return share_text(gpu.used_bytes, gpu.total_bytes) if gpu.total_bytes else size_text(gpu.used_bytes)
+
+
+def _owners(measurement: Measurement) -> str:
+    """Return the names that grew the most: "model 1.6 GB, opt 0.8 GB"."""
+    if not isinstance(measurement, CellRecord):
+        return ""
+    found = [
+        owner for owner in measurement.owners if rounded_mb(owner.size_bytes) and not _is_libraries(owner)
+    ]
+    said = [f"{shortened(owner.name)} {size_text(owner.size_bytes)}" for owner in found[:_OWNERS]]
+    if len(found) > _OWNERS:
+        said.append(f"{len(found) - _OWNERS} more")
+    return ", ".join(said)
+
+
+def _urgent(measurement: Measurement) -> list[str]:
+    """Return the notes that open a report: over budget, growing in each run."""
+    return [note for note in measurement.notes if note.startswith((OVER, GREW))]
+
+
+def _is_libraries(owner: Owner) -> bool:
+    return owner.name.startswith(f"{LIBRARIES}: ")
+
+
+def _moves(usage: Usage) -> bool:
+    return bool(rounded_mb(usage.consumed_bytes) or rounded_mb(usage.peaked_bytes))
+
+
+def _moved_bytes(usage: Usage) -> int:
+    return max(abs(usage.consumed_bytes), usage.needed_bytes)
+
+
+def _is_inexact(usage: Usage) -> bool:
+    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
+    return usage.peak.quality != "exact" and (
+        hi_bytes is None or rounded_mb(lo_bytes) != rounded_mb(hi_bytes)
+    )
+
+
+def _is_notable(gpu: DeviceUsage) -> bool:
+    before_bytes, now_bytes = gpu.neighbours_before_bytes, gpu.neighbours_bytes
+    neighbours_bytes = 0 if before_bytes is None or now_bytes is None else abs(now_bytes - before_bytes)
+    sizes: Sequence[int] = (
+        gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, gpu.neighbours_rise_bytes,
+        neighbours_bytes,
+    )  # fmt: skip
+    return _moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or max(sizes) >= MB

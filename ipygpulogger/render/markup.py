@@ -1,0 +1,159 @@
+"""What every HTML report is made of: fitted text, lines, tables, bars, folds.
+
+Styles are inline, as notebooks keep no other. Colours hold on a light and on a dark page: text inherits its
+colour, grey is an opacity. With all styles stripped, a report is lines and tables; figures are aligned to the
+right by the table's own attributes. All text given here is escaped here.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..records.units import MB, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BLUE, PALE, GREY, RED, AMBER = "#4c78a8", "#4c78a880", "#9e9e9e", "#e45756", "#e4a11b"
+
+_BAR = "display:flex;height:9px;max-width:520px;border-radius:3px;overflow:hidden;background:#8883"
+_TABLE = "border-collapse:separate;border-spacing:14px 0;font-size:inherit;margin:0 -14px"
+_HEAD = "style=font-weight:400;padding:0"  # without spaces an attribute needs no quotes
+_NAME = f"{_HEAD};text-align:left"
+_FIGURE = "style=padding:0"
+_TEXT = "align=left style=opacity:.65;padding:0;text-align:left"
+
+
+class Part(NamedTuple):
+    """A part of a bar.
+
+    Attributes:
+        name: What the legend calls it.
+        size_bytes: How long it is.
+        fill: A CSS background; empty for what is free.
+    """
+
+    name: str
+    size_bytes: int
+    fill: str = ""
+
+
+class Text(NamedTuple):
+    """A cell of a table that holds words, or a drawing, in place of a figure.
+
+    Attributes:
+        markup: What is in it, already escaped.
+    """
+
+    markup: str
+
+
+def fitted(words: str, room: int) -> str:
+    """Return text escaped, and shortened to so many bytes."""
+    told = escape(words)
+    if size(told) <= room:
+        return told
+    words = words[: max(0, room)]
+    while words and size(told := escape(words) + "…") > room:
+        words = words[:-1]
+    return told if words else ""
+
+
+def size(markup: str) -> int:
+    """Return how many bytes markup takes."""
+    return len(markup.encode("utf-8", "surrogatepass"))
+
+
+def faint(markup: str) -> str:
+    """Return markup as words of less importance."""
+    return f"<span style=opacity:.65>{markup}</span>"
+
+
+def line(markup: str, *, quiet: bool = False) -> str:
+    """Return one line; a quiet one is grey."""
+    return f'<div style="font-size:12.5px{";opacity:.6" if quiet else ""}">{markup}</div>'
+
+
+def small(words: str) -> str:
+    """Return a sentence in small grey letters."""
+    return f'<div style="font-size:11.5px;opacity:.7">{escape(words)}</div>'
+
+
+def folded(summary: str, body: str, *, spoken: str = "", is_open: bool = False) -> str:
+    """Return a line that unfolds.
+
+    Args:
+        summary: The line, as markup.
+        body: What is below it once it is open.
+        spoken: The line for a screen reader; empty if it reads well as it is.
+        is_open: Whether it is open from the start.
+    """
+    label = f' aria-label="{escape(spoken)}"' if spoken else ""
+    return (
+        f'<details{" open" if is_open else ""} style="font-size:12.5px"><summary{label} style=cursor:pointer>'
+        f'{summary}</summary><div style="margin:4px 0 6px 14px">{body}</div></details>'
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, caption: str = "") -> str:
+    """Return a table whose first column names the row, and whose other columns are figures or `Text`.
+
+    The rows are in ``tfoot``, as JupyterLab stripes those of ``tbody`` like a DataFrame's. The end tags that
+    HTML makes optional are left out.
+
+    Args:
+        head: The names of the columns.
+        rows: As many cells each, and further `Text`; a `str` is escaped.
+        caption: What the table is about; empty if the line above says so.
+    """
+    above = f'<caption style="padding:0;text-align:left">{escape(caption)}</caption>' if caption else ""
+    first, *others = head
+    names = "".join(f"<th scope=col {_HEAD}>{escape(name)}" for name in others)
+    return (
+        f'<table style="{_TABLE}">{above}<tfoot><tr align=right style=opacity:.65><th {_NAME}>{escape(first)}'
+        f"{names}{''.join(map(_row, rows))}</tfoot></table>"
+    )
+
+
+def _row(cells: Sequence[str | Text]) -> str:
+    name, *others = cells
+    told = "".join(
+        f"<td {_TEXT}>{cell.markup}" if isinstance(cell, Text) else f"<td {_FIGURE}>{escape(cell)}"
+        for cell in others
+    )
+    first = name.markup if isinstance(name, Text) else escape(name)
+    return f"<tr align=right><th scope=row {_NAME}>{first}{told}"
+
+
+def bar(parts: Sequence[Part], total_bytes: int) -> str:
+    """Return parts of a whole as a bar: what is left over is free. A part never takes more than is left.
+
+    Args:
+        parts: In their order.
+        total_bytes: The whole, which is the bar's length.
+    """
+    if total_bytes <= 0:
+        return ""
+    drawn, left = "", 100.0
+    for part in parts:
+        share = min(left, max(0.0, part.size_bytes / total_bytes * 100))
+        left -= share
+        if part.fill and share >= 0.1:
+            drawn += f"<b style=width:{share:.3g}%;background:{part.fill}></b>"
+    return f'<div style="{_BAR}">{drawn}</div>'
+
+
+def legend(parts: Sequence[Part], name: str = "") -> str:
+    """Return what a bar shows, in words and in the same order, each with its colour; below 1 MB is left out.
+
+    Args:
+        parts: Those of the bar.
+        name: What stands before them.
+    """
+    said = []
+    for part in parts:
+        if part.size_bytes >= MB:
+            key = f"<b style=color:{part.fill}>■</b> " if part.fill else ""
+            said.append(f"{key}{escape(part.name)} {size_text(part.size_bytes)}")
+    return f'<div style="font-size:11.5px;margin:2px 0 4px">{escape(name)}{" · ".join(said)}</div>'
