@@ -121,9 +121,9 @@ class _Advice:
     def text(self) -> str:
         """Return the advice, in one or two sentences."""
         if not self._asked:
-            return self._less("It is not known how much was asked for: use less at once.")
+            return self._less("Use less at once: it is not known how much was asked for.")
         steps = (self._again(), self._expandable(), self._limit(), self._others(), self._smaller_batch())
-        return next((step for step in steps if step), self._less(f"{self._missing()}: use less at once."))
+        return next((step for step in steps if step), self._less(f"Use less at once: {self._missing()}."))
 
     def _free_when_it_failed(self) -> int | None:
         """Return what the framework could still have reserved on the device."""
@@ -188,10 +188,12 @@ class _Advice:
         if not self._free < self._asked <= self._free + self._neighbours:
             return ""
         pids = ", ".join(str(pid) for pid, _ in self._said.neighbours)
-        named = f" ({'process' if len(self._said.neighbours) == 1 else 'processes'} {pids})" if pids else ""
+        which = (
+            f"process{'es' if len(self._said.neighbours) > 1 else ''} {pids}" if pids else "other processes"
+        )
         return (
-            f"Without the {_mb(self._neighbours)} of other processes{named} it would have fit:"
-            " end them or use another device."
+            f"End {which} or use another device: without the {_mb(self._neighbours)} of other processes it"
+            " would have fit."
         )
 
     def _smaller_batch(self) -> str:
@@ -200,7 +202,7 @@ class _Advice:
             return ""
         fits = batch.size * self._available // self._need
         if fits < 1:
-            return self._less(f"{self._missing()}: not even a batch of 1 fits.")
+            return self._less(f"Use less at once: {self._missing()}, and not even a batch of 1 fits.")
         return self._less(
             f"Use a smaller batch: {batch.of_size(fits)} instead of {batch.size} would have fit here, if what"
             " the cell needs grows with it."
@@ -209,7 +211,7 @@ class _Advice:
     def _missing(self) -> str:
         if self._free is None:
             return f"{requested(self._asked)} were asked for"
-        about = "About " if self._said.rounding_bytes >= MB else ""
+        about = "about " if self._said.rounding_bytes >= MB else ""
         return f"{about}{_mb(self._asked - self._free)} too much were asked for"
 
     def _less(self, sentence: str, after: str = "") -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Key = tuple[str, int, str | None]  # `DeviceUsage.key`
 
 
-_FILLS = {  # of the rungs of a ladder that are not this process's tensors
+FILLS = {  # of the rungs of a ladder that are not this process's tensors
     "cached": f"{BLUE}40",
     "context and libraries": GREY,
     "context, libraries, other processes": GREY,
@@ -81,7 +81,7 @@ def parts(gpu: DeviceUsage) -> list[Part]:
         outside_bytes = max(0, after_bytes - rungs.get("tensors", 0))
     elif "tensors" in rungs:
         found.append(Part("tensors", rungs["tensors"], PALE))
-    for name, fill in _FILLS.items():
+    for name, fill in FILLS.items():
         size_bytes = rungs.get(name, 0)
         if name.startswith("context"):
             size_bytes -= outside_bytes

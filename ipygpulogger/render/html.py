@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..records.units import clipped, rounded_mb, size_text, without_controls
+from ..records.units import rounded_mb, size_text, without_controls
 from . import out_of_memory
 from .devices import device_name, ladder, parts
 from .growth import grew
@@ -23,15 +23,14 @@ from .text import rows, sentences
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, OutOfMemory, Peak
+    from ..records import DeviceUsage, Measurement, Peak
     from .headline import Clause, Phrase
 
 _REPORT = 2048  # bytes, at most
-_CARD = 1024  # bytes of it for a failed allocation, at most
+_CARD = 1200  # bytes of it for a failed allocation, at most
 _PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
 _WORDY = 3  # devices, at most, with words behind their figures
-_NAME = 48  # characters of an owner's name
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
@@ -86,9 +85,11 @@ def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
 def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterator[tuple[str, str]]:
     """Yield the parts of the body, the most important first, and the place of each."""
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
-    yield "table", _cut_table(measurement, room - (_CARD if card else 0))
+    figures = _cut_table(measurement, room - (_CARD if card else 0))
+    yield "table", figures
     if card:
-        yield "card", _out_of_memory(card, _CARD)
+        device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
+        yield "card", out_of_memory.html(card, device, min(_CARD, room - size(figures)))
     for sentence in sentences(measurement):
         if sentence not in told:
             yield "below", f"<div>{fitted(sentence, _SENTENCE)}</div>"
@@ -181,24 +182,6 @@ def _peak(peak: Peak) -> str:
     if peak.quality == "exact":
         return f"{lo} exactly" if not grain else f"{lo}, exact to {grain}"
     return f"at least {lo}" if peak.hi_bytes is None else f"{lo} to {rounded_mb(peak.hi_bytes)}"
-
-
-def _out_of_memory(card: OutOfMemory, room: int) -> str:
-    """Return the report of an allocation that failed, with as many owners as fit."""
-    figures = "".join(
-        f"<tr><th>{name}</th><td>{figure}</td></tr>" for name, figure in out_of_memory.rows(card)
-    )
-    advice = f"<p>{fitted(card.advice, min(_CARD // 2, room - len('<p></p>')))}</p>"
-    after = f"</tbody></table><p>{escape(out_of_memory.hidden(card))}</p>{advice}"
-    before = f"<table><caption>Out of memory on {escape(card.device)}</caption><tbody>{figures}"
-    if size(before + after) > room:
-        return advice
-    for owner in card.owners:
-        name = escape(clipped(owner.name, _NAME))
-        row = f"<tr><th>{name}</th><td>{rounded_mb(owner.size_bytes)} MB</td></tr>"
-        if size(before + row + after) <= room:
-            before += row
-    return before + after
 
 
 def _joined(clauses: Iterable[Clause]) -> str:

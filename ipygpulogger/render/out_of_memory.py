@@ -1,18 +1,29 @@
-"""The report of an allocation that failed, as text."""
+"""The report of an allocation that failed, as text and as HTML: the next step comes first."""
 
 from __future__ import annotations
 
+import re
+from html import escape
 from typing import TYPE_CHECKING
 
 from ..records.out_of_memory import requested
-from ..records.units import printable_lines, rounded_mb
+from ..records.units import MB, clipped, printable_lines, rounded_mb, size_text
+from .devices import FILLS
+from .markup import BLUE, PALE, RED, Part, bar, fitted, legend, size, small
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..records import OutOfMemory, Owner
+    from ..records import DeviceUsage, OutOfMemory, Owner
 
 _FIRST = "asked", "free"
+_TRACEBACK = "last traceback: "
+_ADVICE = 400  # bytes
+_NAME = 32  # characters of a holder's name
+_VARIABLES = BLUE, f"{BLUE}b3"  # the colours of the holders, in turn
+_HIDDEN = RED, f"{RED}a6"  # of those that `%gpulog free` releases
+_IN_MB = re.compile(r"\b\d+ MB\b")
+_CARD = '<div style="border-left:3px solid #e45756;padding:1px 0 1px 9px;margin:2px 0 6px">'
 
 
 def report(card: OutOfMemory) -> str:
@@ -27,6 +38,94 @@ def report(card: OutOfMemory) -> str:
     if still_held := hidden(card):
         lines.append(f"  {still_held}")
     return printable_lines(lines)
+
+
+def html(card: OutOfMemory, gpu: DeviceUsage | None, room: int) -> str:
+    """Return the report as HTML: what is missing, the next step, the device's bar, the figures.
+
+    Args:
+        card: What is known of the failed allocation.
+        gpu: The device, as the cell's record has it; None if the record has no such device.
+        room: In bytes. What does not fit is left out from the end, and small holders from the bar.
+    """
+    head, after = f"{_CARD}<div><b>{_headline(card)}</div>", "</div>"
+    room -= size(head + after)
+    step = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, room - 60))}</div>"
+    room -= size(step)
+    figures = small(" · ".join(f"{name} {figure}" for name, figure in rows(card)))
+    choices = (_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1))
+    drawn = next((one for one in choices if size(one + figures) <= room), "")
+    return f"{head}{step}{drawn}{figures if size(drawn + figures) <= room else ''}{after}"
+
+
+def _drawn(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> str:
+    """Return who held the device as a bar with its legend; if too little is known, as words only."""
+    if found := _parts(card, gpu, count):
+        return bar(found, sum(part.size_bytes for part in found)) + legend(found)
+    held = [Part(_holder(owner), owner.size_bytes) for owner in card.owners[:count]]
+    return legend(held, "held by: ") if held else ""
+
+
+def _headline(card: OutOfMemory) -> str:
+    """Return what is missing: "GPU 0 is out of memory.</b> 8.0 GB asked, 4.9 GB free: 3.1 GB short."."""
+    backend, _, index = card.device.partition(":")
+    name = f"GPU {index}" if index.isdecimal() and backend in ("cuda", "hip", "gpu") else card.device
+    asked, free = card.asked_bytes, card.free_bytes
+    figures = [f"{size_text(asked)} asked"] if asked is not None else []
+    figures += [f"{size_text(free)} free"] if free is not None else []
+    short = asked is not None and free is not None and asked - free >= MB
+    missing = f": {size_text((asked or 0) - (free or 0))} short" if short else ""
+    told = f" {', '.join(figures)}{missing}." if figures else ""
+    return f"{escape(clipped(name, _NAME))} is out of memory.</b>{told}"
+
+
+def _as_markup(advice: str, room: int) -> str:
+    """Return a step with its commands as code to copy, and its sizes as people read them."""
+    readable = _IN_MB.sub(lambda found: size_text(int(found[0].removesuffix(" MB")) * MB), advice)
+    words = fitted(readable, room - len("<code></code>") * (readable.count("`") // 2))
+    pieces = words.split("`")
+    if len(pieces) % 2 == 0:  # cut within a command
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    return "".join(f"<code>{piece}</code>" if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]:
+    """Return who held the device, as the parts of a bar; empty if too little is known.
+
+    Args:
+        card: What is known of the failed allocation.
+        gpu: The device; None if unknown.
+        count: How many holders to name.
+    """
+    if card.live_bytes is None or card.free_bytes is None:
+        return []
+    colours = {True: list(_HIDDEN), False: list(_VARIABLES)}
+    found: list[Part] = []
+    rest_bytes = card.live_bytes
+    for owner in card.owners[:count]:
+        size_bytes = min(owner.size_bytes, rest_bytes)
+        rest_bytes -= size_bytes
+        is_hidden = owner.kind in ("traceback", "output")
+        fill = colours[is_hidden].pop(0)
+        colours[is_hidden].append(fill)
+        found.append(Part(_holder(owner), size_bytes, fill))
+    found.append(Part("other tensors" if found else "tensors", rest_bytes, PALE))
+    cached_bytes, neighbours_bytes = card.cached_bytes or 0, card.neighbours_bytes or 0
+    total_bytes = gpu.total_bytes if gpu is not None and gpu.total_bytes else 0
+    known_bytes = card.live_bytes + cached_bytes + neighbours_bytes + card.free_bytes
+    context = "context and libraries"
+    if card.neighbours_bytes is None:
+        context = "context, libraries, other processes"
+    sizes = {"cached": cached_bytes, context: max(0, total_bytes - known_bytes)}
+    sizes["other processes"] = neighbours_bytes
+    found += [Part(name, size_bytes, FILLS[name]) for name, size_bytes in sizes.items()]
+    return [*found, Part("free", card.free_bytes)]
+
+
+def _holder(owner: Owner) -> str:
+    if not owner.name.startswith(_TRACEBACK):
+        return clipped(owner.name, _NAME)
+    return f"{clipped(owner.name.removeprefix(_TRACEBACK), _NAME)} (last traceback)"
 
 
 def rows(card: OutOfMemory) -> list[tuple[str, str]]:

@@ -1,6 +1,8 @@
 """What is reported of a cell that ran out of memory: the figures and the one next step."""
 
+import re
 from dataclasses import replace
+from html import escape as html_escape
 
 import pytest
 from arrays import holding
@@ -10,7 +12,7 @@ from ipygpulogger.notebook.cell_events import CellEvents
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners.oom_examine import examine
 from ipygpulogger.owners.release import drop_hidden_references
-from ipygpulogger.records import CellRecord, OutOfMemory, Owner
+from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Owner, Peak
 from ipygpulogger.render import html, out_of_memory, text
 from ipygpulogger.render.freed import Freed
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Look, Reading
@@ -48,16 +50,16 @@ def test_without_any_framework(shell):
     card = autopsy.verdict([])
     assert (card.asked_bytes, card.free_bytes, card.live_bytes) == (2 * GIB, None, None)
     assert out_of_memory.report(card) == (
-        "Out of memory on gpu:1: asked 2.00 GiB\n  -> 2.00 GiB were asked for: use less at once."
+        "Out of memory on gpu:1: asked 2.00 GiB\n  -> Use less at once: 2.00 GiB were asked for."
     )
-    assert card.advice == "2.00 GiB were asked for: use less at once."
+    assert card.advice == "Use less at once: 2.00 GiB were asked for."
 
 
 def test_without_a_size(shell):
     """An error that tells nothing."""
     card = examine(RuntimeError("CUDA error: out of memory"), shell, [Fake()]).verdict([])
     assert (card.device, card.free_bytes, card.live_bytes) == ("cuda:0", 4000 * MB, 5000 * MB)
-    assert card.advice.startswith("It is not known how much was asked for")
+    assert card.advice == "Use less at once: it is not known how much was asked for."
 
 
 OWNERS = tuple(Owner(f"<b>{'x' * 200}&{i}", 2**40 - i, "cuda:0", "variable") for i in range(5))
@@ -71,7 +73,7 @@ CARD = OutOfMemory(
 def record_with(card):
     from datetime import datetime, timezone
 
-    from ipygpulogger.records import Peak, RamUsage
+    from ipygpulogger.records import RamUsage
 
     return CellRecord(
         label="In [1]",
@@ -88,14 +90,51 @@ def record_with(card):
 
 
 def test_the_card_as_html():
-    """Every foreign string escaped, at most 1 KB, the largest owners first."""
+    """Every foreign string escaped, the next step first, the largest owners with it, all in two kilobytes."""
     page = html.report(record_with(CARD))
-    without = html.report(record_with(None))
-    assert len(page.encode()) - len(without.encode()) <= 1024
-    assert "<b>" not in page
+    assert len(page.encode()) <= 2048
+    assert f"<b>{'x' * 5}" not in page
     assert "&lt;b&gt;xxx" in page
-    assert "Do &lt;this&gt; &amp; that" in page
     assert "n/a" not in page
+    order = ["GPU 0 is out of memory.</b> 1.0 TB asked.", "<b>Do this:</b> Do &lt;this&gt; &amp; that"]
+    order += ["asked 1024.00 GiB · live 1048576 MB"]
+    assert sorted(order, key=page.index) == order
+
+
+DEVICE = DeviceUsage(
+    1000 * MB, 1000 * MB, Peak(1000 * MB, 1000 * MB, "exact"), 0, "A", total_bytes=16000 * MB
+)
+
+
+def test_the_card_as_html_is_a_bar_of_the_holders():
+    """What is missing, a command to copy, who holds the device, and the size asked for to the megabyte."""
+    owners = (
+        Owner("model", 2400 * MB, "cuda:0", "variable"),
+        Owner("last traceback: step.act", 3000 * MB, "cuda:0", "traceback"),
+    )
+    advice = (
+        "`%gpulog free` gives 3000 MB back (the failed call's step.act). Then run the cell again: it fits."
+    )
+    card = OutOfMemory(
+        "cuda:0", 8000 * MB, 5000 * MB, 6000 * MB, 0, 0, 4500 * MB, 3000 * MB, 0, owners, advice
+    )
+    page = out_of_memory.html(card, DEVICE, 1200)
+    assert len(page.encode()) <= 1200
+    words = re.sub(r"<div", "\n<div", page)
+    assert [re.sub("<[^>]*>", "", line) for line in words.splitlines() if re.sub("<[^>]*>", "", line)] == [
+        "GPU 0 is out of memory. 7.8 GB asked, 4.9 GB free: 2.9 GB short.",
+        f"Do this: {html_escape(advice.replace('`', '').replace('3000 MB', '2.9 GB'))}",
+        (
+            "■ model 2.3 GB · ■ step.act (last traceback) 2.9 GB · ■ other tensors 600 MB"
+            " · ■ context and libraries 500 MB · ■ other processes 4.4 GB · free 4.9 GB"
+        ),
+        "asked 8000 MB · free 5000 MB · live 6000 MB · cached 0 MB · fragmented 0 MB · other processes 4500 MB",
+    ]
+    assert "<code>%gpulog free</code>" in page
+    assert re.findall(r"width:([\d.]+)%", page) == ["15", "18.8", "3.75", "3.12", "28.1"]
+    for room in (1200, 900, 700, 500, 300):
+        assert len(out_of_memory.html(card, DEVICE, room).encode()) <= room
+    assert "model" not in out_of_memory.html(replace(card, live_bytes=None), None, 1200).split("Do this")[0]
 
 
 @pytest.mark.parametrize("compact", [False, True])
