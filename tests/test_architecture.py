@@ -48,6 +48,7 @@ OUTSIDE = {  # what else a room may import at its top
     "callbacks.transformers": {"transformers"},
     "callbacks.keras": {"keras"},
     "notebook.magics": {"IPython"},
+    "notebook.completion": {"IPython"},
 }
 
 

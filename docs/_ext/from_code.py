@@ -7,7 +7,6 @@ import ast
 import io
 import re
 from contextlib import redirect_stdout, suppress
-from inspect import cleandoc
 from pathlib import Path
 from unittest import mock
 
@@ -30,11 +29,9 @@ def command_help(command):
 
 def magic_help():
     """The docstring of ``%gpulog``, which ``%gpulog?`` shows in a notebook."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(_parsed(path)):
-            if isinstance(node, ast.FunctionDef) and node.name == "gpulog":
-                return cleandoc(ast.get_docstring(node))
-    raise LookupError("no function of the package is called gpulog")
+    from ipygpulogger.notebook.magics import GpulogMagics
+
+    return GpulogMagics.gpulog.__doc__
 
 
 def wings():

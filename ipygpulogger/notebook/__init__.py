@@ -4,6 +4,8 @@ The files, in the order in which a cell uses them:
 
 ==============  ===========================================================================
 magics          ``%gpulog`` and ``%%gpulog``, and what loading the extension does
+help            the subcommands of ``%gpulog``, and what help says
+completion      what completion offers in a line of ``%gpulog``
 logger          `IPyGPULogger`: measures each cell, keeps its record and shows the report
 options         the options of a logger, and the values that each accepts
 quiet           which cells have no report

@@ -22,6 +22,7 @@ from .between_cells import Gap
 from .cell_events import CellEvents
 from .cell_lines import CellLines
 from .cell_options import Request, request_of
+from .help import documented
 from .live import Live, place_for
 from .measured_cell import MeasuredCell
 from .options import Options
@@ -47,13 +48,12 @@ class Magics(Protocol):
         """Take it out again."""
 
 
+@documented
 class IPyGPULogger(Options):
     """Report after every cell what it consumed, peaked and uses, and how long it took.
 
     Args:
-        compact: Report on one line.
-        gc_collect: Collect garbage before each snapshot.
-        options: Any other of the `Options`, by name.
+        {options}
 
     Raises:
         TypeError: An unknown option.
@@ -71,6 +71,7 @@ class IPyGPULogger(Options):
     _threshold: Threshold | None = None  # of `quiet`
 
     def __init__(self, compact: bool | None = None, gc_collect: bool | None = None, **options: Any) -> None:
+        """Create a logger, which measures nothing before `start`."""
         given = {"compact": compact, "gc_collect": gc_collect}
         options |= {name: value for name, value in given.items() if value is not None}
         self.check(options)

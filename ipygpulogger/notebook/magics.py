@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import TryNext, UsageError
+from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
@@ -23,26 +23,15 @@ from ..render.devices import ladders
 from ..render.diagnoses import diagnoses
 from ..runtime.frames import walk_stack
 from ..sources import Unavailable
-from .cell_options import OPTIONS, options_of, request_in, split_words
+from . import completion
+from .cell_options import options_of, request_in, split_words
+from .help import ASKS_FOR_HELP, COMMANDS, RANKED_BY, magic_help
 from .logger import IPyGPULogger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_TAKES = {  # the subcommands, and what follows each
-    "start": "options as name=value",
-    "stop": "",
-    "status": "",
-    "summary": "--by peak, --by consumed or --by time",
-    "plot": "",
-    "save": "one path",
-    "vars": "",
-    "free": "",
-    "doctor": "",
-}
-_BY = ("peak", "consumed", "time")
 _EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
-_KEYS = ("%gpulog", "%%gpulog")  # IPython finds completers by the beginning of the line
 
 
 @magics_class
@@ -83,8 +72,7 @@ class GpulogMagics(Magics):
 
     def _put_in(self) -> None:
         self.shell.register_magics(self)
-        for key in _KEYS:
-            self.shell.set_hook("complete_command", _complete, str_key=key)
+        completion.put_in(self.shell)
         self.shell.configurables.append(self)
         self.install_transform()
 
@@ -97,8 +85,7 @@ class GpulogMagics(Magics):
             transforms.remove(self.first_line)
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("gpulog", None)
-        for key in _KEYS:
-            shell.strdispatchers["complete_command"].strs.pop(key, None)
+        completion.take_out(shell)
         shell.magics_manager.registry.pop(type(self).__name__, None)
 
     def install_transform(self) -> None:
@@ -109,44 +96,33 @@ class GpulogMagics(Magics):
 
     @line_cell_magic  # type: ignore[untyped-decorator, unused-ignore]
     def gpulog(self, line: str, cell: str | None = None) -> Any:
-        """Control the report that follows every cell, and look at the cells so far.
-
-        %gpulog start [OPTION=VALUE ...]   start the reports; the options are those of IPyGPULogger,
-                                           such as compact=True or report=text
-        %gpulog stop                       stop the reports
-        %gpulog status                     whether it runs, with which options, what is exact here, and
-                                           how each device's memory is divided
-        %gpulog summary [--by peak]        the cells, ranked by peak, consumed or time, and those that
-                                           may leak
-        %gpulog plot                       memory over the time of the notebook: a matplotlib figure
-        %gpulog save PATH                  the cells' records to a file: .jsonl, .csv or .parquet
-        %gpulog vars                       what holds memory: variables, Out, tracebacks, graphs
-        %gpulog free                       release what the last traceback and Out still hold
-        %gpulog doctor                     what can be measured here, and what to do where it cannot
-
-        %%gpulog [--lines] [--label TEXT]  measure just this cell, even while the reports are stopped;
-                                           --lines: measure each line, also of functions that earlier
-                                           cells defined; --label: name the cell in its report
-        """
+        """Run a command of ``%gpulog``, or the cell below ``%%gpulog``."""
         if cell is not None:
             return self._cell(line, cell)
         try:
             command, *words = split_words(line) or ["status"]
         except ValueError as error:
             raise _refusal(f"%gpulog: {error}: {line}") from error
-        if command not in _TAKES:
-            raise _refusal(f"%gpulog has no {command!r}; it has {', '.join(_TAKES)}")
-        if words and not _TAKES[command]:
+        if command in ASKS_FOR_HELP or any(word in ASKS_FOR_HELP for word in words):
+            return self._help()
+        if command not in COMMANDS:
+            raise _refusal(f"%gpulog has no {command!r}; it has {', '.join(COMMANDS)}")
+        if words and not COMMANDS[command]:
             raise _refusal(f"%gpulog {command} takes no options")
         try:
             return getattr(self, f"_{command}")(*words)
         except Unavailable as reason:
             raise _refusal(f"%gpulog {command}: {reason}") from reason
 
+    gpulog.__doc__ = magic_help(IPyGPULogger)  # `%gpulog?` shows it
+
     def _cell(self, line: str, cell: str) -> None:
         """Handle a cell without code, one with wrong options, and a call of the magic as a function."""
+        if any(word in ASKS_FOR_HELP for word in line.split()):
+            self._help()
+            return
         if not cell.strip():
-            meant = f"; the command is %gpulog {line}" if line.partition(" ")[0] in _TAKES else ""
+            meant = f"; the command is %gpulog {line}" if line.partition(" ")[0] in COMMANDS else ""
             raise _refusal(f"%%gpulog has nothing to measure: write the cell's code below this line{meant}")
         try:
             request_in(line)
@@ -196,7 +172,7 @@ class GpulogMagics(Magics):
 
     def _save(self, *words: str) -> None:
         if len(words) != 1:
-            raise _refusal(f"%gpulog save takes {_TAKES['save']}, not {' '.join(words) or 'nothing'}")
+            raise _refusal(f"%gpulog save takes {COMMANDS['save']}, not {' '.join(words) or 'nothing'}")
         path, history = Path(words[0]).expanduser(), self.logger.history
         try:
             history.save(path)
@@ -220,6 +196,9 @@ class GpulogMagics(Magics):
 
     def _doctor(self) -> None:
         print(diagnoses(machine().diagnose()))
+
+    def _help(self) -> None:
+        print(magic_help(IPyGPULogger))
 
 
 class _FirstLine:
@@ -261,26 +240,10 @@ def _refusal(sentence: str) -> UsageError:
 def _by(words: Sequence[str]) -> str:
     given = [part for word in words for part in word.split("=", 1)]
     if not given:
-        return _BY[0]
-    if len(given) != 2 or given[0] != "--by" or given[1] not in _BY:
-        raise _refusal(f"%gpulog summary takes {_TAKES['summary']}, not {' '.join(words)!r}")
+        return RANKED_BY[0]
+    if len(given) != 2 or given[0] != "--by" or given[1] not in RANKED_BY:
+        raise _refusal(f"%gpulog summary takes {COMMANDS['summary']}, not {' '.join(words)!r}")
     return given[1]
-
-
-def _complete(_shell: Any, event: Any) -> list[str]:
-    """Return what may follow at the cursor."""
-    before = event.text_until_cursor.split()
-    if before[0].startswith("%%"):
-        return list(OPTIONS)
-    at = len(before) - (not event.text_until_cursor[-1:].isspace())
-    command = before[1] if len(before) > 1 else ""
-    if at == 1:
-        return list(_TAKES)
-    if command == "start":
-        return [f"{name}=" for name in sorted(IPyGPULogger.class_trait_names(config=True))]
-    if command == "summary":
-        return ["--by"] if at == 2 else list(_BY)
-    raise TryNext
 
 
 def _option(word: str) -> tuple[str, Any]:

@@ -28,6 +28,7 @@ class _Option:
 
     name: str | None
     takes: str  # how the sentence goes on
+    words: tuple[str, ...] = ()  # what completion offers for it, beside None and paths
 
     def error(self, obj: Any, value: Any, error: Any = None, info: Any = None) -> NoReturn:  # noqa: ARG002
         """Raise the refusal; called by traitlets."""
@@ -38,6 +39,7 @@ class Bool(_Option, traitlets.Bool):  # type: ignore[type-arg, misc, unused-igno
     """True or False."""
 
     takes = "True or False"
+    words = ("True", "False")
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the value; 1 and 0 are taken from a configuration alone. Called by traitlets."""
@@ -52,12 +54,14 @@ class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-igno
     def __init__(self, *words: str, default: str, **more: Any) -> None:
         super().__init__(words, default, **more)
         self.takes = " or ".join(map(repr, words))
+        self.words = words
 
 
 class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ignore]
     """Names of metrics."""
 
     takes = f"any of {', '.join(map(repr, METRICS))}"
+    words = tuple(METRICS)
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the names as a tuple; called by traitlets."""
@@ -120,18 +124,31 @@ class Options(Configurable):
     """The options of `IPyGPULogger`: set in a call, by ``%config``, or in a configuration file."""
 
     compact = Bool(False, help="Report on one line.").tag(config=True)
-    gc_collect = Bool(True, help="Collect garbage before each snapshot.").tag(config=True)
-    clear_cache = Bool(True, help="Empty torch's cache before each snapshot.").tag(config=True)
+    gc_collect = Bool(True, help="Collect garbage after each cell, before memory is read.").tag(config=True)
+    clear_cache = Bool(True, help="Empty torch's cache before memory is read.").tag(config=True)
     preload = Bool(
-        True, help="Create the GPU context before a cell runs, once torch is imported; not before forking."
+        True,
+        help="Create the GPU context before a cell, once torch is imported; False if you fork CUDA workers.",
     ).tag(config=True)
     report = Enum(
-        "text", "rich", "none", default="text", help="Print a table, display a rich one, or say nothing."
+        "text",
+        "rich",
+        "none",
+        default="text",
+        help="Print the reports ('text'), display them as HTML ('rich', as %load_ext does) or show 'none'.",
+    ).tag(config=True)
+    quiet = Quiet(
+        None,
+        allow_none=True,
+        help="Report no cell under this much memory moved ('10MB'), time ('1s'), or both ('10MB 1s').",
     ).tag(config=True)
     devices = Enum(
-        "used", "all", default="used", help="The devices that this process uses, or all of the machine."
+        "used",
+        "all",
+        default="used",
+        help="Report the devices that this process has 'used', or 'all' of the machine.",
     ).tag(config=True)
-    metrics = Tuple(help="What else to tell of each GPU, all processes together: energy, utilization.").tag(
+    metrics = Tuple(help="Report 'energy', 'utilization' or both of each GPU, all processes together.").tag(
         config=True
     )
     lines = Bool(
@@ -140,19 +157,20 @@ class Options(Configurable):
     budget = Size(
         None,
         allow_none=True,
-        help="What a cell may need, such as 10GB: on each GPU, or of RAM while the process uses no GPU.",
+        help="Mark each cell that uses more than this ('10GB') of a GPU, or of RAM where it uses no GPU.",
     ).tag(config=True)
     log = LogPath(
-        None, allow_none=True, help="A .jsonl file to which each cell's record is added as the cell ends."
-    ).tag(config=True)
-    quiet = Quiet(
-        None,
-        allow_none=True,
-        help="Say nothing of cells under this: 10MB of memory moved, 1s of time, or both: '10MB 1s'.",
+        None, allow_none=True, help="Append each cell's record to this file ('run.jsonl') as the cell ends."
     ).tag(config=True)
     reset_peaks = Bool(
-        True, help="Reset the kernel's peak counter, so that peaks are exact; lowers getrusage().ru_maxrss."
+        True, help="Reset the kernel's high-water mark, for exact peaks of RAM; lowers getrusage().ru_maxrss."
     ).tag(config=True)
+
+    @classmethod
+    def in_order(cls) -> dict[str, Any]:
+        """Return the traits of the options by name, in the order in which help lists them."""
+        traits: dict[str, Any] = cls.class_traits(config=True)
+        return {name: traits[name] for name in vars(Options) if name in traits}
 
     @classmethod
     def check(cls, options: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.experiments import IPyExperimentsCPU
-from ipygpulogger.notebook.magics import _TAKES
+from ipygpulogger.notebook.help import COMMANDS
 
 ROOT = Path(ipygpulogger.__file__).parent
 PAGES = [ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").glob("*.md"))]
@@ -29,10 +29,16 @@ def traces(shell):
         "magics": {kind: dict(names) for kind, names in shell.magics_manager.magics.items()},
         "registry": dict(shell.magics_manager.registry),
         "transforms": list(shell.input_transformer_manager.line_transforms),
-        "completers": sorted(map(str, shell.strdispatchers["complete_command"].strs)),
+        "completion": matchers(shell),
         "configurables": list(shell.configurables),
         "callbacks": {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()},
     }
+
+
+def matchers(shell):
+    """Those among which ours stands: in the one list from IPython 8.6 on, in the other before."""
+    lists = ("custom_matchers", "magic_arg_matchers")
+    return {name: [m.__name__ for m in getattr(shell.Completer, name, ())] for name in lists}
 
 
 def about(shell):
@@ -191,7 +197,7 @@ TOLD = {command: where for command, where in told().items() if command not in ("
 def test_the_texts_are_found():
     """A meta-test: among them are the out-of-memory card's, and all that the magic takes."""
     assert "owners" in TOLD["%gpulog free"]
-    assert {f"%gpulog {word}" for word in _TAKES} <= {" ".join(command.split()[:2]) for command in TOLD}
+    assert {f"%gpulog {word}" for word in COMMANDS} <= {" ".join(command.split()[:2]) for command in TOLD}
     assert "%%gpulog --lines" in TOLD
 
 

@@ -1,0 +1,181 @@
+"""Completion of ``%gpulog`` and ``%%gpulog``: what they take at the cursor, and nothing else.
+
+IPython merges what all its matchers offer: file names, and with jedi the names of Python. Only a matcher that
+offers something can suppress the others. How it does so differs:
+
+- from IPython 8.6 on, a matcher in ``custom_matchers`` says that it suppresses;
+- before, the first matcher in ``magic_arg_matchers`` that offers something is the only one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import IPython.core.completer
+
+from .cell_options import OPTIONS
+from .help import ASKS_FOR_HELP, COMMANDS, RANKED_BY
+from .logger import IPyGPULogger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_LINE = re.compile(r"\s*(?:\w+ *= *(?=%))?(?P<magic>%{0,2}gpulog)(?P<rest>\s.*)", re.ASCII | re.DOTALL)
+_WORD = re.compile(r"""(?:[^\s'"]|'[^']*(?:'|$)|"[^"]*(?:"|$))+""")
+_SUPPRESSES = hasattr(IPython.core.completer, "SimpleCompletion")  # IPython 8.6 and later
+_SAVED, _LOGGED = (".jsonl", ".csv", ".parquet"), (".jsonl",)  # how the names of files end
+
+
+class _None(list[Any]):
+    """No completions, which IPython takes for some, so that it asks no other matcher."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def put_in(shell: Any) -> None:
+    """Add the completion to a shell."""
+    take_out(shell)
+    matchers, matcher = _matchers(shell), (_matcher if _SUPPRESSES else _old_matcher)(shell)
+    matcher.is_gpulogs = True
+    matchers.insert(0, matcher)
+
+
+def take_out(shell: Any) -> None:
+    """Remove it again."""
+    matchers = _matchers(shell)
+    matchers[:] = [one for one in matchers if not hasattr(one, "is_gpulogs")]
+
+
+def _matchers(shell: Any) -> list[Any]:
+    """Return the shell's list of matchers that ours belongs to."""
+    completer = shell.Completer
+    found: list[Any] = completer.custom_matchers if _SUPPRESSES else completer.magic_arg_matchers
+    return found
+
+
+def _matcher(shell: Any) -> Any:
+    """Return a matcher for `custom_matchers`."""
+    from IPython.core.completer import SimpleCompletion, context_matcher
+
+    def ipygpulogger_matcher(context: Any) -> dict[str, Any]:
+        found = offered(context.text_until_cursor)
+        above = context.full_text.split("\n")[: context.cursor_line]
+        if found is None or not _is_magic(context.text_until_cursor, above, shell):
+            return {"completions": []}
+        begun, words = found
+        completions = [SimpleCompletion(word, type="param") for word in words]
+        return {
+            "completions": completions or _None(),
+            "matched_fragment": begun,
+            "suppress": True,
+            "ordered": True,
+        }
+
+    return context_matcher(priority=1)(ipygpulogger_matcher)
+
+
+def _old_matcher(shell: Any) -> Any:
+    """Return a matcher for `magic_arg_matchers`; where nothing fits it offers what is there already."""
+
+    def ipygpulogger_matcher(line: str) -> list[str]:
+        before: str = shell.Completer.text_until_cursor
+        found = offered(before)
+        if found is None or not _is_magic(before, (), shell):
+            return []
+        begun, words = found
+        replaced: str = shell.Completer.splitter.split_line(line, len(before))
+        kept = len(begun) - len(replaced)  # IPython takes a word to begin after a quote or a bracket
+        return [word[kept:] for word in words] or [replaced]
+
+    return ipygpulogger_matcher
+
+
+def _is_magic(before: str, above: Sequence[str], shell: Any) -> bool:
+    """Return whether IPython takes a line for a magic of ours, below these lines of the same cell."""
+    if before.lstrip().startswith("%%"):
+        return not any(line.strip() for line in above)
+    return "%" in before or (shell.magics_manager.auto_magic and "gpulog" not in shell.user_ns)
+
+
+def offered(before: str) -> tuple[str, list[str]] | None:
+    """Return what may follow in a line of one of the magics; None in any other line.
+
+    Args:
+        before: The line up to the cursor.
+
+    Returns:
+        The text before the cursor that a completion replaces, and the completions.
+    """
+    line = _LINE.fullmatch(before)
+    if line is None:
+        return None
+    words = _WORD.findall(line["rest"])
+    current = words.pop() if words and line["rest"].endswith(words[-1]) else ""
+    of = _of_a_cell if line["magic"].startswith("%%") else _of_a_line
+    begun, found = of(words, current)
+    return begun, [word for word in found if word.startswith(begun)]
+
+
+def _of_a_cell(words: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
+    return current, () if words[-1:] == ["--label"] else [word for word in OPTIONS if word not in words]
+
+
+def _of_a_line(words: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
+    """Return what is being typed, and what may stand there, after these words."""
+    if not words:
+        return current, ASKS_FOR_HELP if current.startswith("-") else COMMANDS
+    command, *given = words
+    if command == "start":
+        return _option(given, current)
+    if command == "save" and not given:
+        quote = current[:1] if current[:1] in ("'", '"') else ""
+        return current[len(quote) :], _paths(current[len(quote) :], _SAVED, quoted=bool(quote))
+    if command == "summary":
+        _, equals, begun = current.partition("--by=")
+        if equals or given == ["--by"]:
+            return begun if equals else current, RANKED_BY
+        return current, () if given else ("--by",)
+    return current, ()
+
+
+def _option(given: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
+    """Return what is being typed of an option of ``%gpulog start``, its name or its value."""
+    traits = IPyGPULogger.in_order()
+    name, equals, value = current.partition("=")
+    if not equals:
+        before = {word.partition("=")[0] for word in given}
+        return current, [f"{name}=" for name in traits if name not in before]
+    if name not in traits:
+        return value, ()
+    begun = value.rpartition(",")[2]
+    words = [*traits[name].words, *(["None"] if traits[name].allow_none else [])]
+    return begun, [*words, *_paths(value, _LOGGED)] if name == "log" else words
+
+
+def _paths(begun: str, ends: tuple[str, ...], *, quoted: bool = False) -> Iterator[str]:
+    """Yield the folders, and the files with these endings, whose path begins so.
+
+    Args:
+        begun: What is typed of the path.
+        ends: How the names of files end.
+        quoted: Whether a quote was opened before it; if not, a path with a space in it is quoted.
+    """
+    at = max(begun.rfind("/"), begun.rfind(os.sep)) + 1
+    folder, name = begun[:at], begun[at:]
+    try:
+        with os.scandir(Path(folder).expanduser()) as entries:
+            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except (OSError, RuntimeError):  # there is no such folder, or no such home
+        return
+    for entry, is_folder in found:
+        hidden = entry.startswith(".") and not name.startswith(".")
+        if entry.startswith(name) and not hidden and (is_folder or entry.lower().endswith(ends)):
+            path = f"{folder}{entry}/" if is_folder else f"{folder}{entry}"
+            if quoted or " " not in path:
+                yield path
+            elif not begun:
+                yield f"'{path}'"

@@ -1,0 +1,190 @@
+"""What completion offers in lines of the magics: subcommands, options and values, and nothing else."""
+
+import IPython
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from IPython.core.completer import provisionalcompleter
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.notebook.completion import offered
+from ipygpulogger.notebook.help import COMMANDS
+
+OPTIONS = [f"{name}=" for name in IPyGPULogger.in_order()]
+LINES = {  # what stands before the cursor, and what is offered there
+    "%gpulog ": list(COMMANDS),
+    "%gpulog st": ["start", "stop", "status"],
+    "gpulog su": ["summary"],
+    "  %gpulog  sum": ["summary"],
+    "fig = %gpulog pl": ["plot"],
+    "%gpulog -": ["-h", "--help"],
+    "%gpulog fly": [],
+    "%gpulog start ": OPTIONS,
+    "%gpulog start re": ["report=", "reset_peaks="],
+    "%gpulog start compact=": ["True", "False"],
+    "%gpulog start compact=T": ["True"],
+    "%gpulog start compact=True ": [name for name in OPTIONS if name != "compact="],
+    "%gpulog start compact=True report=": ["text", "rich", "none"],
+    "%gpulog start report=ri": ["rich"],
+    "%gpulog start devices=": ["used", "all"],
+    "%gpulog start metrics=": ["energy", "utilization"],
+    "%gpulog start metrics=energy,ut": ["utilization"],
+    "%gpulog start budget=": ["None"],
+    "%gpulog start quiet=": ["None"],
+    "%gpulog start quiet='10MB 1s' co": ["compact="],
+    "%gpulog start quiet='10MB co": [],
+    "%gpulog start nonsense=": [],
+    "%gpulog summary ": ["--by"],
+    "%gpulog summary --": ["--by"],
+    "%gpulog summary --by ": ["peak", "consumed", "time"],
+    "%gpulog summary --by c": ["consumed"],
+    "%gpulog summary --by=p": ["peak"],
+    "%gpulog summary --by=": ["peak", "consumed", "time"],
+    "%gpulog summary --by peak ": [],
+    "%gpulog save x.csv ": [],
+    **{f"%gpulog {command} ": [] for command in ("stop", "status", "plot", "vars", "free", "doctor", "help")},
+    "%gpulog free s": [],
+    "%gpulog fly ": [],
+    "%%gpulog ": ["--lines", "--label"],
+    "%%gpulog --l": ["--lines", "--label"],
+    "%%gpulog --lines --l": ["--label"],
+    "%%gpulog --label ": [],
+    "%%gpulog --label 'a model' ": ["--lines"],
+    "%%gpulog x": [],
+}
+NOT_OURS = [
+    "%gpulog",
+    "%%gpulog",
+    "%gpu",
+    "%gpulogger st",
+    "x = gpulog st",
+    "print('%gpulog st",
+    "%time %gpulog st",
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current one, with something of each kind in it."""
+    for name in (
+        "run.jsonl",
+        "run.csv",
+        "RUN.PARQUET",
+        "two words.csv",
+        "notes.txt",
+        "train.py",
+        ".hidden.csv",
+    ):
+        (tmp_path / name).touch()
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "old.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    return tmp_path
+
+
+PATHS = {
+    "%gpulog save ": ["RUN.PARQUET", "run.csv", "run.jsonl", "saved/", "'two words.csv'"],
+    "%gpulog save ru": ["run.csv", "run.jsonl"],
+    "%gpulog save sa": ["saved/"],
+    "%gpulog save saved/": ["saved/old.jsonl"],
+    "%gpulog save ./r": ["./run.csv", "./run.jsonl"],
+    "%gpulog save ~/r": ["~/run.csv", "~/run.jsonl"],
+    "%gpulog save .h": [".hidden.csv"],
+    "%gpulog save 'two w": ["two words.csv"],
+    "%gpulog save no/such/": [],
+    "%gpulog save ~nobody.at.all/": [],
+    "%gpulog start log=": ["None", "run.jsonl", "saved/"],
+    "%gpulog start log=saved/": ["saved/old.jsonl"],
+}
+
+
+@pytest.mark.parametrize("line", [*LINES, *PATHS])
+def test_what_is_offered(folder, line):
+    """Each completion begins with what it replaces, which stands before the cursor."""
+    begun, found = offered(line)
+    assert found == (LINES | PATHS)[line]
+    assert line.endswith(begun)
+    assert all(word.startswith(begun) for word in found)
+
+
+@pytest.mark.parametrize("line", NOT_OURS)
+def test_other_lines_are_not_ours(line):
+    """IPython's own completion has them to itself."""
+    assert offered(line) is None
+
+
+@given(st.text(alphabet="%gpulosa -=,'\"/~.\\\n"))
+def test_no_line_is_too_strange(text):
+    """Whatever stands behind the magic: words that go on with what is typed."""
+    begun, found = offered(f"%gpulog {text}")
+    assert f"%gpulog {text}".endswith(begun)
+    assert all(word.startswith(begun) for word in found)
+
+
+# -- in IPython's completer ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[True, False], ids=["jedi", "no jedi"])
+def complete(request, shell, capsys):
+    """Complete a cell at its end; the text that each completion makes of it."""
+    shell.run_cell("%load_ext ipygpulogger", store_history=True)
+    shell.Completer.use_jedi = request.param
+
+    def complete(cell, at=None):
+        at = len(cell) if at is None else at
+        with provisionalcompleter():
+            found = list(shell.Completer.completions(cell, at))
+        return [cell[: one.start] + one.text + cell[one.end :] for one in found if one.text]
+
+    yield complete
+    shell.run_cell("%unload_ext ipygpulogger", store_history=True)
+
+
+@pytest.mark.parametrize("line", [*LINES, *PATHS])
+def test_nothing_else_is_offered(folder, complete, line):
+    """No file, no name of Python's, no other magic, with jedi and without it."""
+    begun, words = offered(line)
+    made = [line[: len(line) - len(begun)] + word for word in words]
+    assert [one for one in complete(line) if one != line or one in made] == made
+
+
+def test_elsewhere_ipython_completes_as_ever(folder, complete, shell):
+    """The magics' own names, other magics' lines, Python; a variable called gpulog; a line of another cell."""
+    assert "%gpulog" in complete("%gpul")
+    assert "%cd saved/" in complete("%cd sa")
+    shell.user_ns["statement"] = 1
+    assert "statement" in complete("stat")
+    if IPython.version_info >= (8, 6):  # an earlier one does not say where in its cell a line stands
+        assert "x = 1\n%%gpulog --lines" not in complete("x = 1\n%%gpulog --l")
+    assert complete("x = 1\n%gpulog su") == ["x = 1\n%gpulog summary"]
+    assert complete("%gpulog su\nx = 1", at=len("%gpulog su")) == ["%gpulog summary\nx = 1"]
+    shell.user_ns["gpulog"] = 1
+    assert "gpulog summary" not in complete("gpulog su")
+    assert complete("%gpulog su") == ["%gpulog summary"]
+    del shell.user_ns["gpulog"], shell.user_ns["statement"]
+
+
+def test_the_options_of_a_call_are_offered(complete, shell):
+    """IPyGPULogger(qu<Tab>: from its signature."""
+    shell.user_ns["IPyGPULogger"] = IPyGPULogger
+    assert "IPyGPULogger(quiet=" in complete("IPyGPULogger(qu")
+    assert "IPyGPULogger(compact=True, reset_peaks=" in complete("IPyGPULogger(compact=True, res")
+    del shell.user_ns["IPyGPULogger"]
+
+
+def test_once_it_is_unloaded_nothing_is_left(shell, capsys):
+    """Files and names are offered again."""
+
+    def matchers():
+        return [
+            list(getattr(shell.Completer, name, ())) for name in ("custom_matchers", "magic_arg_matchers")
+        ]
+
+    before = matchers()
+    for code in ("%load_ext ipygpulogger", "%reload_ext ipygpulogger"):
+        shell.run_cell(code, store_history=True)
+        assert sum(map(len, matchers())) == sum(map(len, before)) + 1
+    shell.run_cell("%unload_ext ipygpulogger", store_history=True)
+    assert matchers() == before

@@ -1,0 +1,151 @@
+"""What help says of the options and of the magics: all of them, with the defaults that they have."""
+
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.compat.experiment_cells import CellLogger
+from ipygpulogger.notebook.cell_options import OPTIONS
+from ipygpulogger.notebook.help import COMMANDS, RANKED_BY, magic_help
+from ipygpulogger.notebook.magics import GpulogMagics
+from ipygpulogger.notebook.options import Bool
+
+TRAITS = IPyGPULogger.class_traits(config=True)
+HELP = magic_help(IPyGPULogger)
+
+
+def run(shell, code):
+    """Run a cell the way a front end does."""
+    return shell.run_cell(code, store_history=True)
+
+
+# -- IPyGPULogger? -------------------------------------------------------------------------------------------
+
+
+def test_the_signature_has_every_option_with_its_default(shell):
+    """The first two by position too, as in the original; a call as the signature says is one that is taken."""
+    parameters = inspect.signature(IPyGPULogger).parameters
+    assert {name: one.default for name, one in parameters.items()} == {
+        name: trait.default() for name, trait in TRAITS.items()
+    }
+    kinds = [one.kind for one in parameters.values()]
+    assert list(parameters)[:2] == ["compact", "gc_collect"]
+    assert kinds == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 2 + [inspect.Parameter.KEYWORD_ONLY] * (
+        len(TRAITS) - 2
+    )
+    il = IPyGPULogger(**{name: one.default for name, one in parameters.items()})
+    assert il.trait_values(config=True) == {name: trait.default() for name, trait in TRAITS.items()}
+    il = IPyGPULogger(True, False)
+    assert (il.compact, il.gc_collect) == (True, False)
+
+
+def test_a_logger_with_another_constructor_has_its_own_signature():
+    """That of an experiment's cells."""
+    assert list(inspect.signature(CellLogger).parameters) == ["device", "compact", "gc_collect", "set_seed"]
+
+
+def test_the_docstring_lists_every_option_with_its_meaning_and_default():
+    """In the words of its trait, in the order of the signature."""
+    told = " ".join(IPyGPULogger.__doc__.split())
+    places = []
+    for name in inspect.signature(IPyGPULogger).parameters:
+        trait = TRAITS[name]
+        places.append(told.index(f" {name}: {trait.help} Default: {trait.default()!r}."))
+    assert places == sorted(places)
+    assert "{" not in told
+
+
+@pytest.mark.parametrize("name", TRAITS)
+def test_the_help_of_an_option_is_a_sentence_with_the_words_that_it_takes(name):
+    """True and False go without saying."""
+    trait = TRAITS[name]
+    assert re.fullmatch(r"[A-Z][^\n]*\.", trait.help)
+    if not isinstance(trait, Bool):
+        for word in trait.words:
+            assert f"'{word}'" in trait.help
+
+
+def test_without_docstrings_it_is_imported_all_the_same():
+    """Under python -OO."""
+    program = "import ipygpulogger, IPython; from ipygpulogger.notebook import magics; print(magics.IPyGPULogger.__doc__)"
+    done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+# -- %gpulog -h ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loaded(shell, capsys):
+    """The extension loaded, and what it printed thrown away."""
+    run(shell, "%load_ext ipygpulogger")
+    capsys.readouterr()
+    yield shell
+    run(shell, "%unload_ext ipygpulogger")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%gpulog help",
+        "%gpulog -h",
+        "%gpulog --help",
+        "%gpulog start --help",
+        "%gpulog summary --by -h",
+        "%gpulog save --help",
+        "%%gpulog --help",
+        "%%gpulog -h\nx = 1 / 0",
+    ],
+)
+def test_help_that_was_asked_for(loaded, capsys, line):
+    """One text, however it is asked for; nothing else is done."""
+    il = loaded.user_ns["il"]
+    before = il.running, il.trait_values(config=True)
+    il.report = "text"
+    assert run(loaded, line).success
+    assert capsys.readouterr().out.startswith(HELP + "\n")
+    il.report = "rich"
+    assert (il.running, il.trait_values(config=True)) == before
+
+
+def test_the_help_has_all_that_the_magics_take():
+    """Every subcommand, what follows it, every option with its default; lines that fit a page of 88 columns."""
+    for command in COMMANDS:
+        assert re.search(rf"^  %gpulog {command}\b", HELP, re.MULTILINE), command
+    for name, trait in TRAITS.items():
+        assert re.search(rf"^  {name}={re.escape(repr(trait.default()))} ", HELP, re.MULTILINE), name
+    for word in (*RANKED_BY, *OPTIONS, "PATH", ".jsonl", ".csv", ".parquet"):
+        assert word in HELP
+    assert max(map(len, HELP.splitlines())) <= 88
+    assert GpulogMagics.gpulog.__doc__ == HELP
+
+
+@pytest.mark.parametrize("asked", ["%gpulog?", "%%gpulog?", "?%gpulog", "gpulog?"])
+def test_the_question_mark(loaded, capsys, monkeypatch, asked):
+    """IPython's own help shows it whole."""
+    shown = []
+    monkeypatch.setattr("IPython.core.page.page", lambda text, **_: shown.append(text))
+    assert run(loaded, asked).success
+    (text,) = (one["text/plain"] if isinstance(one, dict) else one for one in shown)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert [line.rstrip() for line in HELP.splitlines() if line.strip()] == [
+        line.rstrip() for line in plain.splitlines() if line.rstrip() in HELP.splitlines() and line.strip()
+    ]
+
+
+def test_the_question_mark_behind_the_logger(loaded, monkeypatch):
+    """Its signature and its docstring, and none of traitlets'."""
+    shown = []
+    monkeypatch.setattr("IPython.core.page.page", lambda text, **_: shown.append(text))
+    run(loaded, "from ipygpulogger import IPyGPULogger")
+    run(loaded, "IPyGPULogger?")
+    (text,) = (one["text/plain"] if isinstance(one, dict) else one for one in shown)
+    plain = " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())
+    for name, trait in TRAITS.items():
+        assert f"{name}={trait.default()!r}" in plain
+        assert f"{name}: {trait.help}" in plain
+    assert "configurable" not in plain.lower()
