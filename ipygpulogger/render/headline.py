@@ -66,10 +66,10 @@ def headline(measurement: Measurement) -> list[Clause]:
     """Return the line of a finished scope, in its clauses, the most important first."""
     clauses = [_clause(time_text(measurement.time_s))]
     own = isinstance(measurement, CellRecord) and measurement.label == f"In [{measurement.execution_count}]"
-    if not own:
+    if not own and measurement.label.strip():
         clauses.append(_clause(clipped(printable(measurement.label), _LABEL)))
     if ended := outcome(measurement):
-        clauses.append(_clause(ended, "strong"))
+        clauses.append(_clause(shortened(ended), "strong"))
     clauses += _memories(measurement)
     if owners := _owners(measurement):
         clauses.append(_clause(owners))

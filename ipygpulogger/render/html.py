@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _REPORT = 2048  # bytes, at most
 _CARD = 1200  # bytes of it for a failed allocation, at most
+_LINE = 900  # bytes, at most
 _PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
 _WORDY = 3  # devices, at most, with words behind their figures
@@ -42,24 +43,25 @@ def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: 
         compact: Return the line alone.
         ram_total_bytes: The machine's RAM; None when unknown.
     """
-    clauses = headline(measurement)
+    clauses = _fitted_clauses(headline(measurement))
     if is_quiet(measurement):
         return without_controls(line(escape(" · ".join(map(str, clauses))), quiet=True))
+    summary = _joined(clauses)
     if compact:
-        return without_controls(line(_joined(clauses)))
-    is_open, summary = matters(measurement, ram_total_bytes), _joined(clauses)
+        return without_controls(line(summary))
+    is_open = matters(measurement, ram_total_bytes)
     told = {str(clause) for clause in clauses}
     told |= {grew(measurement)} if tells_who_grew(measurement) else set()
-    room = _REPORT - size(folded(summary, "", is_open=is_open))
-    body = _body(measurement, room, told)
+    body = _body(measurement, _REPORT - size(folded(summary, "", is_open=is_open)), told)
     spoken = "; ".join(clause.spoken for clause in clauses)
-    report = folded(summary, body, spoken=spoken, is_open=is_open)
-    return without_controls(report if size(report) <= _REPORT else folded(summary, body, is_open=is_open))
+    heard = folded(summary, body, spoken=spoken, is_open=is_open)
+    return without_controls(heard if size(heard) <= _REPORT else folded(summary, body, is_open=is_open))
 
 
 def so_far(measurement: Measurement) -> str:
     """Return the report of a scope that still runs: one line."""
-    return without_controls(line(f'<span style="color:{AMBER}">●</span> {_joined(line_so_far(measurement))}'))
+    clauses = _fitted_clauses(line_so_far(measurement))
+    return without_controls(line(f"<b style=color:{AMBER}>●</b> {_joined(clauses)}"))
 
 
 def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
@@ -125,10 +127,11 @@ def _table(measurement: Measurement, *, drawn: bool) -> tuple[list[str], list[li
 def _cut_table(measurement: Measurement, room: int) -> str:
     """Return the table of figures, with as many rows as fit into the room."""
     head, told = _table(measurement, drawn=False)
-    found = table(head, told)
+    slim = len(measurement.gpus) > _WORDY
+    found = table(head, told, slim=slim)
     while size(found) > room and len(told) > 1:
         told.pop()
-        found = table(head, [*told, ["…", "", "", Text("%gpulog status")]])
+        found = table(head, [*told, ["…", "", "", Text("%gpulog status")]], slim=slim)
     return found
 
 
@@ -182,6 +185,11 @@ def _peak(peak: Peak) -> str:
     if peak.quality == "exact":
         return f"{lo} exactly" if not grain else f"{lo}, exact to {grain}"
     return f"at least {lo}" if peak.hi_bytes is None else f"{lo} to {rounded_mb(peak.hi_bytes)}"
+
+
+def _fitted_clauses(clauses: Sequence[Clause]) -> list[Clause]:
+    """Return the first clauses of a line, as many as fit."""
+    return [clause for i, clause in enumerate(clauses) if size(_joined(clauses[: i + 1])) <= _LINE]
 
 
 def _joined(clauses: Iterable[Clause]) -> str:

@@ -19,6 +19,7 @@ BLUE, PALE, GREY, RED, AMBER = "#4c78a8", "#4c78a880", "#9e9e9e", "#e45756", "#e
 
 _BAR = "display:flex;height:9px;max-width:520px;border-radius:3px;overflow:hidden;background:#8883"
 _TABLE = "border-collapse:separate;border-spacing:14px 0;font-size:inherit;margin:0 -14px"
+_THIN = 0.3  # per cent of a bar, at least: what the legend names is seen
 _HEAD = "style=font-weight:400;padding:0"  # without spaces an attribute needs no quotes
 _NAME = f"{_HEAD};text-align:left"
 _FIGURE = "style=padding:0"
@@ -96,7 +97,9 @@ def folded(summary: str, body: str, *, spoken: str = "", is_open: bool = False) 
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, caption: str = "") -> str:
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, caption: str = "", slim: bool = False
+) -> str:
     """Return a table whose first column names the row, and whose other columns are figures or `Text`.
 
     The rows are in ``tfoot``, as JupyterLab stripes those of ``tbody`` like a DataFrame's. The end tags that
@@ -106,24 +109,25 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, caption:
         head: The names of the columns.
         rows: As many cells each, and further `Text`; a `str` is escaped.
         caption: What the table is about; empty if the line above says so.
+        slim: Whether to save bytes at the names of the rows, which front ends then print bold.
     """
     above = f'<caption style="padding:0;text-align:left">{escape(caption)}</caption>' if caption else ""
     first, *others = head
     names = "".join(f"<th scope=col {_HEAD}>{escape(name)}" for name in others)
     return (
         f'<table style="{_TABLE}">{above}<tfoot><tr align=right style=opacity:.65><th {_NAME}>{escape(first)}'
-        f"{names}{''.join(map(_row, rows))}</tfoot></table>"
+        f"{names}{''.join(_row(row, _FIGURE if slim else _NAME) for row in rows)}</tfoot></table>"
     )
 
 
-def _row(cells: Sequence[str | Text]) -> str:
+def _row(cells: Sequence[str | Text], name_style: str) -> str:
     name, *others = cells
     told = "".join(
         f"<td {_TEXT}>{cell.markup}" if isinstance(cell, Text) else f"<td {_FIGURE}>{escape(cell)}"
         for cell in others
     )
     first = name.markup if isinstance(name, Text) else escape(name)
-    return f"<tr align=right><th scope=row {_NAME}>{first}{told}"
+    return f"<tr align=right><th scope=row {name_style}>{first}{told}"
 
 
 def bar(parts: Sequence[Part], total_bytes: int) -> str:
@@ -137,9 +141,9 @@ def bar(parts: Sequence[Part], total_bytes: int) -> str:
         return ""
     drawn, left = "", 100.0
     for part in parts:
-        share = min(left, max(0.0, part.size_bytes / total_bytes * 100))
-        left -= share
-        if part.fill and share >= 0.1:
+        if part.fill and part.size_bytes >= MB and left > 0:
+            share = min(left, max(_THIN, part.size_bytes / total_bytes * 100))
+            left -= share
             drawn += f"<b style=width:{share:.3g}%;background:{part.fill}></b>"
     return f'<div style="{_BAR}">{drawn}</div>'
 

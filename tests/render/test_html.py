@@ -1,6 +1,5 @@
-"""The report as HTML: small, safe, and readable with all styling stripped, whatever a record holds."""
+"""The report as HTML: one line that unfolds; small, safe, and readable with all styling stripped."""
 
-import html
 import re
 from datetime import datetime, timezone
 from html.parser import HTMLParser
@@ -9,16 +8,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, OutOfMemory, Owner, Peak, RamUsage
-from ipygpulogger.records.units import without_controls
+from ipygpulogger.records import (
+    CellRecord,
+    ChildrenUsage,
+    DeviceUsage,
+    Metric,
+    OutOfMemory,
+    Owner,
+    Peak,
+    RamUsage,
+    Usage,
+)
+from ipygpulogger.records.units import signed_size_text, size_text, time_text
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
+from ipygpulogger.render.devices import parts
 from ipygpulogger.render.growth import between, grew
-from ipygpulogger.render.sparkline import sparkline
+from ipygpulogger.render.markup import bar
+from ipygpulogger.render.sparkline import drawing, sparkline
 
 MB = 2**20
 KB2 = 2048
-TAGS = {"table", "caption", "thead", "tbody", "tr", "th", "td", "p", "details", "summary"}
+TAGS = {
+    "caption",
+    "tbody",
+    "p",
+    "table",
+    "tfoot",
+    "tr",
+    "th",
+    "td",
+    "div",
+    "details",
+    "summary",
+    "b",
+    "span",
+    "svg",
+    "path",
+    "circle",
+    "code",
+}
+ATTRIBUTES = {
+    "style", "open", "scope", "align", "aria-label", "width", "height", "fill", "stroke", "d", "cx", "cy", "r",
+}  # fmt: skip
+CLOSED = TAGS - {"tr", "th", "td", "path", "circle"}  # the end tags of the others are optional, or forbidden
 SIZES = st.integers(-(2**47), 2**47)
 MAYBE = st.none() | st.integers(0, 2**47)
 WORDS = st.text(max_size=60) | st.sampled_from(
@@ -107,68 +140,85 @@ def device(consumed=0, used=5465, **more):
 
 
 class Reader(HTMLParser):
-    """What a reader has of a page once styles, scripts and drawings are gone: words, and the first table."""
+    """What a reader has of a page: words, tables, and which tags and attributes made it."""
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.scopes, self.rows, self.caption, self.words = [], [], [], "", []
-        self.open, self.tables = [], 0
-        self.feed(re.sub(r"<(style|script|svg)\b.*?</\1>", "", page, flags=re.DOTALL))
+        self.tags, self.attributes, self.scopes, self.tables, self.words, self.open = [], [], [], [], [], []
+        self.feed(page)
         self.close()
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.tables += tag == "table"
+        self.attributes += attrs
+        self.tables += [[]] if tag == "table" else []
         self.open.append(tag)
-        if self.tables == 1 and tag == "tr":
-            self.rows.append([])
-        if self.tables == 1 and tag in ("th", "td"):
-            self.rows[-1].append("")
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("th", "td"):
+            self.tables[-1][-1].append("")
             self.scopes += [dict(attrs).get("scope")] if tag == "th" else []
 
     def handle_endtag(self, tag):
         while self.open.pop() != tag:
             pass
-        if tag == "table":
-            self.tables += 1
 
     def handle_data(self, data):
         self.words.append(data)
-        if self.tables == 1 and self.open[-1] in ("th", "td"):
-            self.rows[-1][-1] += data
-        if self.tables == 1 and self.open[-1] == "caption":
-            self.caption += data
+        if self.open and self.open[-1] in ("th", "td"):
+            self.tables[-1][-1][-1] += data
+
+    @property
+    def rows(self):
+        """Those of the table of figures."""
+        return next((rows for rows in self.tables if rows[0][0] == "MB"), [])
 
 
 @given(records())
 def test_any_report_is_small_and_harmless(given):
-    """At most two kilobytes, no tag but ours, no attribute but scope, closed: while it runs, and after."""
-    for page in (render_html.report(given), render_html.so_far(given)):
+    """At most two kilobytes, no tag or attribute but ours, closed: while it runs, and after."""
+    for page in (
+        render_html.report(given),
+        render_html.so_far(given),
+        render_html.report(given, compact=True),
+    ):
         assert len(page.encode("utf-8", "surrogatepass")) <= KB2
-        assert set(Reader(page).tags) <= TAGS
-        assert set(re.findall(r"<\w+ ([^>]*)>", page)) <= {'scope="col"', 'scope="row"'}
-        assert page.count("<details>") == page.count("</details>") <= 1
-        assert page.count("<table>") == page.count("</table>")
-        assert page.count("<p>") == page.count("</p>")
+        reader = Reader(page)
+        assert set(reader.tags) <= TAGS
+        assert {name for name, _ in reader.attributes} <= ATTRIBUTES
+        assert all(
+            re.fullmatch(r"[\w:;.,%# -]*", value) for name, value in reader.attributes if name == "style"
+        )
+        for tag in CLOSED:
+            assert len(re.findall(rf"<{tag}\b", page)) == page.count(f"</{tag}>"), tag
 
 
 @given(records())
 def test_the_table_read_without_style_has_the_figures_of_the_text(given):
-    """Every row of the text is a row of the table: a header cell and the same three figures."""
+    """Every row of the text is a row of the table, as many as fit: a header cell and the same three figures."""
     reader = Reader(render_html.report(given))
-    told = list(text.rows(given))
-    if not reader.rows:  # a quiet line
-        line = "".join(reader.words)
-        for name, (consumed, peaked, used), _ in told:
-            assert consumed == peaked == "0"
-            assert f"{name} {used} MB" in line
+    told = [("RAM" if name == "Gen" else name, *figures) for name, figures, _ in text.rows(given)]
+    if not reader.rows:  # a line alone, or a hostile one that takes all the room
         return
-    assert reader.rows[0][:4] == ["MB", "Consumed", "Peaked", "Used"]
-    assert [(row[0], tuple(row[1:4])) for row in reader.rows[1:]] == [
-        (name, figures) for name, figures, _ in told
-    ]
-    assert set(reader.scopes) == {"col", "row"}
-    assert reader.caption
+    assert reader.rows[0] == ["MB", "Consumed", "Peaked", "Used"]
+    shown = [[cell.replace(",", "") for cell in row[:4]] for row in reader.rows[1:]]
+    cut = len(shown) - 1 if shown[-1][0] == "…" else len(shown)
+    assert shown[:cut] == [list(row) for row in told[:cut]]
+    assert cut == len(told) or shown[-1][3] == "%gpulog status"
+    assert set(reader.scopes) == {None, "col", "row"}
+
+
+@given(records())
+def test_the_line_tells_the_first_thing_of_the_text(given):
+    """Time, ending, and each memory in it: what moved has its sign, what is used follows."""
+    line = Reader(render_html.report(given, compact=True)).words
+    said = "".join(line)
+    assert said.startswith(time_text(given.time_s))
+    ram = next((clause for clause in said.split(" · ") if clause.startswith("RAM ")), None)
+    if ram is not None:  # hostile words may take all the room
+        assert ram.endswith(size_text(given.gen.after_bytes))
+        moved = abs(given.gen.consumed_bytes) >= MB
+        assert not moved or signed_size_text(given.gen.consumed_bytes) in ram
 
 
 @given(records())
@@ -180,57 +230,143 @@ def test_what_died_of_memory_says_what_to_do(given):
 
 
 def test_a_page_with_everything_else_removed_still_tells():
-    """Label, time, ending, figures, remarks and notes, in words alone."""
+    """Time, ending, figures, whose they are, and notes, in words alone."""
     given = record(
         128, used=170, gpus=(device(2467),), status="error", error="<script>", notes=("The driver & co.",)
     )
     reader = Reader(render_html.report(given))
-    assert reader.caption == "In [4]: 0.807 s, failed: <script>"
+    assert "".join(reader.words).startswith(
+        "0.81 s · failed: <script> · GPU +2.4 GB → 5.3 of 16 GB · RAM +128 MB → 170 MB"
+    )
     assert reader.rows == [
         ["MB", "Consumed", "Peaked", "Used"],
-        ["Gen", "128", "0", "170"],
-        ["GPU", "2467", "0", "5465"],
+        ["RAM", "128", "0", "170", "by this process"],
+        ["GPU", "2,467", "0", "5,465", "of 16,384 on the device"],
     ]
-    assert "The driver & co." in reader.words
+    assert "The driver & co." in "".join(reader.words)
 
 
-def test_where_nothing_happened_one_quiet_line_says_so():
-    """No consumption, no peak, nothing to remark: a line with the totals, no table outside the fold."""
-    assert render_html.report(record()) == "<p>In [4]: 0.807 s, nothing consumed; used: Gen 170 MB</p>"
-    page = render_html.report(record(gpus=(device(),)))
-    line, fold, rest = page.partition("<details>")
-    assert line == "<p>In [4]: 0.807 s, nothing consumed; used: Gen 170 MB, GPU 5465 MB</p>"
-    assert fold
-    assert "tensors" not in rest
-    assert "headroom" in rest
+def test_where_nothing_happened_one_grey_line_says_so():
+    """No fold, no table: the time and what is used; a small movement of RAM is part of the line."""
+    lines = {
+        "0.81 s · RAM 170 MB": record(),
+        "0.81 s · RAM 170 MB · GPU 5.3 of 16 GB": record(gpus=(device(),)),
+        "0.81 s · RAM +3 MB (peak +4) → 170 MB": record(3, 1),
+        "0.81 s · RAM \u22123 MB → 170 MB": record(-3),
+        "0.81 s · RAM peak +2 MB → 170 MB": record(0, 2),
+        "0.81 s · load · RAM 170 MB": record(label="load"),
+    }
+    for said, one in lines.items():
+        page = render_html.report(one)
+        assert page == f'<div style="font-size:12.5px;opacity:.6">{said}</div>'
+        assert page == render_html.report(one, compact=True)
 
 
-def test_whatever_happened_is_no_quiet_line():
-    """Consumed, given back, peaked, failed, inexact, noted, nearly full: each is a table."""
+def test_whatever_happened_is_no_grey_line():
+    """Consumed, given back, peaked, failed, noted, nearly full, by children, by others: each unfolds."""
     loud = [
-        record(1), record(-1), record(0, 1), record(status="interrupted"), record(notes=("x",)),
-        record(gen=RamUsage(MB, MB, Peak(MB, None, "sampled"))),
-        record(gpus=(device(1),)), record(gpus=(device(used=16000),)),
+        record(5), record(-5), record(0, 5), record(status="interrupted"), record(notes=("x",)),
+        record(gpus=(device(1),)), record(gpus=(device(used=16000),)), record(between=(("cpu", 2 * MB),)),
+        record(gpus=(device(context_bytes=500 * MB),)), record(gpus=(device(unattributed_bytes=-MB),)),
+        record(gpus=(device(unknown_rise_bytes=MB),)), record(gpus=(device(metrics=(Metric("energy", 1.0, "J"),)),)),
+        record(gpus=(device(neighbours_before_bytes=0, neighbours_bytes=MB),)),
         record(children=ChildrenUsage(0, 5 * MB, exact(5), count=1)),
+        record(pinned=Usage(0, 0, exact(5))),
     ]  # fmt: skip
     for one in loud:
-        assert render_html.report(one).startswith("<table>"), one
+        assert render_html.report(one).startswith("<details"), one
+        assert render_html.report(one, compact=True).startswith("<div"), one
 
 
-def test_details_are_folded():
-    """Ladder, children and the quality of each peak stand behind a fold that is shut."""
+GB16 = {"ram_total_bytes": 16 << 30}
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "is_open"),
+    [
+        (record(1639), GB16, True),  # a tenth of RAM is 1638.4 MB
+        (record(1638), GB16, False),
+        (record(1639), {}, False),  # the machine's RAM is unknown
+        (record(-1639), GB16, True),
+        (record(1000, 639), GB16, True),
+        (record(gpus=(device(1639),)), {}, True),
+        (record(gpus=(device(1638),)), {}, False),
+        (record(gpus=(device(5, used=16000),)), {}, True),  # little headroom
+        (record(status="error", error="ValueError"), {}, False),
+        (record(notes=("Over budget on cuda:0: peak 6800 of 5000 MB",)), {}, True),
+        (record(notes=("grew in each of its last 3 runs: x",)), {}, True),
+        (record(notes=("the driver does not report energy",)), {}, False),
+        (record(gen=RamUsage(0, 9 * MB, Peak(9 * MB, None, "sampled"))), {}, True),
+        (record(gen=RamUsage(0, 9 * MB, Peak(9 * MB, 12 * MB, "bounded"))), {}, True),
+        (record(gen=RamUsage(0, 9 * MB, Peak(9 * MB, 9 * MB + 1, "bounded"))), {}, False),
+        (record(9, gen=RamUsage(0, 0, Peak(MB, None, "sampled")), notes=("x",)), {}, False),  # nothing moved
+    ],
+)
+def test_what_matters_is_open(given, more, is_open):
+    """Over budget, growing, little headroom, an inexact peak, a tenth of the device or of RAM."""
+    page = render_html.report(given, **more)
+    assert page.startswith("<details open" if is_open else "<details style"), page
+
+
+def test_what_is_folded_says_how_the_device_is_divided():
+    """Bar and legend say the same; children and figures of the framework stand below."""
     given = record(
         128,
-        gpus=(device(5, allocated_bytes=900 * MB, reserved_bytes=1000 * MB),),
+        gpus=(
+            device(
+                5,
+                allocated_bytes=1005 * MB,
+                reserved_bytes=1100 * MB,
+                neighbours_bytes=0,
+                limit_bytes=9000 * MB,
+            ),
+        ),
         children=ChildrenUsage(10 * MB, 20 * MB, Peak(30 * MB, 40 * MB, "bounded"), count=2),
     )
-    before, fold, details = render_html.report(given).partition("<details><summary>")
-    words = " ".join(Reader(fold + details).words)
-    assert "tensors" not in before
-    for said in ("tensors", "900", "headroom", "Children: 2, before 10 MB, now 20 MB",
-                 "Gen 170 exactly", "GPU 1005 exactly", "children 30 to 40"):  # fmt: skip
+    page = render_html.report(given)
+    words = "".join(Reader(page).words)
+    for said in ("■ held before 1.0 GB · ■ consumed 5 MB · ■ cached 95 MB · ■ context and libraries 4.3 GB · free 10.7 GB",
+                 "Children: 2, before 10 MB, now 20 MB, peak in MB 30 to 40", "GPU: limit 8.8 GB"):  # fmt: skip
         assert said in words, said
-    assert "open" not in details[:20]
+    assert [float(share) for share in re.findall(r"width:([\d.]+)%", page)] == pytest.approx(
+        [1000 / 163.84, 0.3, 95 / 163.84, 4365 / 163.84], rel=0.01
+    )
+
+
+@given(devices(0))
+def test_a_bar_is_never_longer_than_its_device(gpu):
+    """Whatever the figures are: no part is negative, and all of them together are at most the whole."""
+    found = parts(gpu)
+    assert all(part.size_bytes >= 0 or part.name == "free" for part in found)
+    shares = re.findall(r"width:([\d.e+]+)%", bar(found, gpu.total_bytes or 0))
+    assert sum(map(float, shares)) <= 100.1
+
+
+@given(
+    st.integers(0, 2**34),
+    st.integers(0, 2**34),
+    st.integers(0, 2**34),
+    st.integers(0, 2**33),
+    st.integers(0, 2**33),
+)
+def test_the_parts_of_a_device_add_up_to_it(before, after, moment, cached, neighbours):
+    """All but the transient peak, which was allocated in what is free."""
+    context, free = 500 * MB, 2**33
+    used = after + cached + context + neighbours
+    gpu = DeviceUsage(
+        before, after, Peak(max(before, after) + moment, max(before, after) + moment, "exact"), index=0, name="a card",
+        total_bytes=used + free, used_bytes=used, free_bytes=free, allocated_bytes=after,
+        reserved_bytes=after + cached, neighbours_bytes=neighbours,
+    )  # fmt: skip
+    found = {part.name: part.size_bytes for part in parts(gpu)}
+    assert found.pop("for a moment") == moment
+    assert sum(found.values()) == gpu.total_bytes
+    assert (found["held before"], found["consumed"]) == (min(before, after), max(0, after - before))
+    assert (found["cached"], found["context and libraries"], found["other processes"]) == (
+        cached,
+        context,
+        neighbours,
+    )
 
 
 def test_what_moved_before_is_said_in_both():
@@ -239,7 +375,7 @@ def test_what_moved_before_is_said_in_both():
     said = "between cells: -97 MB, cuda:0 +200 MB"
     assert text.report(given).splitlines()[-1] == said
     assert text.report(given, compact=True).split(" | ")[-1] == said
-    assert said in Reader(render_html.report(given)).words
+    assert said in "".join(Reader(render_html.report(given)).words)
     assert between(record(0)) == ""
 
 
@@ -294,19 +430,41 @@ def test_how_growth_is_said(fields, said):
     assert grew(record(128, **fields)) == said
 
 
-def test_a_long_cell_has_its_course_drawn_in_both():
-    """Two seconds and a megabyte of movement: the same blocks behind the row, in text and in HTML."""
+def test_a_long_cell_has_its_time_series_in_both():
+    """Two seconds and a megabyte of movement: blocks behind the row of the text, a drawing in HTML."""
     timeline = ((0.0, 100 * MB), (1.0, 900 * MB), (3.0, 170 * MB))
     gen = RamUsage(100 * MB, 170 * MB, exact(900), timeline=timeline)
     given = record(gen=gen, time_s=3.0)
-    drawn = sparkline(timeline)
-    assert drawn in render_html.report(given)
-    assert text.report(given, timelines=True).splitlines()[1].endswith(f" MB  {drawn}")
+    page = render_html.report(given)
+    assert drawing(timeline) in page
+    assert "max 900 MB" in "".join(Reader(page).words)
+    assert text.report(given, timelines=True).splitlines()[1].endswith(f" MB  {sparkline(timeline)}")
     for undrawn in (
         record(gen=gen, time_s=1.9),
-        record(time_s=3.0, gen=RamUsage(MB, MB, exact(1), timeline=((0.0, MB), (3.0, MB)))),
+        record(time_s=3.0, gen=RamUsage(MB, 9 * MB, exact(9), timeline=((0.0, MB), (3.0, MB)))),
     ):
-        assert not set(render_html.report(undrawn)) & set("▁█")
+        assert "<svg" not in render_html.report(undrawn)
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=2, max_size=64))
+def test_a_drawing_begins_at_zero_and_says_its_maximum(sizes):
+    """The highest point touches the top, and each height is its share of the maximum."""
+    timeline = tuple((float(at), size) for at, size in enumerate(sizes))
+    drawn = drawing(timeline)
+    if not drawn:
+        assert max(sizes) - min(sizes) < max(MB, 0.06 * max(sizes))
+        return
+    assert drawn.endswith(f"max {size_text(max(sizes))}")
+    start, steps = re.search(r'd="M0 (\d+)l([\d -]+)"', drawn).groups()
+    moves = [int(number) for number in re.findall(r"-?\d+", steps)]
+    heights = [int(start)]
+    for down in moves[1::2]:
+        heights.append(heights[-1] + down)
+    assert set(moves[::2]) == {6}
+    assert min(heights) == 1
+    assert max(heights) <= 15  # the axis
+    lowest = min(sizes) / max(sizes)
+    assert max(heights) <= 15 - 14 * lowest + 1
 
 
 def test_a_device_under_5_percent_is_said_at_each_cell():

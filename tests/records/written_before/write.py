@@ -1,6 +1,8 @@
 """Write what the tests beside this folder compare with: run it where a format is meant to change, and only then.
 
-    PYTHONPATH=.:tests python tests/records/written_before/write.py
+    PYTHONPATH=.:tests python tests/records/written_before/write.py [look]
+
+With `look`, only the HTML of the reports is written anew: texts, files and values stay what they are.
 
 `session.*` are a session's records, each in one file format: cells that really ran, with the CUDA build of torch on
 the simulated GPU where it is installed, and records of every kind made by hypothesis. `kept.jsonl` is what the
@@ -129,5 +131,13 @@ def main():
     Path(HERE / "shown.json").write_text(json.dumps(reports, indent=1), encoding="utf-8")
 
 
+def look():
+    """Write the HTML of the reports anew."""
+    reports = json.loads((HERE / "shown.json").read_text(encoding="utf-8"))
+    for was, record in zip(reports["records"], History.load(HERE / "session.jsonl"), strict=True):
+        was.update({kind: words for kind, words in shown(record).items() if "html" in kind})
+    (HERE / "shown.json").write_text(json.dumps(reports, indent=1), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(look() if sys.argv[1:] == ["look"] else main())
