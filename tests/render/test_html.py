@@ -1,5 +1,6 @@
 """The report as HTML: one line that unfolds; small, safe, and readable with all styling stripped."""
 
+import html
 import re
 from datetime import datetime, timezone
 from html.parser import HTMLParser
@@ -19,7 +20,7 @@ from ipygpulogger.records import (
     RamUsage,
     Usage,
 )
-from ipygpulogger.records.units import signed_size_text, size_text, time_text
+from ipygpulogger.records.units import signed_size_text, size_text, time_text, without_controls
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
 from ipygpulogger.render.devices import parts
@@ -30,9 +31,6 @@ from ipygpulogger.render.sparkline import drawing, sparkline
 MB = 2**20
 KB2 = 2048
 TAGS = {
-    "caption",
-    "tbody",
-    "p",
     "table",
     "tfoot",
     "tr",
@@ -225,7 +223,9 @@ def test_the_line_tells_the_first_thing_of_the_text(given):
 def test_what_died_of_memory_says_what_to_do(given):
     """The advice has room before any note or remark."""
     card = given.out_of_memory
-    if card and len(card.advice) <= 60:
+    if (
+        card and len(card.advice) <= 60 and not {"`", "M"} & set(card.advice)
+    ):  # code, and sizes read otherwise
         assert without_controls(html.escape(card.advice)) in render_html.report(given)
 
 
