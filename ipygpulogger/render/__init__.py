@@ -15,8 +15,13 @@ owners         the table of the names that hold memory
 freed          how much memory dropping hidden references freed
 summary        the cells of a notebook, ranked
 comparison     two runs of a notebook, compared
-plot           a notebook's memory over time, as a matplotlib figure
-plot_axis      what the plot draws: records laid out on one axis of time
+plot_axis      the time of the plot: the cells from left to right, long idle times shortened
+plot_layers    its memory: the stacked parts of a device's memory, and how they are thinned
+plot_panels    a panel for RAM and for each device: its layers, peaks and limits
+plot_style     its colours, and how foreign text is put into it
+plot_time      its drawn time: bands and their numbers, ticks, gaps
+plot           the plot as a matplotlib figure
+plot_svg       the same as SVG for a page
 page           a notebook's report as one self-contained HTML page
 experiments    what ipyexperiments printed
 =============  ===========================================================================

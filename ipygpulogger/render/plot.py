@@ -8,9 +8,11 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..records.units import MB, size_text
+from .markup import BLUE
 from .plot_axis import Axis
 from .plot_panels import AT_LEAST, CACHED, OTHERS, OWN, RESIDENT, SEEN, TENSORS, UNSEEN, panels
-from .plot_style import DPI, INK, INK_TOO, PEAK, SMALL, fill, letter_width, pixels, plain, write
+from .plot_style import DPI, INK, INK_TOO, PEAK, SMALL, fill, letter_width, pixels, plain, stroke, write
 from .plot_time import draw_bands, draw_time, number_bands
 
 if TYPE_CHECKING:
@@ -19,15 +21,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..records import CellRecord
+    from .plot_layers import Points
     from .plot_panels import Mark, Panel
 
 
 _LAYERS = {  # colour and opacity
     RESIDENT: ("#3f9c95", 0.55),
-    OWN: ("#4c78a8", 0.95),
-    TENSORS: ("#4c78a8", 0.95),
-    CACHED: ("#4c78a8", 0.4),
+    OWN: (BLUE, 0.95),
+    TENSORS: (BLUE, 0.95),
+    CACHED: (BLUE, 0.4),
     OTHERS: (INK, 0.3),
+}
+_MARK = {"linestyle": "none", "color": PEAK, "zorder": 4}
+_MARKERS: dict[str, dict[str, Any]] = {  # of a peak: a dot, a hollow triangle, and in the legend a bar
+    SEEN: {**_MARK, "marker": "o", "markersize": 4, "markerfacecolor": PEAK},
+    AT_LEAST: {**_MARK, "marker": "^", "markersize": 5, "markerfacecolor": "none"},
+    UNSEEN: {**_MARK, "marker": "_", "markersize": 8, "markeredgewidth": 1.6},
 }
 _WIDTH_IN, _LEFT_IN, _RIGHT_IN = 9.0, 0.55, 0.1
 _FIRST_IN, _ABOVE_IN, _BELOW_IN = (
@@ -37,10 +46,11 @@ _FIRST_IN, _ABOVE_IN, _BELOW_IN = (
 )  # above the first panel, above the others, below all without the legend
 _COLORS = 128  # of the PNG
 _FEW = 4  # panels that get their full height
+_ROOM = 1.18  # above the highest, for its label
 _IN_VIEW = 2.5  # times the highest use: a limit above is not drawn
 _NAMED = 6  # peaks of a panel whose cell and size are written
 _NOTABLE = 0.06  # of the panel's height: a peak that rises by less above its cell is not marked
-_NARROW = 24  # pixels: a bar over a narrower cell has a stem
+_BAR, _NARROW = 11, 24  # pixels: the shortest bar of a peak; the widest one that has a stem
 _LINE_IN = 0.15  # the height of a label
 _CLEAR_IN = 0.05  # between a mark and its label
 _TITLE_IN, _NUMBERS_IN = 0.07, 0.28  # of a title above its panel, without and with the cells' numbers between
@@ -129,46 +139,33 @@ def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
 
 def _draw(axes: Any, panel: Panel, axis: Axis) -> None:
     """Draw one panel, without its time."""
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_facecolor("none")
     axes.set_axisbelow(True)
     axes.grid(visible=False, axis="x")
     axes.grid(visible=True, axis="y", color=INK, alpha=0.25, linewidth=0.6)
     axes.set_xlim(0, axis.width)
     axes.tick_params(colors=INK, labelsize=SMALL, length=0)
+    axes.tick_params(axis="x", pad=5)
     axes.tick_params(axis="y", labelcolor=INK_TOO)
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(INK)
         spine.set_linewidth(0.6)
     most_mb = _draw_limits(axes, panel)
+    unit, size_mb = ("GB", 1024) if most_mb >= _ROOM * _GB_FROM else ("MB", 1)
+    steps = [step for step in MaxNLocator(4).tick_values(0, most_mb / size_mb) if step * size_mb <= most_mb]
+    axes.set_yticks([step * size_mb for step in steps])
+    axes.set_yticklabels([f"{step:g} {unit}" if step else "0" for step in steps])
     axes.set_ylim(0, most_mb)
-    if most_mb >= 1.18 * _GB_FROM:
-        axes.yaxis.set_major_locator(_steps(1024))
-        axes.yaxis.set_major_formatter(lambda mb, _: f"{mb / 1024:g} GB" if mb else "0")
-    else:
-        axes.yaxis.set_major_locator(_steps(1))
-        axes.yaxis.set_major_formatter(lambda mb, _: f"{mb:g} MB" if mb else "0")
     draw_bands(axes, axis)
     _draw_layers(axes, panel)
-    _draw_marks(axes, panel, axis, most_mb)
+    _draw_marks(axes, panel, most_mb)
     first = axes is axes.figure.axes[0]  # there the numbers of the cells stand between
     above_in = _NUMBERS_IN if first else _TITLE_IN
     look = {"fontsize": SMALL + 1, "weight": "bold"}
     write(axes, (0, 1), panel.title, axes.transAxes, above_in=above_in, **look)
-
-
-def _steps(unit_mb: int) -> Any:
-    """Return a locator of round figures of a unit."""
-    from matplotlib.ticker import Locator, MaxNLocator
-
-    class Steps(Locator):
-        def __call__(self) -> Any:
-            return self.tick_values(*self.axis.get_view_interval())
-
-        def tick_values(self, vmin: float, vmax: float) -> Any:
-            return MaxNLocator(4).tick_values(vmin / unit_mb, vmax / unit_mb) * unit_mb
-
-    return Steps()
 
 
 def _draw_layers(axes: Any, panel: Panel) -> None:
@@ -180,56 +177,50 @@ def _draw_layers(axes: Any, panel: Panel) -> None:
     ys: list[float] = []
     for piece in panel.pieces:
         if piece.sampled:
-            xs += [*(x for x, _ in piece.rows), math.nan]
-            ys += [*(tops[-1] for _, tops in piece.rows), math.nan]
+            xs += [*(x for x, _ in piece.edges[-1]), math.nan]
+            ys += [*(size for _, size in piece.edges[-1]), math.nan]
     color, _ = _LAYERS[panel.layers[-1]]
     axes.plot(xs, ys, color=color, linewidth=0.8, marker=None, solid_joinstyle="round", zorder=2)
 
 
-def _shapes(panel: Panel, number: int) -> list[list[tuple[float, float]]]:
-    """Return the outlines of a layer, where it has any height."""
-    shapes = []
-    for piece in panel.pieces:
-        lower, upper = piece.layer(number)
-        if any(top > bottom for (_, bottom), (_, top) in zip(lower, upper, strict=True)):
-            shapes.append([*upper, *reversed(lower)])
-    return shapes
+def _shapes(panel: Panel, number: int) -> list[Points]:
+    """Return the shapes of a layer, where it has any height."""
+    shapes = (piece.shape(number) for piece in panel.pieces)
+    return [shape for shape in shapes if shape]
 
 
-def _draw_marks(axes: Any, panel: Panel, axis: Axis, most_mb: float) -> None:
+def _draw_marks(axes: Any, panel: Panel, most_mb: float) -> None:
     """Draw the peaks that rise notably above their cells, and name the highest of them."""
     marks = [mark for mark in panel.marks if mark.rise_mb >= _NOTABLE * most_mb or mark is panel.highest]
-    bars = [mark for mark in marks if mark.kind == UNSEEN]
-    narrow = [mark for mark in bars if pixels(axes, mark.right - mark.left) < _NARROW]
-    least = [mark for mark in marks if mark.kind == AT_LEAST]
-    bounded = [mark for mark in marks if mark.bounded]
-    look = {"color": PEAK, "linewidth": 1.6, "zorder": 4}
-    tops, lefts, rights = ([getattr(mark, name) for mark in bars] for name in ("top_mb", "left", "right"))
-    axes.hlines(tops, lefts, rights, **look)
-    stems = [(mark.x, mark.floor_mb, mark.top_mb) for mark in (*narrow, *least)]
-    stems += [(mark.x, mark.top_mb, mark.most_mb) for mark in bounded]
-    axes.vlines(*zip(*stems, strict=True) if stems else ([], [], []), **look | {"linewidth": 0.8})
-    axes.plot([mark.x for mark in narrow], [mark.top_mb for mark in narrow], **_marker("_"))
-    axes.plot([mark.x for mark in bounded], [mark.most_mb for mark in bounded], **_marker("_", 0.8))
-    seen = [mark for mark in marks if mark.kind == SEEN]
-    axes.plot([mark.x for mark in seen], [mark.top_mb for mark in seen], **_marker("o"))
-    axes.plot([mark.x for mark in least], [mark.top_mb for mark in least], **_marker("^"))
-    _name_marks(axes, panel, axis, marks)
+    bars, stems = [], []
+    for mark in marks:
+        if mark.kind == UNSEEN:
+            bars.append(_bar(axes, mark))
+        if mark.kind == AT_LEAST or (mark.kind == UNSEEN and pixels(axes, mark.right - mark.left) < _NARROW):
+            stems.append([(mark.x, mark.floor_mb), (mark.x, mark.top_mb)])
+        if mark.bounded:
+            stems += [[(mark.x, mark.top_mb), (mark.x, mark.most_mb)], _bound(axes, mark)]
+    stroke(axes, bars, PEAK, 1.6)
+    stroke(axes, stems, PEAK, 0.8)
+    for kind in (SEEN, AT_LEAST):
+        shown = [mark for mark in marks if mark.kind == kind]
+        axes.plot([mark.x for mark in shown], [mark.top_mb for mark in shown], **_MARKERS[kind])
+    _name_marks(axes, panel, marks)
 
 
-def _marker(shape: str, width: float = 1.6) -> dict[str, Any]:
-    """Return the look of a peak's mark: a bar, a dot, or a hollow triangle for a lower bound."""
-    look = {"linestyle": "none", "marker": shape, "color": PEAK, "zorder": 4, "markeredgewidth": width}
-    if shape == "_":
-        return look | {"markersize": 8}
-    return look | {
-        "markersize": 4 if shape == "o" else 5,
-        "markeredgewidth": 1,
-        "markerfacecolor": PEAK if shape == "o" else "none",
-    }
+def _bar(axes: Any, mark: Mark) -> Points:
+    """Return the bar of a peak over its cell, wide enough to be seen."""
+    half = max(mark.right - mark.left, _BAR / pixels(axes, 1)) / 2
+    return [(mark.x - half, mark.top_mb), (mark.x + half, mark.top_mb)]
 
 
-def _name_marks(axes: Any, panel: Panel, axis: Axis, marks: Sequence[Mark]) -> None:
+def _bound(axes: Any, mark: Mark) -> Points:
+    """Return the end of the line from a peak to its upper bound."""
+    half = _BAR / pixels(axes, 1) / 2
+    return [(mark.x - half, mark.most_mb), (mark.x + half, mark.most_mb)]
+
+
+def _name_marks(axes: Any, panel: Panel, marks: Sequence[Mark]) -> None:
     """Write the cell and the size of the highest peaks, the highest first, where there is room."""
     highest = [panel.highest] if panel.highest else []
     _, top_mb = axes.get_ylim()
@@ -237,7 +228,7 @@ def _name_marks(axes: Any, panel: Panel, axis: Axis, marks: Sequence[Mark]) -> N
     written: list[tuple[float, float, float]] = []  # left, right, bottom
     for mark in [*highest, *sorted(marks, key=lambda mark: -mark.top_mb)]:
         half = len(plain(str(mark))) * letter_width(axes) / 2
-        x = max(half, min(mark.x, axis.width - half))
+        x = max(half, min(mark.x, axes.get_xlim()[1] - half))
         left, right, bottom_mb = x - half, x + half, mark.most_mb
         covers = any(
             left < other_right and other_left < right and abs(bottom_mb - other_mb) < line_mb
@@ -255,15 +246,15 @@ def _draw_limits(axes: Any, panel: Panel) -> float:
     near = {name: size for name, size in panel.limits.items() if size <= _IN_VIEW * highest_mb}
     for name, size_mb in near.items():
         axes.axhline(size_mb, color=INK, linewidth=0.8, linestyle=(0, (6, 3)), zorder=3)
-        write(axes, (0.002, size_mb), f"{name} {_size(size_mb)}", over, above_in=0.02)
-    beyond = ", ".join(f"{name} {_size(size)}" for name, size in panel.limits.items() if name not in near)
+        write(axes, (0.002, size_mb), f"{name} {_limit(size_mb)}", over, above_in=0.02)
+    beyond = ", ".join(f"{name} {_limit(size)}" for name, size in panel.limits.items() if name not in near)
     words = beyond and f"{beyond}, above the picture"
     write(axes, (1, 1), words, axes.transAxes, above_in=_TITLE_IN, ha="right")
-    return 1.18 * max([highest_mb, *near.values()])
+    return _ROOM * max([highest_mb, *near.values()])
 
 
-def _size(size_mb: float) -> str:
-    return f"{size_mb / 1024:,.3g} GB" if size_mb >= _GB_FROM else f"{size_mb:,.0f} MB"
+def _limit(size_mb: float) -> str:
+    return size_text(size_mb * MB).replace(".0 ", " ")
 
 
 def _legend(shown: Sequence[Panel]) -> list[Any]:
@@ -278,11 +269,7 @@ def _legend(shown: Sequence[Panel]) -> list[Any]:
         if name in layers and name != RESIDENT  # the title of its panel says it
     ]
     kinds = {mark.kind for panel in shown for mark in panel.marks}
-    for kind, shape, label in (
-        (UNSEEN, "_", "peak of the cell"),
-        (SEEN, "o", "peak, at its moment"),
-        (AT_LEAST, "^", "peak, at least"),
-    ):
-        if kind in kinds:
-            entries.append(Line2D([], [], label=label, **_marker(shape)))
-    return entries
+    labels = {UNSEEN: "peak of the cell", SEEN: "peak, at its moment", AT_LEAST: "peak, at least"}
+    return entries + [
+        Line2D([], [], label=label, **_MARKERS[kind]) for kind, label in labels.items() if kind in kinds
+    ]

@@ -1,8 +1,8 @@
 """How the plot looks: its colours, and how foreign text and shapes are put into it.
 
 The background is transparent, so each colour has to read on white and on black. The two inks look alike, but
-one counts as light and the other as dark: matplotlib-inline puts a background under a transparent figure whose
-tick labels are all dark, or all light.
+one counts as light and the other as dark: matplotlib-inline puts a background under a transparent figure
+whose tick labels are all dark, or all light.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..records.units import clipped
+from .markup import RED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INK, INK_TOO = "#808080", "#7c7c7c"
-PEAK = "#e45756"
+PEAK = RED
 SMALL = 8  # points
 DPI = 100
 _LETTER_IN = 0.068  # of a label, with some room around it
@@ -49,6 +50,16 @@ def fill(
 
         path = Path.make_compound_path(*(Path([*shape, shape[0]], closed=True) for shape in shapes))
         axes.add_artist(PathPatch(path, facecolor=color, edgecolor=color, alpha=alpha, **look))
+
+
+def stroke(axes: Any, lines: Sequence[Sequence[tuple[float, float]]], color: str, width: float) -> None:
+    """Draw any number of lines as one."""
+    if lines:
+        from matplotlib.patches import PathPatch
+        from matplotlib.path import Path
+
+        path = Path.make_compound_path(*map(Path, lines))
+        axes.add_artist(PathPatch(path, fill=False, edgecolor=color, linewidth=width, zorder=4))
 
 
 def write(axes: Any, place: tuple[float, float], text: str, over: Any, **look: Any) -> None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .plot_axis import Axis
 
 _BAND, _FAILED = (INK, 0.09), (PEAK, 0.13)
-_SHADED = 3  # pixels: narrower cells are not shaded alternately
+_SHADED = 6  # pixels: narrower cells are not shaded alternately
+_COLUMNS = 300  # in each of which at most one cell that failed begins
 _WORDS = 14  # pixels: a gap as wide has room for its length
 _CLOCK_S = 120  # a longer time is written in minutes
 _TICKS = 8
@@ -39,6 +40,7 @@ def draw_bands(axes: Any, axis: Axis) -> None:
     wide = [band for band in axis.bands[1::2] if pixels(axes, band.right - band.left) >= _SHADED]
     wide = [band for band in wide if band.cell.status == "ok"]
     failed = [band for band in axis.bands if band.cell.status != "ok"]
+    failed = list({band.left // (axis.width / _COLUMNS): band for band in failed}.values())
     for bands, (color, alpha) in ((wide, _BAND), (failed, _FAILED)):
         boxes = [box(band.left, band.right, 0, 1) for band in bands]
         look = {"linewidth": 1 if bands is failed else 0}
