@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from html import escape
 from typing import TYPE_CHECKING
 
 from ..records.units import without_controls
 from . import html
 from .plot import figure
+from .plot_axis import Axis
+from .plot_panels import description
+from .plot_svg import svg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,14 +19,17 @@ if TYPE_CHECKING:
 
 # Browsers enforce it: no script, nothing from other places, whatever a cell's text contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_NARROW_IN = 3.6
 _STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
 body { max-width: 60rem; margin: 0 auto; padding: 1rem; }
 pre { overflow-x: auto; padding: .5rem; border-left: 3px solid #888; }
 h2 { font-size: 1.1rem; margin: 0; }
 section { margin: 1.5rem 0; overflow-x: auto; }
-figure { margin: 0; overflow-x: auto; background: #fff; color: #000; }
-svg { width: 100%; min-width: 40rem; height: auto; }
+figure { margin: 0; }
+.wide, .narrow { width: 100%; height: auto; }
+.narrow { display: none; }
+@media (max-width: 640px) { .wide { display: none; } .narrow { display: block; } }
 table { border-collapse: collapse; }
 caption { text-align: left; font-weight: bold; }
 th, td { padding: .1rem .6rem; text-align: right; }
@@ -72,19 +77,16 @@ def _cell(record: CellRecord, source: str) -> str:
 
 
 def _plot(records: Sequence[CellRecord]) -> str:
-    """Return the notebook's memory over time as SVG, or one sentence on why there is none."""
-    file = io.StringIO()
-    try:
-        drawn = figure(records)
-        import matplotlib as mpl
+    """Return the notebook's memory over time as SVG, or one sentence on why there is none.
 
-        # Text stays text, and the ids are the same in each run.
-        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ipygpulogger"}):
-            drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    Of its two sizes the page shows the one that fits.
+    """
+    try:
+        label = description(Axis(records))
+        wide = svg(figure(records), label, "wide")
+        narrow = svg(figure(records, width_in=_NARROW_IN), label, "narrow")
     except ImportError as error:
         return f"<p>No plot: {escape(str(error))}</p>"
     except Exception as error:  # a failed plot must not cost the page its figures
         return f"<p>No plot: {escape(f'{type(error).__name__}: {error}')}</p>"
-    _, svg, drawing = file.getvalue().partition("<svg")
-    caption = "<figcaption>Memory over time</figcaption>"
-    return f'<figure>{svg} role="img" aria-label="Memory over time"{drawing}{caption}</figure>'
+    return f"<figure>{wide}{narrow}</figure>"

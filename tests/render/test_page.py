@@ -80,12 +80,12 @@ def no_plot(monkeypatch):
 
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "strong", "pre", "code", "section"),
-    *("table", "caption", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure", "figcaption"),
+    *("table", "caption", "tfoot", "tr", "th", "td", "details", "summary", "figure", "div", "span", "b"),
 }
 
 
 def outside_the_plot(text):
-    return re.sub(r"<svg.*</svg>", "", text, flags=re.DOTALL)
+    return re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
 
 def write(word):
@@ -95,9 +95,7 @@ def write(word):
 def check(text, word):
     read = Reader(outside_the_plot(text))
     assert set(read.tags) <= TAGS
-    assert not [
-        name for _, name, _ in read.attributes if name.startswith("on") or name in ("src", "href", "style")
-    ]
+    assert not [name for _, name, _ in read.attributes if name.startswith("on") or name in ("src", "href")]
     assert read.stack == []
     assert read.text.count(word) >= 7  # title, heading, sentence, overview, label, source, note
     assert "script" not in {tag.lower() for tag in re.findall(r"<\s*(\w+)", text)}
@@ -125,11 +123,11 @@ def test_a_page_can_always_be_written(no_plot):
 def test_one_file_without_a_script():
     """The plot stands in the page as SVG; nothing is fetched, and browsers are told to refuse it."""
     text = page("nb", [record(count=1), record(count=2)])
-    (svg,) = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    wide, narrow = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
     assert "default-src 'none'" in text
     fetched = re.findall(r"""(?:href|src)\s*=\s*["']([^"']*)|url\(([^)]*)\)|@import""", text)
     assert all((link or url).startswith("#") for link, url in fetched)
-    assert 'role="img"' in svg
+    assert 'role="img"' in wide and 'role="img"' in narrow
     assert text.count("<section>") == 2
 
 
