@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
 
 MB = 2**20
 MINUS = "\u2212"
+
+_LARGE = re.compile(r"\b(\d{4,12}) MB\b")
 
 _SHORT = 40  # characters
 
@@ -53,6 +56,11 @@ def size_text(size_bytes: float) -> str:
     size_gb = size_bytes / MB / 1024
     figure, unit = (size_gb, "GB") if abs(size_gb) < 999.95 else (size_gb / 1024, "TB")
     return f"{figure:.1f} {unit}".replace("-", MINUS)
+
+
+def readable_sizes(sentence: str) -> str:
+    """Return a sentence with its sizes of 1000 MB and more in larger units, as people read them."""
+    return _LARGE.sub(lambda found: size_text(int(found[1]) * MB), sentence)
 
 
 def signed_size_text(size_bytes: float) -> str:

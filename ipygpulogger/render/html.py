@@ -10,13 +10,29 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..records.units import rounded_mb, size_text, without_controls
+from ..records.units import MB, MINUS, readable_sizes, rounded_mb, size_text, without_controls
 from . import out_of_memory
-from .devices import device_name, ladder, parts
+from .devices import device_name, parts
 from .growth import grew
 from .headline import headline, is_quiet, matters, tells_who_grew
 from .headline import so_far as line_so_far
-from .markup import AMBER, Text, bar, faint, fitted, folded, legend, line, size, small, table
+from .markup import (
+    AMBER,
+    BLUE,
+    DOT,
+    RED,
+    Text,
+    bar,
+    faint,
+    fitted,
+    folded,
+    legend,
+    line,
+    size,
+    small,
+    table,
+    unbroken,
+)
 from .sparkline import drawing
 from .text import rows, sentences
 
@@ -31,6 +47,7 @@ _CARD = 1200  # bytes of it for a failed allocation, at most
 _LINE = 900  # bytes, at most
 _PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
+_SMALL = 0.01  # of a device: a smaller part that did not move is left out
 _WORDY = 3  # devices, at most, with words behind their figures
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
@@ -45,7 +62,9 @@ def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: 
     """
     clauses = _fitted_clauses(headline(measurement))
     if is_quiet(measurement):
-        return without_controls(line(escape(" · ".join(map(str, clauses))), quiet=True))
+        return without_controls(
+            line(DOT.join(escape(unbroken(str(clause))) for clause in clauses), quiet=True)
+        )
     summary = _joined(clauses)
     if compact:
         return without_controls(line(summary))
@@ -74,18 +93,17 @@ def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
     """
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
     for place, markup in _pieces(measurement, room, told):
-        if size(markup) <= room:
+        replaced = found[place] if place == "table" else []
+        needed = size(markup) - sum(map(size, replaced))
+        if needed <= room:
+            replaced.clear()
             found[place].append(markup)
-            room -= size(markup)
-    drawn = table(*_table(measurement, drawn=True))
-    whole = table(*_table(measurement, drawn=False))
-    if found["table"] == [whole] and size(drawn) - size(whole) <= room:
-        found["table"] = [drawn]
+            room -= needed
     return "".join(markup for markups in found.values() for markup in markups)
 
 
 def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterator[tuple[str, str]]:
-    """Yield the parts of the body, the most important first, and the place of each."""
+    """Yield the parts of the body and their places, the most important first; a second table replaces one."""
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     figures = _cut_table(measurement, room - (_CARD if card else 0))
     yield "table", figures
@@ -94,12 +112,14 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
         yield "card", out_of_memory.html(card, device, min(_CARD, room - size(figures)))
     for sentence in sentences(measurement):
         if sentence not in told:
-            yield "below", f"<div>{fitted(sentence, _SENTENCE)}</div>"
+            yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for sentence in _remarks(measurement):
         yield "more", small(sentence)
     for gpu in measurement.gpus:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
+    if figures == table(*_table(measurement, drawn=False)):
+        yield "table", table(*_table(measurement, drawn=True))
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
 
@@ -113,7 +133,7 @@ def _table(measurement: Measurement, *, drawn: bool) -> tuple[list[str], list[li
     """
     drawn = drawn and measurement.time_s >= _LONG_S
     words = len(measurement.gpus) <= _WORDY
-    whose = ["by this process", *map(_whole, measurement.gpus)]
+    whose = ["process", *map(_whole, measurement.gpus)]
     timelines = [measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)]
     told: list[list[str | Text]] = []
     for (name, figures, _), whole, timeline in zip(rows(measurement), whose, timelines, strict=True):
@@ -136,17 +156,20 @@ def _cut_table(measurement: Measurement, room: int) -> str:
 
 
 def _grouped(figure: str) -> str:
-    return f"{int(figure):,}" if figure.lstrip("-").isdecimal() else figure
+    return f"{int(figure):,}".replace("-", MINUS) if figure.lstrip("-").isdecimal() else figure
 
 
 def _whole(gpu: DeviceUsage) -> str:
-    return f"of {rounded_mb(gpu.total_bytes):,} on the device" if gpu.total_bytes else "on the device"
+    return f"device, of\N{NO-BREAK SPACE}{rounded_mb(gpu.total_bytes):,}" if gpu.total_bytes else "device"
 
 
 def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
     """Return how a device's memory is divided: a bar, and the same in words."""
-    found = parts(gpu)
-    if not found or gpu.total_bytes is None:
+    if gpu.total_bytes is None:
+        return ""
+    least_bytes = gpu.total_bytes * _SMALL
+    found = [part for part in parts(gpu) if part.fill in (BLUE, RED) or part.size_bytes >= least_bytes]
+    if not found:
         return ""
     name = f"{device_name(gpu, gpus)}: " if len(gpus) > 1 else ""
     return bar(found, gpu.total_bytes) + legend(found, name)
@@ -172,12 +195,18 @@ def _sentences(measurement: Measurement) -> Iterator[str]:
     if len(measurement.gpus) > _WORDY:
         yield "Used: of RAM by this process, of each GPU by all processes"
     for gpu in measurement.gpus:
-        found = ladder(gpu)
-        beyond = [name for name, _ in found].index("total") + 1 if found else 0
-        if said := ", ".join(
-            f"{name} {size_text(size_bytes)}" for name, size_bytes in found[beyond:] if name != "headroom"
-        ):
+        if said := ", ".join(f"{name} {size_text(size_bytes)}" for name, size_bytes in _limits(gpu)):
             yield f"{device_name(gpu, measurement.gpus)}: {said}"
+
+
+def _limits(gpu: DeviceUsage) -> Iterator[tuple[str, int]]:
+    """Yield what a device's bar does not show, if there is any: names and bytes."""
+    if gpu.limit_bytes is not None:
+        yield "limit", gpu.limit_bytes
+    if gpu.reserved_peak is not None and gpu.reserved_peak.lo_bytes - (gpu.reserved_bytes or 0) >= MB:
+        yield "peak of tensors and cached", gpu.reserved_peak.lo_bytes
+    if gpu.pools_bytes:
+        yield "in graphs and pools", gpu.pools_bytes
 
 
 def _peak(peak: Peak) -> str:
@@ -194,11 +223,11 @@ def _fitted_clauses(clauses: Sequence[Clause]) -> list[Clause]:
 
 def _joined(clauses: Iterable[Clause]) -> str:
     """Return the clauses of a line as markup, with dots between them."""
-    return " · ".join(" ".join(map(_phrase, clause.phrases)) for clause in clauses)
+    return DOT.join(" ".join(map(_phrase, clause.phrases)) for clause in clauses)
 
 
 def _phrase(phrase: Phrase) -> str:
-    words = escape(phrase.words)
+    words = escape(unbroken(phrase.words))
     if phrase.weight == "strong":
         return f"<b>{words}</b>"
     return faint(words) if phrase.weight == "faint" else words

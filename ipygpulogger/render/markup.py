@@ -7,6 +7,7 @@ right by the table's own attributes. All text given here is escaped here.
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,11 +20,16 @@ BLUE, PALE, GREY, RED, AMBER = "#4c78a8", "#4c78a880", "#9e9e9e", "#e45756", "#e
 
 _BAR = "display:flex;height:9px;max-width:520px;border-radius:3px;overflow:hidden;background:#8883"
 _TABLE = "border-collapse:separate;border-spacing:14px 0;font-size:inherit;margin:0 -14px"
+_SPACE = "\N{NO-BREAK SPACE}"
+DOT = f"{_SPACE}· "  # between the items of a line; a broken line never begins with it
 _THIN = 0.3  # per cent of a bar, at least: what the legend names is seen
-_HEAD = "style=font-weight:400;padding:0"  # without spaces an attribute needs no quotes
+_HEAD = "style=font:inherit;padding:0"  # without spaces an attribute needs no quotes
 _NAME = f"{_HEAD};text-align:left"
 _FIGURE = "style=padding:0"
 _TEXT = "align=left style=opacity:.65;padding:0;text-align:left"
+
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[MGT]B|s|min|h|of)\b)|(?<=of) (?=\d)")
 
 
 class Part(NamedTuple):
@@ -59,6 +65,11 @@ def fitted(words: str, room: int) -> str:
     while words and size(told := escape(words) + "…") > room:
         words = words[:-1]
     return told if words else ""
+
+
+def unbroken(words: str) -> str:
+    """Return words in which no line ends between a figure and its unit."""
+    return _BEFORE_UNIT.sub(_SPACE, words)
 
 
 def size(markup: str) -> int:
@@ -103,7 +114,7 @@ def table(
     """Return a table whose first column names the row, and whose other columns are figures or `Text`.
 
     The rows are in ``tfoot``, as JupyterLab stripes those of ``tbody`` like a DataFrame's. The end tags that
-    HTML makes optional are left out.
+    HTML makes optional are left out, and so is ``scope``: header cells that fill a row or a column head it.
 
     Args:
         head: The names of the columns.
@@ -113,7 +124,7 @@ def table(
     """
     above = f'<caption style="padding:0;text-align:left">{escape(caption)}</caption>' if caption else ""
     first, *others = head
-    names = "".join(f"<th scope=col {_HEAD}>{escape(name)}" for name in others)
+    names = "".join(f"<th {_HEAD}>{escape(name)}" for name in others)
     return (
         f'<table style="{_TABLE}">{above}<tfoot><tr align=right style=opacity:.65><th {_NAME}>{escape(first)}'
         f"{names}{''.join(_row(row, _FIGURE if slim else _NAME) for row in rows)}</tfoot></table>"
@@ -127,7 +138,7 @@ def _row(cells: Sequence[str | Text], name_style: str) -> str:
         for cell in others
     )
     first = name.markup if isinstance(name, Text) else escape(name)
-    return f"<tr align=right><th scope=row {name_style}>{first}{told}"
+    return f"<tr align=right><th {name_style}>{first}{told}"
 
 
 def bar(parts: Sequence[Part], total_bytes: int) -> str:
@@ -158,6 +169,6 @@ def legend(parts: Sequence[Part], name: str = "") -> str:
     said = []
     for part in parts:
         if part.size_bytes >= MB:
-            key = f"<b style=color:{part.fill}>■</b> " if part.fill else ""
-            said.append(f"{key}{escape(part.name)} {size_text(part.size_bytes)}")
-    return f'<div style="font-size:11.5px;margin:2px 0 4px">{escape(name)}{" · ".join(said)}</div>'
+            key = f"<b style=color:{part.fill}>■</b>{_SPACE}" if part.fill else ""
+            said.append(key + escape(f"{part.name} {size_text(part.size_bytes)}".replace(" ", _SPACE)))
+    return f'<div style="font-size:11.5px;margin:2px 0 4px">{escape(name)}{DOT.join(said)}</div>'

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
 from typing import TYPE_CHECKING
 
 from ..records.out_of_memory import requested
-from ..records.units import MB, clipped, printable_lines, rounded_mb, size_text
+from ..records.units import MB, clipped, printable_lines, readable_sizes, rounded_mb, size_text
 from .devices import FILLS
 from .markup import BLUE, PALE, RED, Part, bar, fitted, legend, size, small
 
@@ -22,7 +21,6 @@ _ADVICE = 400  # bytes
 _NAME = 32  # characters of a holder's name
 _VARIABLES = BLUE, f"{BLUE}b3"  # the colours of the holders, in turn
 _HIDDEN = RED, f"{RED}a6"  # of those that `%gpulog free` releases
-_IN_MB = re.compile(r"\b\d+ MB\b")
 _CARD = '<div style="border-left:3px solid #e45756;padding:1px 0 1px 9px;margin:2px 0 6px">'
 
 
@@ -81,7 +79,7 @@ def _headline(card: OutOfMemory) -> str:
 
 def _as_markup(advice: str, room: int) -> str:
     """Return a step with its commands as code to copy, and its sizes as people read them."""
-    readable = _IN_MB.sub(lambda found: size_text(int(found[0].removesuffix(" MB")) * MB), advice)
+    readable = readable_sizes(advice)
     words = fitted(readable, room - len("<code></code>") * (readable.count("`") // 2))
     pieces = words.split("`")
     if len(pieces) % 2 == 0:  # cut within a command
@@ -117,7 +115,7 @@ def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]
     if card.neighbours_bytes is None:
         context = "context, libraries, other processes"
     sizes = {"cached": cached_bytes, context: max(0, total_bytes - known_bytes)}
-    sizes["other processes"] = neighbours_bytes
+    sizes["others"] = neighbours_bytes
     found += [Part(name, size_bytes, FILLS[name]) for name, size_bytes in sizes.items()]
     return [*found, Part("free", card.free_bytes)]
 
