@@ -10,11 +10,13 @@ from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from ..lines import tracing
+from ..lines.cell_files import is_a_cells, place_of_cell
 from ..lines.line_profiler import LineProfiler
 from ..render import lines as render
 from ..runtime.calls import around_calls
 from ..runtime.frames import nested_code
 from ..runtime.output import say
+from ..runtime.shell import current_shell
 from .warn import warn
 
 if TYPE_CHECKING:
@@ -179,6 +181,10 @@ def _code_of(function: Any) -> CodeType:
 
 
 def _place_of(filename: str) -> tuple[str, int]:
+    """Return the label of the cell that defined a function, else its file's name; and the lines above it."""
+    shell = current_shell()
+    if shell is not None and is_a_cells(shell, filename):
+        return place_of_cell(shell, filename)
     return Path(filename).name, 0
 
 

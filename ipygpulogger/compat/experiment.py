@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..blocks.warn import warn
 from ..engine.machine import machine
-from ..notebook.logger import current_shell
 from ..records import Measurement
 from ..records.units import printable
 from ..render import experiments as render
 from ..runtime import clock
 from ..runtime.errors import named
 from ..runtime.output import say
+from ..runtime.shell import current_shell
 from ..sources import Unavailable
 from .experiment_cells import CellLogger
 from .experiment_figures import (

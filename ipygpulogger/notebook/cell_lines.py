@@ -2,8 +2,7 @@
 
 What IPython 7.34 to 9.18 really does (each has a test):
 
-- The code of a cell has a file name that only IPython's compiler knows: ``<ipython-input-4-...>``, or one
-  that ipykernel makes from the cell's text, so that the same text has the same name again.
+- A cell's code has a file name of its own, see `lines.cell_files`.
 - Leading empty lines are removed before the code is compiled; a cell magic turns all lines into one.
 - ``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>``.
 - `exec`, dataclasses and templates run code in the user's namespace too, as ``<string>`` and the like.
@@ -17,6 +16,7 @@ from dataclasses import replace
 from inspect import CO_NEWLOCALS
 from typing import TYPE_CHECKING, Any
 
+from ..lines.cell_files import is_a_cells, lines_of, place_of_cell
 from ..lines.line_profiler import LineProfiler
 from ..runtime.frames import nested_code
 from .cell import cells_behind
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from ..records import LineUsage
     from .cell import Cell
 
-_NUMBERED = re.compile(r"<ipython-input-(\d+)-")
 _TIMED = ("<timed exec>", "<timed eval>")
-_NEWLINE = re.compile("\r\n|\r|\n")  # as Python counts lines; `splitlines` knows more ends
 
 
 class CellLines:
@@ -50,7 +48,7 @@ class CellLines:
             reset_peaks: Reset the kernel's peak counter.
         """
         self._shell, self._cell, self._earlier = shell, cell, earlier
-        self._info, self._written = cell.info, _lines(cell.raw)
+        self._info, self._written = cell.info, lines_of(cell.raw)
         self._above: dict[str, int | None] = {}  # by file: lines of the cell before it; None: not in it
         self._files: dict[str, tuple[str, int]] = {}  # by place: its file, and the lines before that
         self._timed: set[CodeType] = set()
@@ -112,25 +110,19 @@ class CellLines:
             return False
         called = code.co_flags & CO_NEWLOCALS or not code.co_name.startswith("<")  # a function or a class
         if called and not self._starting:
-            return code in self._timed or self._is_a_cells(file)
+            return code in self._timed or is_a_cells(self._shell, file)
         infos = [info for info, _ in cells_behind(frame)]
         if not any(info is self._info for info in infos):  # another thread's cell, or the caller of this one
             return False
         if called:
-            return self._is_a_cells(file)
-        lines = _lines(infos[0].raw_cell)
-        if self._is_a_cells(file):
+            return is_a_cells(self._shell, file)
+        lines = lines_of(infos[0].raw_cell)
+        if is_a_cells(self._shell, file):
             self._above[file] = self._within(lines, _taken_off(lines))
         elif file in _TIMED and (body := _below_time(lines)):
             self._above[file] = self._within(lines, body)
             self._timed.update(nested_code(code))
         return file in self._above
-
-    def _is_a_cells(self, file: str) -> bool:
-        known: Any = getattr(self._shell.compile, "_filename_map", None)
-        if known is None:  # before IPython 8
-            known = getattr(linecache, "_ipython_cache", {})
-        return file in known
 
     def _within(self, lines: list[str], above: int) -> int | None:
         """Return how many of this cell's lines come before these; None if these are not in it."""
@@ -148,24 +140,7 @@ class CellLines:
             return ("", above) if above is not None else (f"nested in {self._cell.label}", 0)
         if file in self._earlier:
             return self._earlier[file]
-        compiled = "".join(linecache.getlines(file)).rstrip()
-        number = self._number(file, compiled)
-        if number is None:
-            return "an earlier cell", 0
-        inputs = self._shell.history_manager.input_hist_raw
-        written = _lines(inputs[number]) if number < len(inputs) else []
-        above = _taken_off(written)
-        return f"In [{number}]", above if written[above + 1 :] == _lines(compiled)[1:] else 0
-
-    def _number(self, file: str, compiled: str) -> int | None:
-        """Return the number of the cell that was compiled under this name, of several the latest."""
-        known = getattr(self._shell.compile, "_filename_map", {})
-        if file in known:
-            return int(known[file])
-        if found := _NUMBERED.match(file):
-            return int(found[1])
-        inputs = self._shell.history_manager.input_hist_parsed  # ipykernel with IPython 7
-        return next((n for n in reversed(range(len(inputs))) if inputs[n].rstrip() == compiled), None)
+        return place_of_cell(self._shell, file)
 
     def _straight(self, file: str) -> bool:
         """Return whether the code has the lines of the text; a magic over several lines changes that."""
@@ -184,10 +159,6 @@ def _in_order(line: LineUsage) -> tuple[bool, list[int], str, int]:
         line.place,
         line.lineno,
     )
-
-
-def _lines(text: str) -> list[str]:
-    return _NEWLINE.split(text.rstrip())
 
 
 def _taken_off(lines: list[str]) -> int:

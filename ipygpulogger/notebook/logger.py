@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -17,6 +16,7 @@ from ..records.history import History
 from ..records.log import Log
 from ..records.units import truncated_mb
 from ..runtime.errors import why
+from ..runtime.shell import current_shell
 from ..sources import Unavailable
 from .between_cells import Gap
 from .cell_events import CellEvents
@@ -367,9 +367,3 @@ class IPyGPULogger(Options):
 
     def _say_if_no_gpu(self) -> None:
         self._reporter.say_if_no_gpu()
-
-
-def current_shell() -> Any:
-    """Return the IPython shell of this process, or None; IPython is not imported to find out."""
-    module = sys.modules.get("IPython")
-    return module.get_ipython() if module else None

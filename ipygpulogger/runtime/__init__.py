@@ -10,6 +10,7 @@ output      printing to the user's streams, which may be closed or broken
 files       files that are written whole or not at all
 wrappers    functions of ours in place of a library's, and the library's own put back
 frames      walking frames, tracebacks and code objects
+shell       the IPython shell of this process
 calls       a context around every call of a function; whether a call still runs
 ==========  ==============================================================================
 """

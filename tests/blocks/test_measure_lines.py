@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import pickle
+import re
 import sys
 import threading
 import weakref
@@ -517,3 +518,57 @@ def test_a_tracer_of_the_users_stays():
     assert with_notes
     assert after is trace
     assert seen == ["call", "line", "return"]
+
+
+# -- in cells -----------------------------------------------------------------------------------------------
+
+DEFINED = """from ipygpulogger import measure_lines
+
+@measure_lines
+def step():
+    made = b'x' * (40 << 20)
+    return len(made)
+"""
+
+
+@pytest.mark.parametrize("above", ["", "\n\n", "%%gpulog\n", "%%gpulog\n%%capture out\n", "%%capture out\n"])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_function_of_a_cell_stands_in_that_cell(shell, capsys, above, loaded):
+    """The table names the cell, and numbers the lines as it has them; with the extension and without it."""
+    if loaded:
+        shell.run_cell("%load_ext ipygpulogger", store_history=True)
+        shell.user_ns["il"].report = "none"
+    elif "%%gpulog" in above:
+        above = ""
+    count = shell.run_cell(f"{above}{DEFINED}", store_history=True).execution_count
+    capsys.readouterr()
+    assert shell.run_cell("step()", store_history=True).success
+    printed = capsys.readouterr().out
+    step = shell.user_ns.pop("step")
+    assert [line.place for line in step.lines] == [f"In [{count}]"] * 2
+    assert [line.lineno for line in step.lines] == [above.count("\n") + number for number in (5, 6)]
+    assert f"\nIn [{count}]:\n" in printed
+    assert "ipython-input" not in printed
+    if loaded:
+        shell.run_cell("%unload_ext ipygpulogger", store_history=True)
+
+
+def test_a_function_of_the_cell_that_runs(shell, capsys):
+    """Defined and called in one cell; a note names the cell too."""
+    count = shell.run_cell(f"{DEFINED}\nstep()", store_history=True).execution_count
+    assert f"\nIn [{count}]:\n" in capsys.readouterr().out
+    loop = DEFINED.replace("    made", "    for i in range(5000):\n        i += 1\n    made")
+    count = shell.run_cell(f"{loop}\nstep()", store_history=True).execution_count
+    assert re.search(rf"of In \[{count}\]: measured until", capsys.readouterr().out)
+    assert count
+
+
+def test_a_function_of_a_file_stands_there(shell):
+    """Also where IPython runs."""
+
+    @measure_lines(report=False)
+    def work():
+        return 42
+
+    work()
+    assert {line.place for line in work.lines} == {HERE}

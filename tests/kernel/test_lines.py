@@ -236,6 +236,23 @@ def ipython(env, cwd, typed):
         process.wait(TIMEOUT_S)
 
 
+def test_measure_lines_names_the_cell(kernel):
+    """Not the temporary file under which a kernel compiles it."""
+    ran = kernel.run(
+        "from ipygpulogger import measure_lines\n@measure_lines\ndef step():\n"
+        "    kept = b'x' * (64 << 20)\n    return len(kept)"
+    )
+    number = ran.reply["execution_count"]
+    printed = kernel.run("step()").stdout
+    assert f"\nIn [{number}]:\n" in printed
+    assert "ipykernel" not in printed
+    assert ".py" not in printed
+    assert table(printed) == {
+        "kept = b'x' * (64 << 20)": (4, 1, about(64), 0),
+        "return len(kept)": (5, 1, 0, 0),
+    }
+
+
 def test_in_a_terminal(driverless_env, tmp_path):
     """IPython in a terminal waits for the whole cell, runs it once, and prints result, report and table."""
     printed = ipython(
