@@ -7,6 +7,7 @@ monitoring  what measures lines, on the Pythons that have sys.monitoring
 docs        the documentation as a site, without a warning
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
 torch       the second lane under torch from the oldest to the newest: not by default, for the same reason
+notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
 gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for few machines have one
 mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
@@ -96,11 +97,23 @@ def torch(session, version):
     simulate(session, TORCHES[version])
 
 
-def simulate(session, wheel, markers="torch or gpu", alone=(), needs=()):
-    """The tests so marked, on the simulated GPU with this torch, and with these distributions besides.
+@nox.session
+def notebooks(session):
+    """Execute notebooks/ anew, all or those named, on the simulated GPU, and keep the outputs."""
+    install_simulated(session, TORCH, TRAINING, TRAINING_NEEDS)
+    session.run("python", "tests/shown_notebooks.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
-    Those of `alone` are installed without what they require.
-    """
+
+def simulate(session, wheel, markers="torch or gpu", alone=(), needs=()):
+    """The tests so marked, on the simulated GPU with this torch, and with these distributions besides."""
+    install_simulated(session, wheel, alone, needs)
+    # One thread is the fastest for what is this small, wherever others run beside it.
+    one = {"OMP_NUM_THREADS": "1"}
+    session.run("python", "-m", "pytest", "-m", markers, *how(session), env=one)
+
+
+def install_simulated(session, wheel, alone=(), needs=()):
+    """Install this torch without NVIDIA's packages, and more; those of `alone` without what they require."""
     probe = "import simgpu; print('why not:', simgpu.why_not())"
     said = session.run("python", "-c", probe, env={"PYTHONPATH": "tests"}, silent=True)
     reason = said.rpartition("why not: ")[2].strip()
@@ -112,9 +125,6 @@ def simulate(session, wheel, markers="torch or gpu", alone=(), needs=()):
     except CommandFailed:
         did_not_run(session, f"pip cannot install {wheel[-1]}")
     install(session, "-e", ".[test]")
-    # One thread is the fastest for what is this small, wherever others run beside it.
-    one = {"OMP_NUM_THREADS": "1"}
-    session.run("python", "-m", "pytest", "-m", markers, *how(session), env=one)
 
 
 @nox.session(venv_backend="none")

@@ -58,7 +58,11 @@ def lab(request, tmp_path_factory):
     home = tmp_path_factory.mktemp("lab")
     work = home / "work"
     work.mkdir()
-    shutil.copy(NOTEBOOKS / "demo.ipynb", work)
+    demo = json.loads((NOTEBOOKS / "demo.ipynb").read_text(encoding="utf-8"))
+    for cell in demo["cells"]:  # as if it had never run
+        if cell["cell_type"] == "code":
+            cell["execution_count"], cell["outputs"] = None, []
+    (work / "demo.ipynb").write_text(json.dumps(demo))
     (work / "live.ipynb").write_text(notebook("%load_ext ipygpulogger", LIVE))
     settings = home / "settings" / "@jupyterlab"
     (settings / "apputils-extension").mkdir(parents=True)

@@ -1,28 +1,29 @@
-"""The notebooks that we show are run, and what they claim is checked."""
+"""The notebooks that we show: what they claim is checked, and their outputs are those of an execution anew."""
 
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+import shown_notebooks
+from shown_notebooks import NOTEBOOKS
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 MB = 2**20
 
 
 def run(name, tmp_path, env=None):
-    """Execute a notebook with the command line; its records by the first line of the cell."""
-    log = tmp_path / "log.jsonl"
-    words = ["run", NOTEBOOKS / name, "--log", log, "--output", tmp_path / name]
+    """Execute a notebook with the command line; its records by the first line of the cell.
+
+    Without an environment, on a simulated GPU of its own and by the script that writes the notebooks that we show.
+    """
+    log = tmp_path / f"{name}.jsonl"
+    if env is None:
+        words = [shown_notebooks.__file__, name, "--into", tmp_path]
+    else:
+        words = ["-m", "ipygpulogger.cli", "run", NOTEBOOKS / name, "--log", log, "--output", tmp_path / name]
     done = subprocess.run(
-        [sys.executable, "-m", "ipygpulogger.cli", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=env,
+        [sys.executable, *map(str, words)], capture_output=True, text=True, check=False, timeout=300, env=env
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return [json.loads(line) for line in log.read_text().splitlines()]
@@ -39,21 +40,34 @@ def figures(usage):
     return round((after - before) / MB), round((lo - max(before, after)) / MB)
 
 
-@pytest.mark.parametrize("lane", ["plain", pytest.param("torch", marks=pytest.mark.torch)])
-def test_demo(tmp_path, lane, request):
+@pytest.fixture
+def env(request):
+    """The environment of the lane's parameter: None for the simulated GPU."""
+    return None if request.param == "torch" else request.getfixturevalue("driverless_env")
+
+
+lanes = pytest.mark.parametrize(
+    ("env", "gpu"), [("plain", False), pytest.param("torch", True, marks=pytest.mark.torch)], indirect=["env"]
+)
+
+
+@lanes
+def test_demo(tmp_path, env, gpu):
     """The demo says what it shows: on any machine, and with a GPU as well."""
-    records = run("demo.ipynb", tmp_path, request.getfixturevalue("kernel_env") if lane == "torch" else None)
+    records = run("demo.ipynb", tmp_path, env)
     assert figures(find(records, "kept =")["gen"]) == (128, 0)
     assert figures(find(records, "len(b")["gen"])[0] == 0
     assert abs(figures(find(records, "len(b")["gen"])[1] - 256) <= 2
     assert figures(find(records, "del kept")["gen"]) == (-128, 0)
     assert find(records, "scratch =")["error"] == "ValueError"
-    if lane == "torch":
-        keep, transient, free = records[11:14]
+    assert find(records, "def forward")["error"] == ("OutOfMemoryError" if gpu else "MemoryError")
+    if gpu:
+        keep, transient, free = (record for record in records if record["source"] == "if device:")
         assert figures(keep["gpus"][0]) == (512, 0)
         assert figures(transient["gpus"][0]) == (0, 1024)
         assert figures(free["gpus"][0]) == (-512, 0)
         assert {record["gpus"][0]["peak"]["quality"] for record in (keep, transient, free)} == {"exact"}
+        assert figures(find(records, "import time")["gpus"][0]) == (1024, 0)
 
 
 def printed(path):
@@ -72,13 +86,11 @@ def printed(path):
     return found
 
 
-@pytest.mark.parametrize("lane", ["plain", pytest.param("torch", marks=pytest.mark.torch)])
-def test_tracing(tmp_path, lane, request):
+@lanes
+def test_tracing(tmp_path, env, gpu):
     """The tracing notebook says what it shows: zeros without a GPU, the truth with one."""
-    env = request.getfixturevalue("kernel_env" if lane == "torch" else "driverless_env")
     records = run("tracing.ipynb", tmp_path, env)
     said = printed(tmp_path / "tracing.ipynb")
-    gpu = lane == "torch"
 
     def line(used, peaked, where=""):
         return f"△Used Peaked MB: {used if gpu else 0:6} {peaked if gpu else 0:6}{where}"
@@ -91,12 +103,7 @@ def test_tracing(tmp_path, lane, request):
     assert said["with"] == [line(0, 200, " (a block: exit)")]
     assert said["traced"] == [line(20, 80, " (step: exit)")]
     assert said["nested"] == [line(0, 300, " (inner: exit)"), line(0, 300, " (outer)")]
-    if gpu:  # this process may have contexts there
-        rows = [dev.mine() for dev in request.getfixturevalue("gpu").dev[:2]]
-        used = [row.used >> 20 if row else 0 for row in rows]
-        assert said["which"] == [f"({used.index(min(used))}, {15872 - min(used)})"]
-    else:
-        assert said["which"] == ["(None, 0)"]
+    assert said["which"] == ["(0, 15872)" if gpu else "(None, 0)"]
     fail = find(records, "@gpu_mem_restore")
     assert fail["error"] == "RuntimeError"
     assert abs(figures(fail["gen"])[0]) <= 8  # what formatting a first traceback loads, and not the 256 MB
@@ -117,10 +124,9 @@ def grown(record):
     return {name: size_mb for name, size_mb in names.items() if size_mb}, rest
 
 
-@pytest.mark.parametrize("lane", ["plain", pytest.param("torch", marks=pytest.mark.torch)])
-def test_find_the_leak(tmp_path, lane, request):
+@lanes
+def test_find_the_leak(tmp_path, env, gpu):
     """Each leak of the guide is found under its name, and is given back: on any machine, torch's as well."""
-    env = request.getfixturevalue("kernel_env" if lane == "torch" else "driverless_env")
     records = run("find_the_leak.ipynb", tmp_path, env)
     said = {cell: "\n".join(lines) for cell, lines in printed(tmp_path / "find_the_leak.ipynb").items()}
 
@@ -155,7 +161,7 @@ def test_find_the_leak(tmp_path, lane, request):
     cycle = find(records, "class Node")
     assert grown(cycle) == ({}, {"cpu": 100})
     assert "up to 100 MB waits for the garbage collector" in cycle["notes"]
-    if lane == "torch":
+    if gpu:
         graph, without = (record for record in records if record["source"] == "if torch:")
         assert grown(graph)[0] == {"losses (autograd graph)": 80}
         assert figures(graph["gpus"][0])[0] == 80
@@ -164,14 +170,10 @@ def test_find_the_leak(tmp_path, lane, request):
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("lane", ["cpu", "gpu"])
-def test_training(tmp_path, lane, request):
+@pytest.mark.parametrize(("env", "gpu"), [("plain", False), ("torch", True)], indirect=["env"])
+def test_training(tmp_path, env, gpu):
     """The training notebook shows PeakMemMetric's table, and a plain loop's leak in the epoch that leaks."""
-    run(
-        "training.ipynb",
-        tmp_path,
-        request.getfixturevalue("kernel_env" if lane == "gpu" else "driverless_env"),
-    )
+    run("training.ipynb", tmp_path, env)
     said = {cell: "\n".join(lines) for cell, lines in printed(tmp_path / "training.ipynb").items()}
     columns = ["epoch", "train_loss", "valid_loss", "mae", "cpu used", "peak", "gpu used", "peak", "time"]
     table = re.findall("<t[hd]>(.*?)</t[hd]>", said["fit"])
@@ -183,7 +185,7 @@ def test_training(tmp_path, lane, request):
     )
     assert [tuple(map(int, row[4:8])) for row in rows] == fits
     assert len(fits) == len(loops) == 3
-    if lane == "gpu":
+    if gpu:
         assert fits[0][2] in range(48, 64)  # thrice the model's 16 MB, and what cuBLAS takes
         assert [figures[2:] for figures in fits[1:]] == [(0, 32), (0, 32)]
         assert [figures[2:] for figures in loops] == [(0, 0), (256, 0), (0, 0)]
