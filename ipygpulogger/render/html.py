@@ -69,18 +69,33 @@ def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: 
     if compact:
         return without_controls(line(summary))
     is_open = matters(measurement, ram_total_bytes)
-    told = {str(clause) for clause in clauses}
-    told |= {grew(measurement)} if tells_who_grew(measurement) else set()
-    body = _body(measurement, _REPORT - size(folded(summary, "", is_open=is_open)), told)
+    room = _REPORT - size(folded(summary, "", is_open=is_open))
+    body = _body(measurement, room, _told(measurement, clauses))
     spoken = "; ".join(clause.spoken for clause in clauses)
     heard = folded(summary, body, spoken=spoken, is_open=is_open)
     return without_controls(heard if size(heard) <= _REPORT else folded(summary, body, is_open=is_open))
+
+
+def line_and_body(measurement: Measurement) -> tuple[str, str]:
+    """Return the line of a report and what it unfolds to, for a page that folds them itself.
+
+    The second is empty if there is no more to say.
+    """
+    clauses = _fitted_clauses(headline(measurement))
+    body = "" if is_quiet(measurement) else _body(measurement, _REPORT, _told(measurement, clauses))
+    return without_controls(_joined(clauses)), without_controls(body)
 
 
 def so_far(measurement: Measurement) -> str:
     """Return the report of a scope that still runs: one line."""
     clauses = _fitted_clauses(line_so_far(measurement))
     return without_controls(line(f"<b style=color:{AMBER}>●</b> {_joined(clauses)}"))
+
+
+def _told(measurement: Measurement, clauses: Sequence[Clause]) -> set[str]:
+    """Return what the line says, which the body does not repeat."""
+    told = {str(clause) for clause in clauses}
+    return told | {grew(measurement)} if tells_who_grew(measurement) else told
 
 
 def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
