@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING
 
 from ..render import summary
@@ -29,6 +30,6 @@ def write_page(
     """
     from ..render.page import page
 
-    overview = summary.summary(history.rank(by="peak"), "peak", history.suspects())
-    files.write(path, page(title, history, sources=sources, overview=overview, said=said))
+    ranked = f"<pre>{escape(summary.summary(history.rank(by='peak'), 'peak', history.suspects()))}</pre>"
+    files.write(path, page(title, history, sources=sources, ranked=ranked, said=said))
     aside(f"page: {path}")

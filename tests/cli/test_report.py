@@ -32,7 +32,7 @@ def test_report_of_a_log_and_of_the_notebook(notebook, tmp_path):
     assert "x = 1\ny = 2" in (tmp_path / "nb.executed.ipynb.html").read_text()
     page = (tmp_path / "log.jsonl.html").read_text()
     assert "x = 1" in page
-    assert page.count("<section>") == 2
+    assert page.count('<details class="cell') == 2
 
 
 @pytest.mark.parametrize("executor", ["nbclient", "nbconvert"])
@@ -51,8 +51,8 @@ def test_notebooks_that_others_execute(notebook, tmp_path, executor, capsys):
     said = capsys.readouterr().out
     assert "a = 1" in said
     assert "b = 2" in said
-    sections = (tmp_path / "page.html").read_text().count("<section>")
-    assert sections == 2  # the cell that only loads it has no report
+    cells = (tmp_path / "page.html").read_text().count('<details class="cell')
+    assert cells == 2  # the cell that only loads it has no report
 
 
 def executed_notebook():

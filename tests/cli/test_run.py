@@ -66,7 +66,7 @@ def test_a_notebook_without_code(tmp_path, capsys, cells, budget):
     assert (out, err.splitlines().count(f"ipygpulogger: {said}")) == ("", 1)
     assert "left no record" not in err
     assert log.read_text() == ""
-    assert f"<strong>{said}</strong>" in page.read_text(encoding="utf-8")
+    assert f"<p class=said>{said}</p>" in page.read_text(encoding="utf-8")
     executed = nbformat.read(tmp_path / "nb.executed.ipynb", as_version=4)
     assert [cell.cell_type for cell in executed.cells] == cells
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in executed.cells)
@@ -86,16 +86,16 @@ def test_the_notebook_runs_in_its_own_folder_and_numbering(notebook):
 
 def test_the_page(notebook, tmp_path):
     """--html: one page with every cell's report and whole source, escaped; it says why the run ended early."""
-    path = notebook("a = '<b>'\nb = 2", "raise ValueError('<i>')", name="my <nb>.ipynb")
+    path = notebook("a = '<u>'\nb = 2", "raise ValueError('<i>')", name="my <nb>.ipynb")
     page = tmp_path / "page.html"
     done = command("run", path, "--html", page)
     assert done.returncode == 1, done.stderr
     text = page.read_text(encoding="utf-8")
     assert "<h1>my &lt;nb&gt;</h1>" in text
-    assert "a = &#x27;&lt;b&gt;&#x27;\nb = 2" in text
+    assert "a = &#x27;&lt;u&gt;&#x27;\nb = 2" in text
     assert "stopped at the cell that failed: ValueError: &lt;i&gt;" in text
-    assert text.count("<section>") == 2
-    assert "<b>" not in text
+    assert text.count('<details class="cell') == 2
+    assert "<u>" not in text
     assert "<script" not in text
 
 

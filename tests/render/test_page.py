@@ -79,7 +79,23 @@ def no_plot(monkeypatch):
 
 
 TAGS = {
-    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "strong", "pre", "code", "section"),
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "h1",
+        "h2",
+        "p",
+        "pre",
+        "code",
+        "main",
+        "dl",
+        "dt",
+        "dd",
+    ),
     *("table", "caption", "tfoot", "tr", "th", "td", "details", "summary", "figure", "div", "span", "b"),
 }
 
@@ -89,7 +105,7 @@ def outside_the_plot(text):
 
 
 def write(word):
-    return page(word, [record(word)], sources=[word], overview=word, said=[word])
+    return page(word, [record(word)], sources=[word], said=[word])
 
 
 def check(text, word):
@@ -97,7 +113,7 @@ def check(text, word):
     assert set(read.tags) <= TAGS
     assert not [name for _, name, _ in read.attributes if name.startswith("on") or name in ("src", "href")]
     assert read.stack == []
-    assert read.text.count(word) >= 7  # title, heading, sentence, overview, label, source, note
+    assert read.text.count(word) >= 7  # title, heading, sentence, label, source twice, note
     assert "script" not in {tag.lower() for tag in re.findall(r"<\s*(\w+)", text)}
 
 
@@ -128,7 +144,7 @@ def test_one_file_without_a_script():
     fetched = re.findall(r"""(?:href|src)\s*=\s*["']([^"']*)|url\(([^)]*)\)|@import""", text)
     assert all((link or url).startswith("#") for link, url in fetched)
     assert 'role="img"' in wide and 'role="img"' in narrow
-    assert text.count("<section>") == 2
+    assert text.count('<details class="cell') == 2
 
 
 def test_the_same_run_makes_the_same_page():
@@ -142,7 +158,7 @@ def test_without_matplotlib(no_plot):
     text = page("nb", [record()])
     assert "<svg" not in text
     assert "pip install" in text
-    assert "<section>" in text
+    assert '<details class="cell' in text
 
 
 def test_a_plot_that_fails_costs_only_the_plot(monkeypatch):
@@ -154,18 +170,66 @@ def test_a_plot_that_fails_costs_only_the_plot(monkeypatch):
     monkeypatch.setattr(pages, "figure", broken)
     text = page("nb", [record()])
     assert "No plot: RuntimeError: &lt;oh&gt;" in text
-    assert "<section>" in text
+    assert '<details class="cell' in text
 
 
 def test_it_reads_without_its_style(no_plot):
-    """Title, cells, figures and sources in order, as plain text."""
+    """Title, totals, ranked cells, cells, figures and sources in order, as plain text."""
     cells = [replace(record("a", count=1), label="In [1]"), replace(record("b", count=2), label="In [2]")]
-    read = Reader(page("nb", cells, sources=["first = 1\nmore", "second"], overview="ranked"))
-    at = [
-        read.text.index(word)
-        for word in ("nb", "ranked", "In [1]", "first = 1\nmore", "64", "In [2]", "second")
+    read = Reader(page("nb", cells, sources=["first = 1\nmore", "second"], ranked="<p>ranked</p>"))
+    found = ("nb", "2 cells", "Highest RAM", "64 MB", "ranked", "first = 1\nmore", "64", "second")
+    at = [0]
+    for word in found:
+        at.append(read.text.index(word, at[-1]))
+    assert len(at) == len(found) + 1
+
+
+def test_each_cell_is_folded_below_its_line(no_plot):
+    """What is seen first is its first line and the line of its report; its source is inside, whole."""
+    text = page("nb", [record("a", count=1)], sources=["\nfirst = 1\nmore"])
+    (cell,) = re.findall(r'<details class="cell failed">(.*?)</details>', text, flags=re.DOTALL)
+    summary, inside = cell.split("</summary>")
+    assert "<code>first = 1</code>" in summary
+    assert "1.00 s" in summary and "more" not in summary
+    assert "<pre><code>\nfirst = 1\nmore</code></pre>" in inside
+    assert "<details" not in inside
+    assert "<table" in inside
+
+
+def test_the_totals_are_those_of_the_run(no_plot):
+    """Time in all cells together, the highest of each memory and whose it was; what is inexact says at least."""
+    device = record().gpus[0]
+    high = replace(device, peak=Peak(3 << 30, 3 << 30, "exact"), total_bytes=16 << 30)
+    cells = [
+        replace(record(count=1), label="In [1]", status="ok", gpus=(high,)),
+        replace(
+            record(count=2), label="In [2]", time_s=70.0, gen=RamUsage(0, 0, Peak(128 * MB, None, "sampled"))
+        ),
+        replace(record(count=3), label="nested", time_s=60.0, execution_count=None),
     ]
-    assert at == sorted(at)
+    found = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd><dd>(.*?)</dd>", page("nb", cells))
+    cards = {name: (figure, words) for name, figure, words in found}
+    assert cards == {
+        "Time in cells": ("71.0 s", "longest In [2], 70.0 s"),
+        "Highest RAM": ("at least 128 MB", "in In [2]"),
+        "Highest GPU": ("3.0 GB", "of 9 MB, in In [1]"),
+    }
+    assert "2 cells · 1 failed" in page("nb", cells)
+
+
+def test_a_device_of_others_shows_what_all_processes_use(no_plot):
+    """Unknown is not shown as 0."""
+    device = replace(record().gpus[0], attributed=False, used_bytes=5 * MB, name="Sim")
+    text = page("nb", [replace(record(), gpus=(device,))])
+    assert "<dt>GPU, all processes</dt><dd>5 MB</dd><dd>Sim</dd>" in text
+    assert "Highest GPU" not in text
+
+
+def test_without_a_cell(no_plot):
+    """A run that ended before its first cell has a page that says so."""
+    text = page("nb", [], said=["It ended early"])
+    assert "It ended early" in text
+    assert "No plot" not in text
 
 
 def test_sources_belong_to_their_cells():

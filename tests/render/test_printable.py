@@ -177,10 +177,10 @@ def test_the_comparison_and_the_diagnoses_neither():
 
 
 def test_the_page_has_no_control_characters(monkeypatch):
-    """In its title, its sources, its overview and its sentences; a tab and a line end of a source stay."""
+    """In its title, its sources and its sentences; a tab and a line end of a source stay."""
     monkeypatch.setattr(page, "_plot", lambda _: "")
     sources = [f"{HOSTILE}\n\tx"] * len(RECORDS)
-    told = page.page(HOSTILE, RECORDS, sources=sources, overview=HOSTILE, said=[HOSTILE])
+    told = page.page(HOSTILE, RECORDS, sources=sources, said=[HOSTILE])
     assert_markup(told)
     assert "\n\tx</code>" in told
     told.encode()

@@ -1,0 +1,126 @@
+"""The HTML page in a real browser: it fits a phone, follows the system, and breaks no rule of its own."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from memory import MB
+from playwright import sync_api
+from plotted import cell, gpu
+
+from ipygpulogger.records import Owner
+from ipygpulogger.render.page import page as page_of
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+LONG = "x" * 400
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with sync_api.sync_playwright() as play:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A page with everything that is long: names, sources, notes, sentences, several devices."""
+    sizes = {"total_bytes": 16384 * MB, "allocated_bytes": 2500 * MB, "reserved_bytes": 2700 * MB}
+    cells = [
+        cell(
+            count, count * 70.0, 62, 500, 500 + 90 * (count % 2), 900,
+            course=[(k, 500 + (k * 37) % 101) for k in range(62)],
+            gpus=[gpu(2000, 3000, 9000, index=n, free_bytes=9000 * MB, **sizes) for n in range(3)],
+            owners=(Owner(LONG, 90 * MB, "cpu", "variable"),),
+            notes=(LONG,),
+            status="error" if count == 3 else "ok",
+            error=LONG if count == 3 else None,
+        )
+        for count in range(1, 6)
+    ]  # fmt: skip
+    sources = [f"value = '{LONG}'\nfor batch in loader:\n    step(batch)"] * len(cells)
+    ranked = f"<pre>{LONG}</pre>"
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(page_of(LONG, cells, sources=sources, ranked=ranked, said=[LONG]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def open_page(browser, written):
+    """Opens it at a width; what the browser complains about fails the test."""
+    said, contexts = [], []
+
+    def shown(width, scheme="light"):
+        contexts.append(browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.goto(written.as_uri())
+        return page
+
+    yield shown
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def keep(page, name):
+    if folder := os.environ.get("BROWSER_PICTURES"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("width", [320, 360, 420, 700, 1000])
+@pytest.mark.parametrize("folded", [True, False])
+def test_it_never_runs_past_the_edge(open_page, width, folded):
+    """Long lines scroll inside their own box, whatever is folded."""
+    page = open_page(width)
+    if not folded:
+        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    keep(page, f"page-{width}-{'folded' if folded else 'open'}")
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+    past = """[...document.querySelectorAll('body *')].filter(one => {
+        for (let at = one.parentElement; at; at = at.parentElement)
+            if (getComputedStyle(at).overflowX !== 'visible') return false;
+        return one.getBoundingClientRect().right > innerWidth + 1;
+    }).map(one => one.outerHTML.slice(0, 90))"""
+    assert page.evaluate(past) == []
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+def test_the_plot_that_fits_is_shown(open_page, width):
+    """On a phone the narrow one, whose letters are as large as those of the text around it, nearly."""
+    page = open_page(width)
+    shown = "narrow" if width < 640 else "wide"
+    other = {"narrow": "wide", "wide": "narrow"}[shown]
+    assert page.locator(f"svg.{shown}").is_visible()
+    assert not page.locator(f"svg.{other}").is_visible()
+    letters = page.locator(f"svg.{shown} text").first.bounding_box()["height"]
+    assert letters > 9
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_follows_the_colours_of_the_system(open_page, scheme):
+    """Background, text and the words of the plot; no white box in the dark."""
+    page = open_page(1000, scheme)
+    keep(page, f"page-{scheme}")
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    word = page.evaluate("getComputedStyle(document.querySelector('svg.wide text')).fill")
+    assert word == ink == {"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}[scheme]
+    filled = "[...document.querySelectorAll('svg.wide *')].map(one => getComputedStyle(one).fill)"
+    assert "rgb(255, 255, 255)" not in set(page.evaluate(filled)) - {ink}
+
+
+def test_a_cell_unfolds_to_its_source(open_page):
+    """A click on its line."""
+    page = open_page(1000)
+    source = page.locator(".cell pre").first
+    assert not source.is_visible()
+    page.locator(".cell > summary").first.click()
+    assert source.is_visible()
