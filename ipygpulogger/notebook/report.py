@@ -17,6 +17,7 @@ from ..runtime.errors import why
 from ..runtime.output import say
 from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
+from ..sources.ram_limit import ram_limit_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,9 +56,12 @@ class Reporter:
         if self._options.report == "text":
             self.print_text(plain)
         else:
-            bundle = {"text/plain": plain, "text/html": html.report(record), MIME: embedded(record)}
+            bundle = {"text/plain": plain, "text/html": self._html(record), MIME: embedded(record)}
             if live is None or not live.settle(bundle):
                 self._display(bundle)
+
+    def _html(self, record: CellRecord) -> str:
+        return html.report(record, compact=self._options.compact, ram_total_bytes=ram_limit_bytes())
 
     def show_lines(self, lines: Sequence[LineUsage]) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""

@@ -31,7 +31,7 @@ from .markup import (
     size,
     small,
     table,
-    unbroken,
+    typeset,
 )
 from .sparkline import drawing
 from .text import rows, sentences
@@ -63,7 +63,7 @@ def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: 
     clauses = _fitted_clauses(headline(measurement))
     if is_quiet(measurement):
         return without_controls(
-            line(DOT.join(escape(unbroken(str(clause))) for clause in clauses), quiet=True)
+            line(DOT.join(escape(typeset(str(clause))) for clause in clauses), quiet=True)
         )
     summary = _joined(clauses)
     if compact:
@@ -130,7 +130,7 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for sentence in _remarks(measurement):
         yield "more", small(sentence)
-    for gpu in measurement.gpus:
+    for gpu in sorted(measurement.gpus, key=lambda gpu: -gpu.needed_bytes):
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
     if figures == table(*_table(measurement, drawn=False)):
@@ -242,7 +242,7 @@ def _joined(clauses: Iterable[Clause]) -> str:
 
 
 def _phrase(phrase: Phrase) -> str:
-    words = escape(unbroken(phrase.words))
+    words = escape(typeset(phrase.words))
     if phrase.weight == "strong":
         return f"<b>{words}</b>"
     return faint(words) if phrase.weight == "faint" else words

@@ -11,7 +11,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..records.units import MB, size_text
+from ..records.units import MB, MINUS, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +29,7 @@ _FIGURE = "style=padding:0"
 _TEXT = "align=left style=opacity:.65;padding:0;text-align:left"
 
 
+_HYPHEN = re.compile(r"(?<![\w)])-(?=\d)")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[MGT]B|s|min|h|of)\b)|(?<=of) (?=\d)")
 
 
@@ -67,9 +68,9 @@ def fitted(words: str, room: int) -> str:
     return told if words else ""
 
 
-def unbroken(words: str) -> str:
-    """Return words in which no line ends between a figure and its unit."""
-    return _BEFORE_UNIT.sub(_SPACE, words)
+def typeset(words: str) -> str:
+    """Return words in which no line ends between a figure and its unit, with real minus signs."""
+    return _HYPHEN.sub(MINUS, _BEFORE_UNIT.sub(_SPACE, words))
 
 
 def size(markup: str) -> int:

@@ -23,6 +23,7 @@ grain            the resolution of the kernel's memory counts
 high_water_mark  Linux: the kernel's peak, which can be reset
 foreign_resets   whether something else resets that peak
 rising_peak      elsewhere: a peak that only rises, or no peak at all
+ram_limit        how much RAM there is: the machine's, or what a container is allowed
 rss_watcher      the process that samples resident memory where no counter has peaks
 malloc           the heap: in use, and kept by malloc
 children         child processes: memory of their own, and what ended ones needed

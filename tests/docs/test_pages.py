@@ -48,6 +48,7 @@ from ipygpulogger.records import (
 )
 from ipygpulogger.render import out_of_memory, text
 from ipygpulogger.render.devices import ladders
+from ipygpulogger.render.headline import one_line
 from ipygpulogger.utils import ipython, mem
 
 ROOT = Path(__file__).parents[2]
@@ -100,13 +101,13 @@ def _usage(before_mb, after_mb, peak_mb):
     return before_mb * MB, after_mb * MB, Peak(peak_mb * MB, peak_mb * MB, "exact")
 
 
-def _device(before_mb, after_mb, peak_mb, used_mb, **more):
+def _device(before_mb, after_mb, peak_mb, used_mb, total_bytes=40960 * MB, **more):
     return DeviceUsage(
         *_usage(before_mb, after_mb, peak_mb),
         index=0,
         name="NVIDIA A100-SXM4-40GB",
         uuid=None,
-        total_bytes=40960 * MB,
+        total_bytes=total_bytes,
         used_bytes=used_mb * MB,
         **more,
     )
@@ -126,6 +127,26 @@ RECORD = CellRecord(
 SHOWN = {
     "report": text.report(RECORD),
     "compact": text.report(RECORD, compact=True),
+    "line": one_line(
+        replace(
+            RECORD,
+            time_s=12.4,
+            gen=RamUsage(*_usage(461, 468, 468)),
+            gpus=(_device(3200, 5658, 6886, 6554, total_bytes=16384 * MB),),
+            owners=(
+                Owner("model", 1638 * MB, "cuda:0", "variable"),
+                Owner("opt", 800 * MB, "cuda:0", "variable"),
+            ),
+        )
+    ),
+    "quiet": one_line(
+        replace(
+            RECORD,
+            time_s=0.001,
+            gen=RamUsage(*_usage(461, 461, 461)),
+            gpus=(_device(2300, 2300, 2300, 2867, total_bytes=16384 * MB),),
+        )
+    ),
     "failed": text.report(replace(RECORD, gpus=(), status="error", error="ValueError")),
     "grew": text.report(
         replace(
