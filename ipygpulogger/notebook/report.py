@@ -111,7 +111,7 @@ class Reporter:
             why_not = "CUDA_VISIBLE_DEVICES hides them all"
         else:
             return
-        if not say(printable(f"No GPU here ({why_not}): general RAM only.")):
+        if not say(printable(f"No GPU here ({why_not}): RAM only.")):
             _told_of_no_gpu.add(shell)
 
     def _display(self, bundle: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ class Diagnosis:
     """What one source of figures reports about itself on this machine.
 
     Attributes:
-        source: "general RAM", "NVML", "torch", ...
+        source: "RAM", "NVML", "torch", ...
         state: How good its figures are here: "exact", "bounded", "sampled" or "absent".
         says: What it reads, or why it cannot, in one sentence.
         remedy: What to do about it; None when nothing can be done.

@@ -25,7 +25,7 @@ def started(backend: str) -> str:
 def device(gpu: DeviceUsage | None) -> str:
     """Return a line about the device of an experiment, and its memory in MB."""
     if gpu is None:
-        return "Device: none that can be used, general RAM only"
+        return "Device: none that can be used, RAM only"
     return f"Device: ID {gpu.index}, {printable(gpu.name)} ({_plain(gpu.total_bytes)} RAM)"
 
 

@@ -136,22 +136,22 @@ class Process:
         try:
             counter = self.counter
         except Unavailable as reason:
-            return Diagnosis("general RAM", "absent", str(reason))
+            return Diagnosis("RAM", "absent", str(reason))
         if counter.peak_class == "resettable":
             within_mb = in_mb(counter.precision_bytes)
             says = f"peaks from the kernel's high-water mark, to within {within_mb:.1f} MB"
             if counter.current_precision_bytes:
                 says += "; this kernel's resident size is as approximate, so consumed is within twice that"
-            return Diagnosis("general RAM", "exact", says)
+            return Diagnosis("RAM", "exact", says)
         if counter.peak_class == "monotone":
             return Diagnosis(
-                "general RAM",
+                "RAM",
                 "bounded",
                 "peaks are exact where a cell sets a new record and bounded elsewhere:"
                 " this system's peak counter cannot be reset",
             )
         return Diagnosis(
-            "general RAM", "sampled", "this system counts no peaks; a sampling process sees most of them"
+            "RAM", "sampled", "this system counts no peaks; a sampling process sees most of them"
         )
 
 

@@ -388,7 +388,7 @@ def test_without_a_gpu(kernel_env, driverless_env, kind):
     """torch without a GPU: said in the banner, no GPU row anywhere, its figures 0; general RAM works."""
     env = driverless_env if kind == "no driver" else {**kernel_env, "CUDA_VISIBLE_DEVICES": ""}
     out = fresh(EXPERIMENT, env)
-    assert "\nDevice: none that can be used, general RAM only\n" in out
+    assert "\nDevice: none that can be used, RAM only\n" in out
     assert "GPU:" not in out
     assert "\nCPU:" in out
     assert "data (0, 0, 0) (0, 0, 0)\n" in out

@@ -189,7 +189,7 @@ def test_the_logger_says_that_all_are_hidden(gpu, shell, capsys, monkeypatch, vi
     """Without a GPU to be seen there is no GPU row; the reason is said once, at start."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     il = IPyGPULogger(devices=devices).start()
-    hidden = "No GPU here (CUDA_VISIBLE_DEVICES hides them all): general RAM only.\n"
+    hidden = "No GPU here (CUDA_VISIBLE_DEVICES hides them all): RAM only.\n"
     assert (hidden in capsys.readouterr().out) == says
     shell.run_cell("x = 1", store_history=True)
     il.stop()

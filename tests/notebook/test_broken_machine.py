@@ -210,7 +210,7 @@ def test_cells_run(broken, shell, capsys):
     capsys.readouterr()
     for command in ("doctor", "status", "summary"):
         assert run(f"%gpulog {command}").success
-    assert len(re.findall(r"general RAM:? +absent", capsys.readouterr().out)) == 2
+    assert len(re.findall(r"\bRAM:? +absent", capsys.readouterr().out)) == 2
     for command in ("vars", "free"):
         assert isinstance(run(f"%gpulog {command}").error_in_exec, UsageError)
     broken()

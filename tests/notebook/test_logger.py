@@ -534,7 +534,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(machine(), "nvml", nvml)
 
 
-NO_GPU = "No GPU here (no NVIDIA driver): general RAM only.\n"
+NO_GPU = "No GPU here (no NVIDIA driver): RAM only.\n"
 
 
 def test_without_a_gpu_it_is_said_at_the_start(shell, capsys, no_gpu):

@@ -142,7 +142,7 @@ def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, caps
         assert re.match(r"running, \d+ cells recorded; ", first)
         for option in IPyGPULogger.class_trait_names(config=True):
             assert f"{option}=" in first
-        assert any(re.match(r"general RAM: (exact|bounded|sampled): ", line) for line in others)
+        assert any(re.match(r"RAM: (exact|bounded|sampled): ", line) for line in others)
         assert any(line.startswith("NVML: ") for line in others)
         assert any(line.startswith("torch: ") for line in others)
     run(extension, "%gpulog stop")

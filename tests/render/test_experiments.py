@@ -225,7 +225,7 @@ def test_the_other_lines():
     assert render.started("CPU-only") == "\n*** Experiment started with the CPU-only backend"
     gpu = device(0, 0, 0, total_bytes=8119 * MB)
     assert render.device(gpu) == "Device: ID 0, Sim (8119 RAM)"
-    assert render.device(None) == "Device: none that can be used, general RAM only"
+    assert render.device(None) == "Device: none that can be used, RAM only"
     begins = "\nX: Finishing\n\n*** Experiment finished in "
     assert render.finished("X", 3723.9) == f"{begins}01:02:03 (elapsed wallclock time)"
     assert render.finished("X", 100 * 3600) == f"{begins}100:00:00 (elapsed wallclock time)"
