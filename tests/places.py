@@ -50,10 +50,6 @@ class Recorder:
     def end(self):
         self.told.append("end")
 
-    def settle(self, bundle):
-        self.told.append(bundle)
-        return True
-
     def clear(self):
         self.told.append("clear")
 

@@ -50,6 +50,13 @@ class Cell:
         self.exception: BaseException | None = None
         self.hooks_s = 0.0  # negative for the time before its own clock began
 
+    def around(self) -> Iterator[Cell]:
+        """Yield the cells in which this one is nested, the innermost first; none once it has ended."""
+        cell = self._outer
+        while cell is not None:
+            yield cell
+            cell = cell._outer
+
     def end(self, result: Any) -> None:
         """Set the attributes that are known only at the end.
 

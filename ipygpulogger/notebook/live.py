@@ -38,13 +38,10 @@ class Place(Protocol):
         """Show the figures so far; called in the display's own thread."""
 
     def end(self) -> None:
-        """Stop showing figures."""
-
-    def settle(self, bundle: dict[str, Any]) -> bool:
-        """Put the final report in the place of the last figures; return whether there were any to replace."""
+        """Stop showing figures, because the cell's code has ended."""
 
     def clear(self) -> None:
-        """Remove what was shown: there will be no final report."""
+        """Stop showing figures, and remove those that were shown; without `end` before, the cell goes on."""
 
 
 class Live:
@@ -100,7 +97,7 @@ class LiveCell:
     def __init__(self, live: Live, label: str, scope: Scope, place: Place) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
         self._pid = os.getpid()
-        self._ended = False
+        self._stopped = False
         self.began_s = 0.0
 
     def begin(self) -> None:
@@ -123,25 +120,25 @@ class LiveCell:
         self._place.show(replace(so_far, notes=self._live.remarks(so_far)))
 
     def end(self) -> None:
-        """Stop showing figures, because the cell has ended."""
+        """Stop showing figures, because the cell's code has ended."""
+        self._stop(self._place.end)
+
+    def drop(self) -> None:
+        """Remove what was shown; if the cell still runs, it is shown no longer."""
+        self._stop()
+        if self._stopped:
+            self._place.clear()
+        self._stopped = False
+
+    def _stop(self, *steps: Callable[[], None]) -> None:
         if self not in self._live.running:
             return
         if self._pid == os.getpid():
-            self._ended = True
-            self._place.end()
+            self._stopped = True
+            for step in steps:
+                step()
             self._live.ticker.stop(self)
         self._live.running.pop(self, None)  # last: if this is interrupted, the next call ends it
-
-    def settle(self, bundle: dict[str, Any]) -> bool:
-        """Put the report in the place of what was shown; return whether there was something to replace."""
-        return self._ended and self._place.settle(bundle)
-
-    def drop(self) -> None:
-        """End, and remove what was shown and did not settle."""
-        self.end()
-        if self._ended:
-            self._place.clear()
-        self._ended = False
 
 
 def place_for(shell: Any, report: str) -> Place | None:

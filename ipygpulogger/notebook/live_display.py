@@ -1,16 +1,23 @@
-"""A running cell in a notebook: one display under the cell, rewritten.
+"""A running cell in a notebook: one line among the cell's output, rewritten, and emptied when the cell ends.
 
-What kernels really do (each has a test):
+What kernels and front ends really do (each has a test):
 
 - what a thread publishes belongs to the cell that the kernel started last. On ipykernel 7 that may be another
   cell, on a subshell: so the context of our own cell is kept, and we publish in it;
 - a cell may replace the kernel's publisher, as ``%%capture`` does; we keep the one that was there when the
   cell began;
+- no message removes a display. One whose only content is an empty ``text/html`` has no height in JupyterLab,
+  Notebook 7 and nbconvert's pages, and leaves nothing to read in the saved notebook. Without any content at
+  all, nbconvert would warn;
+- a display between two pieces of one printed line, such as a progress bar that is being rewritten, would cut
+  the line in two for good: so the display waits until the cell's output ends with a whole line;
 - ``clear_output`` removes our display too, and an update of a display that is gone is never seen: a cell that
-  clears its output is not shown while it runs, and its report is a display of its own;
+  clears its output is not shown while it runs;
 - any thread may clear, a task of an earlier cell clears that cell's output, and an output widget its own.
   Only the messages that the kernel sends tell which, so they are tapped;
-- ``clear_output(wait=True)`` clears when the next output comes: a new display counts, an update does not;
+- ``clear_output(wait=True)`` clears when the next output comes. At the end of a cell that would be our
+  report, and the user's output would be gone: so the message is withheld until the cell's own next output,
+  and never sent if there is none;
 - printed output of a notebook cannot be taken back, so only a rich report is live there.
 """
 
@@ -24,12 +31,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..render import html, text
-from .tap import Taps
+from ..runtime.signals import is_from_a_handler
+from .tap import Taps, untapped
 
 if TYPE_CHECKING:
     from ..records import Measurement
 
 _OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets off a clear that waits
+_EMPTY = {"text/html": ""}
+_ID = "ipygpulogger-"  # the ids of all live displays begin with it
 
 
 class LiveDisplay:
@@ -47,9 +57,12 @@ class LiveDisplay:
         self._cell = _message_id(publisher.parent_header)
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._id = ""  # of the display, once it is there
+        self._id = _ID + os.urandom(16).hex()
+        self._is_there = False
         self._ended = self._cleared = False
-        self._clears_next = False  # `clear_output(wait=True)`: the cell's next output clears
+        self._within_line = False  # the cell's last output is text without a newline at its end
+        self._clears: list[tuple[tuple[Any, ...], dict[str, Any]]] = []  # the withheld clear, as it was sent
+        self._clearing = threading.RLock()
         self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
         self._session = publisher.session
         self._taps = Taps()
@@ -62,48 +75,47 @@ class LiveDisplay:
         """Display the figures so far, or update the display with them."""
         bundle = {"text/plain": text.so_far(measurement), "text/html": html.so_far(measurement)}
         with self._lock:
-            if not (self._ended or self._cleared or self._clears_next or self._redirects):
+            if not (self._ended or self._cleared or self._clears or self._redirects):
                 self._put(bundle)
 
     def end(self) -> None:
-        """Send no update after this."""
-        with self._lock:
-            self._ended = True
-
-    def settle(self, bundle: dict[str, Any]) -> bool:
-        """Update the display with the final report; return whether it was still there."""
-        if (
-            self._id and self._clears_next
-        ):  # printed text that is still buffered may be the output that clears
+        """Send no update after this; a clear that still waits when all is printed will clear nothing."""
+        if self._clears:  # printed text that is still buffered may be the output that clears
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):  # none, or a closed one
                     stream.flush()
-        with self._lock:
-            self._taps.close()
-            if not self._id or self._cleared or self._redirects:  # a widget does not take updates
-                return False
-            self._put(bundle)
-            self._id = ""
-            return True
+        with self._lock, self._clearing:
+            self._ended = True
+            self._clears.clear()
 
     def clear(self) -> None:
-        """Empty the display, because there is no message that removes one."""
-        self.settle({"text/plain": ""})
+        """Empty the display; send the clear that waits, if the cell goes on."""
+        with self._lock:
+            self._ended = True
+            try:
+                if self._is_there and not self._cleared and not self._redirects:  # a widget takes no updates
+                    self._put(_EMPTY)
+            except Exception as error:  # the report will tell whether anything can be displayed
+                if is_from_a_handler(error):
+                    raise
+            self._is_there = False
+            self._send_clear()
+            self._taps.close()
 
     def _put(self, bundle: dict[str, Any]) -> None:
-        update, name = bool(self._id), self._id or os.urandom(16).hex()
-        self._context.run(self._publish, bundle, {}, transient={"display_id": name}, update=update)
-        self._id = name
+        transient, update = {"display_id": self._id}, self._is_there
+        self._context.run(self._publish, bundle, {}, transient=transient, update=update)
 
     def _sent(
-        self, _: Any, message: Any, content: Any = None, parent: Any = None, *__: Any, **___: Any
-    ) -> None:
-        """Note what a message of the kernel's does to the display.
+        self, stream: Any, message: Any, content: Any = None, parent: Any = None, *more: Any, **named: Any
+    ) -> bool:
+        """Note what a message of the kernel's does to the display; return whether it must not be sent.
 
-        A child that was forked sends nothing, and may find the lock taken.
+        A child that was forked sends nothing, and may find a lock taken.
         """
         if os.getpid() != self._pid:
-            return
+            return False
+        sent = (stream, message, content, parent, *more), named
         if isinstance(message, str):
             kind = message
         else:
@@ -115,15 +127,40 @@ class LiveDisplay:
                     change = self._redirects.add if state["msg_id"] == self._cell else self._redirects.discard
                     change(content["comm_id"])
         elif kind not in ("clear_output", *_OUTPUTS) or self._redirects or _message_id(parent) != self._cell:
-            return
-        elif kind in _OUTPUTS:  # without the lock: the thread that has it may wait for just this message
-            self._cleared = self._cleared or self._clears_next
+            return False
+        elif kind in _OUTPUTS:
+            return self._output(kind, content)
+        elif not content.get("wait"):
+            self._cleared = True
+            self._clears.clear()
         else:
-            with self._lock:
-                if content.get("wait"):
-                    self._clears_next = True
-                else:
-                    self._cleared = True
+            with self._clearing:
+                if not self._ended:
+                    self._clears[:] = [sent]
+                    return True
+        return False
+
+    def _output(self, kind: str, content: Any) -> bool:
+        """Note an output of the cell; return whether it must not be sent.
+
+        Not under the lock of `show`: the thread that has it may wait for just this output to be sent.
+        """
+        name = content.get("transient", {}).get("display_id") or ""
+        if name == self._id:  # ours, for the first time
+            self._is_there = not self._within_line
+            return self._within_line
+        if not name.startswith(_ID):  # a live display of another logger's comes only where ours would
+            self._send_clear()
+            self._within_line = kind == "stream" and content["text"][-1:] not in ("", "\n")
+        return False
+
+    def _send_clear(self) -> None:
+        """Send the clear that waits; no output overtakes it."""
+        with self._clearing:
+            while self._clears:
+                self._cleared = True
+                sent, named = self._clears.pop()
+                untapped(self._session, "send")(*sent, **named)
 
 
 def _message_id(parent: Any) -> Any:

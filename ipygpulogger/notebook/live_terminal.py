@@ -64,12 +64,9 @@ class LiveTerminal:
                 column, self._column = self._column, 0
                 self._put(f"\x1b[{column}G\x1b[K")
 
-    def settle(self, _: dict[str, Any]) -> bool:
-        """Return False, because in a terminal the report is printed as without a live display."""
-        return False
-
     def clear(self) -> None:
-        """Do nothing: `end` wiped the figures out."""
+        """Wipe the figures out, if `end` has not."""
+        self.end()
 
     def _put(self, words: str) -> None:
         with suppress(OSError, ValueError):  # the terminal is gone

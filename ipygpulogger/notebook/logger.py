@@ -27,7 +27,7 @@ from .live import Live, place_for
 from .measured_cell import MeasuredCell
 from .options import Options
 from .quiet import Threshold, is_reported
-from .report import Reporter, over_budget
+from .report import Reporter, over_budget, publisher_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,7 +252,10 @@ class IPyGPULogger(Options):
             return
         gap = None if cell.nested or self._cells else self._gap
         self._gap = Gap()
-        self._cells[cell] = measured = self._prepared(cell, request or Request(explicit=False), gap)
+        measured = self._prepared(cell, request or Request(explicit=False), gap)
+        measured.within = request is None and any(one in self._cells for one in cell.around())
+        measured.publisher = publisher_of(self._shell, nested=cell.nested)
+        self._cells[cell] = measured
         measured.begin()
 
     def _prepared(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
@@ -333,7 +336,7 @@ class IPyGPULogger(Options):
         if is_reported(record, self._threshold, requested=requested, over_budget=bool(over)):
             self._show(record, measured)
         if measured.request.lines:
-            self._reporter.show_lines(measured.indented(record.lines))
+            self._reporter.show_lines(measured.indented(record.lines), measured.publisher)
 
     def _over_budget(self, measurement: Measurement) -> tuple[str, ...]:
         return over_budget(measurement, self.budget)
@@ -354,7 +357,7 @@ class IPyGPULogger(Options):
 
     def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Report the cell."""
-        self._reporter.show(record, measured.live)
+        self._reporter.show(record, measured.publisher, within=measured.within)
 
     def _say_what_is_missing(self) -> None:
         """Say in one sentence that no cell can be measured, or that there is no GPU."""

@@ -53,6 +53,8 @@ class MeasuredCell:
         live: Its display while it runs; None where it is not shown.
         lines: What measures its lines; None where they are not measured.
         over: Whether it was finished or dropped, and everything of it has ended.
+        within: Whether the report of another cell, in which this one is nested, has its figures as well.
+        publisher: IPython's, that displays its report.
     """
 
     cell: Cell
@@ -64,6 +66,8 @@ class MeasuredCell:
     live: LiveCell | None = None
     lines: CellLines | None = None
     over: bool = False
+    within: bool = False
+    publisher: Any = None
 
     _before: Before | None = field(default=None, init=False)  # what the growth of names starts from
     _autopsy: Autopsy | None = field(default=None, init=False)
@@ -108,12 +112,14 @@ class MeasuredCell:
         """Make the record, report it, and end.
 
         Args:
-            tell: Takes the record; while it runs, the live display is still there to be replaced.
+            tell: Takes the record; the live display has gone by then.
             collected: Whether garbage was collected before the record's snapshots.
         """
         if not (self.over or self._told):
             record = self._record(collected=collected)
             self._told = True
+            if self.live is not None:
+                self.live.drop()
             tell(record, self)
         self.drop()
 

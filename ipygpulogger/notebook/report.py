@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..records import CellRecord, LineUsage, Measurement
-    from .live import LiveCell
     from .options import Options
 
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
@@ -43,32 +42,34 @@ class Reporter:
         self._options = options
         self._said: set[str] = set()
 
-    def show(self, record: CellRecord, live: LiveCell | None = None) -> None:
-        """Report a cell.
+    def show(self, record: CellRecord, publisher: Any, *, within: bool = False) -> None:
+        """Report a cell; a rich report is the last output of the cell when the cell ends.
 
         Args:
             record: The cell's.
-            live: Its display while it ran, which the report replaces where it can.
+            publisher: Displays a rich report.
+            within: The report of a cell around it has its figures as well. Then a rich report would only cut
+                that cell's output in two, or stand in what ``%%capture`` captures, and is not displayed.
         """
-        if self._options.report == "none":
+        if self._options.report == "none" or (within and self._options.report == "rich"):
             return
         plain = text.report(record, compact=self._options.compact, timelines=True)
         if self._options.report == "text":
             self.print_text(plain)
         else:
             bundle = {"text/plain": plain, "text/html": self._html(record), MIME: embedded(record)}
-            if live is None or not live.settle(bundle):
-                self._display(bundle)
+            self._display(bundle, publisher)
 
     def _html(self, record: CellRecord) -> str:
         return html.report(record, compact=self._options.compact, ram_total_bytes=ram_limit_bytes())
 
-    def show_lines(self, lines: Sequence[LineUsage]) -> None:
+    def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""
         if self._options.report == "text":
             self.print_text(lines_table.table(lines))
         elif self._options.report == "rich":
-            self._display({"text/plain": lines_table.table(lines), "text/html": lines_table.html(lines)})
+            bundle = {"text/plain": lines_table.table(lines), "text/html": lines_table.html(lines)}
+            self._display(bundle, publisher)
 
     def print_text(self, report: str) -> None:
         """Print a report; why it cannot be printed is said once."""
@@ -114,11 +115,9 @@ class Reporter:
         if not say(printable(f"No GPU here ({why_not}): RAM only.")):
             _told_of_no_gpu.add(shell)
 
-    def _display(self, bundle: dict[str, Any]) -> None:
-        from IPython.display import display
-
+    def _display(self, bundle: dict[str, Any], publisher: Any) -> None:
         try:
-            display(bundle, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
+            publisher.publish(data=bundle, metadata={})
         except Exception as error:
             if is_from_a_handler(error):
                 raise
@@ -126,6 +125,24 @@ class Reporter:
 
     def _cannot_show(self, reason: str) -> None:
         self.warn_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
+
+
+def publisher_of(shell: Any, *, nested: bool) -> Any:
+    """Return what displays the report of a cell that begins.
+
+    A nested cell may run within ``%%capture``, which captures what the user displays. Then the shell's own
+    publisher displays the report.
+
+    Args:
+        shell: IPython's shell.
+        nested: Whether the cell runs within another.
+    """
+    from IPython.core.displaypub import CapturingDisplayPublisher
+
+    publisher = shell.display_pub
+    if nested and isinstance(publisher, CapturingDisplayPublisher):
+        return next((one for one in shell.configurables if isinstance(one, shell.display_pub_class)), publisher)
+    return publisher
 
 
 def over_budget(measurement: Measurement, budget: str | None) -> tuple[str, ...]:

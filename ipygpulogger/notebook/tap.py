@@ -1,4 +1,4 @@
-"""Call callbacks before each call of one object's method, whoever calls it."""
+"""Call callbacks before each call of one object's method, whoever calls it; they may withhold the call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class Tap:
     """Replaces a method of one object; each call of it, on any thread, first calls the callbacks.
 
+    A callback that returns True withholds the call: the method is not called, and the caller gets None.
     When the last callback is removed, the object has its own method again.
     """
 
@@ -49,11 +50,12 @@ class Tap:
                     setattr(self._owner, self._name, self._was)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the callbacks, then the method."""
+        """Call the callbacks, then the method, unless one of them withholds the call."""
+        withheld = False
         for callback in tuple(self._callbacks):
             with suppress(Exception):  # the call is the user's
-                callback(*args, **kwargs)
-        return self.call(*args, **kwargs)
+                withheld = callback(*args, **kwargs) is True or withheld
+        return None if withheld else self.call(*args, **kwargs)
 
 
 class Taps:

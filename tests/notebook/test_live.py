@@ -15,7 +15,6 @@ from ipygpulogger.notebook import live
 from ipygpulogger.notebook.live import Live, place_for
 from ipygpulogger.notebook.live_display import LiveDisplay
 from ipygpulogger.notebook.live_terminal import LiveTerminal
-from ipygpulogger.records import Measurement
 
 
 @pytest.fixture
@@ -43,20 +42,28 @@ def threads():
 
 
 def test_a_cell_that_lasts_is_shown_again_and_again_until_it_ends(running):
-    """Label, figures so far and remarks; after its end nothing but the report."""
+    """Label, figures so far and remarks; after its end nothing more, and it is cleared once."""
     for _ in range(3):
         assert running.place.shown.acquire(timeout=TIMEOUT_S)
     running.cell.end()
     told = len(running.place.told)
     assert {m.label for m in running.place.told[:3]} == {"In [4]"}
     assert {m.notes for m in running.place.told[:3]} == {("Over budget",)}
-    assert running.cell.settle({"a": 1})
     running.cell.drop()
-    assert [what for what in running.place.told[told - 1 :] if not isinstance(what, Measurement)] == [
-        "end",
-        {"a": 1},
-        "clear",
-    ]
+    running.cell.drop()
+    assert running.place.told[told - 1 :] == ["end", "clear"]
+
+
+def test_a_cell_that_goes_on_unseen_has_not_ended(running):
+    """A stop within the cell: what was shown is cleared, and the place is not told of an end."""
+    assert running.place.shown.acquire(timeout=TIMEOUT_S)
+    running.cell.drop()
+    told = len(running.place.told)
+    assert running.place.told[-1] == "clear"
+    assert "end" not in running.place.told
+    running.cell.end()
+    running.cell.drop()
+    assert len(running.place.told) == told
 
 
 def test_a_short_cell_is_never_shown(monkeypatch):
@@ -105,8 +112,8 @@ def test_a_place_that_fails_hurts_nobody(at_once, error):
         assert place.shown.acquire(timeout=TIMEOUT_S)
     cell.end()
     scope.close()
-    assert cell.settle({"a": 1})
     cell.drop()
+    assert place.told[-2:] == ["end", "clear"]
     shown.close()
 
 
@@ -119,9 +126,10 @@ def test_without_a_thread_the_cell_runs_unseen(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", none)
     place = Recorder()
     cell = begun(Live(lambda _: ()).cell("In [4]", None, place))
+    assert place.told == ["clear"]
     cell.end()
-    assert not cell.settle({})
-    assert place.told == ["end", "clear"]
+    cell.drop()
+    assert place.told == ["clear"]
 
 
 def test_a_forks_child_waits_for_nobody(running):
@@ -133,10 +141,9 @@ def test_a_forks_child_waits_for_nobody(running):
             running.live.ticker._lock = taken = threading.Lock()
             taken.acquire()  # as by our thread at the moment of the fork
             running.cell.end()
-            settled = running.cell.settle({})
             running.cell.drop()
             running.live.close()
-            code = 2 if settled else 0
+            code = 2 if "clear" in running.place.told else 0
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 

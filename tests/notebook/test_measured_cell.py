@@ -58,14 +58,16 @@ def measured():
 
 
 def test_it_finishes_once(measured):
-    """The record is told while the live display is still there; then everything has ended, and again is nothing."""
+    """The record is told once the live display is gone; then everything has ended, and again is nothing."""
     told = []
     measured.end()
     for _ in range(2):
-        measured.finish(lambda record, cell: told.append((record.label, cell.over)), collected=True)
-    assert told == [("In [4]", False)]
+        measured.finish(
+            lambda record, cell: told.append((record.label, cell.over, cell.live.asked[-1])), collected=True
+        )
+    assert told == [("In [4]", False, "drop")]
     assert measured.over
-    assert measured.live.asked == ["begin", "end", "drop"]
+    assert measured.live.asked == ["begin", "end", "drop", "drop"]
     assert measured.lines.asked[0] == "start"
     assert measured.lines.asked[-1] == "stop"
 

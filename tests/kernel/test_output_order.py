@@ -1,0 +1,382 @@
+"""What a cell's outputs are in the end, in a real kernel: the user's as without us, then the report, last."""
+
+import importlib.util
+from contextlib import contextmanager
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from outputs import MIME, saved, shown
+
+from ipygpulogger import History
+
+EMPTY = {"text/html": ""}
+OUTPUTS = ("stream", "display_data", "execute_result", "error")
+SETUP = """
+import asyncio, logging, os, subprocess, sys, threading, time, warnings
+from IPython.display import HTML, clear_output, display, update_display
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.notebook import live
+live.AFTER_S, live.EVERY_S = 0.1, 0.02
+def wait_for(path):
+    while not os.path.exists(path): time.sleep(0.01)
+"""
+
+
+@contextmanager
+def rich(kernel):
+    """A rich logger runs; a cell that waits for the file `go` is long. Afterwards nothing is tapped."""
+    kernel.go = kernel.folder / "go"
+    kernel.begin([f"go = {str(kernel.go)!r}\nil = IPyGPULogger(report='rich').start()"])
+    yield
+    kernel.begin(["il.stop()"])
+    assert kernel.value("'send' in vars(get_ipython().display_pub.session)") is False
+
+
+pytestmark = pytest.mark.kernel(shared=True, begin=[SETUP], around=rich)
+
+
+def is_live(ran):
+    """Whether its figures so far are shown."""
+    return any(
+        m["msg_type"] == "display_data" and " s so far" in m["content"]["data"].get("text/plain", "")
+        for m in ran.messages
+    )
+
+
+def long_cell(kernel, code, *, live=True):
+    """A cell that is shown while it waits for the file `go`."""
+    asked = kernel.send(code)
+    if live:
+        kernel.wait_until(asked, is_live)
+    kernel.go.touch()
+    return kernel.wait(asked)
+
+
+def ends_with_the_report(ran):
+    """The place of the figures so far is emptied, then the report comes, once; nothing of the cell comes after."""
+    sent = [m for m in ran.messages if m["msg_type"] in (*OUTPUTS, "update_display_data")]
+    assert sent[-1]["msg_type"] == "display_data"
+    assert set(sent[-1]["content"]["data"]) == {"text/plain", "text/html", MIME}
+    assert "display_id" not in sent[-1]["content"]["transient"]
+    assert sum(MIME in m["content"].get("data", {}) for m in sent) == 1
+    if is_live(ran):
+        assert sent[-2]["msg_type"] == "update_display_data"
+        assert sent[-2]["content"]["data"] == EMPTY
+    return shown(saved(ran.messages))
+
+
+PRINTS = {
+    "print": ("print('a')", "print('b')", [("stdout", "a\nb\n")]),
+    "print, unflushed": ("print('a', flush=True)", "sys.stdout.write('b');", [("stdout", "a\nb")]),
+    "stderr": ("print('a', file=sys.stderr)", "print('b', file=sys.stderr)", [("stderr", "a\nb\n")]),
+    "both": (
+        "print('a', flush=True)",
+        "print('b', file=sys.stderr, flush=True); print('c')",
+        [("stdout", "a\n"), ("stderr", "b\n"), ("stdout", "c\n")],
+    ),
+    "logging": (
+        "logging.warning('a')",
+        "logging.warning('b')",
+        [("stderr", "WARNING:root:a\nWARNING:root:b\n")],
+    ),
+    "display": (
+        "display('a')",
+        "display(HTML('b'))",
+        [("display", "'a'"), ("display", "<IPython.core.display.HTML object>")],
+    ),
+    "result": ("print('a')", "'b'", [("stdout", "a\n"), ("execute", "'b'")]),
+    "an updated display": (
+        "display('a', display_id='x')",
+        "update_display('b', display_id='x')",
+        [("display", "'b'")],
+    ),
+    "magic": ("!echo a", "!echo b", [("stdout", "a\r\nb\r\n")]),
+    "failed": ("print('a')", "1 / 0", [("stdout", "a\n"), ("error", "ZeroDivisionError")]),
+    "print, failed": (
+        "print('a')",
+        "print('b'); 1 / 0",
+        [("stdout", "a\nb\n"), ("error", "ZeroDivisionError")],
+    ),
+    "await": ("print('a')\nawait asyncio.sleep(0)", "print('b')", [("stdout", "a\nb\n")]),
+    "nothing": ("x = 1", "x = 2", []),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), PRINTS.values(), ids=PRINTS)
+@pytest.mark.parametrize("long", [True, False], ids=["long", "short"])
+def test_each_kind_of_output(kernel, before, after, expected, long):
+    """Whatever a cell puts out before and after the figures so far came: it is all there, then the report."""
+    wait = "wait_for(go)" if long else ""
+    ran = long_cell(kernel, f"{before}\n{wait}\n{after}", live=long)
+    found = ends_with_the_report(ran)
+    label = f"In [{ran.reply['execution_count']}]"
+    assert found == [*expected, ("report", label)]
+
+
+def test_it_prints_all_the_while(kernel):
+    """One line after the other, as a training does: each whole and in order, and the report last."""
+    ran = long_cell(
+        kernel,
+        "i = 0\nwhile not os.path.exists(go): print('epoch', i := i + 1); time.sleep(0.001)\nprint('done')",
+    )
+    (stream, text), (kind, _) = ends_with_the_report(ran)
+    assert (stream, kind) == ("stdout", "report")
+    *epochs, last = text.splitlines()
+    assert last == "done"
+    assert epochs == [f"epoch {i + 1}" for i in range(len(epochs))]
+
+
+@pytest.mark.parametrize("end", ["", "\\r"], ids=["dots", "rewritten"])
+def test_a_line_in_pieces_is_never_cut(kernel, end):
+    """A line that grows, or is rewritten as progress bars are: no display comes into the middle of it."""
+    ran = long_cell(
+        kernel,
+        f"for i in range(40): print(i, end={end!r}, flush=True); time.sleep(0.01)\nprint()".replace(
+            "\\\\", "\\"
+        ),
+        live=False,
+    )
+    assert len(saved(ran.messages)) == 2
+    (stream, text), (kind, _) = ends_with_the_report(ran)
+    assert (stream, kind) == ("stdout", "report")
+    assert text.count("39") == 1
+
+
+def test_after_the_line_it_is_shown(kernel):
+    """Once the line is whole, the figures so far come below it."""
+    ran = long_cell(kernel, "print('a', end='', flush=True); time.sleep(0.3); print('b'); wait_for(go)")
+    assert ends_with_the_report(ran)[0] == ("stdout", "ab\n")
+    assert [output["output_type"] for output in saved(ran.messages)] == [
+        "stream",
+        "display_data",
+        "display_data",
+    ]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tqdm"), reason="tqdm is not installed")
+def test_a_progress_bar_is_one_line(kernel):
+    """tqdm as text: the bar of the saved notebook is one, and it is full."""
+    ran = long_cell(
+        kernel,
+        "from tqdm import tqdm\nfor i in tqdm(range(40), mininterval=0): time.sleep(0.01)",
+        live=False,
+    )
+    assert len(saved(ran.messages)) == 2
+    (stream, text), (kind, _) = ends_with_the_report(ran)
+    assert (stream, kind) == ("stderr", "report")
+    assert text.rpartition("\r")[2].startswith("100%")
+
+
+def test_a_thread_prints_after_the_end(kernel):
+    """What it prints while the cell runs stands above the report, and what it prints later below."""
+    ran = long_cell(
+        kernel,
+        "def later():\n"
+        "    print('a', flush=True); wait_for(go); print('b', flush=True)\n"
+        "    wait_for(go + '2'); print('c', flush=True); open(go + '3', 'w').close()\n"
+        "thread = threading.Thread(target=later); thread.start()\n"
+        "wait_for(go); time.sleep(0.2)",
+    )
+    assert ends_with_the_report(ran)[0] == ("stdout", "a\nb\n")
+    kernel.go.with_name("go2").touch()
+    kernel.wait_for(kernel.go.with_name("go3").exists)
+    assert MIME not in str(kernel.run("thread.join()").displays[:-1])
+
+
+@pytest.mark.parametrize(
+    "code", ["wait_for(go)", "while True: await asyncio.sleep(0.01)"], ids=["sync", "await"]
+)
+def test_an_interrupted_cell(kernel, code):
+    """What it printed, the KeyboardInterrupt, the report."""
+    asked = kernel.send(f"print('a')\n{code}")
+    kernel.wait_until(asked, is_live)
+    kernel.manager.interrupt_kernel()
+    ran = kernel.wait(asked)
+    *others, (kind, label) = ends_with_the_report(ran)
+    assert others[0] == ("stdout", "a\n")
+    assert [what for what, _ in others[1:]] == ["error"] * (len(others) - 1)
+    assert (kind, label) == ("report", f"In [{kernel.value('il.record.execution_count')}]")
+    assert "  interrupted" in ran.displays[-1]["data"]["text/plain"]
+
+
+# -- clear_output ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("long", [True, False], ids=["long", "short"])
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("print('a'); clear_output(); print('b')", [("stdout", "b\n")]),
+        ("print('a'); clear_output(wait=True); print('b')", [("stdout", "b\n")]),
+        ("print('a'); clear_output(wait=True); display('b')", [("display", "'b'")]),
+        ("print('a'); clear_output(wait=True); 'b'", [("execute", "'b'")]),
+        ("print('a'); clear_output(wait=True); 1 / 0", [("error", "ZeroDivisionError")]),
+        ("print('a'); clear_output(wait=True)", [("stdout", "a\n")]),
+        ("print('a'); clear_output()", []),
+        ("print('a'); clear_output(wait=True); clear_output()", []),
+        ("for i in range(3): print(i); clear_output(wait=True)", [("stdout", "2\n")]),
+        ("for i in range(3): display(i); clear_output(wait=True)", [("display", "2")]),
+        ("for i in range(3): clear_output(wait=True); display(i)", [("display", "2")]),
+    ],
+)
+def test_what_is_cleared_is_what_the_user_clears(kernel, code, expected, long):
+    """As without us: a clear that waits for an output that the cell never makes does not take the last away."""
+    ran = long_cell(kernel, f"{'wait_for(go)' if long else ''}\n{code}", live=long)
+    sent = [m for m in ran.messages if m["msg_type"] in OUTPUTS]
+    assert MIME in sent[-1]["content"]["data"]
+    assert [what for what in shown(saved(ran.messages)) if what[0] != "report"] == expected
+    assert shown(saved(ran.messages))[-1][0] == "report"
+
+
+def test_a_clear_that_waits_when_the_logger_stops(kernel):
+    """stop() within the cell: the clear is sent after all, because the cell goes on without us."""
+    ran = long_cell(
+        kernel,
+        "print('a'); wait_for(go); clear_output(wait=True); il.stop(); print('b')",
+    )
+    assert shown(saved(ran.messages)) == [("stdout", "b\n")]
+    kernel.run("il.start()", silent=True)
+
+
+# -- %%capture and its siblings --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("long", [True, False], ids=["long", "short"])
+def test_a_capture_has_what_it_has_without_us(kernel, long):
+    """%%capture: the user's own outputs alone; the report with the totals is under the cell."""
+    wait = "wait_for(go)" if long else ""
+    ran = long_cell(
+        kernel,
+        f"%%capture inner\nprint('mine')\n{wait}\ndisplay('this')\nblock = b'x' * (64 << 20)",
+        live=long,
+    )
+    number = ran.reply["execution_count"]
+    assert ends_with_the_report(ran) == [("report", f"In [{number}]")]
+    assert kernel.value("[o.data for o in inner.outputs]") == [{"text/plain": "'this'"}]
+    assert kernel.value("[inner.stdout, inner.stderr]") == ["mine\n", ""]
+    assert 60 << 20 < kernel.value("il.record.gen.consumed_bytes") < 70 << 20
+    assert kernel.value("[r.label for r in il.history[-2:]]") == [
+        f"nested in In [{number}]",
+        f"In [{number}]",
+    ]
+    kernel.run("del block", silent=True)
+
+
+def test_a_capture_that_fails(kernel):
+    """The inner cell's error is not lost: the outer cell's report says as much as without a capture."""
+    ran = kernel.run("%%capture inner\n1 / 0")
+    assert ends_with_the_report(ran)[-1][0] == "report"
+    assert kernel.value("inner.outputs if 'inner' in globals() else []") == []
+    assert kernel.value("il.history[-2].status") == "error"
+
+
+def test_a_capture_within_a_cell(kernel):
+    """capture_output() around some lines, and one that is still open when the cell ends."""
+    ran = kernel.run(
+        "from IPython.utils.capture import capture_output\n"
+        "with capture_output() as some: display('this')\n"
+        "left = capture_output(); open_ = left.__enter__(); display('that')\n"
+        "def close(_): left.__exit__(None, None, None)\n"  # ipykernel 7 cannot run a cell before that
+        "get_ipython().events.register('post_run_cell', close)"
+    )
+    kernel.run("get_ipython().events.unregister('post_run_cell', close)", silent=True)
+    assert ends_with_the_report(ran)[-1][0] == "report"
+    assert kernel.value("[o.data for o in some.outputs + open_.outputs]") == [
+        {"text/plain": "'this'"},
+        {"text/plain": "'that'"},
+    ]
+
+
+def test_a_nested_cell_has_no_display_of_its_own(kernel):
+    """run_cell within a cell: the outer cell's output is not cut; the record is in the history."""
+    ran = kernel.run("print('a'); get_ipython().run_cell('x = 1'); print('b')")
+    number = ran.reply["execution_count"]
+    assert ends_with_the_report(ran) == [("stdout", "a\nb\n"), ("report", f"In [{number}]")]
+    assert kernel.value("[r.label for r in il.history[-2:]]") == [
+        f"nested in In [{number}]",
+        f"In [{number}]",
+    ]
+
+
+def test_what_is_asked_for_is_shown_outside(kernel):
+    """%%gpulog --lines in a capture: report and table come under the cell, and the capture is the user's."""
+    kernel.run("%gpulog stop", silent=True)
+    ran = kernel.run("%%capture inner\n%%gpulog --lines\ndisplay('mine')")
+    texts = [display["data"]["text/plain"] for display in ran.displays]
+    assert [text.split()[0] for text in texts] == ["RAM:", "line"]
+    assert kernel.value("[o.data for o in inner.outputs]") == [{"text/plain": "'mine'"}]
+
+
+def test_the_printed_form_stays_in_the_capture(kernel):
+    """report="text": code reads it there."""
+    kernel.run("il.stop(); il = IPyGPULogger().start()", silent=True)
+    ran = kernel.run("%%capture inner\nprint('mine')")
+    assert kernel.value("inner.stdout").startswith("mine\nRAM: Consumed Peaked  Used Total in ")
+    assert ran.stdout.count("RAM: Consumed") == 1
+
+
+# -- an output widget, two loggers, and saved notebooks ---------------------------------------------------
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("ipywidgets"), reason="ipywidgets is not installed")
+def test_an_output_widget_has_its_own(kernel):
+    """What is printed into the widget goes there, and the report stands under the cell."""
+    ran = long_cell(
+        kernel,
+        "import ipywidgets\nout = ipywidgets.Output()\ndisplay(out)\nwait_for(go)\n"
+        "with out: print('in it'); get_ipython().run_cell('x = 1')\nprint('below')",
+    )
+    ends_with_the_report(ran)
+    assert [m["content"]["text"] for m in ran.messages if m["msg_type"] == "stream"] == ["in it\n", "below\n"]
+
+
+def test_two_loggers(kernel):
+    """Each has its line and its report; a clear that waits takes away neither the output nor a report."""
+    kernel.run("other = IPyGPULogger(report='rich').start()", silent=True)
+    asked = kernel.send("print('a'); wait_for(go); clear_output(wait=True)")
+    kernel.wait_until(asked, lambda ran: len(ran.displays) == 2)
+    kernel.go.touch()
+    ran = kernel.wait(asked)
+    assert [kind for kind, _ in shown(saved(ran.messages))] == ["stdout", "report", "report"]
+    kernel.run("other.stop()", silent=True)
+
+
+def test_no_update_comes_after_the_report(kernel):
+    """However close the end of a cell is to the moment at which its figures so far are due."""
+    for i in range(20):
+        ran = kernel.run(f"time.sleep({0.09 + 0.001 * i})")
+        assert ends_with_the_report(ran) == [("report", f"In [{ran.reply['execution_count']}]")]
+
+
+def test_an_executed_notebook(driverless_env, tmp_path):
+    """nbclient, as nbconvert and papermill use it: each record once, the last output of its cell."""
+    cells = [
+        SETUP,
+        "%load_ext ipygpulogger",
+        "print('a')\ntime.sleep(0.5)\nprint('b')",
+        "%%capture caught\nprint('a')\ntime.sleep(0.5)\ndisplay('b')",
+        "caught.show()",
+        "for i in range(5): display(i); clear_output(wait=True); time.sleep(0.1)",
+        "print('a')\ntime.sleep(0.5)\n1 / 0",
+        "x = 1",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    resources = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(notebook, timeout=60, resources=resources, allow_errors=True)
+    client.execute(env={**driverless_env, "IPYTHONDIR": str(tmp_path)})
+    nbformat.validate(notebook)
+    nbformat.write(notebook, tmp_path / "saved.ipynb")
+    assert [shown(cell.outputs)[:-1] for cell in notebook.cells[2:]] == [
+        [("stdout", "a\nb\n")],
+        [],
+        [("stdout", "a\n"), ("display", "'b'")],
+        [("display", "4")],
+        [("stdout", "a\n"), ("error", "ZeroDivisionError")],
+        [],
+    ]
+    assert [shown(cell.outputs)[-1] for cell in notebook.cells[1:]] == [
+        ("report", f"In [{number}]") for number in range(2, 9)
+    ]
+    assert [record.execution_count for record in History.load(tmp_path / "saved.ipynb")] == list(range(2, 9))
