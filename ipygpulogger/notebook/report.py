@@ -141,7 +141,9 @@ def publisher_of(shell: Any, *, nested: bool) -> Any:
 
     publisher = shell.display_pub
     if nested and isinstance(publisher, CapturingDisplayPublisher):
-        return next((one for one in shell.configurables if isinstance(one, shell.display_pub_class)), publisher)
+        return next(
+            (one for one in shell.configurables if isinstance(one, shell.display_pub_class)), publisher
+        )
     return publisher
 
 
