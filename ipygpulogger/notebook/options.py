@@ -140,7 +140,7 @@ class Options(Configurable):
     quiet = Quiet(
         None,
         allow_none=True,
-        help="Report no cell under this much memory moved ('10MB'), time ('1s'), or both ('10MB 1s').",
+        help="Report no cell under this much memory moved ('10MB'), time ('1s'), or both ('10MB,1s').",
     ).tag(config=True)
     devices = Enum(
         "used",

@@ -33,7 +33,9 @@ def test_the_cells_data(shell, capsys):
         (0, 0, 0),
         (record.time_s,),
     )
-    run(shell, "blip(100)\nseen = exp.cl.data")
+    shell.user_ns["exp"] = exp
+    assert run(shell, "blip(100)\nseen = exp.cl.data").success  # a traceback would be of 2 MB
+    assert shell.user_ns["seen"] == data
     assert abs(exp.cl.data.cpu.peaked_delta - 100 * MB) < 2 * MB
     exp.finish()
     assert exp.cl.data.cpu.used_total > MB
@@ -63,6 +65,19 @@ def test_the_cell_loggers_options(shell, capsys):
     exp.cl.compact = False
     run(shell, "pass")
     assert REPORT.fullmatch(capsys.readouterr().out)
+
+
+def test_small_cells_say_nothing_under_quiet(shell, capsys):
+    """`exp.cl` has the option as any logger has it; its own form of the report follows the same rule."""
+    run(shell, "exp = X()")
+    run(shell, "exp.cl.quiet = '10MB'")
+    capsys.readouterr()
+    run(shell, "x = 1")
+    assert capsys.readouterr().out == ""
+    run(shell, "a = Block(64)")
+    assert REPORT.fullmatch(capsys.readouterr().out)
+    assert len(shell.user_ns["exp"].cl.history) == 4
+    run(shell, "exp.finish();")
 
 
 def test_the_cell_logger_stops_and_starts(shell, capsys):
