@@ -129,4 +129,5 @@ def printable_lines(lines: Iterable[str]) -> str:
 
 def without_controls(markup: str) -> str:
     """Return HTML with a question mark for each control character and lone surrogate, which HTML forbids."""
-    return markup if markup.isprintable() else markup.translate(_NOT_IN_HTML)
+    harmless = markup.replace("\N{NO-BREAK SPACE}", " ").isprintable()  # translating takes much longer
+    return markup if harmless else markup.translate(_NOT_IN_HTML)

@@ -42,8 +42,11 @@ if TYPE_CHECKING:
     from ..records import DeviceUsage, Measurement, Peak
     from .headline import Clause, Phrase
 
+    Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
+
 _REPORT = 2048  # bytes, at most
 _CARD = 1200  # bytes of it for a failed allocation, at most
+_HEAD = "MB", "Consumed", "Peaked", "Used"
 _LINE = 900  # bytes, at most
 _PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
@@ -120,7 +123,9 @@ def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
 def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterator[tuple[str, str]]:
     """Yield the parts of the body and their places, the most important first; a second table replaces one."""
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
-    figures = _cut_table(measurement, room - (_CARD if card else 0))
+    found = list(rows(measurement))
+    whole = _table(measurement, found)
+    figures = _cut(whole, room - (_CARD if card else 0))
     yield "table", figures
     if card:
         device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
@@ -128,46 +133,45 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
     for sentence in sentences(measurement):
         if sentence not in told:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
-    for sentence in _remarks(measurement):
-        yield "more", small(sentence)
+    for name, _, said in found:
+        if said:
+            yield "more", small(f"{'RAM' if name == 'Gen' else name}: {said}")
     for gpu in sorted(measurement.gpus, key=lambda gpu: -gpu.needed_bytes):
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
-    if figures == table(*_table(measurement, drawn=False)):
-        yield "table", table(*_table(measurement, drawn=True))
+    if drawn := _drawn(measurement, whole):
+        yield "table", table(_HEAD, drawn)
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
 
 
-def _table(measurement: Measurement, *, drawn: bool) -> tuple[list[str], list[list[str | Text]]]:
-    """Return the table of figures: its head, and its rows.
-
-    Args:
-        measurement: What was measured.
-        drawn: Whether to draw the time series of a long scope.
-    """
-    drawn = drawn and measurement.time_s >= _LONG_S
+def _table(measurement: Measurement, found: Iterable[Row]) -> list[list[str | Text]]:
+    """Return the rows of the table of figures; those of few devices say whose memory is in use."""
     words = len(measurement.gpus) <= _WORDY
     whose = ["process", *map(_whole, measurement.gpus)]
-    timelines = [measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)]
-    told: list[list[str | Text]] = []
-    for (name, figures, _), whole, timeline in zip(rows(measurement), whose, timelines, strict=True):
-        told.append(["RAM" if name == "Gen" else name, *map(_grouped, figures)])
-        told[-1] += [Text(whole)] if words else []
-        if drawn and (shape := drawing(timeline)):
-            told[-1].append(Text(shape))
-    return ["MB", "Consumed", "Peaked", "Used"], told
+    return [
+        ["RAM" if name == "Gen" else name, *map(_grouped, figures), *([Text(whole)] if words else [])]
+        for (name, figures, _), whole in zip(found, whose, strict=True)
+    ]
 
 
-def _cut_table(measurement: Measurement, room: int) -> str:
-    """Return the table of figures, with as many rows as fit into the room."""
-    head, told = _table(measurement, drawn=False)
-    slim = len(measurement.gpus) > _WORDY
-    found = table(head, told, slim=slim)
-    while size(found) > room and len(told) > 1:
-        told.pop()
-        found = table(head, [*told, ["…", "", "", Text("%gpulog status")]], slim=slim)
-    return found
+def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list[str | Text]]:
+    """Return the rows with the time series of a long scope behind them; empty if there is none to draw."""
+    if measurement.time_s < _LONG_S or len(measurement.gpus) > _WORDY:
+        return []
+    shapes = map(drawing, (measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)))
+    drawn = [[*row, Text(shape)] if shape else row for row, shape in zip(whole, shapes, strict=True)]
+    return [] if drawn == whole else drawn
+
+
+def _cut(whole: list[list[str | Text]], room: int) -> str:
+    """Return the table of figures, with as many rows as fit into the room, and one at least."""
+    slim, count = len(whole) - 1 > _WORDY, len(whole)
+    cut = table(_HEAD, whole, slim=slim)
+    while size(cut) > room and count > 1:
+        count -= 1
+        cut = table(_HEAD, [*whole[:count], ["…", "", "", Text("%gpulog status")]], slim=slim)
+    return cut
 
 
 def _grouped(figure: str) -> str:
@@ -188,13 +192,6 @@ def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
         return ""
     name = f"{device_name(gpu, gpus)}: " if len(gpus) > 1 else ""
     return bar(found, gpu.total_bytes) + legend(found, name)
-
-
-def _remarks(measurement: Measurement) -> Iterator[str]:
-    """Yield what there is to remark about each row of the table."""
-    for name, _, said in rows(measurement):
-        if said:
-            yield f"{'RAM' if name == 'Gen' else name}: {said}"
 
 
 def _sentences(measurement: Measurement) -> Iterator[str]:
@@ -233,7 +230,10 @@ def _peak(peak: Peak) -> str:
 
 def _fitted_clauses(clauses: Sequence[Clause]) -> list[Clause]:
     """Return the first clauses of a line, as many as fit."""
-    return [clause for i, clause in enumerate(clauses) if size(_joined(clauses[: i + 1])) <= _LINE]
+    count = len(clauses)
+    while count > 1 and size(_joined(clauses[:count])) > _LINE:
+        count -= 1
+    return list(clauses[:count])
 
 
 def _joined(clauses: Iterable[Clause]) -> str:
