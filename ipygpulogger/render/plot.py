@@ -38,7 +38,7 @@ _MARKERS: dict[str, dict[str, Any]] = {  # of a peak: a dot, a hollow triangle, 
     AT_LEAST: {**_MARK, "marker": "^", "markersize": 5, "markerfacecolor": "none"},
     UNSEEN: {**_MARK, "marker": "_", "markersize": 8, "markeredgewidth": 1.6},
 }
-_WIDTH_IN, _LEFT_IN, _RIGHT_IN = 9.0, 0.55, 0.1
+_WIDTH_IN, _LEFT_IN, _RIGHT_IN = 8.0, 0.6, 0.1
 _FIRST_IN, _ABOVE_IN, _BELOW_IN = (
     0.48,
     0.34,
@@ -51,11 +51,11 @@ _IN_VIEW = 2.5  # times the highest use: a limit above is not drawn
 _NAMED = 6  # peaks of a panel whose cell and size are written
 _NOTABLE = 0.06  # of the panel's height: a peak that rises by less above its cell is not marked
 _BAR, _NARROW = 11, 24  # pixels: the shortest bar of a peak; the widest one that has a stem
-_LINE_IN = 0.15  # the height of a label
+_LINE_IN, _LINES = 0.15, 2  # the height of a label; and by how many a label is raised at most
 _CLEAR_IN = 0.05  # between a mark and its label
 _TITLE_IN, _NUMBERS_IN = 0.07, 0.28  # of a title above its panel, without and with the cells' numbers between
 _GB_FROM = 1000  # MB
-_ENTRY_IN = 1.75  # of the legend
+_ENTRY_IN = 1.5  # of the legend
 _NARROW_IN = 5
 _ROW_IN = 0.18  # of the legend
 
@@ -229,7 +229,8 @@ def _name_marks(axes: Any, panel: Panel, marks: Sequence[Mark]) -> None:
     for mark in [*highest, *sorted(marks, key=lambda mark: -mark.top_mb)]:
         half = len(plain(str(mark))) * letter_width(axes) / 2
         x = max(half, min(mark.x, axes.get_xlim()[1] - half))
-        left, right, bottom_mb = x - half, x + half, mark.most_mb
+        left, right = x - half, x + half
+        bottom_mb = _clear_mb(panel, left, right, mark.most_mb, mark.most_mb + _LINES * line_mb)
         covers = any(
             left < other_right and other_left < right and abs(bottom_mb - other_mb) < line_mb
             for other_left, other_right, other_mb in written
@@ -238,6 +239,14 @@ def _name_marks(axes: Any, panel: Panel, marks: Sequence[Mark]) -> None:
             written.append((left, right, bottom_mb))
             look = {"above_in": _CLEAR_IN, "ha": "center", "color": PEAK}
             write(axes, (x, bottom_mb), str(mark), axes.transData, **look)
+
+
+def _clear_mb(panel: Panel, left: float, right: float, low_mb: float, high_mb: float) -> float:
+    """Return where a label covers nothing of the stack, if that is not above the highest place for it."""
+    stack = [
+        size for piece in panel.pieces for x, size in piece.edges[-1] if left <= x <= right and size > low_mb
+    ]
+    return max(stack) if stack and max(stack) <= high_mb else low_mb
 
 
 def _draw_limits(axes: Any, panel: Panel) -> float:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .plot_layers import Levels, Points
 
 RESIDENT, OWN, TENSORS = "resident", "this process", "tensors"
-CACHED, OTHERS = "cached, or held for a moment", "context, other processes"
+CACHED, OTHERS = "cached or transient", "context, other processes"
 SEEN, UNSEEN, AT_LEAST = "at its moment", "at some moment of its cell", "at least"
 _RAM, _DEVICE = (RESIDENT,), (OTHERS, TENSORS, CACHED, OTHERS)  # the layers of a panel, from the bottom
 _OPAQUE = (OTHERS, OWN, CACHED, OTHERS)  # of a device without an allocator that is known
