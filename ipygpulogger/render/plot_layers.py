@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Points = list[tuple[float, float]]  # a place on the time axis, and MB
     Row = tuple[float, tuple[float, ...]]  # a place on the time axis, and the tops of the layers there
 
-_SAME_MB = 1e-6  # less is an error of the arithmetic
+_SAME_MB = 1e-7  # less than a byte: an error of the arithmetic
 _STEADY_MB = 64.0  # what other processes may change by without being seen
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from memory import MB
 from plotted import cell, gpu, peak
 
+from ipygpulogger.records.units import in_mb
 from ipygpulogger.render.plot import figure
 from ipygpulogger.render.plot_axis import Axis
 from ipygpulogger.render.plot_layers import Piece, drawable
@@ -153,9 +154,9 @@ def test_a_device_without_attributed_use_has_no_layer_of_ours():
     assert panel.pieces == []
 
 
-EDGES = st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 1e6)), min_size=1, max_size=200).map(
-    lambda points: sorted(points, key=lambda point: point[0])
-)
+EDGES = st.lists(
+    st.tuples(st.floats(0, 1000), st.integers(0, 1 << 40).map(in_mb)), min_size=1, max_size=200
+).map(lambda points: sorted(points, key=lambda point: point[0]))
 
 
 @given(EDGES, st.integers(1, 50))
