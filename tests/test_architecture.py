@@ -178,7 +178,7 @@ def test_importing_is_light():
     """`import ipygpulogger` brings no framework, no IPython, no driver binding, and starts nothing."""
     program = (
         "import sys, threading, ipygpulogger\n"
-        "heavy = {'torch', 'pynvml', 'numpy', 'pandas', 'IPython', 'nbclient', 'nbformat', 'rich', 'matplotlib'}\n"
+        "heavy = {'torch', 'pynvml', 'numpy', 'pandas', 'IPython', 'nbclient', 'nbformat', 'matplotlib'}\n"
         "print(sorted(heavy & set(sys.modules)), threading.active_count())"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[] 1"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..records import budget
 from ..records.compare import FLOOR_BYTES, TOLERANCE
 from ..records.units import printable
+from .streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,20 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {said}; {self.prog} --help tells more\n")
 
 
+class _Version(argparse.Action):
+    """The option ``--version``; the version is looked up where it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **more)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the version and exit."""
+        from importlib.metadata import version  # 50 ms
+
+        say(f"{parser.prog} {version('ipygpulogger')}")
+        parser.exit()
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options, with the command's name as `command`; exit with status 2 if they are invalid."""
     return _parser().parse_args(_joined(arguments))
@@ -32,12 +47,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="ipygpulogger", description="What each cell of a notebook costs in RAM, GPU RAM and time."
     )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="execute a notebook and report every cell")
     run.add_argument("notebook", type=Path, help="the notebook; it is not changed")
     run.add_argument(
-        "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
+        "-o", "--output", type=Path, help="the executed notebook (default: NAME.executed.ipynb beside it)"
+    )
+    run.add_argument("--show-output", action="store_true", help="also print what the cells print")
+    run.add_argument(
+        "--allow-errors",
+        action="store_true",
+        help="go on after a cell that fails, and exit 0 all the same",
     )
     run.add_argument("--log", type=Path, help="also write the records to this file, one line of JSON a cell")
     run.add_argument("--html", type=Path, metavar="PAGE", help="also write one self-contained HTML page")

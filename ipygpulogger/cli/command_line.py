@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         aside(f"ipygpulogger: {problem}")
         return 2
     except KeyboardInterrupt:
+        if arguments is None:  # the process ends now, and another Ctrl-C must not cut that short
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         return 130
     except Exception as error:  # not 1, which would mean that a cell grew
         if os.environ.get(_DEBUG):

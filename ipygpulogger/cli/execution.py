@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import atexit
 import contextlib
 import json
 import os
@@ -18,12 +19,12 @@ from ..records import MIME
 from ..records.decode import record_from
 from ..records.embed import embedded
 from ..records.formats import own_report
+from .kernels import KernelOutput, check_kernel
 from .notebook_file import installed
-from .progress import Progress
 from .request import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from ..records import CellRecord
@@ -49,8 +50,14 @@ class Audience(Protocol):
     def started(self) -> None:
         """Begin: the kernel and the logger in it run, and the first cell comes next."""
 
-    def ended(self, record: CellRecord, source: str, report: str) -> None:
-        """Receive a cell that ended: its record, its source, its report as plain text, or "" without one."""
+    def cell_began(self, number: int, count: int, source: str) -> None:
+        """Receive a cell that runs now: its number from 1 among those with code, their count, its source."""
+
+    def cell_output(self, output: Any) -> None:
+        """Receive an output of the cell that runs, as nbformat represents it."""
+
+    def cell_ended(self, record: CellRecord | None, source: str, traceback: Sequence[str]) -> None:
+        """Receive a cell that ended: its record if there is one, its source, its traceback if it failed."""
 
 
 class Execution:
@@ -61,12 +68,14 @@ class Execution:
         path: Its file; it runs in that folder, as in Jupyter.
         kernel: The name of another kernel than the notebook's own.
         timeout_s: How long a cell may take; None for no limit.
-        audience: Receives the records.
+        allow_errors: Whether the cells after one that failed are executed.
 
     Attributes:
-        has_code: Whether a cell has code; if not, no kernel is started.
+        cell: The cell that runs, or ran last: "cell 3 of 12".
         started: Whether the kernel and the logger in it have started.
         cells_without_record: How many cells ran without leaving a record.
+        kernel_said: The last lines that the kernel's process wrote, if it died.
+        cells_failed: How many cells failed that are not tagged "raises-exception".
 
     Raises:
         BadRequest: The kernel is not installed or not for Python, or nbclient is not installed.
@@ -79,19 +88,20 @@ class Execution:
         *,
         kernel: str | None,
         timeout_s: float | None,
-        audience: Audience,
+        allow_errors: bool = False,
     ) -> None:
         self.started = False
-        self.cells_without_record = 0
+        self.cells_without_record = self.cells_failed = 0
+        self.kernel_said: list[str] = []
         self._seen: set[datetime] = set()  # when the recorded cells began
         self._notebook = notebook
-        self._timeout_s, self._audience = timeout_s, audience
-        self._interrupted = self._late = False
+        self._timeout_s = timeout_s
+        self._interrupted = self._late = self._is_ending = False
         self._runs = self._interrupt_once_it_runs = False  # of the current cell, in the kernel
         self._alarm: asyncio.TimerHandle | None = None
-        self._codes = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
-        self.has_code = any(notebook.cells[i].source.strip() for i in self._codes)
-        self._progress = Progress(len(self._codes))
+        cells = enumerate(notebook.cells)
+        self._codes = [i for i, cell in cells if cell.cell_type == "code" and cell.source.strip()]
+        self.cell = "no cell"  # the one that runs, or ran last: "cell 3 of 12"
         kernelspec = notebook.metadata.get("kernelspec", {})
         if kernel is None:
             language = str(kernelspec.get("language") or "")
@@ -101,6 +111,7 @@ class Execution:
         self._client: Any = installed("nbclient").NotebookClient(
             notebook,
             timeout=None,
+            allow_errors=allow_errors,
             kernel_name=name,
             resources={"metadata": {"path": str(path.parent.resolve())}},
             on_cell_start=self._on_cell_start,
@@ -108,18 +119,21 @@ class Execution:
         )
         self._nbclients_process_message = self._client.process_message
         self._client.process_message = self._process_message
+        self._nbclients_start = self._client.async_start_new_kernel
+        self._client.async_start_new_kernel = self._start_kernel
         self._manager = self._client.create_kernel_manager()
-        specs = self._manager.kernel_spec_manager
-        if name not in specs.find_kernel_specs():
-            if kernel is None:
-                raise BadRequest(f"{path} asks for the kernel {name!r}, which is not installed here")
-            raise BadRequest(f"the kernel {name!r} is not installed here")
-        language = specs.get_kernel_spec(name).language
-        if language.lower() not in ("python", ""):
-            raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
+        check_kernel(self._manager.kernel_spec_manager, name, "" if kernel else str(path))
 
-    def execute(self) -> str | None:
+    @property
+    def has_code(self) -> bool:
+        """Whether a cell has code; if not, no kernel is started."""
+        return bool(self._codes)
+
+    def execute(self, audience: Audience) -> str | None:
         """Execute the cells in turn.
+
+        Args:
+            audience: Receives the records.
 
         Returns:
             Why the execution ended early, in one sentence; None if it did not.
@@ -128,6 +142,7 @@ class Execution:
             BadRequest: The kernel did not start, or cannot load this package.
             KeyboardInterrupt: The user pressed Ctrl-C.
         """
+        self._audience = audience
         for cell in self._notebook.cells:  # outputs of an earlier execution must not be taken for this one's
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
@@ -138,33 +153,45 @@ class Execution:
         with tempfile.TemporaryDirectory(prefix="ipygpulogger-") as sockets:
             if os.name == "posix":  # ipykernel 7 warns about TCP at each start
                 self._manager.transport, self._manager.ip = "ipc", str(Path(sockets) / "kernel")
-            try:
+            with contextlib.closing(KernelOutput(Path(sockets) / "output")) as self._output:
                 return asyncio.run(self._execute())
-            finally:
-                self._progress.stop()
 
     async def _execute(self) -> str | None:
-        from nbclient.exceptions import CellExecutionError, DeadKernelError
-
+        why: str | None = None
         try:
             await self._client.async_execute()
-        except (CellExecutionError, DeadKernelError, _TooLong) as error:
-            if self._interrupted:
-                raise KeyboardInterrupt from None
-            cell = self._progress.cell or "no cell"
-            if self._late:
-                return f"stopped at {cell}, which ran longer than {self._timeout_s:g} s"
-            if isinstance(error, CellExecutionError):
-                said = ": ".join(filter(None, (error.ename, _first_line(error.evalue))))
-                return f"stopped at the cell that failed: {said}"
-            return f"the kernel died while it ran {cell}"
-        except RuntimeError as error:
-            if self.started:
-                raise
-            raise BadRequest(f"the kernel {self._client.kernel_name!r} did not start: {error}") from error
+        except asyncio.CancelledError:
+            if self._manager.has_kernel:  # nbclient leaves one that it was starting
+                await self._manager.shutdown_kernel(now=True)
+        except Exception as error:
+            if not self._interrupted:
+                why = self._why(error)
         finally:
             self._disarm()
-        return None
+            atexit.unregister(self._client._cleanup_kernel)  # of nbclient, which an interrupt keeps from that
+        if self._interrupted:
+            raise KeyboardInterrupt
+        return why
+
+    def _why(self, error: Exception) -> str:
+        """Return why an error of nbclient's ended the execution; raise it if that is unforeseen."""
+        from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+        if self._late:
+            return f"stopped at {self.cell}, which ran longer than {self._timeout_s:g} s"
+        if isinstance(error, CellExecutionError):
+            what = ": ".join(filter(None, (error.ename, _first_line(error.evalue))))
+            return f"stopped at the cell that failed: {what}"
+        said = self._output.last_lines()
+        if isinstance(error, DeadKernelError):
+            self.kernel_said = said
+            return f"the kernel died while it ran {self.cell}"
+        if isinstance(error, RuntimeError) and not self.started:
+            last = f" ({said[-1]})" if said else ""
+            raise BadRequest(
+                f"the kernel {self._client.kernel_name!r} did not start: {error}{last}"
+            ) from error
+        raise error
 
     async def _on_cell_start(self, cell: Any, cell_index: int) -> None:
         """Start the logger before the first cell, and show which cell runs; called by nbclient."""
@@ -174,24 +201,29 @@ class Execution:
             raise KeyboardInterrupt
         if not self.started:
             await self._start()
-        if cell.cell_type == "code" and cell.source.strip():
-            self._progress.start(self._codes.index(cell_index) + 1, cell.source)
+        if cell_index in self._codes:
+            number, count = self._codes.index(cell_index) + 1, len(self._codes)
+            self.cell = f"cell {number} of {count}"
+            self._audience.cell_began(number, count, cell.source)
             if self._timeout_s is not None:
                 self._arm(self._timeout_s, self._too_long)
 
-    async def _on_cell_executed(self, cell: Any, **_: Any) -> None:
+    async def _on_cell_executed(self, cell: Any, execute_reply: Any, **_: Any) -> None:
         """Pass on the record of the cell that has just ended; called by nbclient."""
         self._disarm()
         self._runs = False
-        self._progress.stop()
-        record, plain = displayed_record(cell)
+        record = displayed_record(cell)
         if record is None:
             record = await self._ask_for_record(cell)
         if record is None:
             self.cells_without_record += 1
         else:
             self._seen.add(record.started_at)
-            self._audience.ended(record, cell.source, plain)
+        reply = execute_reply["content"]
+        failed = reply["status"] == "error"
+        self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
+        traceback = reply.get("traceback", ()) if failed else ()
+        self._audience.cell_ended(record, cell.source, traceback)
         if self._late:
             raise _TooLong
 
@@ -237,18 +269,24 @@ class Execution:
             )
         self._audience.started()
         self.started = True
+
+    async def _start_kernel(self, **options: Any) -> None:
+        """Handle Ctrl-C from now on, and start the kernel; called by nbclient, whose handler says nothing."""
         with contextlib.suppress(NotImplementedError):  # Windows
-            # nbclient's own handler ends the kernel without a word.
-            asyncio.get_running_loop().add_signal_handler(
-                signal.SIGINT, self._interrupt, asyncio.current_task()
-            )
+            task = asyncio.current_task()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, task)
+        await self._nbclients_start(**options, **self._output.options())
 
     def _interrupt(self, task: asyncio.Task[Any] | None) -> None:
-        """Interrupt the cell on Ctrl-C, so that its figures are kept; end the kernel on the second one."""
-        if self._interrupted and task is not None:
-            task.cancel()
-        else:
+        """Interrupt the cell on Ctrl-C, so that its figures are kept; end the kernel on the second one.
+
+        While the kernel starts there is no cell, so the first one ends it.
+        """
+        if self.started and not self._interrupted:
             self._interrupt_cell()
+        elif task is not None and not self._is_ending:  # a third one must not cut the ending short
+            self._is_ending = True
+            task.cancel()
         self._interrupted = True
 
     def _too_long(self) -> None:
@@ -271,7 +309,10 @@ class Execution:
             if self._interrupt_once_it_runs:
                 self._interrupt_once_it_runs = False
                 asyncio.get_running_loop().call_later(_HOOKS_S, self._interrupt_cell)
-        return self._nbclients_process_message(message, cell, cell_index)
+        output = self._nbclients_process_message(message, cell, cell_index)
+        if output is not None:
+            self._audience.cell_output(output)
+        return output
 
     def _end_kernel(self) -> None:
         self._pending = asyncio.ensure_future(self._manager.shutdown_kernel(now=True))
@@ -284,22 +325,22 @@ class Execution:
             self._alarm.cancel()
 
 
-def displayed_record(cell: Any) -> tuple[CellRecord | None, str]:
-    """Return the record in the cell's own report, and the report as plain text; None and "" without one.
+def displayed_record(cell: Any) -> CellRecord | None:
+    """Return the record in the cell's own report; None without one.
 
     The record gets the cell's id here, because nbclient does not send it to the kernel, as a front end would.
     """
     report: Any = own_report(cell)
     if report is None:
-        return None, ""
+        return None
     try:
         record = record_from(report[MIME])
         if record.cell_id is None and "id" in cell:
             record = replace(record, cell_id=cell.id)
             report[MIME] = embedded(record, report[MIME].get("left_out", ()))
     except (TypeError, ValueError):  # an output that the cell made itself
-        return None, ""
-    return record, report.get("text/plain", "")
+        return None
+    return record
 
 
 def _first_line(evalue: str) -> str:

@@ -6,17 +6,18 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ..records import budget
-from ..records.history import History
-from ..records.log import Log
-from ..records.units import MB, printable_lines, rounded_mb
-from ..render import summary, text
+from ..records.units import MB, rounded_mb
+from ..render import summary
 from ..runtime import files
-from ..runtime.errors import first_line
 from . import notebook_file, parameters
 from .execution import Execution
+from .keys import interrupt_held_back
 from .page import write_page
+from .progress import Progress
 from .request import BadRequest, check, check_log
-from .streams import aside, say
+from .results import Results
+from .streams import aside
+from .transcript import Transcript
 
 if TYPE_CHECKING:
     import argparse
@@ -41,89 +42,71 @@ def run(options: argparse.Namespace) -> int:
         check(targets, options.parameters_file, "the file of parameters")
     check_log(options.log)
     remarks = list(_set_parameters(notebook, options))
-    with contextlib.closing(_Results(options.log)) as results:
+    with contextlib.ExitStack() as stack:
+        progress = Progress()
+        stack.callback(progress.close)
+        progress.wait("starting the kernel")
+        results = Results(options.log, Transcript(progress, shows_output=options.show_output))
+        stack.callback(results.close)
         execution = Execution(
-            notebook, path, kernel=options.kernel, timeout_s=options.timeout, audience=results
+            notebook,
+            path,
+            kernel=options.kernel,
+            timeout_s=options.timeout,
+            allow_errors=options.allow_errors,
         )
         if not execution.has_code:
             remarks.append(f"{path} has no cell with code, so there is nothing to measure")
         for remark in remarks:
             aside(f"ipygpulogger: {remark}")
         try:
-            results.fail(execution.execute())
+            problem = execution.execute(results)
+            if execution.kernel_said:
+                aside(*(f"    {line}" for line in execution.kernel_said))
+            results.fail(problem)
+        except KeyboardInterrupt:
+            if not execution.started:
+                progress.stop()
+                aside("ipygpulogger: interrupted before the first cell; nothing is written")
+            else:
+                results.fail(f"interrupted in {execution.cell}")
+            raise
         finally:
             if execution.started:
-                for excess in _over_budget(results.history, options.max_ram, options.max_gpu):
-                    results.fail(excess)
-                if execution.cells_without_record:
-                    count = execution.cells_without_record
-                    cells = "1 cell" if count == 1 else f"{count} cells"
-                    sentence = f"{cells} left no record, because the notebook stopped the logger"
-                    if options.max_ram is None and options.max_gpu is None:
-                        remarks.append(sentence)
-                        aside(f"ipygpulogger: {sentence}")
-                    else:
-                        results.fail(f"{sentence}, and no budget can be judged there")
-                with results.failure(output):
+                with interrupt_held_back(), results.failure(output):
+                    progress.wait("writing the notebook")
+                    remarks += _judge(execution, results, options)
                     files.write(output, notebook_file.text_of(notebook))
                     aside(f"executed notebook: {output}")
                 if options.html:
+                    progress.wait("making the page")
                     with results.failure(options.html):
                         remarks += results.problems
                         write_page(options.html, path.stem, results.history, results.sources, remarks)
     return 1 if results.problems else 0
 
 
-class _Results:
-    """The records of a run so far: each is printed, logged, and kept for what is written at the end."""
+def _judge(execution: Execution, results: Results, options: argparse.Namespace) -> list[str]:
+    """Add what fails the run as a whole to its problems, and return remarks on the rest."""
+    remarks = []
+    if options.allow_errors and execution.cells_failed:
+        remarks.append(f"{_cells(execution.cells_failed)} failed; the run went on, because of --allow-errors")
+    for excess in _over_budget(results.history, options.max_ram, options.max_gpu):
+        results.fail(excess)
+    if execution.cells_without_record:
+        cells = _cells(execution.cells_without_record)
+        sentence = f"{cells} left no record, because the notebook stopped the logger"
+        if options.max_ram is None and options.max_gpu is None:
+            remarks.append(sentence)
+        else:
+            results.fail(f"{sentence}, and no budget can be judged there")
+    for remark in remarks:
+        aside(f"ipygpulogger: {remark}")
+    return remarks
 
-    def __init__(self, log_path: Path | None) -> None:
-        self.history = History()
-        self.sources: list[str] = []
-        self.problems: list[str] = []
-        self._log_path = log_path
-        self._log: Log | None = None
 
-    def started(self) -> None:
-        """Begin the log; before this moment a refused request leaves an older log as it is."""
-        if self._log_path is None:
-            return
-        try:
-            self._log_path.write_text("", encoding="utf-8")
-            self._log = Log(self._log_path)
-        except (OSError, ValueError) as error:
-            raise BadRequest(f"{self._log_path} cannot be written: {first_line(error)}") from error
-
-    def ended(self, record: CellRecord, source: str, report: str) -> None:
-        """Log and print one cell."""
-        self.history.append(record)
-        self.sources.append(source)
-        if self._log is not None:
-            with self.failure(self._log_path):
-                self._log.append(record)
-        first, *more = source.strip().splitlines()
-        heading = f"{record.label}: {first}{' ...' if more else ''}"
-        with self.failure("stdout"):
-            say(printable_lines([heading, *(report or text.report(record)).split("\n"), ""]))
-
-    def fail(self, problem: str | None) -> None:
-        """Print a problem, once, and let the run end with a failing exit status; do nothing for None."""
-        if problem is not None and problem not in self.problems:
-            self.problems.append(problem)
-            aside(f"ipygpulogger: {problem}")
-
-    @contextlib.contextmanager
-    def failure(self, path: Path | str | None) -> Iterator[None]:
-        """Turn an error of writing a file into a problem, so that the other files are written."""
-        try:
-            yield
-        except OSError as error:
-            self.fail(f"{path} could not be written: {error.strerror or error}")
-
-    def close(self) -> None:
-        """Close the log."""
-        if self._log is not None:
-            self._log.close()
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"
 
 
 def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]:

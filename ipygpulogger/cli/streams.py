@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING
 from ..records.units import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
-_ASCII = {"→": "->", "…": "...", "≥": ">=", "±": "+-", "│": "|"}
+_ASCII = {"→": "->", "…": "...", "≥": ">=", "±": "+-", "│": "|", "·": "-", "\u2212": "-", "━": "#", "╌": "."}
+_ASCII |= dict(zip("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\|/-\\|/", strict=True))
+_cleared: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+
+
+def clear_first(cleared: Callable[[], contextlib.AbstractContextManager[None]] | None) -> None:
+    """Print within this context from now on: it clears a line that moves on the terminal."""
+    global _cleared  # noqa: PLW0603 - a process has one terminal
+    _cleared = cleared or contextlib.nullcontext
 
 
 def say(words: str) -> None:
@@ -43,14 +52,15 @@ def _print(words: str, stream: TextIO | None) -> None:
     if stream is None:  # closed, as by `>&-`
         return
     try:
-        print(_encodable(words, stream), file=stream, flush=True)
+        with _cleared():
+            print(encodable(words, stream), file=stream, flush=True)
     except OSError as error:
         _discard(stream)  # or the interpreter fails once more when it flushes the stream at its exit
         if not isinstance(error, BrokenPipeError):
             raise
 
 
-def _encodable(words: str, stream: TextIO) -> str:
+def encodable(words: str, stream: TextIO) -> str:
     """Return the words with our own signs in ASCII where the stream's encoding lacks them."""
     for sign, plain in _ASCII.items():
         if sign in words:

@@ -70,7 +70,7 @@ def headline(measurement: Measurement) -> list[Clause]:
         clauses.append(_clause(clipped(printable(measurement.label), _LABEL)))
     if ended := outcome(measurement):
         clauses.append(_clause(shortened(ended), "strong"))
-    clauses += _memories(measurement)
+    clauses += memories(measurement)
     if owners := _owners(measurement):
         clauses.append(_clause(owners))
     if moved := between(measurement):
@@ -152,8 +152,8 @@ def _clause(words: str, weight: Weight = "plain") -> Clause:
     return Clause((Phrase(words, weight),), words)
 
 
-def _memories(measurement: Measurement) -> Iterator[Clause]:
-    """Yield what moved, GPUs first, then what did not."""
+def memories(measurement: Measurement) -> Iterator[Clause]:
+    """Yield a clause for each memory: what moved, GPUs first, then what did not."""
     gpus, gen = measurement.gpus, measurement.gen
     moved = [gpu for gpu in gpus if gpu.attributed and _moves(gpu)]
     moved.sort(key=_moved_bytes, reverse=True)

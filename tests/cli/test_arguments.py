@@ -3,6 +3,10 @@
 import pytest
 from command_line import command, made, refused, saved
 
+import ipygpulogger
+from ipygpulogger.cli import main
+from ipygpulogger.cli.arguments import parse
+
 
 def test_bad_words():
     """No command, or an unknown one: argparse's usage and exit 2."""
@@ -47,6 +51,20 @@ def test_options_that_make_no_sense(notebook, monkeypatch, capsys, words, says):
     monkeypatch.chdir(path.parent)
     assert refused(["run", str(path), *words], capsys, says)
     assert [p.name for p in path.parent.iterdir()] == ["nb.ipynb"]
+
+
+def test_the_version(capsys):
+    """--version: the program's name and the version of the package, exit 0."""
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"ipygpulogger {ipygpulogger.__version__}\n")
+
+
+def test_the_short_names():
+    """-o is --output, as in other commands."""
+    assert parse(["run", "nb.ipynb", "-o", "out.ipynb"]) == parse(
+        ["run", "nb.ipynb", "--output", "out.ipynb"]
+    )
 
 
 @pytest.mark.parametrize(

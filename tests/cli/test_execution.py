@@ -1,6 +1,8 @@
 """The execution of a notebook in a real kernel: failures, interrupts, time limits, other kernels."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,7 +43,8 @@ def test_a_cell_that_may_fail(notebook):
     nbformat.write(nb, path)
     done = command("run", path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("RAM:") == 2
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["[1/2]", "[2/2]"]
+    assert "failed: ValueError" in done.stdout
 
 
 def test_a_kernel_that_dies(notebook, tmp_path):
@@ -49,10 +52,38 @@ def test_a_kernel_that_dies(notebook, tmp_path):
     path, log = notebook("1", "import os; os._exit(7)"), tmp_path / "log.jsonl"
     done = command("run", path, "--log", log)
     assert done.returncode == 1
-    assert "the kernel died while it ran cell 2 of 2" in done.stderr
+    assert done.stderr.splitlines()[0] == "ipygpulogger: the kernel died while it ran cell 2 of 2"
     assert not tracebacks_of_ours(done.stderr)
     assert len(records(log)) == 1
     assert path.with_name("nb.executed.ipynb").exists()
+
+
+def test_a_kernel_that_crashes(notebook):
+    """What its process said in the end is printed, once."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    says = "os.write(sys.stderr._original_stdstream_copy, b'the last \\x1b[2J words\\n')"
+    done = command("run", notebook(f"import os, sys; {says}; os.kill(os.getpid(), 9)"), env=env)
+    assert done.returncode == 1
+    *lines, said, problem, where = done.stderr.splitlines()
+    assert said == "    the last ?[2J words"
+    assert problem == "ipygpulogger: the kernel died while it ran cell 1 of 1"
+    assert where.startswith("executed notebook: ")
+    assert not lines
+
+
+def test_a_kernel_that_does_not_start(notebook, tmp_path, bare_kernel):
+    """One sentence with the last that its process said, exit 2, nothing written."""
+    metadata, env = bare_kernel
+    spec = tmp_path / "share" / "kernels" / "bare" / "kernel.json"
+    argv = [sys.executable, "-c", "raise SystemExit('no such \x1b[2J device')"]
+    spec.write_text(json.dumps({"argv": argv, "display_name": "bare", "language": "python"}))
+    path = notebook("1", **metadata)
+    done = command("run", path, env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(
+        r"ipygpulogger: the kernel 'bare' did not start: .*\(no such \?\[2J device\)\n", done.stderr
+    )
+    assert not path.with_name("nb.executed.ipynb").exists()
 
 
 def test_interrupted(notebook, tmp_path):
@@ -83,14 +114,14 @@ import os, signal, sys
 from ipygpulogger.cli import main
 from ipygpulogger.cli.progress import Progress
 
-start = Progress.start
+run = Progress.run
 
-def start_and_strike(self, number, source):
-    start(self, number, source)
+def run_and_strike(self, columns, number, source):
+    run(self, columns, number, source)
     if number == 2:
         os.kill(os.getpid(), signal.SIGINT)
 
-Progress.start = start_and_strike
+Progress.run = run_and_strike
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -154,6 +185,7 @@ def test_no_such_kernel(notebook, metadata, says, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
+    assert ("; choose one with --kernel: python3" in done.stderr) == ("installed" in says)
     assert [p.name for p in tmp_path.iterdir()] == ["nb.ipynb"]
 
 
@@ -177,9 +209,16 @@ def test_another_kernel(notebook, bare_kernel, tmp_path):
     done = command("run", path, "--kernel", "bare", env=env)
     assert (done.returncode, "'bare' cannot load" in done.stderr) == (2, True)
     done = command("run", path, "--kernel", "gone")
-    assert (done.returncode, done.stderr) == (2, "ipygpulogger: the kernel 'gone' is not installed here\n")
+    assert done.returncode == 2
+    assert "the kernel 'gone' is not installed here; choose one with --kernel: python3" in done.stderr
     spec = tmp_path / "share" / "kernels" / "ir"
     spec.mkdir()
     (spec / "kernel.json").write_text(json.dumps({"argv": ["R"], "display_name": "R", "language": "R"}))
     done = command("run", path, "--kernel", "ir", env=env)
     assert (done.returncode, "speaks R" in done.stderr) == (2, True)
+    (spec.parent / "broken").mkdir()
+    (spec.parent / "broken" / "kernel.json").write_text("{")
+    done = command("run", path, env=env)
+    names = done.stderr.partition("--kernel: ")[2].strip().split(", ")
+    assert {"bare", "python3"} <= set(names)
+    assert not {"ir", "broken"} & set(names)  # neither can be chosen

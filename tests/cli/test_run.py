@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import nbformat
 import pytest
@@ -18,7 +19,7 @@ from ipygpulogger.records.embed import LIMIT_BYTES, embedded
 
 
 def test_run_reports_every_cell(notebook, tmp_path):
-    """Each cell's report is printed, logged and kept in the executed notebook; the original is untouched."""
+    """Each cell's line is printed, its record logged, its report kept in the executed notebook; the original stays."""
     path = notebook("x = bytearray(b'x') * (96 << 20)", "len(b'x' * (200 << 20))", "", "del x")
     before = path.read_bytes()
     log = tmp_path / "log.jsonl"
@@ -29,8 +30,13 @@ def test_run_reports_every_cell(notebook, tmp_path):
     peak = records(log)[1]["gen"]["peak"]
     assert abs(peak["lo_bytes"] - records(log)[1]["gen"]["before_bytes"] - 200 * MB) <= 2 * MB
     assert [r["label"] for r in records(log)] == ["In [1]", "In [2]", "In [3]"]
-    assert done.stdout.count("RAM: Consumed Peaked") == 3
-    assert "In [3]: del x" in done.stdout
+    first, second, third = done.stdout.splitlines()
+    figures = r"\[{}/3\]  \d\.\d\d s  {} → \d+ MB +{}"
+    assert re.fullmatch(figures.format(1, r"RAM \+96 MB", r"x = bytearray\(b'x'\) \* \(96 << 20\)"), first)
+    assert re.fullmatch(figures.format(2, r"RAM peak \+20\d MB", r"len\(b'x' \* \(200 << 20\)\)"), second)
+    assert re.fullmatch(figures.format(3, "RAM \u221296 MB", "del x"), third)
+    assert first.index("x = ") == second.index("len") == third.index("del")
+    assert done.stderr.splitlines() == [f"executed notebook: {path.with_name('nb.executed.ipynb')}"]
     assert "Traceback" not in done.stderr
     assert path.read_bytes() == before
     executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
@@ -180,6 +186,7 @@ def test_cells_without_a_record(notebook):
     done = command("run", path)
     assert done.returncode == 0, done.stderr
     assert "3 cells left no record" in done.stderr
+    assert done.stdout.count("  not measured  ") == 3
 
 
 @pytest.mark.parametrize(
@@ -203,7 +210,8 @@ def test_records_whatever_the_notebook_does(notebook, tmp_path, before):
     assert done.stderr.count("over --max-ram 256 MB") == 1
     assert [r["cell_id"] for r in records(log)] == [cell.id for cell in nb.cells]
     assert [r["status"] for r in records(log)] == ["ok", "ok", "error", "ok"]
-    assert done.stdout.count("RAM: Consumed Peaked") == 4
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [f"[{i}/4]" for i in (1, 2, 3, 4)]
+    assert "not measured" not in done.stdout
 
 
 def test_old_outputs_are_not_new(notebook, tmp_path):
@@ -232,10 +240,10 @@ def test_the_records_limit_holds_with_the_id(size):
     cell = nbformat.v4.new_code_cell(execution_count=1)
     cell.id = "i" * 64
     cell.outputs = [nbformat.v4.new_output("display_data", {"text/plain": "it", MIME: values})]
-    record, plain = displayed_record(cell)
+    record = displayed_record(cell)
     kept = cell.outputs[0].data[MIME]
     assert len(json.dumps(kept, separators=(",", ":"))) <= LIMIT_BYTES
-    assert (kept["cell_id"], record.cell_id, plain) == (cell.id, cell.id, "it")
+    assert (kept["cell_id"], record.cell_id) == (cell.id, cell.id)
     assert set(values.get("left_out", ())) <= set(kept.get("left_out", ()))
 
 
@@ -246,4 +254,4 @@ def test_the_users_configuration_does_not_silence_run(notebook, tmp_path):
     (profile / "ipython_config.py").write_text("c = get_config()\nc.IPyGPULogger.report = 'none'\n")
     done = command("run", notebook("1"), env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")})
     assert done.returncode == 0, done.stderr
-    assert "RAM: Consumed Peaked" in done.stdout
+    assert re.match(r"\[1/1\]  \d\.\d\d s  RAM \d+ MB ", done.stdout)

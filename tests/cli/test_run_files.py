@@ -64,7 +64,7 @@ def test_a_full_disk(notebook, tmp_path):
         done = command("run", path, option, "/dev/full")
         assert done.returncode == 1
         assert done.stderr.count("/dev/full could not be written: No space left on device") == 1
-        assert done.stdout.count("In [") >= 2
+        assert len(done.stdout.splitlines()) == 2
         assert not tracebacks_of_ours(done.stderr)
     done = command("run", path, "--output", "/dev/full", "--log", tmp_path / "log.jsonl")
     assert (done.returncode, len(records(tmp_path / "log.jsonl"))) == (1, 2)

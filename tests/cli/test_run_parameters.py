@@ -29,7 +29,7 @@ def test_parameters_are_code(tmp_path):
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("words")]), path)
     done = command("run", path, "-p", "x", "1")
     assert (done.returncode, "no cell with code" in done.stderr) == (0, False)
-    assert "In [1]: # Parameters" in done.stdout
+    assert done.stdout.endswith("  # Parameters\n")
 
 
 def test_parameters_nobody_expects(notebook):

@@ -1,0 +1,81 @@
+"""The kernel of an execution: whether it can be used, and what its process writes outside of cells."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from .request import BadRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LINES = 25
+_READ_BYTES = 20_000
+_DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what the process writes goes to the terminal at once
+
+
+def check_kernel(specs: Any, name: str, asked_by: str) -> None:
+    """Refuse a kernel that is not installed, or not for Python.
+
+    Args:
+        specs: jupyter_client's manager of kernel specifications.
+        name: The name of the kernel.
+        asked_by: The path of the notebook that asks for it; empty if the user does.
+
+    Raises:
+        BadRequest: It is refused; where another one can be chosen, the message has the names.
+    """
+    if name not in specs.find_kernel_specs():
+        lacks = f"{asked_by} asks for the kernel {name!r}, which" if asked_by else f"the kernel {name!r}"
+        raise BadRequest(f"{lacks} is not installed here; {_choice(specs)}")
+    language = specs.get_kernel_spec(name).language
+    if not _is_python(language):
+        raise BadRequest(f"the kernel {name!r} speaks {language}; only Python can be measured")
+
+
+def _choice(specs: Any) -> str:
+    found = []
+    for name in sorted(specs.find_kernel_specs()):
+        with contextlib.suppress(Exception):  # a broken one
+            if _is_python(specs.get_kernel_spec(name).language):
+                found.append(name)
+    if not found:
+        return "install one with pip install ipykernel"
+    return f"choose one with --kernel: {', '.join(found)}"
+
+
+def _is_python(language: str) -> bool:
+    return language.lower() in ("python", "")
+
+
+class KernelOutput:
+    """What the kernel's process itself writes to stdout and stderr, kept in a file.
+
+    It is not what cells print. Most of it is noise, which would break into the line that moves on a terminal.
+    But if the kernel dies, or does not start, it may say why.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = None if os.environ.get(_DEBUG) else path.open("wb")
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments that let a process write here."""
+        return {} if self._file is None else {"stdout": self._file, "stderr": self._file}
+
+    def last_lines(self) -> list[str]:
+        """Return the end of what was written."""
+        if self._file is None:
+            return []
+        text = self._path.read_bytes()[-_READ_BYTES:].decode(errors="replace")
+        return [line for line in text.splitlines() if line.strip()][-_LINES:]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()

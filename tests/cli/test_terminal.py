@@ -1,0 +1,224 @@
+"""`ipygpulogger run` on a terminal: what a person sees while it runs, and what stays on the screen."""
+
+import json
+import re
+
+import nbformat
+import pytest
+from command_line import records
+from terminal import Screen, Typed, on_a_terminal
+
+pytest.importorskip("pty", reason="a terminal of the tests is a pseudo-terminal")
+
+
+def lines_of(seen):
+    return seen.text.splitlines()
+
+
+def test_the_screen_of_the_tests():
+    """It draws, erases and wraps as a terminal does."""
+    screen = Screen(10)
+    screen.feed("abc\r\x1b[2Kde\nfgh\x1b[1A\x1b[2K\x1b[?25l\x1b[31mx\x1b[0m")
+    assert (screen.text(), screen.cursor_is_shown, screen.styles) == ("     x\n  fgh", False, ["31", "0"])
+    screen = Screen(4)
+    screen.feed("abcdef\r\n漢字漢\bé")
+    assert screen.text() == "abcd\nef\n漢字\n漢é"
+
+
+def test_something_moves_at_once(notebook):
+    """While the kernel starts: what is waited for, with a sign that moves; then each cell, with its seconds."""
+    seen = on_a_terminal("run", notebook("import time; time.sleep(2.5)", "2"))
+    assert seen.status == 0, seen.text
+    assert re.fullmatch(r". starting the kernel  0 s", next(filter(None, seen.states)).strip())
+    starting = {state for state in seen.states if "starting the kernel" in state}
+    assert len(starting) > 3
+    running = "\n".join(seen.states)
+    for seconds in 0, 1, 2:
+        assert re.search(rf"^\[1/2\] .   {seconds} s  [━╌]+  import time", running, re.MULTILINE)
+
+
+def test_the_screen_in_the_end(notebook):
+    """A line for each cell, aligned, and where the notebook is; nothing else, and the cursor is there."""
+    sources = ["x = bytearray(b'x') * (96 << 20)", "", "x.append(1)", "del x", *("1" for _ in range(9))]
+    path = notebook(*sources)
+    seen = on_a_terminal("run", path)
+    first, second, third, *rest, last = lines_of(seen)
+    assert re.fullmatch(r"\[ 1/12\]  \d\.\d\d s  RAM \+9\d MB .*→ \d+ MB +x = bytearray\(b'x'\).*", first)
+    assert re.fullmatch(r"\[ 2/12\]  \d\.\d\d s  RAM .*x\.append\(1\)", second)
+    assert re.fullmatch(r"\[ 3/12\]  \d\.\d\d s  RAM \u22129\d MB → \d+ MB +del x", third)
+    assert (
+        len({line.index(source) for line, source in zip((first, third), ("x = ", "del"), strict=True)}) == 1
+    )
+    assert len(rest) == 9
+    assert last == f"executed notebook: {path.with_name('nb.executed.ipynb')}"
+    assert seen.screen.cursor_is_shown
+
+
+@pytest.mark.parametrize("columns", [20, 42, 60, 80])
+def test_a_narrow_terminal(notebook, columns):
+    """No line of ours runs into the next; what there is no room for is cut off."""
+    path = notebook(
+        "x = bytearray(b'x') * (96 << 20)  # 漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字",
+        "import time; time.sleep(0.5)",
+    )
+    seen = on_a_terminal("run", path, "-o", path.with_name("o"), columns=columns)
+    assert seen.status == 0, seen.text
+    first, second = lines_of(seen)[:2]
+    assert first.startswith("[1/2]")
+    assert first.endswith("…")
+    assert second.startswith("[2/2]")
+    running = [line for state in seen.states for line in state.splitlines() if re.match(r"\[\d/2\] \S", line)]
+    assert running
+    assert all(len(line) < columns for line in running)
+
+
+def test_stdout_elsewhere(notebook):
+    """`run > file` on a terminal: the line that moves is on the terminal, the cells are in the file, plain."""
+    seen = on_a_terminal("run", notebook("[bold]=1"), pipes_stdout=True)
+    assert seen.status == 1  # bold is no variable, and no style
+    assert "\x1b" not in seen.stdout
+    assert re.fullmatch(r"\[1/1\]  \d\.\d\d s  failed: TypeError .*\[bold\]=1\n", seen.stdout), seen.stdout
+    assert re.search(r"\[1/1\] . +0 s .*\[bold\]=1", "\n".join(seen.states))
+    assert "cannot unpack non-iterable int" in seen.text
+    assert "━" not in seen.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colours(notebook, environment, coloured):
+    """On a terminal that has them, unless the user wants none; a dumb one gets no sequence at all."""
+    seen = on_a_terminal("run", notebook("1 / 0"), **environment)
+    assert bool(set(seen.screen.styles) - {"", "0"}) == coloured
+    assert ("\x1b" in seen.written) == (environment.get("TERM") != "dumb")
+    assert "ZeroDivisionError: division by zero" in seen.text
+
+
+# -- a failed cell ------------------------------------------------------------------------------------------
+
+
+def test_a_traceback(notebook):
+    """Once, below the line of its cell, without the line that moves in it."""
+    seen = on_a_terminal("run", notebook("def f():\n    raise ValueError('oh')", "f()", "3"), "--show-output")
+    assert seen.status == 1
+    lines = lines_of(seen)
+    assert re.fullmatch(r"\[2/3\]  \d\.\d\d s  failed: ValueError +f\(\)", lines[1])
+    assert re.fullmatch(r" +ValueError +Traceback \(most recent call last\)", lines[2])
+    assert lines.count("    ValueError: oh") == 1
+    assert lines[-2:] == [
+        "ipygpulogger: stopped at the cell that failed: ValueError: oh",
+        lines[-1],
+    ]
+    assert not re.search("[━╌⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]", seen.text)
+
+
+# -- what cells print ---------------------------------------------------------------------------------------
+
+PRINTS = """
+import sys, time
+for i in range(3):
+    print("epoch", i)
+    for percent in range(0, 101, 20):
+        print(f"\\r{percent:3}%", end="", file=sys.stderr, flush=True)
+        time.sleep(0.1)
+    print(file=sys.stderr)
+print("no end", end="")
+""".strip()
+
+
+def test_what_cells_print(notebook):
+    """--show-output: each line behind the mark of its cell, as it comes; a bar that is rewritten is one line."""
+    seen = on_a_terminal("run", notebook(PRINTS, "'a result'", "print(2)"), "--show-output")
+    assert seen.status == 0
+    marked = [line.partition(" │ ") for line in lines_of(seen) if " │ " in line]
+    assert [(place, said) for place, _, said in marked] == [
+        *[("[1/3]", said) for i in range(3) for said in (f"epoch {i}", "100%")],
+        ("[1/3]", "no end"),
+        ("[2/3]", "'a result'"),
+        ("[3/3]", "2"),
+    ]
+    assert any("[1/3] │  40%" in state for state in seen.states)
+    during = next(state for state in seen.states if "epoch 1" in state)
+    assert "epoch 2" not in during
+    assert len(lines_of(seen)) == len(marked) + 4
+    assert seen.screen.cursor_is_shown
+
+
+def test_what_cells_print_is_not_asked_for(notebook):
+    """Without the option, none of it."""
+    seen = on_a_terminal("run", notebook(PRINTS, "'a result'"))
+    assert "epoch" not in "".join(seen.states)
+    assert len(lines_of(seen)) == 3
+
+
+# -- Ctrl-C -------------------------------------------------------------------------------------------------
+
+
+def whole(path, *counts):
+    nb = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    nbformat.validate(nb)
+    return [cell.execution_count for cell in nb.cells] == list(counts)
+
+
+def ruins(seen):
+    """What is left of the line that moves, and of the keys."""
+    return re.findall(r"[━╌⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]|\^C|Traceback|starting", seen.text)
+
+
+def test_interrupted_while_the_kernel_starts(notebook, tmp_path):
+    """One sentence, exit 130, nothing written, no kernel left."""
+    slow = "import os; open('pid', 'w').write(str(os.getpid()))"
+    path = notebook(slow)
+    seen = on_a_terminal(
+        "run", path, "--log", tmp_path / "log.jsonl", typed=[Typed("starting the kernel  1 s")]
+    )
+    if seen.status == 0:
+        pytest.skip("the kernel was there within a second")
+    assert seen.status == 130
+    assert lines_of(seen) == ["ipygpulogger: interrupted before the first cell; nothing is written"]
+    assert seen.screen.cursor_is_shown
+    assert [p.name for p in tmp_path.iterdir()] == ["nb.ipynb"]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_interrupted_in_a_cell(notebook, tmp_path, times):
+    """The cell is marked, what ran is written, nothing of the line is left; so with an impatient user."""
+    path, log = notebook("1", "import time; time.sleep(600)", "3"), tmp_path / "log.jsonl"
+    typed = [Typed(r"\[2/3\] .   1 s", times=times, pause_s=0.1)]
+    seen = on_a_terminal("run", path, "--log", log, typed=typed, columns=60)
+    assert seen.status == 130
+    assert not ruins(seen), seen.text
+    assert seen.screen.cursor_is_shown
+    assert whole(path, 1, 2, None)
+    assert [record["status"] for record in records(log)][:1] == ["ok"]
+    if times == 1:
+        assert [record["status"] for record in records(log)] == ["ok", "interrupted"]
+        lines = lines_of(seen)
+        assert re.fullmatch(r"\[2/3\]  \d\.\d\d s  interrupted +import time; t.*", lines[1])
+        assert lines[2] == "ipygpulogger: interrupted in cell 2 of 3"
+
+
+def test_interrupted_while_the_notebook_is_written(notebook, tmp_path):
+    """The notebook is whole all the same."""
+    path = notebook("print('x' * (1 << 20))", *("1" for _ in range(30)))
+    seen = on_a_terminal("run", path, typed=[Typed(r"\[31/31\]  ", times=5, pause_s=0.02)])
+    assert seen.status == 130
+    assert not ruins(seen), seen.text
+    assert whole(path, *range(1, 32))
+
+
+def test_the_last_cell_catches_the_interrupt(notebook):
+    """The run was interrupted, whatever the cell made of that."""
+    path = notebook("import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: pass")
+    seen = on_a_terminal("run", path, typed=[Typed(r"\[1/1\] .   1 s")])
+    assert seen.status == 130
+    assert whole(path, 1)
+
+
+def test_interrupted_with_allowed_errors(notebook):
+    """--allow-errors does not go on after Ctrl-C."""
+    path = notebook("import time; time.sleep(600)", "open('ran', 'w')")
+    seen = on_a_terminal("run", path, "--allow-errors", typed=[Typed(r"\[1/2\] .   1 s")])
+    assert seen.status == 130
+    assert not path.with_name("ran").exists()
+    assert json.loads(path.with_name("nb.executed.ipynb").read_text())["cells"][1]["execution_count"] is None
