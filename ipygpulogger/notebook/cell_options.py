@@ -14,7 +14,7 @@ _ASKS = re.compile(r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$")
 _OURS = re.compile(  # a line of our own magics; under automagic they need no %
     r"(?:\w+ *= *)?%gpulog(?![\w.]).*"
     r"|gpulog(?: +-?-?[a-z].*)?"
-    r"|%%gpulog\?\??|\?\??%{1,2}gpulog"  # help
+    r"|%{0,2}gpulog\?\??|\?\??%{0,2}gpulog"  # help
     r"|%?(?:re|un)?load_ext +ipygpulogger"
     r"|%?config +IPyGPULogger(?:\.\w.*)?",
     re.ASCII,

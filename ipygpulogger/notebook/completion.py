@@ -62,9 +62,9 @@ def _matcher(shell: Any) -> Any:
     from IPython.core.completer import SimpleCompletion, context_matcher
 
     def ipygpulogger_matcher(context: Any) -> dict[str, Any]:
-        found = offered(context.text_until_cursor)
-        above = context.full_text.split("\n")[: context.cursor_line]
-        if found is None or not _is_magic(context.text_until_cursor, above, shell):
+        before = context.text_until_cursor
+        found = offered(before)
+        if found is None or not _is_magic(before, _above(context), shell):
             return {"completions": []}
         begun, words = found
         completions = [SimpleCompletion(word, type="param") for word in words]
@@ -92,6 +92,12 @@ def _old_matcher(shell: Any) -> Any:
         return [word[kept:] for word in words] or [replaced]
 
     return ipygpulogger_matcher
+
+
+def _above(context: Any) -> list[str]:
+    """Return the lines of the cell above the cursor's."""
+    lines: list[str] = context.full_text.split("\n")
+    return lines[: context.cursor_line]
 
 
 def _is_magic(before: str, above: Sequence[str], shell: Any) -> bool:

@@ -22,6 +22,8 @@ OURS = (
     "?%gpulog",
     "%%gpulog?",
     "??%%gpulog",
+    "gpulog?",
+    "?gpulog",
     "%config IPyGPULogger",
     "%config IPyGPULogger.quiet = '10MB'",
     "config IPyGPULogger.compact = True",
