@@ -32,7 +32,7 @@ class EpochMemory(NamedTuple):
         return {f"{prefix}{name}_mb": figure for name, figure in self._asdict().items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EpochRecord(Measurement):
     """What one epoch used.
 

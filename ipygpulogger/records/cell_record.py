@@ -36,7 +36,7 @@ class Data(NamedTuple):
     time_delta: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CellRecord(Measurement):
     """What one cell used.
 
@@ -74,6 +74,12 @@ class CellRecord(Measurement):
     out_of_memory: OutOfMemory | None = None
     between: Sizes = ()
     gpulog_only: bool = False
+
+    def outcome(self) -> str:
+        """Return how the cell ended if it did not succeed: "failed: ValueError" or "interrupted"."""
+        if self.status == "ok":
+            return ""
+        return "interrupted" if self.status == "interrupted" else f"failed: {self.error}"
 
     def explained(
         self, owners: tuple[Owner, ...], gone_bytes: Mapping[str, int], *, complete: bool

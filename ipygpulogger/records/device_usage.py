@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .units import rounded_mb
 from .usage import Peak, Timeline, Usage
 
 CPU = "cpu"  # the device id of general RAM
@@ -42,7 +43,7 @@ class Rung(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DeviceUsage(Usage):
     """Memory of one accelerator device.
 
@@ -115,6 +116,19 @@ class DeviceUsage(Usage):
     def id(self) -> str:
         """The device's id, such as ``cuda:0``."""
         return device_id(self.backend, self.index)
+
+    def described(self) -> str:
+        """Return the figures as words; what is used is that of the whole device."""
+        if self.attributed:
+            figures = Usage.described(self).rpartition(", ")[0]
+        else:
+            figures = "per-process usage unavailable"
+        used = "" if self.used_bytes is None else f", used {rounded_mb(self.used_bytes)}"
+        total = f" of {rounded_mb(self.total_bytes)}" if self.total_bytes else ""
+        return f"{figures}{used}{used and total}{used and ' MB'}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: {self.described()}>"
 
     @property
     def key(self) -> tuple[str, int, str | None]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .device_usage import DeviceUsage, Sizes  # noqa: TC001 - decoding evaluates the type hints
+from .units import rounded_mb, shortened
 from .usage import Usage  # noqa: TC001 - decoding evaluates the type hints
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LineUsage:
     """One source line of a cell or function, including everything that it called.
 
@@ -38,3 +39,12 @@ class LineUsage:
     place: str = ""
     complete: bool = True
     risen: Sizes = ()
+
+    def __repr__(self) -> str:
+        where = f"{shortened(self.place)}:{self.lineno}" if self.place else str(self.lineno)
+        ran = f"{self.hits} hit{'s' * (self.hits != 1)}, {self.time_s:.3f} s"
+        told = [
+            f"{name} consumed {rounded_mb(usage.consumed_bytes)} MB, peaked {rounded_mb(usage.peaked_bytes)} MB"
+            for name, usage in [("RAM", self.gen), *((gpu.id, gpu) for gpu in self.gpus)]
+        ]
+        return f"<LineUsage {where}, {ran}: {'; '.join(told)}: {shortened(self.source)}>"

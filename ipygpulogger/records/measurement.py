@@ -8,13 +8,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from .device_usage import CPU, DRIVER, DeviceUsage
+from .units import shortened
 from .usage import ChildrenUsage, RamUsage, Usage, notable
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+_DEVICES = 4  # in a `repr`
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Measurement:
     """What one scope used.
 
@@ -76,6 +79,19 @@ class Measurement:
         """
         ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus
         return next((gpu for gpu in ours if index in (gpu.index, None)), None)
+
+    def outcome(self) -> str:
+        """Return how the scope ended if it did not succeed, such as "failed: ValueError"; else nothing."""
+        return ""
+
+    def __repr__(self) -> str:
+        ended = self.outcome() and f", {shortened(self.outcome())}"
+        told = [f"RAM {self.gen.described()}"]
+        told += [f"{gpu.id} {gpu.described()}" for gpu in self.gpus[:_DEVICES]]
+        if len(self.gpus) > _DEVICES:
+            told.append(f"{len(self.gpus) - _DEVICES} more devices")
+        name = f"{type(self).__name__} {shortened(self.label)}"
+        return f"<{name}, {self.time_s:.3f} s{ended}: {'; '.join(told)}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: bytes, seconds, ISO 8601 time."""

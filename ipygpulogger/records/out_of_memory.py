@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .owner import Owner  # noqa: TC001 - decoding evaluates the type hints
-from .units import MB, rounded_mb
+from .units import MB, printable, rounded_mb
 
 _GIB = 1024 * MB
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OutOfMemory:
     """A device at the moment when an allocation on it failed; each figure is None when unknown.
 
@@ -41,6 +41,11 @@ class OutOfMemory:
     outputs_bytes: int
     owners: tuple[Owner, ...]
     advice: str
+
+    def __repr__(self) -> str:
+        asked = [] if self.asked_bytes is None else [f"asked {requested(self.asked_bytes)}"]
+        free = [] if self.free_bytes is None else [f"free {rounded_mb(self.free_bytes)} MB"]
+        return f"<OutOfMemory on {', '.join([self.device, *asked, *free])}: {printable(self.advice)}>"
 
 
 def requested(asked_bytes: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from .units import MB
+from .units import MB, rounded_mb
 
 Quality = Literal["exact", "bounded", "sampled"]
 Timeline = tuple[tuple[float, int], ...]  # a time series: (seconds since the beginning, bytes), at most 64
@@ -69,7 +69,7 @@ class Peak:
         return self.precision_bytes > max(MB, self.lo_bytes // 100)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Usage:
     """Memory at both ends of a scope and at its peak, in bytes."""
 
@@ -118,6 +118,17 @@ class Usage:
         """The most that the scope held at once above what was in use before it; never negative."""
         return max(0, self.consumed_bytes) + self.peaked_bytes
 
+    def described(self) -> str:
+        """Return the figures as words, in whole megabytes: "consumed 128 MB, peaked 0 MB, used 170 MB"."""
+        least = "at least " if self.peak.hi_bytes is None else ""
+        return (
+            f"consumed {rounded_mb(self.consumed_bytes)} MB, peaked {least}{rounded_mb(self.peaked_bytes)} MB,"
+            f" used {rounded_mb(self.after_bytes)} MB"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.described()}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Heap:
@@ -127,7 +138,7 @@ class Heap:
     kept_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RamUsage(Usage):
     """General RAM of one process: its resident memory (RSS), and malloc's share of it where that is known.
 
@@ -164,7 +175,7 @@ class RamUsage(Usage):
         return max(0, min(self.newly_kept_bytes, self.consumed_bytes - self.newly_in_use_bytes))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ChildrenUsage(Usage):
     """Resident memory of all child processes together, without the pages that forked children share.
 

@@ -80,9 +80,7 @@ def doubt(gpu: DeviceUsage) -> str:
 
 def outcome(measurement: Measurement) -> str:
     """Return how a cell ended if it did not succeed: "failed: ValueError" or "interrupted"."""
-    if not isinstance(measurement, CellRecord) or measurement.status == "ok":
-        return ""
-    return "interrupted" if measurement.status == "interrupted" else f"failed: {measurement.error}"
+    return measurement.outcome()
 
 
 def sentences(measurement: Measurement) -> tuple[str, ...]:

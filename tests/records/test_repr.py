@@ -1,0 +1,71 @@
+"""What a record prints as: one readable line, with the figures that matter."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from made import records
+from memory import MB
+
+from ipygpulogger import CellRecord, DeviceUsage, History, LineUsage, Measurement, OutOfMemory, Peak, RamUsage
+from ipygpulogger.runtime import clock
+
+SERIES = tuple((i / 10, i * MB) for i in range(64))
+GEN = RamUsage(42 * MB, 170 * MB, Peak(170 * MB, 170 * MB, "exact"), timeline=SERIES)
+GPU = DeviceUsage(
+    0, 2467 * MB, Peak(3904 * MB, None, "sampled"), 0, "A100", total_bytes=16384 * MB, used_bytes=5465 * MB,
+    timeline=SERIES,
+)  # fmt: skip
+COMMON = {"started_at": clock.utc_now(), "time_s": 0.8071, "gen": GEN}
+CELL = {"execution_count": 4, "cell_id": "ab", "source": "x = 1", "status": "error", "error": "ValueError"}
+LINE = LineUsage(6, "return bytearray(b'x') * (40 << 20)", 1, 0.051, GEN, (GPU,), "In [2]")
+CARD = OutOfMemory(
+    "cuda:0", 8000 * MB, 4900 * MB, None, None, None, None, 0, 0, (), "`%gpulog free` gives 3500 MB back."
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (GEN, "<RamUsage: consumed 128 MB, peaked 0 MB, used 170 MB>"),
+        (GPU, "<DeviceUsage cuda:0: consumed 2467 MB, peaked at least 1437 MB, used 5465 of 16384 MB>"),
+        (
+            Measurement(label="load", gpus=(GPU,), **COMMON),
+            "<Measurement load, 0.807 s: RAM consumed 128 MB, peaked 0 MB, used 170 MB;"
+            " cuda:0 consumed 2467 MB, peaked at least 1437 MB, used 5465 of 16384 MB>",
+        ),
+        (
+            CellRecord(label="In [4]", **COMMON, **CELL),
+            "<CellRecord In [4], 0.807 s, failed: ValueError: RAM consumed 128 MB, peaked 0 MB, used 170 MB>",
+        ),
+        (
+            LINE,
+            "<LineUsage In [2]:6, 1 hit, 0.051 s: RAM consumed 128 MB, peaked 0 MB;"
+            " cuda:0 consumed 2467 MB, peaked 1437 MB: return bytearray(b'x') * (40 << 20)>",
+        ),
+        (CARD, "<OutOfMemory on cuda:0, asked 8000 MB, free 4900 MB: `%gpulog free` gives 3500 MB back.>"),
+        (History(), "<History: 0 cells>"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_one_line(value, said):
+    """The name, and what a report says of it; printed the same."""
+    assert repr(value) == str(value) == said
+
+
+@given(records())
+def test_any_record_is_one_short_line(given):
+    """Whatever it holds: no control character of foreign text reaches the terminal."""
+    for value in (given, given.gen, *given.gpus, *given.lines, *filter(None, [given.out_of_memory])):
+        said = repr(value)
+        assert said.isprintable()
+        assert len(said) < 1000
+
+
+def test_outside_ipython():
+    """A script that prints a measurement reads a line, not fifty fields."""
+    program = "from ipygpulogger import measure\nwith measure('load') as m:\n    pass\nprint(m.last)"
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert said.startswith("<Measurement load, 0.0")
+    assert said.count("\n") == 1
