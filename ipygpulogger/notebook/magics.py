@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.display import display
 
 from ..engine.machine import machine
 from ..engine.now import measured_now
 from ..records import held_bytes
 from ..records.units import printable
-from ..render import owners, plot, summary
-from ..render.devices import ladders
-from ..render.diagnoses import diagnoses
+from ..render import diagnoses, owners, plot, summary
 from ..runtime.frames import walk_stack
 from ..sources import Unavailable
 from . import completion
@@ -31,6 +30,7 @@ from .logger import IPyGPULogger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..records import DeviceUsage
 _EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
 
 
@@ -150,19 +150,20 @@ class GpulogMagics(Magics):
         options = ", ".join(
             f"{name}={getattr(logger, name)!r}" for name in sorted(logger.class_trait_names(config=True))
         )
-        print(
-            f"{'running' if logger.running else 'stopped'}, {len(logger.history)} cells recorded; {options}"
+        state = f"{'running' if logger.running else 'stopped'}, {len(logger.history)} cells recorded"
+        found = machine().diagnose()
+        gpus: Sequence[DeviceUsage] = ()
+        with suppress(Unavailable):  # the diagnoses say so
+            gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
+        self._show(
+            diagnoses.status(state, options, found, gpus), diagnoses.status_html(state, options, found, gpus)
         )
-        for diagnosis in machine().diagnose():
-            print(printable(f"{diagnosis.source}: {diagnosis.state}: {diagnosis.says}"))
-        with suppress(Unavailable):  # the diagnoses above say so
-            if gpus := measured_now(reset_peaks=self.logger.reset_peaks).gpus:
-                print(ladders(gpus))
 
     def _summary(self, *words: str) -> None:
         by = _by(words)
         history = self.logger.history
-        print(summary.summary(history.rank(by=by), by, history.suspects()))
+        told = history.rank(by=by), by, history.suspects()
+        self._show(summary.summary(*told), summary.html(*told))
 
     def _plot(self) -> Any:
         try:
@@ -189,13 +190,26 @@ class GpulogMagics(Magics):
 
         found = owners_in(self.shell, array_readers())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))
-        print(owners.holders(found.owners, used, complete=found.complete, uncounted=found.uncounted))
+        plain, markup = (
+            page(found.owners, used, complete=found.complete, uncounted=found.uncounted)
+            for page in (owners.holders, owners.html)
+        )
+        self._show(plain, markup)
 
     def _free(self) -> None:
-        print(self.logger.free())
+        freed = self.logger.free()
+        self._show(str(freed), freed._repr_html_())
 
     def _doctor(self) -> None:
-        print(diagnoses(machine().diagnose()))
+        found = machine().diagnose()
+        self._show(diagnoses.diagnoses(found), diagnoses.html(found))
+
+    def _show(self, plain: str, markup: str) -> None:
+        """Display a page as HTML where cells have rich reports, else print it."""
+        if self.logger.report == "rich":
+            display({"text/plain": plain, "text/html": markup}, raw=True)  # type: ignore[no-untyped-call, unused-ignore]
+        else:
+            print(plain)
 
     def _help(self) -> None:
         print(magic_help(IPyGPULogger))

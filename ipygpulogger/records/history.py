@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from . import formats, leaks
 from .cell_record import CellRecord
 from .decode import ImpossibleNumberError, record_from
+from .displayed import Displayed
 from .units import MB, printable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class History(Sequence[CellRecord]):
+class History(Displayed, Sequence[CellRecord]):
     """The finished cells. A record takes about a kilobyte, whatever the cell did."""
 
     def __init__(self, records: Sequence[CellRecord] = ()) -> None:

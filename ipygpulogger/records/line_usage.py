@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .device_usage import DeviceUsage, Sizes  # noqa: TC001 - decoding evaluates the type hints
-from .units import rounded_mb, shortened
-from .usage import Usage  # noqa: TC001 - decoding evaluates the type hints
+from .displayed import Displayed
+from .units import shortened
+from .usage import Usage
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LineUsage:
+class LineUsage(Displayed):
     """One source line of a cell or function, including everything that it called.
 
     For a line that ran several times, `consumed_bytes` is the sum over its runs and `peaked_bytes` the
@@ -44,7 +45,7 @@ class LineUsage:
         where = f"{shortened(self.place)}:{self.lineno}" if self.place else str(self.lineno)
         ran = f"{self.hits} hit{'s' * (self.hits != 1)}, {self.time_s:.3f} s"
         told = [
-            f"{name} consumed {rounded_mb(usage.consumed_bytes)} MB, peaked {rounded_mb(usage.peaked_bytes)} MB"
+            f"{name} {Usage.described(usage).rpartition(', ')[0]}"
             for name, usage in [("RAM", self.gen), *((gpu.id, gpu) for gpu in self.gpus)]
         ]
         return f"<LineUsage {where}, {ran}: {'; '.join(told)}: {shortened(self.source)}>"

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from .device_usage import CPU, DRIVER, DeviceUsage
+from .displayed import Displayed
 from .units import shortened
 from .usage import ChildrenUsage, RamUsage, Usage, notable
 
@@ -18,7 +19,7 @@ _DEVICES = 4  # in a `repr`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Measurement:
+class Measurement(Displayed):
     """What one scope used.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .displayed import Displayed
 from .owner import Owner  # noqa: TC001 - decoding evaluates the type hints
 from .units import MB, printable, rounded_mb
 
@@ -11,7 +12,7 @@ _GIB = 1024 * MB
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class OutOfMemory:
+class OutOfMemory(Displayed):
     """A device at the moment when an allocation on it failed; each figure is None when unknown.
 
     Attributes:

@@ -120,11 +120,9 @@ class Usage:
 
     def described(self) -> str:
         """Return the figures as words, in whole megabytes: "consumed 128 MB, peaked 0 MB, used 170 MB"."""
-        least = "at least " if self.peak.hi_bytes is None else ""
-        return (
-            f"consumed {rounded_mb(self.consumed_bytes)} MB, peaked {least}{rounded_mb(self.peaked_bytes)} MB,"
-            f" used {rounded_mb(self.after_bytes)} MB"
-        )
+        peaked = f"{'at least ' if self.peak.hi_bytes is None else ''}{rounded_mb(self.peaked_bytes)}"
+        used = rounded_mb(self.after_bytes)
+        return f"consumed {rounded_mb(self.consumed_bytes)} MB, peaked {peaked} MB, used {used} MB"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.described()}>"

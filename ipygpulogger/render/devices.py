@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import DRIVER
-from ..records.units import printable_lines, rounded_mb
-from .markup import BLUE, GREY, PALE, RED, Part
+from ..records.units import printable_lines, rounded_mb, size_text, without_controls
+from .markup import BLUE, GREY, PALE, RED, Part, bar, legend, line, small
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,6 +90,24 @@ def parts(gpu: DeviceUsage) -> list[Part]:
     found.append(Part("for a moment", moment_bytes, RED))
     found.append(Part("free", rungs["free"]))
     return found
+
+
+def bars(gpus: Sequence[DeviceUsage]) -> str:
+    """Return the ladder of each device as HTML: a bar, and the same in words."""
+    told = ""
+    for gpu in gpus:
+        name = f"{device_name(gpu, gpus)}: {gpu.name}{' (unified memory)' if gpu.unified else ''}"
+        found = [
+            Part(rung.name, rung.size_bytes, BLUE if rung.name == "tensors" else FILLS.get(rung.name, ""))
+            for rung in gpu.ladder
+        ]
+        further = ", ".join(
+            f"{name} {size_text(size_bytes)}" for name, size_bytes in ladder(gpu)[len(found) :]
+        )
+        told += line(escape(name))
+        told += bar(found, gpu.total_bytes or 0) + legend(found) if found else ""
+        told += small(further or "its memory use is unavailable")
+    return without_controls(told)
 
 
 def ladders(gpus: Sequence[DeviceUsage]) -> str:

@@ -1,15 +1,21 @@
-"""What each source of figures reports about itself, as text."""
+"""What each source of figures reports about itself, as text and as HTML."""
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING
 
-from ..records.units import printable_lines
+from ..records.units import printable, printable_lines, without_controls
+from .devices import bars, ladders
+from .markup import Drawn, Text, folded, line, small, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..records import Diagnosis
+    from ..records import DeviceUsage, Diagnosis
+    from .markup import Cell
+
+_GOOD = "exact", "absent"  # not worth standing out
 
 
 def diagnoses(found: Sequence[Diagnosis]) -> str:
@@ -20,3 +26,35 @@ def diagnoses(found: Sequence[Diagnosis]) -> str:
         if diagnosis.remedy:
             lines.append(f"{'':21} -> {diagnosis.remedy}")
     return printable_lines(lines)
+
+
+def html(found: Sequence[Diagnosis]) -> str:
+    """Return the same as an HTML table, each remedy below what it is for."""
+    rows: list[list[Cell]] = []
+    for diagnosis in found:
+        says = escape(diagnosis.says)
+        if diagnosis.remedy:
+            says += f"<div><b>Do this:</b> {escape(diagnosis.remedy)}</div>"
+        weak = diagnosis.state not in _GOOD
+        state = f"<b>{escape(diagnosis.state)}</b>" if weak else escape(diagnosis.state)
+        rows.append([diagnosis.source, Text(state), Drawn(says)])
+    return without_controls(table(["Source", "", ""], rows))
+
+
+def status(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
+    """Return what a logger does, what each source reports, and how each device's memory is divided.
+
+    Args:
+        state: Whether the logger runs, and how many cells it recorded.
+        options: Those of the logger.
+        found: What each source reports.
+        gpus: The devices as they are now.
+    """
+    said = [printable(f"{one.source}: {one.state}: {one.says}") for one in found]
+    return "\n".join([f"{state}; {options}", *said, *([ladders(gpus)] if gpus else [])])
+
+
+def status_html(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
+    """Return the same as HTML: the devices first, the options folded."""
+    told = line(f"<b>{escape(state)}</b>") + bars(gpus) + html(found)
+    return without_controls(told + folded("Options", small(options)))

@@ -1,18 +1,30 @@
-"""How much memory dropping hidden references freed, as text."""
+"""How much memory dropping hidden references freed, as text and as HTML."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
 
-from ..records.units import MB, printable_lines, rounded_mb
+from ..records.units import (
+    MB,
+    clipped,
+    printable,
+    printable_lines,
+    rounded_mb,
+    size_text,
+    without_controls,
+)
+from .markup import RED, Drawn, Part, Text, cell_bar, code, faint, line, small, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..records import Owner
+    from .markup import Cell
 
 _NAMED = 8  # dropped owners
+_NAME = 60  # characters of a name in HTML
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,36 @@ class Freed:
         return printable_lines([says, f"came back: {came_back}"])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the report as HTML: how much came back, and a bar for each reference that was dropped."""
+        head = " · ".join(
+            f"<b>{escape(name)} {size_text(sizes[0])}</b>"
+            + (f" {faint(f'(the device {size_text(sizes[1])})')}" if len(sizes) > 1 else "")
+            for name, sizes in self.came_back.items()
+        )
+        told = line(f"Came back: {head}")
+        large = [owner for owner in self.owners if owner.size_bytes >= MB][:_NAMED]
+        scale_bytes = max((owner.size_bytes for owner in large), default=0)
+        rows: list[list[Cell]] = [
+            [
+                Drawn(code(clipped(printable(owner.name), _NAME))),
+                cell_bar([Part(owner.device, owner.size_bytes, RED)], scale_bytes),
+                f"{rounded_mb(owner.size_bytes):,}",
+                Text(escape(owner.device)),
+            ]
+            for owner in large
+        ]
+        if rows:
+            told += table(["Dropped, MB", "", "Held", ""], rows)
+        else:
+            told += small("Nothing hidden: no array was in Out or in a traceback.")
+        rest = len(self.owners) - len(large)
+        if rest and large:
+            told += small(f"and {rest} more")
+        if not self.complete:
+            told += small("There was no time to look everywhere.")
+        return without_controls(told)
 
 
 def _held(owners: Sequence[Owner], prefix: str = "") -> str:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CPU, device_id
 from ..records.units import MB, clipped, mb_range, printable_lines, rounded_mb, without_controls
+from .markup import BLUE, GREY, Drawn, Part, Strong, Text, cell_bar, code, scrolling, small
+from .markup import table as markup_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..records import LineUsage, Usage
+    from .markup import Cell
 
 _WIDTH = 72  # characters of a source line
-_LEFT = 'style="text-align:left"'  # front ends align every cell to the right
 _UNKNOWN = "n/a"
 _AT_LEAST = "+: at least so much."
 _PARTLY = "*: of a part of its hits; n/a where those moved nothing."
@@ -61,34 +63,38 @@ def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
 
 
 def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
-    """Return the same as HTML: a plain table without styles and scripts; all foreign text is escaped."""
+    """Return the same as HTML: a bar for what each line needed; all foreign text is escaped."""
     if not lines:
         said = ["No line ran that is measured.", *notes]
-        return without_controls("".join(f"<p>{escape(sentence)}</p>" for sentence in said))
+        return without_controls("".join(map(small, said)))
     devices = _devices(lines)
     groups = list(_groups(lines, devices))
-    names = "".join(f'<th scope="colgroup" colspan="2">{escape(name)} MB</th>' for name in _names(devices))
-    columns = "".join(
-        f'<th scope="col">{name}</th>'
-        for name in ("Line", "Hits", "Time s", *(["consumed", "peaked"] * len(devices)))
-    )
-    columns += f'<th scope="col" {_LEFT}>Source</th>'
-    body = ""
+    names = _names(devices)
+    figures = [f"{name} {figure}" for name in names for figure in ("consumed MB", "peaked MB")]
+    needs = {
+        id(line): [
+            Part(name, _need_bytes(line, usage, device), GREY if device == _RAM else BLUE)
+            for device, name in zip(devices, names, strict=True)
+            if (usage := _usage(line, device)) is not None
+        ]
+        for line in lines
+    }
+    scale_bytes = max(sum(part.size_bytes for part in parts) for parts in needs.values())
+    body: list[list[Cell]] = []
     for place, rows in groups:
         if place:
-            width = 4 + 2 * len(devices)
-            body += f'<tr><th scope="rowgroup" colspan="{width}" {_LEFT}>{escape(place)}</th></tr>'
+            body.append([Text(f"<b>{escape(place)}</b>")])
         for row in rows:
-            figures = "".join(f"<td>{escape(figure)}</td>" for figure in row.figures)
-            code = f"<code>{escape(row.source).replace('  ', '&nbsp; ')}</code>"
-            source = f"<b>{code}</b>" if row.heaviest else code
-            body += f"<tr>{figures}<td {_LEFT}>{source}</td></tr>"
-    shown = [row.figures for _, rows in groups for row in rows]
-    below = "".join(f"<p>{escape(said)}</p>" for said in _below(shown, notes))
-    return without_controls(
-        f'<table><thead><tr><th colspan="3"></th>{names}<th></th></tr><tr>{columns}</tr></thead>'
-        f"<tbody>{body}</tbody></table>{below}"
-    )
+            source = code(row.source)
+            number, *told = row.figures
+            shown: list[Cell] = [Strong(figure) if row.heaviest else figure for figure in told]
+            bar = cell_bar(needs[id(row.line)], scale_bytes if scale_bytes >= MB else 0)
+            shown.append(Drawn(f"<b>{source}</b>" if row.heaviest else source))
+            body.append([Strong(number) if row.heaviest else number, bar, *shown])
+    shown_figures = [row.figures for _, rows in groups for row in rows]
+    below = "".join(map(small, _below(shown_figures, notes)))
+    head = ["Line", "", "Hits", "Time s", *figures, Text("Source")]
+    return without_controls(scrolling(markup_table(head, body)) + below)
 
 
 def heaviest(lines: Sequence[LineUsage]) -> str:

@@ -26,6 +26,8 @@ _THIN = 0.3  # per cent of a bar, at least: what the legend names is seen
 _HEAD = "style=font:inherit;padding:0"  # without spaces an attribute needs no quotes
 _NAME = f"{_HEAD};text-align:left"
 _FIGURE = "style=padding:0"
+_LEFT = "align=left style=padding:0;text-align:left"
+_CELL_BAR = "display:flex;width:72px;height:8px;border-radius:2px;overflow:hidden;background:#8882"
 _TEXT = "align=left style=opacity:.65;padding:0;text-align:left"
 
 
@@ -47,6 +49,26 @@ class Part(NamedTuple):
     fill: str = ""
 
 
+class Strong(NamedTuple):
+    """A figure of a table that stands out.
+
+    Attributes:
+        words: The figure.
+    """
+
+    words: str
+
+
+class Drawn(NamedTuple):
+    """A cell of a table that holds a bar, or code, at full strength.
+
+    Attributes:
+        markup: What is in it, already escaped.
+    """
+
+    markup: str
+
+
 class Text(NamedTuple):
     """A cell of a table that holds words, or a drawing, in place of a figure.
 
@@ -55,6 +77,9 @@ class Text(NamedTuple):
     """
 
     markup: str
+
+
+Cell = str | Strong | Text | Drawn  # a `str` is escaped
 
 
 def fitted(words: str, room: int) -> str:
@@ -81,6 +106,17 @@ def size(markup: str) -> int:
 def faint(markup: str) -> str:
     """Return markup as words of less importance."""
     return f"<span style=opacity:.65>{markup}</span>"
+
+
+def code(words: str) -> str:
+    """Return words in the letters of code; spaces in a row are kept, also where styles are stripped."""
+    told = escape(words).replace("  ", "&nbsp; ")
+    return f"<code style=background:none;padding:0>{told}</code>"
+
+
+def scrolling(markup: str) -> str:
+    """Return a wide table that scrolls by itself, so that it never widens the page."""
+    return f"<div style=overflow-x:auto>{markup}</div>"
 
 
 def line(markup: str, *, quiet: bool = False) -> str:
@@ -110,7 +146,7 @@ def folded(summary: str, body: str, *, spoken: str = "", is_open: bool = False) 
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, caption: str = "", slim: bool = False
+    head: Sequence[str | Text], rows: Iterable[Sequence[Cell]], *, caption: str = "", slim: bool = False
 ) -> str:
     """Return a table whose first column names the row, and whose other columns are figures or `Text`.
 
@@ -118,28 +154,36 @@ def table(
     HTML makes optional are left out, and so is ``scope``: header cells that fill a row or a column head it.
 
     Args:
-        head: The names of the columns.
-        rows: As many cells each, and further `Text`; a `str` is escaped.
+        head: The names of the columns; `Text` over those that hold words.
+        rows: As many cells each, and further `Text` or `Drawn`; a `str` is escaped.
         caption: What the table is about; empty if the line above says so.
         slim: Whether to save bytes at the names of the rows, which front ends then print bold.
     """
     above = f'<caption style="padding:0;text-align:left">{escape(caption)}</caption>' if caption else ""
     first, *others = head
-    names = "".join(f"<th {_HEAD}>{escape(name)}" for name in others)
+    names = "".join(
+        f"<th {_NAME if isinstance(name, Text) else _HEAD}>{_content(name)}" for name in others
+    )
     return (
-        f'<table style="{_TABLE}">{above}<tfoot><tr align=right style=opacity:.65><th {_NAME}>{escape(first)}'
+        f'<table style="{_TABLE}">{above}<tfoot><tr align=right style=opacity:.65><th {_NAME}>{_content(first)}'
         f"{names}{''.join(_row(row, _FIGURE if slim else _NAME) for row in rows)}</tfoot></table>"
     )
 
 
-def _row(cells: Sequence[str | Text], name_style: str) -> str:
+def _row(cells: Sequence[Cell], name_style: str) -> str:
     name, *others = cells
-    told = "".join(
-        f"<td {_TEXT}>{cell.markup}" if isinstance(cell, Text) else f"<td {_FIGURE}>{escape(cell)}"
-        for cell in others
-    )
-    first = name.markup if isinstance(name, Text) else escape(name)
-    return f"<tr align=right><th {name_style}>{first}{told}"
+    return f"<tr align=right><th {name_style}>{_content(name)}{''.join(map(_data, others))}"
+
+
+def _data(cell: Cell) -> str:
+    style = _TEXT if isinstance(cell, Text) else _LEFT if isinstance(cell, Drawn) else _FIGURE
+    return f"<td {style}>{_content(cell)}"
+
+
+def _content(cell: Cell) -> str:
+    if isinstance(cell, Strong):
+        return f"<b>{escape(cell.words)}</b>"
+    return escape(cell) if isinstance(cell, str) else cell.markup
 
 
 def bar(parts: Sequence[Part], total_bytes: int) -> str:
@@ -149,15 +193,23 @@ def bar(parts: Sequence[Part], total_bytes: int) -> str:
         parts: In their order.
         total_bytes: The whole, which is the bar's length.
     """
-    if total_bytes <= 0:
-        return ""
+    return f'<div style="{_BAR}">{_segments(parts, total_bytes)}</div>' if total_bytes > 0 else ""
+
+
+def cell_bar(parts: Sequence[Part], total_bytes: int) -> Drawn:
+    """Return parts of a whole as a short bar in a table; empty where there is nothing to draw."""
+    drawn = _segments(parts, total_bytes) if total_bytes > 0 else ""
+    return Drawn(f'<div style="{_CELL_BAR}">{drawn}</div>' if drawn else "")
+
+
+def _segments(parts: Sequence[Part], total_bytes: int) -> str:
     drawn, left = "", 100.0
     for part in parts:
         if part.fill and part.size_bytes >= MB and left > 0:
             share = min(left, max(_THIN, part.size_bytes / total_bytes * 100))
             left -= share
             drawn += f"<b style=width:{share:.3g}%;background:{part.fill}></b>"
-    return f'<div style="{_BAR}">{drawn}</div>'
+    return drawn
 
 
 def legend(parts: Sequence[Part], name: str = "") -> str:

@@ -1,18 +1,23 @@
-"""Which names hold memory, as text."""
+"""Which names hold memory, as text and as HTML."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from html import escape
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..records import CPU
-from ..records.units import MB, printable_lines, rounded_mb
+from ..records.units import MB, clipped, printable, printable_lines, rounded_mb, without_controls
+from .markup import BLUE, GREY, RED, Drawn, Part, Text, cell_bar, code, faint, scrolling, small
+from .markup import table as markup_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ..records import Owner
+    from .markup import Cell
 
 _UNNAMED = "Python itself, libraries, small objects"
+_NAME = 60  # characters of a holder's name in HTML
 _SHARED = 3  # other names of one owner
 _HIDDEN = {"output": "hidden", "traceback": "hidden"}
 _BELOW = ": ", " (autograd graph)"  # in the name of memory that a variable holds indirectly
@@ -33,7 +38,79 @@ def holders(
         complete: Whether there was time to search everything.
         uncounted: The names that hold memory of unknown size.
     """
-    devices = sorted({*used, *(owner.device for owner in owners)}, key=lambda device: (device == CPU, device))
+    devices = _devices(owners, used)
+    table = [["holder", "", *map(_device, devices), ""]]
+    for row in _rows(owners, used):
+        nothing = "0 MB" if row.kind == "total" else ""
+        table.append([row.name, row.mark, *_cells(row.sizes, devices, nothing), row.remark])
+    return printable_lines([*_aligned(table), *_doubts(complete, uncounted)])
+
+
+def html(
+    owners: Sequence[Owner],
+    used: Mapping[str, int | None],
+    *,
+    complete: bool = True,
+    uncounted: Iterable[str] = (),
+) -> str:
+    """Return the same as HTML: a table with a bar for each holder; red is memory that no variable holds."""
+    devices, found = _devices(owners, used), _rows(owners, used)
+    scale_bytes = max((sum(row.sizes.values()) for row in found if row.kind == "holder"), default=0)
+    rows: list[list[Cell]] = []
+    for row in found:
+        parts = [
+            Part(device, size_bytes, RED if row.mark else GREY if device == CPU else BLUE)
+            for device, size_bytes in sorted(row.sizes.items(), key=lambda item: devices.index(item[0]))
+        ]
+        held = row.kind == "holder"
+        name = Drawn(_markup(row) if held else faint(escape(row.name)))
+        figures = [_figure(row, device) for device in devices]
+        bar = cell_bar(parts, scale_bytes if held else 0)
+        rows.append([name, bar, *figures, Text(escape(row.remark))])
+    head = ["Holder, MB", "", *map(_device, devices), ""]
+    return without_controls(
+        scrolling(markup_table(head, rows)) + "".join(map(small, _doubts(complete, uncounted)))
+    )
+
+
+def _markup(row: _Row) -> str:
+    mark = f" {faint(escape(row.mark))}" if row.mark else ""
+    return f"{code(clipped(printable(row.name), _NAME))}{mark}"
+
+
+def _figure(row: _Row, device: str) -> str:
+    """Return what a row holds on a device, in MB; empty for nothing."""
+    size_bytes = row.sizes.get(device)
+    if size_bytes is None:
+        return "0" if row.kind == "total" else ""
+    return "<1" if size_bytes > 0 and not rounded_mb(size_bytes) else f"{rounded_mb(size_bytes):,}"
+
+
+class _Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        name: What holds the memory.
+        mark: "hidden" if it is no variable of the user's; else nothing.
+        sizes: Bytes by device.
+        remark: What else is to be said about it.
+        kind: Whether it is a holder, the sum of all, or what no name holds.
+    """
+
+    name: str
+    mark: str
+    sizes: Mapping[str, int]
+    remark: str
+    kind: Literal["holder", "total", "rest"]
+
+
+def _devices(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[str]:
+    """Return the columns: the accelerator devices, then RAM."""
+    return sorted({*used, *(owner.device for owner in owners)}, key=lambda device: (device == CPU, device))
+
+
+def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]:
+    """Return the rows: each large holder, the small ones together, the sum, and what has no name."""
     rows: dict[tuple[str, str], dict[str, int]] = {}
     also: dict[tuple[str, str], dict[str, None]] = {}
     for owner in owners:
@@ -41,25 +118,29 @@ def holders(
         rows.setdefault(key, {})[owner.device] = owner.size_bytes
         also.setdefault(key, {}).update(dict.fromkeys(owner.shared))
     large = {key: sizes for key, sizes in rows.items() if max(sizes.values()) >= MB}
-    small = [sizes for key, sizes in rows.items() if key not in large]
+    small_ones = [sizes for key, sizes in rows.items() if key not in large]
     total = _summed(rows.values())
-    table = [["holder", "", *map(_device, devices), ""]]
-    for (name, mark), sizes in sorted(large.items(), key=lambda row: -sum(row[1].values())):
-        table.append([name, mark, *_cells(sizes, devices), _also(list(also[name, mark]))])
-    if small:
-        name = "1 smaller one" if len(small) == 1 else f"{len(small)} smaller ones"
-        table.append([name, "", *_cells(_summed(small), devices), ""])
-    table.append(["named in all", "", *_cells(total, devices, nothing="0 MB"), ""])
+    found = [
+        _Row(name, mark, sizes, _also(list(also[name, mark])), "holder")
+        for (name, mark), sizes in sorted(large.items(), key=lambda row: -sum(row[1].values()))
+    ]
+    if small_ones:
+        name = "1 smaller one" if len(small_ones) == 1 else f"{len(small_ones)} smaller ones"
+        found.append(_Row(name, "", _summed(small_ones), "", "rest"))
+    found.append(_Row("named in all", "", total, "", "total"))
     rest = {device: size - total.get(device, 0) for device, size in used.items() if size is not None}
     if any(size >= 0 for size in rest.values()):
         known = {device: size for device, size in rest.items() if size >= 0}
-        table.append(["not named", "", *_cells(known, devices), "" if CPU not in known else _UNNAMED])
-    lines = _aligned(table)
+        found.append(_Row("not named", "", known, "" if CPU not in known else _UNNAMED, "rest"))
+    return found
+
+
+def _doubts(complete: bool, uncounted: Iterable[str]) -> Iterator[str]:
+    """Yield what the table does not tell."""
     if not complete:
-        lines.append("There was no time to look everywhere: the named hold at least this much.")
+        yield "There was no time to look everywhere: the named hold at least this much."
     if names := list(uncounted):
-        lines.append(f"Not counted, size unknown: {', '.join(names)}")
-    return printable_lines(lines)
+        yield f"Not counted, size unknown: {', '.join(names)}"
 
 
 def _mark(owner: Owner) -> str:

@@ -1,18 +1,30 @@
-"""The cells of a notebook, ranked."""
+"""The cells of a notebook as a table, ranked or in their order, as text and as HTML."""
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..records import growing_names
-from ..records.units import MB, printable_lines, rounded_mb, shortened
+from ..records.units import (
+    MB,
+    printable_lines,
+    rounded_mb,
+    shortened,
+    time_text,
+    without_controls,
+)
 from .devices import named_devices
+from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, line, scrolling, small
+from .markup import table as markup_table
 from .text import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..records import CellRecord, Usage
+    from ..records.history import History
+    from .markup import Cell
 
 _ROWS = 20  # cells
 _GROUPS = 5  # leak suspects
@@ -41,8 +53,7 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     names = {key: name for key, (name, _) in named_devices(records).items()}
     worst = _worst(records, names)
     marked = {id(record) for _, found in worst for record, _ in found}
-    cells = "1 cell" if len(records) == 1 else f"{len(records):,} cells"
-    lines = [f"{cells}, {_FIRST[by]}; MB"]
+    lines = [f"{_cells(len(records))}, {_FIRST[by]}; MB"]
     lines.append(f"{'':16}{'Consumed':>9}{'Peaked':>7}{'Needed':>8}{'Peak':>8}{'Time':>10}  Cell")
     for record in records[:_ROWS]:
         lines += _ranked(record, names, "*" if id(record) in marked else "")
@@ -62,6 +73,83 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     if len(suspects) > _GROUPS:
         lines.append(f"  and {len(suspects) - _GROUPS} more")
     return printable_lines(lines)
+
+
+def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
+    """Return the same as HTML: a table with a bar for each memory, its highest figures in bold."""
+    if not records:
+        return line("no cell has been reported yet", quiet=True)
+    names = {key: name for key, (name, _) in named_devices(records).items()}
+    told = line(f"<b>{_cells(len(records))}</b>, {_FIRST[by]}") + _table(records[:_ROWS], names)
+    if len(records) > _ROWS:
+        told += small(f"and {len(records) - _ROWS:,} more")
+    for words, found in _worst(records, names):
+        told += small(f"{words}: {'; '.join(f'{shortened(cell.label)}, {said}' for cell, said in found)}")
+    if suspects:
+        told += line("<b>May leak</b>: every run consumed more, and left more in use than the one before")
+        told += "".join(line(escape(_suspect(runs, names))) for runs in suspects[:_GROUPS])
+    if len(suspects) > _GROUPS:
+        told += small(f"and {len(suspects) - _GROUPS} more")
+    return without_controls(told)
+
+
+def history(cells: History) -> str:
+    """Return the cells of a history as HTML, in the order they finished: the last of them."""
+    if not cells:
+        return line("no cell has been reported yet", quiet=True)
+    records = cells[-_ROWS:]
+    names = {key: name for key, (name, _) in named_devices(records).items()}
+    which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
+    return without_controls(line(f"<b>{_cells(len(cells))}</b>{which}") + _table(records, names))
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count:,} cells"
+
+
+def _table(records: Sequence[CellRecord], names: dict[Any, str]) -> str:
+    """Return cells as an HTML table, a row for each memory; the highest figure of each column is bold."""
+    shown = [(record, *row) for record in records for row in _rows(record, names)]
+    usages = [usage for _, _, usage in shown if usage is not None]
+    scale_bytes = max((usage.needed_bytes for usage in usages), default=0)
+    longest = max((record.time_s for record in records), default=0.0)
+    most = {
+        figure: max((rounded_mb(getattr(usage, figure)) for usage in usages), default=0)
+        for figure in ("needed_bytes", "consumed_bytes")
+    }
+
+    def figure(usage: Usage, name: str) -> Cell:
+        size_mb = rounded_mb(getattr(usage, name))
+        told = f"{_at_least(usage) if name == 'needed_bytes' else ''}{size_mb:,}"
+        return Strong(told) if size_mb and size_mb == most[name] else told
+
+    rows: list[list[Cell]] = []
+    last = None
+    for record, name, usage in shown:
+        first, where = record is not last, Text(escape(name))
+        last = record
+        row: list[Cell] = [Drawn(_cell(record)) if first else "", where]
+        if usage is None:
+            row += [Drawn(""), "n/a", "n/a", "n/a", "n/a"]
+        else:
+            parts = [
+                Part("consumed", max(0, usage.consumed_bytes), BLUE),
+                Part("peaked", usage.peaked_bytes, RED),
+            ]
+            row += [cell_bar(parts, scale_bytes), figure(usage, "needed_bytes")]
+            row += [figure(usage, "consumed_bytes"), f"{rounded_mb(usage.peaked_bytes):,}"]
+            row.append(f"{_at_least(usage)}{rounded_mb(usage.peak.lo_bytes):,}")
+        took = time_text(record.time_s)
+        row.append("" if not first else Strong(took) if record.time_s == longest else took)
+        rows.append(row)
+    return scrolling(markup_table(["Cell, MB", "", "", "Needed", "Consumed", "Peaked", "Peak", "Time"], rows))
+
+
+def _cell(record: CellRecord) -> str:
+    """Return the name of a cell as markup: its label, its first line, how it ended."""
+    ended = f" <b>{escape(shortened(outcome(record)))}</b>" if outcome(record) else ""
+    first = f" {code(shortened(record.source))}" if record.source else ""
+    return f"{escape(shortened(record.label))}{first}{ended}"
 
 
 def _memories(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usage | None]]:
@@ -101,18 +189,23 @@ def _worst(
     return [*worst, ("longest", [(longest, f"{longest.time_s:.3f}s")])]
 
 
+def _rows(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usage | None]]:
+    """Yield RAM, and each device that changed or has the highest peak of the cell."""
+    fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
+    for name, usage in _memories(record, names):
+        idle = usage is not None and max(abs(usage.consumed_bytes), usage.peaked_bytes) < MB
+        if usage is None or not idle or name == "RAM" or usage.peak.lo_bytes >= fullest:
+            yield name, usage
+
+
 def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[str]:
     """Yield a row for RAM, and one for each device that changed or has the highest peak of the cell."""
     ended = shortened(outcome(record))
-    fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
     tail = f"{record.time_s:9.3f}s  {shortened(record.source)}{f'  ({ended})' if ended else ''}"
     head = f"{mark:2}{shortened(record.label)}"
-    for name, usage in _memories(record, names):
+    for name, usage in _rows(record, names):
         figures: tuple[str, ...] = ("n/a",) * 4
         if usage is not None:
-            idle = max(abs(usage.consumed_bytes), usage.peaked_bytes) < MB
-            if idle and name != "RAM" and usage.peak.lo_bytes < fullest:
-                continue
             consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
             figures = str(consumed), str(peaked), _needed(usage), _peak(usage)
         yield f"{head:10} {name:5}{figures[0]:>9}{figures[1]:>7}{figures[2]:>8}{figures[3]:>8}{tail}"

@@ -32,8 +32,10 @@ CARD = OutOfMemory(
         (GPU, "<DeviceUsage cuda:0: consumed 2467 MB, peaked at least 1437 MB, used 5465 of 16384 MB>"),
         (
             Measurement(label="load", gpus=(GPU,), **COMMON),
-            "<Measurement load, 0.807 s: RAM consumed 128 MB, peaked 0 MB, used 170 MB;"
-            " cuda:0 consumed 2467 MB, peaked at least 1437 MB, used 5465 of 16384 MB>",
+            (
+                "<Measurement load, 0.807 s: RAM consumed 128 MB, peaked 0 MB, used 170 MB;"
+                " cuda:0 consumed 2467 MB, peaked at least 1437 MB, used 5465 of 16384 MB>"
+            ),
         ),
         (
             CellRecord(label="In [4]", **COMMON, **CELL),
@@ -41,8 +43,10 @@ CARD = OutOfMemory(
         ),
         (
             LINE,
-            "<LineUsage In [2]:6, 1 hit, 0.051 s: RAM consumed 128 MB, peaked 0 MB;"
-            " cuda:0 consumed 2467 MB, peaked 1437 MB: return bytearray(b'x') * (40 << 20)>",
+            (
+                "<LineUsage In [2]:6, 1 hit, 0.051 s: RAM consumed 128 MB, peaked 0 MB;"
+                " cuda:0 consumed 2467 MB, peaked at least 1437 MB: return bytearray(b'x') * (40 << 20)>"
+            ),
         ),
         (CARD, "<OutOfMemory on cuda:0, asked 8000 MB, free 4900 MB: `%gpulog free` gives 3500 MB back.>"),
         (History(), "<History: 0 cells>"),

@@ -1,0 +1,20 @@
+"""What a notebook displays of each kind of record: `il.record`, `il.history`, a line, a failed allocation."""
+
+from __future__ import annotations
+
+from ..records import LineUsage, Measurement, OutOfMemory
+from ..records.displayed import html_of
+from ..records.history import History
+from . import html, lines, out_of_memory, summary
+
+_CARD = 2048  # bytes
+
+
+def _of_card(card: OutOfMemory) -> str:
+    return out_of_memory.html(card, None, _CARD)
+
+
+html_of[Measurement] = html.report
+html_of[LineUsage] = lambda line: lines.html([line])
+html_of[OutOfMemory] = _of_card
+html_of[History] = summary.history
