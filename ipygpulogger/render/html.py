@@ -1,7 +1,7 @@
 """The report of a scope as HTML: one line that unfolds; all foreign text is escaped.
 
-It takes at most two kilobytes. In order of importance: the line, the table of figures, the report of a failed
-allocation, notes and remarks, the bars of the devices, time series. What does not fit is in the plain text.
+It takes at most two kilobytes. In order of importance: the line, the report of a failed allocation, the table
+of figures, notes and remarks, the bars of the devices, time series. What does not fit is in the plain text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
 
 _REPORT = 2048  # bytes, at most
-_CARD = 1200  # bytes of it for a failed allocation, at most
+_CARD = 1400  # bytes of it for a failed allocation, at most
 _HEAD = "MB", "Consumed", "Peaked", "Used"
 _LINE = 900  # bytes, at most
 _PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
@@ -125,11 +125,13 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     found = list(rows(measurement))
     whole = _table(measurement, found)
-    figures = _cut(whole, room - (_CARD if card else 0))
-    yield "table", figures
     if card:
         device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
-        yield "card", out_of_memory.html(card, device, min(_CARD, room - size(figures)))
+        failed = out_of_memory.html(card, device, min(_CARD, room - size(_cut(whole, 0))))
+        room -= size(failed)
+        yield "card", failed
+    figures = _cut(whole, room)
+    yield "table", figures
     for sentence in sentences(measurement):
         if sentence not in told:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"

@@ -83,7 +83,7 @@ def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     body: list[list[Cell]] = []
     for place, rows in groups:
         if place:
-            body.append([Text(f"<b>{escape(place)}</b>")])
+            body.append([Text(f"<b style=white-space:nowrap>{escape(place)}</b>")])
         for row in rows:
             source = code(row.source)
             number, *told = row.figures
@@ -93,7 +93,7 @@ def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
             body.append([Strong(number) if row.heaviest else number, bar, *shown])
     shown_figures = [row.figures for _, rows in groups for row in rows]
     below = "".join(map(small, _below(shown_figures, notes)))
-    head = ["Line", "", "Hits", "Time s", *figures, Text("Source")]
+    head: list[str | Text] = ["Line", "", "Hits", "Time s", *figures, Text("Source")]
     return without_controls(scrolling(markup_table(head, body)) + below)
 
 

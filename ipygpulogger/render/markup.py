@@ -161,13 +161,10 @@ def table(
     """
     above = f'<caption style="padding:0;text-align:left">{escape(caption)}</caption>' if caption else ""
     first, *others = head
-    names = "".join(
-        f"<th {_NAME if isinstance(name, Text) else _HEAD}>{_content(name)}" for name in others
-    )
-    return (
-        f'<table style="{_TABLE}">{above}<tfoot><tr align=right style=opacity:.65><th {_NAME}>{_content(first)}'
-        f"{names}{''.join(_row(row, _FIGURE if slim else _NAME) for row in rows)}</tfoot></table>"
-    )
+    names = "".join(f"<th {_NAME if isinstance(name, Text) else _HEAD}>{_content(name)}" for name in others)
+    body = f"<th {_NAME}>{_content(first)}{names}"
+    body += "".join(_row(row, _FIGURE if slim else _NAME) for row in rows)
+    return f'<table style="{_TABLE}">{above}<tfoot><tr align=right style=opacity:.65>{body}</tfoot></table>'
 
 
 def _row(cells: Sequence[Cell], name_style: str) -> str:

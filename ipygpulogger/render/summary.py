@@ -109,7 +109,7 @@ def _cells(count: int) -> str:
 
 def _table(records: Sequence[CellRecord], names: dict[Any, str]) -> str:
     """Return cells as an HTML table, a row for each memory; the highest figure of each column is bold."""
-    shown = [(record, *row) for record in records for row in _rows(record, names)]
+    shown = [(record, *row) for record in records for row in _moved(record, names)]
     usages = [usage for _, _, usage in shown if usage is not None]
     scale_bytes = max((usage.needed_bytes for usage in usages), default=0)
     longest = max((record.time_s for record in records), default=0.0)
@@ -145,10 +145,20 @@ def _table(records: Sequence[CellRecord], names: dict[Any, str]) -> str:
     return scrolling(markup_table(["Cell, MB", "", "", "Needed", "Consumed", "Peaked", "Peak", "Time"], rows))
 
 
+def _moved(record: CellRecord, names: dict[Any, str]) -> list[tuple[str, Usage | None]]:
+    """Return the rows of a cell where anything changed or is unknown; RAM if nothing did."""
+    found = list(_rows(record, names))
+    moved = [
+        (name, usage) for name, usage in found if usage is None or rounded_mb(usage.needed_bytes)
+        or rounded_mb(usage.consumed_bytes)
+    ]  # fmt: skip
+    return moved or found[:1]
+
+
 def _cell(record: CellRecord) -> str:
     """Return the name of a cell as markup: its label, its first line, how it ended."""
     ended = f" <b>{escape(shortened(outcome(record)))}</b>" if outcome(record) else ""
-    first = f" {code(shortened(record.source))}" if record.source else ""
+    first = f"&nbsp; {code(shortened(record.source))}" if record.source else ""
     return f"{escape(shortened(record.label))}{first}{ended}"
 
 

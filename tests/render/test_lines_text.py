@@ -129,7 +129,10 @@ def test_devices_of_one_number_are_told_apart():
 def test_no_line():
     """Where none ran that is measured, that is said, with the notes."""
     assert table([], ["A note."]) == "No line ran that is measured.\nA note."
-    assert html([], ["<b>"]) == "<p>No line ran that is measured.</p><p>&lt;b&gt;</p>"
+    assert re.sub("<[^>]*>", " ", html([], ["<b>"])).split("  ") == [
+        " No line ran that is measured.",
+        "&lt;b&gt; ",
+    ]
 
 
 class Cells(HTMLParser):
@@ -206,7 +209,7 @@ def test_every_line_and_figure_is_there(lines, notes):
     texts = rows(told)
     assert [words[0] for _, words in texts] == [str(one.lineno) for one in lines]
     assert [words[1] for _, words in texts] == [str(one.hits) for one in lines]
-    wide = [row for row in page.rows[2:] if len(row) > 1]
+    wide = [row[:1] + row[2:] for row in page.rows[1:] if len(row) > 1]  # without the bar
     count = len(wide[0]) - 1
     assert [words[:count] for _, words in texts] == [row[:count] for row in wide]
     for (_, words), one in zip(texts, lines, strict=True):
@@ -216,7 +219,7 @@ def test_every_line_and_figure_is_there(lines, notes):
             "n/a",
         )
     assert sum(mark == ">" for mark, _ in texts) == bool(heaviest(lines))
-    assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "code", "b", "p"}
+    assert page.tags <= {"table", "tfoot", "tr", "th", "td", "code", "b", "div"}
     assert std_html.unescape(page.below).endswith("".join(notes))
     assert told.splitlines()[-len(notes) :] == notes or not notes
     assert all(row == row.rstrip() for row in told.splitlines()[: -len(notes) or None])

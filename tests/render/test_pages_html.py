@@ -1,0 +1,160 @@
+"""The pages of `%gpulog` as HTML: the figures of the text, bars in cells, nothing that could harm."""
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made import records
+from memory import MB
+
+from ipygpulogger import DeviceUsage, History, Peak
+from ipygpulogger.records import CPU, Diagnosis, Owner
+from ipygpulogger.render import diagnoses, owners, summary
+from ipygpulogger.render.freed import Freed
+
+ALLOWED = {"div", "table", "tfoot", "tr", "th", "td", "b", "code", "span", "details", "summary"}
+HOSTILE = "<script>alert('&')</script>"
+
+
+class Page(HTMLParser):
+    """The rows of a page's tables as a reader without styles sees them, its tags, and its words."""
+
+    def __init__(self, markup):
+        super().__init__()
+        self.rows, self.tags, self.words, self.heads, self.open = [], set(), "", 0, False
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        assert not [
+            name for name, _ in attrs if name.startswith("on") or name in ("src", "href", "class", "id")
+        ]
+        self.heads += tag == "th" and self.rows[-1] == [] and len(self.rows) > 1
+        self.open = (self.open or tag == "table") and tag != "details"
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self.open = self.open and tag != "table"
+
+    def handle_data(self, data):
+        self.words += data
+        if self.open and self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def read(markup):
+    page = Page(markup)
+    assert page.tags <= ALLOWED, page.tags - ALLOWED
+    assert "<script" not in markup
+    return page
+
+
+@given(st.lists(records(), max_size=30), st.sampled_from(["peak", "consumed", "time"]))
+def test_any_summary_is_harmless(given, by):
+    """A row for each memory that moved, at most twenty cells, all words of the text below the table."""
+    found = History(given)
+    page = read(summary.html(found.rank(by=by), by, found.suspects()))
+    told = summary.summary(found.rank(by=by), by, found.suspects())
+    assert page.words.startswith(told.splitlines()[0].removesuffix("; MB"))
+    times = [row[-1] for row in page.rows[1:] if row[-1]]
+    assert len(times) == min(20, len(found.rank(by=by)))
+    assert page.heads == max(0, len(page.rows) - 1)
+    shown = read(found._repr_html_())
+    assert len([row for row in shown.rows[1:] if row[-1]]) == min(20, len(given))
+
+
+def owner(name, size_mb, device=CPU, kind="variable", shared=()):
+    return Owner(name, size_mb * MB, device, kind, shared)
+
+
+HELD = (
+    owner("model", 1600, "cuda:0", shared=("net",)),
+    owner("Out[3]", 800, "cuda:0", "output"),
+    owner("model", 20),
+    owner(HOSTILE, 7),
+    Owner("tiny", 1000, CPU, "variable"),
+)
+
+
+def test_the_holders_have_bars_and_the_hidden_are_red():
+    """The rows of the text, figures in columns, the bar of each holder as long as what it holds."""
+    used = {"cuda:0": 2500 * MB, CPU: 300 * MB}
+    markup = owners.html(HELD, used, complete=False, uncounted=["lazy"])
+    page = read(markup)
+    assert page.rows == [
+        ["Holder, MB", "", "cuda:0", "RAM", ""],
+        ["model", "", "1,600", "20", "also net"],
+        ["Out[3] hidden", "", "800", "", ""],
+        [HOSTILE, "", "", "7", ""],
+        ["1 smaller one", "", "", "<1", ""],
+        ["named in all", "", "2,400", "27", ""],
+        ["not named", "", "100", "273", "Python itself, libraries, small objects"],
+    ]
+    widths = re.findall(r"width:([\d.]+)%;background:(#\w+)", markup)
+    assert widths == [("98.8", "#4c78a8"), ("1.23", "#9e9e9e"), ("49.4", "#e45756"), ("0.432", "#9e9e9e")]
+    plain = owners.holders(HELD, used, complete=False, uncounted=["lazy"]).splitlines()
+    assert page.words.endswith("".join(plain[-2:]))
+
+
+def test_what_free_says():
+    """What came back, then what was dropped, the largest with the longest bar."""
+    freed = Freed(HELD[1:2], {"cuda:0": (800 * MB, 790 * MB), "RAM": (12 * MB,)}, complete=False)
+    page = read(freed._repr_html_())
+    assert page.words.startswith("Came back: cuda:0 800 MB (the device 790 MB) · RAM 12 MB")
+    assert page.rows == [["Dropped, MB", "", "Held", ""], ["Out[3]", "", "800", "cuda:0"]]
+    assert page.words.endswith("There was no time to look everywhere.")
+    nothing = read(Freed((), {"RAM": (0,)})._repr_html_())
+    assert nothing.words.endswith("Nothing hidden: no array was in Out or in a traceback.")
+
+
+FOUND = [
+    Diagnosis("general RAM", "exact", "peaks from the high-water mark"),
+    Diagnosis("torch", "absent", HOSTILE, "Install <it>."),
+    Diagnosis("NVML", "sampled", "whole-device figures"),
+]
+
+
+def test_doctor_and_status():
+    """Each source a row, its remedy with it; the devices as bars, the options folded."""
+    page = read(diagnoses.html(FOUND))
+    assert page.rows[1:] == [
+        ["general RAM", "exact", "peaks from the high-water mark"],
+        ["torch", "absent", f"{HOSTILE}Do this: Install <it>."],
+        ["NVML", "sampled", "whole-device figures"],
+    ]
+    gpu = DeviceUsage(
+        MB, 600 * MB, Peak(600 * MB, 600 * MB, "exact"), 0, HOSTILE, total_bytes=1000 * MB, used_bytes=700 * MB,
+        free_bytes=300 * MB, allocated_bytes=600 * MB, reserved_bytes=650 * MB, neighbours_bytes=0,
+    )  # fmt: skip
+    page = read(diagnoses.status_html("running, 3 cells recorded", "compact=False", FOUND, [gpu]))
+    assert page.words.startswith(f"running, 3 cells recordedGPU: {HOSTILE}")
+    assert "■ tensors 600 MB · ■ cached 50 MB · ■ context and libraries 50 MB · free 300 MB" in page.words
+    assert page.words.endswith("Optionscompact=False")
+    plain = diagnoses.status("running, 3 cells recorded", "compact=False", FOUND, [gpu]).splitlines()
+    assert plain[:2] == [
+        "running, 3 cells recorded; compact=False",
+        "general RAM: exact: peaks from the high-water mark",
+    ]
+
+
+@pytest.mark.parametrize("records", [History()])
+def test_nothing_yet(records):
+    """One quiet line."""
+    for markup in (summary.html([], "peak", []), records._repr_html_()):
+        assert unescape(Page(markup).words) == "no cell has been reported yet"
+
+
+@given(records())
+def test_every_record_displays_itself(given):
+    """`il.record`, its lines and its failed allocation: HTML for a notebook, one line elsewhere."""
+    for value in (given, *given.lines, *filter(None, [given.out_of_memory])):
+        assert value._repr_html_()
+        assert "<script" not in value._repr_html_()
+    assert not hasattr(given.gen, "_repr_html_")
