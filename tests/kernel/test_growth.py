@@ -60,7 +60,9 @@ def test_a_cell_run_three_times(kernel):
     for _ in range(3):
         display = report(kernel.run("log.append(np.ones(20 * MB, 'u1'))", cell_id="c1"))
     assert "\ngrew in each of its last 3 runs: log" in display["text/plain"]
-    told = kernel.run("%gpulog summary").stdout
+    (display,) = kernel.run("%gpulog summary").displays
+    told = display["data"]["text/plain"]
+    assert "<b>May leak</b>" in display["data"]["text/html"]
     assert "log.append(np.ones(20 * MB, 'u1')): 3 runs, " in told
     assert told.rstrip().endswith("each: log") or "MB: log" in told
 

@@ -124,8 +124,11 @@ def test_a_rich_table(kernel):
     assert set(lines) == {"text/plain", "text/html"}
     (row,) = (row for row in table(lines["text/plain"]).items() if "<b>" in row[0])
     assert row == ("x = '<b>' * (64 << 19)", (2, 1, about(96), about(0)))
-    assert "<td>2</td><td>1</td>" in lines["text/html"]
-    assert "<b><code>x = &#x27;&lt;b&gt;&#x27; * (64 &lt;&lt; 19)</code></b>" in lines["text/html"]
+    words = re.sub("<[^>]*>+", "|", lines["text/html"])
+    assert re.search(
+        r"\|2\|+1\|+\d+\.\d{3}\|+96\|+0\|+x = &#x27;&lt;b&gt;&#x27; \* \(64 &lt;&lt; 19\)", words
+    )
+    assert "<b><code" in lines["text/html"]
     assert "<script" not in lines["text/html"]
     kernel.run("del x", silent=True)
 
