@@ -44,6 +44,7 @@ class Page(HTMLParser):
         self.open = self.open and tag != "table"
 
     def handle_data(self, data):
+        data = data.replace("\N{NO-BREAK SPACE}", " ")
         self.words += data
         if self.open and self.rows and self.rows[-1]:
             self.rows[-1][-1] += data
