@@ -2,9 +2,9 @@
 
 From the bottom: what this process holds outside the allocator, tensors, cached, and other processes; the top
 is what is in use on the whole device. Records have tensors and cached at the ends of a cell only, and between
-them the whole device's time series. What that series shows above the tensors is drawn as cached where other
-processes stayed the same: it is memory that the allocator had reserved, for the cache or for tensors that
-lived for a moment.
+them the whole device's time series. What that series shows above the tensors is drawn as cached where it was
+this process's own: memory that the allocator had reserved, for its cache or for tensors that lived for a
+moment.
 """
 
 from __future__ import annotations
@@ -118,9 +118,7 @@ class Stack:
         for points, begin, end in zip(self._levels, before, after, strict=True):
             points.extend(((left, begin), (right, end)))
         self._whole += [(min(left + at_s, right), in_mb(size)) for at_s, size in use.timeline]
-        rose = use.neighbours_rise_bytes or use.unknown_rise_bytes or use.unattributed_bytes
-        changed = abs(after.others - before.others) > _STEADY_MB
-        self._steady &= use.attributed and use.neighbours_bytes is not None and not (rose or changed)
+        self._steady &= abs(after.others - before.others) <= _STEADY_MB and _is_own(use)
         if right >= self._end:
             self.last, self._end = after, right
 
@@ -144,6 +142,25 @@ class Stack:
         own = max(0.0, whole - others) if self._steady else min(whole, outside + tensors + cached)
         floor = min(outside, own)
         return floor, min(floor + tensors, own), own, whole
+
+
+def _is_own(use: DeviceUsage) -> bool:
+    """Return whether what the whole device shows beyond both ends was this process's own.
+
+    Where per-process usage is unavailable, it was if the most that the allocator had reserved explains the
+    highest sample.
+    """
+    if not use.attributed or use.neighbours_rise_bytes or use.unknown_rise_bytes:
+        return False
+    if in_mb(abs(use.unattributed_bytes)) > _STEADY_MB:
+        return False
+    if use.neighbours_bytes is not None:
+        return True
+    reserved = use.reserved_peak
+    if reserved is None or reserved.hi_bytes is None or use.other_bytes is None:
+        return False
+    highest_bytes = max((size for _, size in use.timeline), default=0)
+    return in_mb(highest_bytes - use.other_bytes - reserved.hi_bytes) <= _STEADY_MB
 
 
 def _stacked(parts: Sequence[float]) -> tuple[float, ...]:

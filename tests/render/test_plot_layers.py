@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from memory import MB
 from plotted import cell, gpu, peak
 
+from ipygpulogger.records import Peak
 from ipygpulogger.records.units import in_mb
 from ipygpulogger.render.plot import figure
 from ipygpulogger.render.plot_axis import Axis
@@ -118,6 +120,18 @@ def test_what_may_be_anothers_is_not_drawn_as_ours(unknown):
     )
     ((_, (_, middle), _),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
     assert middle == (500, 860, 860, 6000)
+
+
+@pytest.mark.parametrize(("reserved", "ours"), [(5600, True), (5000, False), (None, False)])
+def test_where_per_process_usage_is_unavailable_the_allocator_s_peak_decides(reserved, ours):
+    """In a container: the highest sample is ours if what was reserved then explains it."""
+    known = Peak(reserved * MB, reserved * MB, "exact") if reserved else None
+    use = device(
+        200, 600, 5000, course=COURSE, allocated_bytes=600, reserved_bytes=1000, used_bytes=1400, other_bytes=400,
+    )  # fmt: skip
+    use = replace(use, reserved_peak=known)
+    ((_, (_, middle), _),) = rows_of(cell(1, 0, 10, 1, 1, gpus=[use]))
+    assert middle == ((0, 360, 5600, 6000) if ours else (0, 360, 760, 6000))
 
 
 def test_the_tensors_are_never_more_than_was_seen():
