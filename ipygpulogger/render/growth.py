@@ -29,33 +29,56 @@ def grew(measurement: Measurement) -> str:
     """Return the names that account for what a cell consumed, and what they leave unexplained."""
     if not isinstance(measurement, CellRecord) or not (measurement.owners or measurement.unexplained):
         return ""
-    notable = [owner for owner in measurement.owners if rounded_mb(owner.size_bytes)]
-    owners = [owner for owner in notable if not _is_libraries(owner)]
-    loaded = [
-        f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
-        for owner in notable
-        if _is_libraries(owner) and owner.size_bytes > _worth_telling_bytes(measurement, owner.device)
-    ]
-    unexplained = dict(measurement.unexplained)
+    named, rest = _names(measurement), _rest(measurement)
+    says = "; ".join([*([", ".join(named)] if named else []), *rest])
+    if says:
+        says = f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
+    return "; ".join(filter(None, [says, *_loaded(measurement)]))
+
+
+def beyond_names(measurement: Measurement) -> str:
+    """Return what `grew` says beside the names: what they leave unexplained, and loaded libraries."""
+    if not isinstance(measurement, CellRecord):
+        return ""
+    cut = [] if measurement.owners_complete else ["the search for names was cut short"]
+    return "; ".join([*_rest(measurement), *_loaded(measurement), *cut])
+
+
+def _notable(record: CellRecord) -> list[Owner]:
+    return [owner for owner in record.owners if rounded_mb(owner.size_bytes)]
+
+
+def _names(record: CellRecord) -> list[str]:
+    owners = [owner for owner in _notable(record) if not _is_libraries(owner)]
     named = [_grew(owner) for owner in owners[:_NAMED]]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
         more = [owner for owner in owners[_NAMED:] if owner.device == device]
         size_bytes = sum(owner.size_bytes for owner in more)
         named.append(f"{sum(map(_count, more))} more {_sized(size_bytes, device)}")
+    return named
+
+
+def _loaded(record: CellRecord) -> list[str]:
+    return [
+        f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
+        for owner in _notable(record)
+        if _is_libraries(owner) and owner.size_bytes > _worth_telling_bytes(record, owner.device)
+    ]
+
+
+def _rest(record: CellRecord) -> list[str]:
+    unexplained = dict(record.unexplained)
     rest = [
         f"{_sized(size_bytes, device)} unexplained"
         for device, size_bytes in unexplained.items()
-        if size_bytes > _worth_telling_bytes(measurement, device)
+        if size_bytes > _worth_telling_bytes(record, device)
     ]
     old = [
         f"{_sized(-size_bytes, device)} of that took no new memory"
         for device, size_bytes in unexplained.items()
         if size_bytes < 0
     ]
-    says = "; ".join([*([", ".join(named)] if named else []), *rest, *old])
-    if says:
-        says = f"grew: {says}{'' if measurement.owners_complete else ' (search cut short)'}"
-    return "; ".join(filter(None, [says, *loaded]))
+    return [*rest, *old]
 
 
 def _is_libraries(owner: Owner) -> bool:

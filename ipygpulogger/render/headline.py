@@ -94,11 +94,11 @@ def one_line(measurement: Measurement, *, time: bool = True) -> str:
 
 
 def tells_who_grew(measurement: Measurement) -> bool:
-    """Return whether the line says all there is to say about the names that grew."""
-    if not isinstance(measurement, CellRecord) or measurement.unexplained or not measurement.owners_complete:
+    """Return whether the line has every name that grew."""
+    if not isinstance(measurement, CellRecord):
         return False
-    plain = all(not owner.shared and not _is_libraries(owner) for owner in measurement.owners)
-    return plain and len(measurement.owners) <= _OWNERS
+    owners = [owner for owner in measurement.owners if not _is_libraries(owner)]
+    return len(owners) <= _OWNERS and not any(owner.shared for owner in owners)
 
 
 def so_far(measurement: Measurement) -> list[Clause]:
@@ -120,7 +120,7 @@ def is_quiet(measurement: Measurement) -> bool:
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
         return False
     others = [usage for usage in (measurement.children, measurement.pinned) if usage is not None]
-    if any(_moved_bytes(usage) >= _QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
+    if any(moved_bytes(usage) >= _QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
         return False
     return not any(_is_notable(gpu) for gpu in measurement.gpus)
 
@@ -142,8 +142,8 @@ def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> boo
     usages: list[tuple[Usage, int | None]] = [(measurement.gen, ram_total_bytes)]
     usages += [(gpu, gpu.total_bytes) for gpu in measurement.gpus if gpu.attributed]
     return any(
-        _moved_bytes(usage) >= _QUIET_RAM_BYTES
-        and (_is_inexact(usage) or (total_bytes and _moved_bytes(usage) > total_bytes * _MUCH))
+        moved_bytes(usage) >= _QUIET_RAM_BYTES
+        and (_is_inexact(usage) or (total_bytes and moved_bytes(usage) > total_bytes * _MUCH))
         for usage, total_bytes in usages
     )
 
@@ -156,7 +156,7 @@ def memories(measurement: Measurement) -> Iterator[Clause]:
     """Yield a clause for each memory: what moved, GPUs first, then what did not."""
     gpus, gen = measurement.gpus, measurement.gen
     moved = [gpu for gpu in gpus if gpu.attributed and _moves(gpu)]
-    moved.sort(key=_moved_bytes, reverse=True)
+    moved.sort(key=moved_bytes, reverse=True)
     still = [gpu for gpu in gpus if gpu not in moved]
     for gpu in moved[:_GPUS]:
         yield _moved(device_name(gpu, gpus), gpu, _device_use(gpu))
@@ -174,7 +174,7 @@ def _moved(name: str, usage: Usage, used: str) -> Clause:
     """Return what moved in one memory: "GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB"."""
     consumed, peak = signed_size_text(usage.consumed_bytes), _peak(usage)
     unit = f" {consumed.partition(' ')[2]}"
-    weight: Weight = "strong" if _moved_bytes(usage) >= _QUIET_RAM_BYTES else "plain"
+    weight: Weight = "strong" if moved_bytes(usage) >= _QUIET_RAM_BYTES else "plain"
     if rounded_mb(usage.consumed_bytes):
         phrases = [
             Phrase(f"{name} {consumed}", weight),
@@ -243,7 +243,8 @@ def _moves(usage: Usage) -> bool:
     return bool(rounded_mb(usage.consumed_bytes) or rounded_mb(usage.peaked_bytes))
 
 
-def _moved_bytes(usage: Usage) -> int:
+def moved_bytes(usage: Usage) -> int:
+    """Return how much memory moved: consumed, given back, or needed for a moment."""
     return max(abs(usage.consumed_bytes), usage.needed_bytes)
 
 

@@ -13,8 +13,8 @@ from ..records import CellRecord
 from ..records.units import MB, MINUS, readable_sizes, rounded_mb, size_text, without_controls
 from . import out_of_memory
 from .devices import device_name, parts
-from .growth import grew
-from .headline import headline, is_quiet, matters, tells_who_grew
+from .growth import beyond_names, grew
+from .headline import headline, is_quiet, matters, moved_bytes, tells_who_grew
 from .headline import so_far as line_so_far
 from .markup import (
     AMBER,
@@ -39,7 +39,7 @@ from .text import rows, sentences
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, Peak
+    from ..records import DeviceUsage, Measurement, Peak, RamUsage
     from .headline import Clause, Phrase
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -50,6 +50,7 @@ _HEAD = "MB", "Consumed", "Peaked", "Used"
 _LINE = 900  # bytes, at most
 _PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
+_BARS = 2  # of the devices on which the most moved
 _SMALL = 0.01  # of a device: a smaller part that did not move is left out
 _WORDY = 3  # devices, at most, with words behind their figures
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
@@ -73,7 +74,7 @@ def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: 
         return without_controls(line(summary))
     is_open = matters(measurement, ram_total_bytes)
     room = _REPORT - size(folded(summary, "", is_open=is_open))
-    body = _body(measurement, room, _told(measurement, clauses))
+    body = _body(measurement, room, _told(clauses))
     spoken = "; ".join(clause.spoken for clause in clauses)
     heard = folded(summary, body, spoken=spoken, is_open=is_open)
     return without_controls(heard if size(heard) <= _REPORT else folded(summary, body, is_open=is_open))
@@ -85,7 +86,7 @@ def line_and_body(measurement: Measurement) -> tuple[str, str]:
     The second is empty if there is no more to say.
     """
     clauses = _fitted_clauses(headline(measurement))
-    body = "" if is_quiet(measurement) else _body(measurement, _REPORT, _told(measurement, clauses))
+    body = "" if is_quiet(measurement) else _body(measurement, _REPORT, _told(clauses))
     return without_controls(_joined(clauses)), without_controls(body)
 
 
@@ -95,10 +96,9 @@ def so_far(measurement: Measurement) -> str:
     return without_controls(line(f"<b style=color:{AMBER}>●</b> {_joined(clauses)}"))
 
 
-def _told(measurement: Measurement, clauses: Sequence[Clause]) -> set[str]:
+def _told(clauses: Sequence[Clause]) -> set[str]:
     """Return what the line says, which the body does not repeat."""
-    told = {str(clause) for clause in clauses}
-    return told | {grew(measurement)} if tells_who_grew(measurement) else told
+    return {str(clause) for clause in clauses}
 
 
 def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
@@ -132,38 +132,51 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
         yield "card", failed
     figures = _cut(whole, room)
     yield "table", figures
-    for sentence in sentences(measurement):
+    for sentence in _below(measurement):
         if sentence not in told:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for name, _, said in found:
         if said:
             yield "more", small(f"{'RAM' if name == 'Gen' else name}: {said}")
-    for gpu in sorted(measurement.gpus, key=lambda gpu: -gpu.needed_bytes):
+    for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
-    if drawn := _drawn(measurement, whole):
+    for drawn in _drawn(measurement, whole):
         yield "table", table(_HEAD, drawn)
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
 
 
+def _below(measurement: Measurement) -> Iterator[str]:
+    """Yield the sentences below the table; of the names that grew, what the line does not tell."""
+    grown = grew(measurement)
+    for sentence in sentences(measurement):
+        if sentence != grown or not tells_who_grew(measurement):
+            yield sentence
+        elif rest := beyond_names(measurement):
+            yield rest
+
+
 def _table(measurement: Measurement, found: Iterable[Row]) -> list[list[str | Text]]:
     """Return the rows of the table of figures; those of few devices say whose memory is in use."""
     words = len(measurement.gpus) <= _WORDY
-    whose = ["process", *map(_whole, measurement.gpus)]
+    whose = ["process", *["device"] * len(measurement.gpus)]
     return [
         ["RAM" if name == "Gen" else name, *map(_grouped, figures), *([Text(whole)] if words else [])]
         for (name, figures, _), whole in zip(found, whose, strict=True)
     ]
 
 
-def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> list[list[str | Text]]:
-    """Return the rows with the time series of a long scope behind them; empty if there is none to draw."""
+def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[list[list[str | Text]]]:
+    """Yield the rows with time series of a long scope behind them: that of what moved most, then of each."""
     if measurement.time_s < _LONG_S or len(measurement.gpus) > _WORDY:
-        return []
-    shapes = map(drawing, (measurement.gen.timeline, *(gpu.timeline for gpu in measurement.gpus)))
-    drawn = [[*row, Text(shape)] if shape else row for row, shape in zip(whole, shapes, strict=True)]
-    return [] if drawn == whole else drawn
+        return
+    usages: tuple[RamUsage | DeviceUsage, ...] = (measurement.gen, *measurement.gpus)
+    most = max(usages, key=moved_bytes)
+    for chosen in ((most,), usages):
+        shapes = [drawing(usage.timeline) if usage in chosen else "" for usage in usages]
+        if any(shapes):
+            yield [[*row, Text(shape)] if shape else row for row, shape in zip(whole, shapes, strict=True)]
 
 
 def _cut(whole: list[list[str | Text]], room: int) -> str:
@@ -178,10 +191,6 @@ def _cut(whole: list[list[str | Text]], room: int) -> str:
 
 def _grouped(figure: str) -> str:
     return f"{int(figure):,}".replace("-", MINUS) if figure.lstrip("-").isdecimal() else figure
-
-
-def _whole(gpu: DeviceUsage) -> str:
-    return f"device, of\N{NO-BREAK SPACE}{rounded_mb(gpu.total_bytes):,}" if gpu.total_bytes else "device"
 
 
 def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _POINTS, _STEP, _HEIGHT = 20, 6, 14  # of the drawing; px
-_FLAT = 0.05  # of the maximum
+_FLAT = 0.1  # of the maximum
 
 
 def sparkline(timeline: Timeline, width: int = 24) -> str:
@@ -58,8 +58,9 @@ def drawing(timeline: Timeline) -> str:
     steps = " ".join(f"{_STEP} {after - before}" for before, after in pairwise(heights)).replace(" -", "-")
     line = f'<path fill=none stroke={BLUE} d="M0 {heights[0]}l{steps}"/>'
     peak = f"<circle cx={_STEP * columns.index(high)} cy=1 r=2 fill={RED} />"
-    svg = f"<svg width={_STEP * _POINTS} height={_HEIGHT + 2}>{line}{peak}</svg>"
-    return f"{svg} max {size_text(high)}"
+    axis = f'<path stroke=#8888 d="M0 {_HEIGHT + 1.5}h{_STEP * _POINTS}"/>'
+    size_px = f"width={_STEP * _POINTS} height={_HEIGHT + 2}"
+    return f"<svg {size_px} style=vertical-align:bottom>{axis}{line}{peak}</svg> max {size_text(high)}"
 
 
 def varies(timeline: Timeline) -> bool:
