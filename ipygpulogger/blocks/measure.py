@@ -68,8 +68,8 @@ class _Block:
 class Measure:
     """What `measure` returns: a context manager and decorator that has the last measurement."""
 
-    def __init__(self, label: str | None, *, report: bool) -> None:
-        self._label, self._report = label, report
+    def __init__(self, label: str | None, *, report: bool, compact: bool) -> None:
+        self._label, self._report, self._compact = label, report, compact
         self._last: Measurement | None = None
         self._time_s: float | None = None  # None until a block or call has ended
         self._open: list[_Block] = []
@@ -118,7 +118,7 @@ class Measure:
     def finished(self, measurement: Measurement) -> None:
         """Keep, and report if asked, the measurement of a block or call that has ended."""
         self._last, self._time_s = measurement, measurement.time_s
-        if self._report and (reason := say(text.report(measurement))):
+        if self._report and (reason := say(text.report(measurement, compact=self._compact))):
             warn(f"{measurement.label} is measured, and its report cannot be written: {reason}")
 
     @property
@@ -160,13 +160,14 @@ class Measure:
 @overload
 def measure(label: F, /) -> F: ...
 @overload
-def measure(label: str | None = None, report: bool = False) -> Measure: ...
-def measure(label: Any = None, report: bool = False) -> Any:
+def measure(label: str | None = None, report: bool = False, *, compact: bool = False) -> Measure: ...
+def measure(label: Any = None, report: bool = False, *, compact: bool = False) -> Any:
     """Measure a block or every call of a function, without collecting garbage or emptying caches.
 
     Args:
         label: The name of the measurement; by default the function's.
         report: Print a report at the end.
+        compact: Print it on one line.
 
     Returns:
         A context manager and decorator. After the end it has ``gen``, ``gpus`` and ``time_s`` of the last
@@ -176,5 +177,5 @@ def measure(label: Any = None, report: bool = False) -> Any:
         ``with measure("load") as m: data = load()``, then ``m.gen.consumed_bytes``.
     """
     if label is not None and not isinstance(label, str):
-        return Measure(None, report=True)(label)
-    return Measure(label, report=report)
+        return Measure(None, report=True, compact=compact)(label)
+    return Measure(label, report=report, compact=compact)

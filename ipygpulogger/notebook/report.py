@@ -137,13 +137,13 @@ def publisher_of(shell: Any, *, nested: bool) -> Any:
         shell: IPython's shell.
         nested: Whether the cell runs within another.
     """
-    from IPython.core.displaypub import CapturingDisplayPublisher
-
     publisher = shell.display_pub
-    if nested and isinstance(publisher, CapturingDisplayPublisher):
-        return next(
-            (one for one in shell.configurables if isinstance(one, shell.display_pub_class)), publisher
-        )
+    if nested:
+        from IPython.core.displaypub import CapturingDisplayPublisher
+
+        if isinstance(publisher, CapturingDisplayPublisher):
+            own = (one for one in shell.configurables if isinstance(one, shell.display_pub_class))
+            return next(own, publisher)
     return publisher
 
 

@@ -56,6 +56,16 @@ def test_measure_decorates_every_kind_of_function(capsys):
     ]
 
 
+def test_a_compact_report_is_one_line(capsys):
+    """measure(report=True, compact=True), around a block and around calls."""
+    with measure("load", report=True, compact=True):
+        pass
+    measure("call", report=True, compact=True)(len)("")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith("Gen: ") for line in lines] == [True, True]
+    assert [label in line for label, line in zip(("load", "call"), lines, strict=True)] == [True, True]
+
+
 def test_measure_passes_exceptions_on():
     """The block's exception is the user's; the figures are there all the same."""
     m = measure()

@@ -42,6 +42,26 @@ def test_with_the_last_callback_gone_the_method_is_as_it_was(name):
     assert vars(owner) == before
 
 
+def test_one_callback_withholds_a_call():
+    """All are told of it, it is not made, and its caller gets None; the next one is made again."""
+    owner, first, second, told = Owner(), Taps(), Taps(), []
+    first.open(owner, "write", lambda *words: words == ("a",))
+    second.open(owner, "write", lambda *words: told.append(words))
+    assert owner.write("a") is None
+    assert owner.write("b") == 1
+    assert (owner.calls, told) == ([("write", "b")], [("a",), ("b",)])
+    first.close(), second.close()
+
+
+@pytest.mark.parametrize("answer", [None, 1, "yes", [1]])
+def test_only_true_withholds_a_call(answer):
+    """Whatever else a callback returns means nothing."""
+    owner, taps = Owner(), Taps()
+    taps.open(owner, "write", lambda *_: answer)
+    assert owner.write("a") == 1
+    taps.close()
+
+
 def test_a_callback_that_fails_hurts_no_call():
     """The call is the user's."""
     owner, taps = Owner(), Taps()
