@@ -38,6 +38,16 @@ def test_what_a_text_means(text, threshold):
     assert Threshold.parse(text) == threshold
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "10", "0MB", "0s", "-1s", "10MB 5MB", "1s 2s", "0s 10MB", "10MB 1s 5MB", "1s, 2s, 10MB", "10MB1s"],
+)
+def test_what_is_refused(text):
+    """No unit, nothing, below zero, or one kind twice."""
+    with pytest.raises(ValueError, match=r"has no unit|not a memory size|not one size"):
+        Threshold.parse(text)
+
+
 @given(st.text(alphabet="0123456789.,- mMbBsSgh\n"))
 def test_any_text_is_a_threshold_or_refused(text):
     """Never one without a size and a time, never one that no cell can be under."""
