@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from ..render import summary
@@ -30,6 +29,6 @@ def write_page(
     """
     from ..render.page import page
 
-    ranked = f"<pre>{escape(summary.summary(history.rank(by='peak'), 'peak', history.suspects()))}</pre>"
+    ranked = summary.html(history.rank(by="peak"), "peak", history.suspects())
     files.write(path, page(title, history, sources=sources, ranked=ranked, said=said))
     aside(f"page: {path}")

@@ -10,6 +10,7 @@ from playwright import sync_api
 from plotted import cell, gpu
 
 from ipygpulogger.records import Owner
+from ipygpulogger.render import summary
 from ipygpulogger.render.page import page as page_of
 
 pytestmark = pytest.mark.browser
@@ -46,7 +47,7 @@ def written(tmp_path_factory):
         for count in range(1, 6)
     ]  # fmt: skip
     sources = [f"value = '{LONG}'\nfor batch in loader:\n    step(batch)"] * len(cells)
-    ranked = f"<pre>{LONG}</pre>"
+    ranked = summary.html(cells, "peak", [])
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(page_of(LONG, cells, sources=sources, ranked=ranked, said=[LONG]), encoding="utf-8")
     return path
@@ -91,6 +92,18 @@ def test_it_never_runs_past_the_edge(open_page, width, folded):
         return one.getBoundingClientRect().right > innerWidth + 1;
     }).map(one => one.outerHTML.slice(0, 90))"""
     assert page.evaluate(past) == []
+
+
+def test_it_is_whole_on_paper(open_page):
+    """Nothing scrolls there: on A4 each table is as wide as the page at most, and light even in the dark."""
+    page = open_page(690, "dark")
+    page.emulate_media(media="print")
+    keep(page, "page-print")
+    cut = (
+        "[...document.querySelectorAll('.ranked, .ranked div')].map(one => one.scrollWidth - one.clientWidth)"
+    )
+    assert set(page.evaluate(cut)) == {0}
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
 
 
 @pytest.mark.parametrize("width", [360, 1000])
