@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
     from .colours import Styled
 
-_TIME = 7  # characters, at least
-_MOVED, _MOVED_AT_MOST = 28, 44  # characters: a few longer ones push their source aside
+_TIME = 6  # characters, at least
+_MOVED, _MOVED_AT_MOST = 30, 52  # characters: a longer one pushes its source aside
 _SOURCE = 80  # characters, where no terminal limits them
-_LEAST_OF_SOURCE = 16  # characters, for which the lesser of what moved makes room
 
 
 class Columns:
@@ -46,38 +45,32 @@ class Columns:
         Args:
             number: The cell's number, from 1.
             time: How long it took.
-            moved: What moved in each memory, the most important first.
+            moved: What moved in each memory, the most important first; shown as far as there is room.
             source: The cell's source.
             room: The columns of the terminal; None without one.
         """
         self._time = max(self._time, len(time))
-        head = f"{self.place(number)} {time:>{self._time}}  "
-        first = first_line(source)
+        head = f"{self.place(number)}  {time:>{self._time}}  "
+        at_most = _MOVED_AT_MOST if room is None else max(_MOVED, min(room // 2, _MOVED_AT_MOST))
         shown = list(moved)
-        while room is not None and len(shown) > 1 and self._taken(head, shown, first) > room:
+        while len(shown) > 1 and _width(_joined(shown)) > at_most:
             shown.pop()
         told = _joined(shown)
-        self._moved = max(self._moved, min(_width(told), _MOVED_AT_MOST))
+        self._moved = max(self._moved, min(_width(told), at_most))
         gap = " " * (max(0, self._moved - _width(told)) + 2)
-        return fitted([(head, "plain"), *told, (gap, "plain"), (first, "plain")], room)
+        return fitted([(head, "plain"), *told, (gap, "plain"), (first_line(source), "plain")], room)
 
     def running(self, number: int, time: str, mark: str, source: str, *, room: int) -> list[Styled]:
-        """Return the line of a cell that runs, in the same columns, with a mark before its time.
+        """Return the line of a cell that runs, in the same columns, with a mark of one character.
 
         A bar shows how many cells are done; a narrow terminal has none.
         """
-        width = self._time - len(mark)
-        parts: list[Styled] = [(f"{self.place(number)} {mark}{time:>{width}}  ", "plain")]
+        parts: list[Styled] = [(f"{self.place(number)} {mark}{time:>{self._time}}  ", "plain")]
         if room >= 2 * _MOVED:
             done = round(_MOVED * (number - 1) / self.count)
             gap = " " * (self._moved - _MOVED + 2)
             parts += [("━" * done, "plain"), ("╌" * (_MOVED - done), "faint"), (gap, "plain")]
         return fitted([*parts, (first_line(source), "faint")], room)
-
-    def _taken(self, head: str, moved: Sequence[Sequence[Styled]], first: str) -> int:
-        """Return how many columns a line needs with enough of the source to recognize it."""
-        taken = max(self._moved, _width(_joined(moved)))
-        return len(head) + taken + 2 + min(width(first), _LEAST_OF_SOURCE)
 
 
 def first_line(source: str) -> str:

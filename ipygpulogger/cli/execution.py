@@ -19,6 +19,7 @@ from ..records import MIME
 from ..records.decode import record_from
 from ..records.embed import embedded
 from ..records.formats import own_report
+from ..records.units import clipped
 from .kernels import KernelOutput, check_kernel
 from .notebook_file import installed
 from .request import BadRequest
@@ -35,6 +36,7 @@ _START = (
 )
 # Evaluated in the kernel: the notebook may have changed the report, or given our names to something else.
 _LAST_RECORD = "__import__('ipygpulogger.notebook.magics', fromlist=['_']).last_record()"
+_MESSAGE = 100  # characters of an error's message; the whole is in the traceback
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _HOOKS_S = 0.5  # IPython swallows an interrupt of the hooks that run before a cell's code
 _GRACE_S = 10  # how long an interrupted cell may take to end before its kernel is ended; and an answer
@@ -180,7 +182,7 @@ class Execution:
         if self._late:
             return f"stopped at {self.cell}, which ran longer than {self._timeout_s:g} s"
         if isinstance(error, CellExecutionError):
-            what = ": ".join(filter(None, (error.ename, _first_line(error.evalue))))
+            what = ": ".join(filter(None, (error.ename, clipped(_first_line(error.evalue), _MESSAGE))))
             return f"stopped at the cell that failed: {what}"
         said = self._output.last_lines()
         if isinstance(error, DeadKernelError):

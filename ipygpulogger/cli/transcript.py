@@ -93,8 +93,8 @@ class Transcript:
     def _line(self, record: CellRecord | None) -> str:
         room = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
         time_s = clock.monotonic_s() - self._began_s if record is None else record.time_s
-        moved = _moved(record)
-        parts = self._columns.line(self._number, time_text(time_s), moved, self._source, room=room)
+        time = time_text(time_s)
+        parts = self._columns.line(self._number, time, moved(record), self._source, room=room)
         if record is not None and is_quiet(record):
             parts = [(words, "faint") for words, _ in parts]
         return styled(parts, coloured=shows_colours(sys.stdout))
@@ -135,12 +135,20 @@ def _collapsed(line: str) -> str:
     return "".join(shown)
 
 
-def _moved(record: CellRecord | None) -> list[Sequence[Styled]]:
-    """Return how the cell failed, and each memory that moved much; if there is none, the first memory."""
+def moved(record: CellRecord | None) -> list[Sequence[Styled]]:
+    """Return how the cell failed, and each memory that moved much; if there is none, what is in use.
+
+    That is of the first GPU, or without one of RAM.
+    """
     if record is None:
         return [[("not measured", "strong")]]
-    ended = outcome(record)
     clauses = [clause.phrases for clause in memories(record)]
-    much = [phrases for phrases in clauses if phrases[0].weight == "strong"]
-    found: list[Sequence[Styled]] = [[(ended, "failed")]] if ended else []
-    return [*found, *(much or ([] if ended else clauses[:1]))]
+    if much := [phrases for phrases in clauses if phrases[0].weight == "strong"]:
+        shown = much
+    else:
+        shown = [phrases for phrases in clauses if phrases[0].words.startswith("RAM") != bool(record.gpus)][
+            :1
+        ]
+    if ended := outcome(record):
+        return [[(ended, "failed")], *much]
+    return list(shown)

@@ -47,6 +47,33 @@ def test_a_cell_that_may_fail(notebook):
     assert "failed: ValueError" in done.stdout
 
 
+def test_allowed_errors(notebook, tmp_path):
+    """--allow-errors, as in nbconvert: every cell runs, each failure is marked and told, exit 0; a budget still counts."""
+    path, log = notebook("raise ValueError('oh')", "1 / 0", "2"), tmp_path / "log.jsonl"
+    done = command("run", path, "--allow-errors", "--log", log)
+    assert done.returncode == 0, done.stderr
+    assert [record["status"] for record in records(log)] == ["error", "error", "ok"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert (done.stdout.count("failed: "), done.stderr.count("Traceback (most")) == (2, 2)
+    assert "2 cells failed; the run went on, because of --allow-errors" in done.stderr
+    assert command("run", path, "--allow-errors", "--max-ram", "1MB").returncode == 1
+    deadly = notebook("import os; os._exit(1)", "2")
+    assert command("run", deadly, "--allow-errors").returncode == 1
+
+
+def test_a_traceback_in_a_log(notebook):
+    """Once, as plain text without a control character, below no line that moves; also of a cell that prints."""
+    path = notebook("def f():\n    print('in f')\n    raise ValueError('oh')", "f()")
+    done = command("run", path, "--show-output")
+    assert re.fullmatch(
+        r"\[1/2\]  \d\.\d\d s  .*def f\(\):\n\[2/2\] │ in f\n\[2/2\]  \d\.\d\d s  failed: ValueError .*f\(\)\n",
+        done.stdout,
+    )
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert done.stderr.count("    ValueError: oh\n") == 1
+    assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
+
+
 def test_a_kernel_that_dies(notebook, tmp_path):
     """What was measured before is kept, and it says which cell it was: exit 1."""
     path, log = notebook("1", "import os; os._exit(7)"), tmp_path / "log.jsonl"

@@ -1,0 +1,160 @@
+"""The lines that `ipygpulogger run` prints of cells, from records made by hand: in columns, in the report's words."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from command_line import MB, made
+from nbformat.v4 import new_output
+
+from ipygpulogger.cli.colours import foreign, styled
+from ipygpulogger.cli.columns import Columns, fitted, width
+from ipygpulogger.cli.progress import Progress
+from ipygpulogger.cli.transcript import Transcript, _collapsed
+from ipygpulogger.records import MIME, DeviceUsage, OutOfMemory, Peak, RamUsage
+
+GB = 1024 * MB
+
+
+def device(before_gb, after_gb, peak_gb, used_gb, index=0):
+    before, after, peak, used = (round(size * GB) for size in (before_gb, after_gb, peak_gb, used_gb))
+    return DeviceUsage(
+        before, after, Peak(peak, peak, "exact"), index=index, name="x", total_bytes=16 * GB, used_bytes=used
+    )
+
+
+def ram(before_mb, after_mb):
+    peak = max(before_mb, after_mb) * MB
+    return RamUsage(before_mb * MB, after_mb * MB, Peak(peak, peak, "exact"))
+
+
+def told(capsys, *cells, count=None, traceback=()):
+    """What is printed of cells: each a record and its source."""
+    progress = Progress()
+    transcript = Transcript(progress, shows_output=False)
+    for number, (record, source) in enumerate(cells, 1):
+        transcript.begin(number, count or len(cells), source)
+        transcript.end(record, traceback)
+    progress.close()
+    return capsys.readouterr()
+
+
+def test_the_line_of_a_cell(capsys):
+    """As the issue has it: place, time, what moved, used of total, first line; in columns."""
+    quiet = replace(made(), time_s=0.3, gen=ram(468, 468), gpus=(device(4, 4, 4, 4.5),))
+    trained = replace(made(), time_s=12.4, gen=ram(468, 475), gpus=(device(4, 6.4, 7.6, 6.4),))
+    loaded = replace(made(), time_s=125.0, gen=ram(475, 1475), gpus=())
+    freed = replace(made(), time_s=0.021, gen=ram(475, 475), gpus=(device(6.4, 4, 6.4, 4.5),))
+    out = told(
+        capsys,
+        (quiet, "import torch\nimport numpy"),
+        (trained, "for batch in loader:\n    step(batch)"),
+        (loaded, "df = read()"),
+        (freed, "del model"),
+        (None, "2"),
+        count=21,
+    ).out
+    assert out.splitlines() == [
+        "[ 1/21]  0.30 s  GPU 4.5 of 16 GB                import torch",
+        "[ 2/21]  12.4 s  GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB  for batch in loader:",
+        "[ 3/21]  2 min 5 s  RAM +1.0 GB → 1.4 GB                    df = read()",
+        "[ 4/21]     0.02 s  GPU \u22122.4 GB → 4.5 of 16 GB              del model",
+        "[ 5/21]     0.00 s  not measured                            2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("room", "shown"),
+    [
+        (None, "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB · RAM +300 MB → 768 MB  load()"),
+        (120, "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB · RAM +300 MB → 768 MB  load()"),
+        (80, "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB      load()"),
+        (50, "[1/1]  1.00 s  GPU +1.0 GB → 5.0 of 16 GB      lo…"),
+        (30, "[1/1]  1.00 s  GPU +1.0 GB → …"),
+    ],
+)
+def test_what_a_narrow_terminal_leaves_out(room, shown):
+    """First the lesser memory, then the end of the source."""
+    moved = [
+        [("GPU +1.0 GB", "strong"), ("→ 5.0 of 16 GB", "plain")],
+        [("RAM +300 MB", "strong"), ("→ 768 MB", "plain")],
+    ]
+    line = styled(Columns(1).line(1, "1.00 s", moved, "load()", room=room), coloured=False)
+    assert line == shown
+    assert room is None or width(line) <= room
+
+
+def test_a_failed_cell(capsys):
+    """Its line says so; traceback and the report of a failed allocation are on stderr, the traceback without colours."""
+    card = OutOfMemory("cuda:0", 8000 * MB, 3000 * MB, 12000 * MB, 0, 0, None, 0, 0, (), "Do this.")
+    cell = replace(made(), status="error", error="OutOfMemoryError", out_of_memory=card)
+    rule, lines = (
+        "\x1b[31m" + "-" * 75 + "\x1b[39m",
+        ["\x1b[31mOutOfMemoryError\x1b[39m: no\x1b[2J", "", "  room"],
+    )
+    out, err = told(capsys, (cell, "step()"), traceback=[rule, "\n".join(lines)])
+    assert re.fullmatch(r"\[1/1\]  1\.00 s  failed: OutOfMemoryError .* step\(\)\n", out)
+    assert err.splitlines()[:4] == ["    OutOfMemoryError: no?[2J", "", "      room", ""]
+    assert err.splitlines()[4].startswith("Out of memory on cuda:0")
+    assert "Do this." in err
+
+
+def test_an_interrupted_cell_needs_no_traceback(capsys):
+    """The line says that it was interrupted."""
+    cell = replace(made(), status="interrupted", error="KeyboardInterrupt")
+    out, err = told(capsys, (cell, "step()"), traceback=["Traceback"])
+    assert "  interrupted" in out
+    assert err == ""
+
+
+def test_outputs(capsys):
+    """Complete lines as they come, each stream on its own; results as text; no report of ours, no page of HTML."""
+    transcript = Transcript(Progress(), shows_output=True)
+    transcript.begin(1, 2, "f()")
+    transcript.output(new_output("stream", name="stdout", text="a\nb"))
+    assert capsys.readouterr() == ("[1/2] │ a\n", "")
+    transcript.output(new_output("stream", name="stderr", text="w\n"))
+    transcript.output(new_output("stream", name="stdout", text="c\x1b[1m\x1b[2K\n"))
+    assert capsys.readouterr() == ("[1/2] │ bc?[2K\n", "[1/2] │ w\n")
+    transcript.output(new_output("stream", name="stdout", text="no end"))
+    for bundle in (
+        {"text/plain": "1\n2", "text/html": "<b>"},
+        {"text/plain": "report", MIME: {}},
+        {"text/plain": "In [1]: 5 s so far | Gen: 0/0/1 MB", "text/html": "live"},
+        {"image/png": "x"},
+    ):
+        transcript.output(new_output("display_data", bundle))
+    transcript.output(new_output("error", ename="E", evalue="", traceback=["E"]))
+    assert capsys.readouterr() == ("[1/2] │ no end\n[1/2] │ 1\n[1/2] │ 2\n", "")
+
+
+def test_colours():
+    """Of what a cell printed they are kept on a terminal, and end with the line; nothing else is ever kept."""
+    line = "a\x1b[31mb\x1b[2Jc\x1b]0;t\x07"
+    assert foreign(line, coloured=True) == "a\x1b[31mb?[2Jc?]0;t?\x1b[0m"
+    assert foreign(line, coloured=False) == "ab?[2Jc?]0;t?"
+    parts = [("a", "strong"), (" ", "faint"), ("b", "plain"), ("c", "failed")]
+    assert styled(parts, coloured=True) == "\x1b[1ma\x1b[0m b\x1b[1;31mc\x1b[0m"
+    assert styled(parts, coloured=False) == "a bc"
+
+
+def test_wide_characters():
+    """They take two columns, so fewer fit."""
+    assert fitted([("漢字漢字", "plain"), ("x", "faint")], 6) == [("漢字", "plain"), ("…", "plain")]
+    assert fitted([("漢字", "plain"), ("x", "faint")], 5) == [("漢字", "plain"), ("x", "faint")]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("plain", "plain"),
+        ("\r 10%\r 20%", " 20%"),
+        ("100%\rdone", "done"),
+        ("12\b\b3", "32"),
+        ("50%\r", "50%"),
+        ("\b\bx", "x"),
+    ],
+)
+def test_a_line_that_is_rewritten(line, shown):
+    """What a terminal would show in the end."""
+    assert _collapsed(line) == shown
