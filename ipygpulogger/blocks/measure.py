@@ -153,6 +153,10 @@ class Measure:
             )
         return self._time_s
 
+    def _repr_html_(self) -> str | None:
+        """Return the report of the last block or call as HTML, for IPython; None before the first."""
+        return None if self._last is None else self._last._repr_html_()
+
     def __repr__(self) -> str:
         return text.report(self._last) if self._last else "<measure: nothing measured yet>"
 

@@ -23,7 +23,8 @@ _TABLE = "border-collapse:separate;border-spacing:14px 0;font-size:inherit;margi
 _SPACE = "\N{NO-BREAK SPACE}"
 DOT = f"{_SPACE}· "  # between the items of a line; a broken line never begins with it
 _THIN = 0.3  # per cent of a bar, at least: what the legend names is seen
-_HEAD = "style=font:inherit;padding:0"  # without spaces an attribute needs no quotes
+# JupyterLab's sanitizer drops `font`. Without spaces an attribute needs no quotes.
+_HEAD = "style=font-weight:400;padding:0"
 _NAME = f"{_HEAD};text-align:left"
 _FIGURE = "style=padding:0"
 _LEFT = "align=left style=padding:0;text-align:left"

@@ -130,19 +130,19 @@ def _table(records: Sequence[CellRecord], names: dict[Any, str]) -> str:
         last = record
         row: list[Cell] = [Drawn(_cell(record)) if first else "", where]
         if usage is None:
-            row += [Drawn(""), "n/a", "n/a", "n/a", "n/a"]
+            row += ["n/a", Drawn(""), "n/a", "n/a", "n/a"]
         else:
             parts = [
                 Part("consumed", max(0, usage.consumed_bytes), BLUE),
                 Part("peaked", usage.peaked_bytes, RED),
             ]
-            row += [cell_bar(parts, scale_bytes), figure(usage, "needed_bytes")]
+            row += [figure(usage, "needed_bytes"), cell_bar(parts, scale_bytes)]
             row += [figure(usage, "consumed_bytes"), f"{rounded_mb(usage.peaked_bytes):,}"]
             row.append(f"{_at_least(usage)}{rounded_mb(usage.peak.lo_bytes):,}")
         took = time_text(record.time_s)
         row.append("" if not first else Strong(took) if record.time_s == longest else took)
         rows.append(row)
-    return scrolling(markup_table(["Cell, MB", "", "", "Needed", "Consumed", "Peaked", "Peak", "Time"], rows))
+    return scrolling(markup_table(["Cell, MB", "", "Needed", "", "Consumed", "Peaked", "Peak", "Time"], rows))
 
 
 def _moved(record: CellRecord, names: dict[Any, str]) -> list[tuple[str, Usage | None]]:

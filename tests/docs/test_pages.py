@@ -149,6 +149,7 @@ SHOWN = {
             gpus=(_device(2300, 2300, 2300, 2867, total_bytes=16384 * MB),),
         )
     ),
+    "printed": repr(replace(RECORD, gpus=())),
     "failed": text.report(replace(RECORD, gpus=(), status="error", error="ValueError")),
     "grew": text.report(
         replace(

@@ -150,6 +150,33 @@ def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, caps
     assert capsys.readouterr().out.startswith("stopped, ")
 
 
+@pytest.mark.parametrize("page", ["status", "summary", "vars", "free", "doctor"])
+def test_a_page_is_html_where_reports_are(extension, page, capsys):
+    """In rich mode one display, whose plain text is what is printed elsewhere."""
+    with capture_output() as caught:
+        run(extension, f"%gpulog {page}")
+    (shown,) = caught.outputs
+    assert set(shown.data) == {"text/plain", "text/html"}
+    assert "<script" not in shown.data["text/html"]
+    assert caught.stdout == ""
+    run(extension, "%gpulog start report=text")
+    capsys.readouterr()
+    with capture_output() as caught:
+        run(extension, f"%gpulog {page}")
+    assert not caught.outputs
+    assert caught.stdout.splitlines()[0].split()[0] == shown.data["text/plain"].split()[0]
+    run(extension, "%gpulog start report=rich")
+
+
+def test_records_display_themselves(extension, capsys):
+    """`il.record` and `il.history` as the last line of a cell: HTML, and one line of text."""
+    run(extension, "kept = bytearray(64 << 20)")
+    for name, said in (("record", r"<CellRecord In \[\d+\], "), ("history", r"<History: \d+ cells>")):
+        data, _ = extension.display_formatter.format(getattr(extension.user_ns["il"], name))
+        assert re.match(said, data["text/plain"])
+        assert data["text/html"].startswith("<d")
+
+
 def test_the_doctor_names_every_source(extension, capsys):
     """%gpulog doctor: one line a source, with its state."""
     run(extension, "%gpulog doctor")
