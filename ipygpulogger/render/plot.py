@@ -44,7 +44,7 @@ _FIRST_IN, _ABOVE_IN, _BELOW_IN = (
     0.34,
     0.5,
 )  # above the first panel, above the others, below all without the legend
-_COLORS = 128  # of the PNG
+_COLORS, _OCTREE = 128, 2  # of the PNG: how many, and the only way that keeps transparency
 _FEW = 4  # panels that get their full height
 _ROOM = 1.18  # above the highest, for its label
 _IN_VIEW = 2.5  # times the highest use: a limit above is not drawn
@@ -129,7 +129,7 @@ def _png(drawn: Figure) -> tuple[bytes, dict[str, int]]:
         drawn.savefig(stream, format="png", dpi=2 * DPI, facecolor="none")
     smaller = io.BytesIO()  # a third of it: few colours suffice
     with Image.open(stream) as picture:
-        picture.quantize(_COLORS, method=Image.Quantize.FASTOCTREE).save(smaller, "png", optimize=True)
+        picture.quantize(_COLORS, method=_OCTREE).save(smaller, "png", optimize=True)
     width_in, height_in = drawn.get_size_inches()
     return smaller.getvalue(), {"width": round(width_in * DPI), "height": round(height_in * DPI)}
 

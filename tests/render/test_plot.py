@@ -109,15 +109,24 @@ def test_nothing_sampled_is_no_line():
 # -- the figure ----------------------------------------------------------------------------------
 
 
+def components(patch):
+    """The unbroken lines of a shape, each a list of points."""
+    path, found = patch.get_path(), []
+    for point, code in zip(path.vertices, path.codes, strict=True):
+        if code == path.MOVETO:
+            found.append([])
+        if code != path.CLOSEPOLY:
+            found[-1].append(tuple(round(float(figure), 9) for figure in point))
+    return found
+
+
 def polygons(axes, name):
     """The shapes of a layer: of each the upper edge, from left to right."""
     color, alpha = plot._LAYERS[name]
     found = []
     for patch in axes.patches:
         if to_hex(patch.get_facecolor()) == color and patch.get_alpha() == alpha:
-            for shape in patch.get_path()._iter_connected_components():
-                points = [(round(float(x), 9), float(y)) for x, y in shape.vertices[:-1]]
-                found.append(points)
+            found += components(patch)
     return found
 
 
@@ -156,10 +165,10 @@ def marks(axes, marker):
 def segments(axes, *, upright):
     """The bars of the peaks, or the stems and bounds."""
     found = [
-        tuple(round(float(figure), 9) for point in line.vertices for figure in point)
+        (*line[0], *line[1])
         for patch in axes.patches
         if not patch.get_fill()
-        for line in patch.get_path()._iter_connected_components()
+        for line in components(patch)
         if upright or patch.get_linewidth() > 1
     ]
     return [each for each in found if (each[0] == each[2]) == upright]
@@ -168,10 +177,10 @@ def segments(axes, *, upright):
 def bands(axes):
     """The spans of the bands of cells that failed."""
     return [
-        (float(shape.vertices[:, 0].min()), float(shape.vertices[:, 0].max()))
+        (min(x for x, _ in shape), max(x for x, _ in shape))
         for patch in axes.patches
         if patch.get_fill() and to_hex(patch.get_facecolor()) == plot.PEAK
-        for shape in patch.get_path()._iter_connected_components()
+        for shape in components(patch)
     ]
 
 
