@@ -67,8 +67,8 @@ def ladder(gpu: DeviceUsage) -> list[tuple[str, int]]:
 def parts(gpu: DeviceUsage) -> list[Part]:
     """Return how a device's memory is divided, as the parts of a bar, in their order.
 
-    Held before and consumed are this process's memory; context, libraries and cache are what is in use beyond
-    it. The transient part of the peak was allocated in what is free now.
+    Held before and consumed are this process's memory, or held alone where it gave memory back. Context,
+    libraries and cache are what is in use beyond it. The transient part of the peak is free again.
     """
     rungs = dict(gpu.ladder)
     if not rungs:
@@ -78,7 +78,8 @@ def parts(gpu: DeviceUsage) -> list[Part]:
     if gpu.attributed:
         after_bytes = max(0, gpu.after_bytes)
         held_bytes = min(max(0, gpu.held_before_bytes), after_bytes)
-        found += [Part("held before", held_bytes, PALE), Part("consumed", after_bytes - held_bytes, BLUE)]
+        held = "held" if gpu.after_bytes < gpu.held_before_bytes else "held before"
+        found += [Part(held, held_bytes, PALE), Part("consumed", after_bytes - held_bytes, BLUE)]
         outside_bytes = max(0, after_bytes - rungs.get("tensors", 0))
     elif "tensors" in rungs:
         found.append(Part("tensors", rungs["tensors"], PALE))
