@@ -155,7 +155,11 @@ def _draw(axes: Any, panel: Panel, axis: Axis) -> None:
         spine.set_linewidth(0.6)
     most_mb = _draw_limits(axes, panel)
     unit, size_mb = ("GB", 1024) if most_mb >= _ROOM * _GB_FROM else ("MB", 1)
-    steps = [step for step in MaxNLocator(4).tick_values(0, most_mb / size_mb) if step * size_mb <= most_mb]
+    steps = [
+        step
+        for step in MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, most_mb / size_mb)
+        if step * size_mb <= most_mb
+    ]
     axes.set_yticks([step * size_mb for step in steps])
     axes.set_yticklabels([f"{step:g} {unit}" if step else "0" for step in steps])
     axes.set_ylim(0, most_mb)

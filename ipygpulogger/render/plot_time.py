@@ -48,18 +48,21 @@ def draw_bands(axes: Any, axis: Axis) -> None:
 
 
 def number_bands(axes: Any, axis: Axis) -> None:
-    """Write the cells' numbers above their bands, except where one would cover a neighbour."""
+    """Write the cells' numbers above their bands, except where one would cover another: failed cells first."""
     over = axes.get_xaxis_transform()
     letter = letter_width(axes)
-    written = 0.0  # the right end of the last label
-    for band in axis.bands:
+    written: list[tuple[float, float]] = []  # left and right
+    for band in sorted(axis.bands, key=lambda band: band.cell.status == "ok"):
         failed = band.cell.status != "ok"
         count = band.cell.execution_count
         label = str(count) if count and band.cell.label == f"In [{count}]" else band.cell.label
         label = plain(label) + (" ✕" if failed else "")
         middle, half = (band.left + band.right) / 2, (len(label) + 1) * letter / 2
-        if written <= middle - half and middle + half <= axis.width + letter:
-            written = middle + half
+        left, right = middle - half, middle + half
+        if left < -letter or right > axis.width + letter:
+            continue
+        if not any(left < other_right and other_left < right for other_left, other_right in written):
+            written.append((left, right))
             write(axes, (middle, 1), label, over, above_in=0.05, ha="center", color=PEAK if failed else INK)
 
 

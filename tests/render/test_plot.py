@@ -412,7 +412,7 @@ def test_the_axis_is_in_the_unit_that_people_read():
         (axes,) = figure([cell(1, 0, 10, 100, top_mb)]).axes
         return [text.get_text() for text in axes.get_yticklabels()]
 
-    assert ticks(800) == ["0", "250 MB", "500 MB", "750 MB"]
+    assert ticks(800) == ["0", "200 MB", "400 MB", "600 MB", "800 MB"]
     assert ticks(15 << 10) == ["0", "5 GB", "10 GB", "15 GB"]
 
 
@@ -423,6 +423,13 @@ def test_numbers_stand_only_where_there_is_room():
     found = [text for text in texts(axes) if text.isdecimal()]
     assert "40" in found
     assert len(found) <= 2
+
+
+def test_a_cell_that_failed_has_its_number_first():
+    """Between neighbours that leave no room for all, it is the one to look for."""
+    short = [cell(i, i * 0.3, 0.3, 1, 1, status="error" if i == 20 else "ok") for i in range(1, 40)]
+    (axes,) = figure([*short, cell(40, 12, 60, 1, 1)]).axes
+    assert {"20 ✕", "40"} <= set(texts(axes))
 
 
 def test_a_label_of_the_users_own_is_shown_whole():
