@@ -48,7 +48,7 @@ def draw_bands(axes: Any, axis: Axis) -> None:
 
 
 def number_bands(axes: Any, axis: Axis) -> None:
-    """Write the cells' numbers above their bands, except where one would cover another: failed cells first."""
+    """Write the cells' numbers above their bands, failed cells first, where none covers another."""
     over = axes.get_xaxis_transform()
     letter = letter_width(axes)
     written: list[tuple[float, float]] = []  # left and right
