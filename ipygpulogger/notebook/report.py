@@ -48,10 +48,13 @@ class Reporter:
         Args:
             record: The cell's.
             publisher: Displays a rich report.
-            within: The report of a cell around it has its figures as well. Then a rich report would only cut
-                that cell's output in two, or stand in what ``%%capture`` captures, and is not displayed.
+            within: The report of a cell around it has its figures as well. A rich report would only cut that
+                cell's output in two, or be captured by ``%%capture``: it is displayed only if it says why memory
+                ran out, which the other one may not know.
         """
-        if self._options.report == "none" or (within and self._options.report == "rich"):
+        if self._options.report == "none":
+            return
+        if within and self._options.report == "rich" and record.out_of_memory is None:
             return
         plain = text.report(record, compact=self._options.compact, timelines=True)
         if self._options.report == "text":

@@ -304,6 +304,16 @@ def test_in_a_capture_and_compact(kernel):
     assert "last traceback: step.act 2000 MB" in inner
 
 
+def test_in_a_capture_the_rich_card_is_outside(kernel):
+    """What ran out of memory is said under the cell, although the capture holds nothing of ours."""
+    begin(kernel, "report='rich'")
+    ran = kernel.run("%%capture captured\n" + DEATH + "step(30000)")
+    texts = [display["data"]["text/plain"] for display in ran.displays]
+    assert "Out of memory on cuda:0" in texts[0]
+    assert texts[-1].startswith("RAM: ")
+    assert kernel.value("captured.outputs") == []
+
+
 @pytest.mark.parametrize("report", ["text", "rich", "none", "stopped"])
 def test_it_pins_nothing(kernel, report):
     """Memory comes back exactly when it does without us, and the debugger's traceback is whole."""

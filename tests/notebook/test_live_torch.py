@@ -156,5 +156,5 @@ def test_a_long_gpu_cell_in_a_real_kernel(kernel, tmp_path):
     kernel.wait_until(asked, is_shown)
     go.touch()
     ran = kernel.wait(asked)
-    final = [m["content"]["data"] for m in ran.messages if m["msg_type"] == "update_display_data"][-1]
+    final = ran.displays[-1]["data"]
     assert re.search(r"^GPU:        0    300 ", final["text/plain"], re.MULTILINE)
