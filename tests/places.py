@@ -37,6 +37,8 @@ def here(call, *args, **kwargs):
 class Recorder:
     """A place that keeps what it is told."""
 
+    shows = True
+
     def __init__(self):
         self.told, self.shown = [], threading.Semaphore(0)
 

@@ -16,7 +16,7 @@ measured_cell   the running cell and everything that measures it, until it ends
 between_cells   memory that was allocated or freed since the previous cell
 cell_lines      the lines of a cell, and of functions that earlier cells defined
 live            the display of a long cell while it runs
-live_display    the live display in a notebook, under the cell
+live_display    the live display in a notebook, one line among the cell's output
 live_terminal   the live display in a terminal, at the cursor's line
 tap             callbacks before each call of a method, by which these two notice other output
 report          prints and displays the reports

@@ -29,7 +29,13 @@ EVERY_S = 1.0
 
 
 class Place(Protocol):
-    """Where a running cell is shown; each step may be repeated after an interrupt."""
+    """Where a running cell is shown; each step may be repeated after an interrupt.
+
+    Attributes:
+        shows: Whether figures can be shown there at all.
+    """
+
+    shows: bool
 
     def begin(self) -> None:
         """Follow what else is written there from now on."""
@@ -82,7 +88,7 @@ class Live:
     def _tick(self) -> None:
         now_s = clock.monotonic_s()
         for cell in tuple(self.running):
-            if now_s - cell.began_s >= AFTER_S:
+            if cell.shows and now_s - cell.began_s >= AFTER_S:
                 with suppress(Exception):  # closed meanwhile, or nowhere to write: the report will tell
                     cell.show()
 
@@ -92,12 +98,14 @@ class LiveCell:
 
     Attributes:
         began_s: When it began, by `runtime.clock`.
+        shows: Whether its place can show figures; if not, it only follows the cell's output.
     """
 
     def __init__(self, live: Live, label: str, scope: Scope, place: Place) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
         self._pid = os.getpid()
         self._stopped = False
+        self.shows = place.shows
         self.began_s = 0.0
 
     def begin(self) -> None:
@@ -111,7 +119,7 @@ class LiveCell:
                 raise
             self.drop()
         else:
-            if not self._live.ticker.start(self):
+            if self.shows and not self._live.ticker.start(self):
                 self.drop()
 
     def show(self) -> None:
@@ -148,7 +156,7 @@ def place_for(shell: Any, report: str) -> Place | None:
     if getattr(shell, "kernel", None) is not None:
         publisher = shell.display_pub
         seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
-        return LiveDisplay(publisher) if seen and report == "rich" else None
+        return LiveDisplay(publisher, shows=report == "rich") if seen else None
     try:
         can_rewrite = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         return LiveTerminal(shell) if can_rewrite else None

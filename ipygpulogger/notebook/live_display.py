@@ -18,7 +18,8 @@ What kernels and front ends really do (each has a test):
 - ``clear_output(wait=True)`` clears when the next output comes. At the end of a cell that would be our
   report, and the user's output would be gone: so the message is withheld until the cell's own next output,
   and never sent if there is none;
-- printed output of a notebook cannot be taken back, so only a rich report is live there.
+- printed output of a notebook cannot be taken back, so only a rich report is live there. A printed report
+  sets off a clear that waits, too.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ class LiveDisplay:
 
     Args:
         publisher: The kernel's.
+        shows: Whether figures are shown; otherwise only a clear that waits is withheld from the report.
     """
 
-    def __init__(self, publisher: Any) -> None:
+    def __init__(self, publisher: Any, *, shows: bool = True) -> None:
+        self.shows = shows
         self._publish = publisher.publish
         self._context = contextvars.copy_context()  # knows the cell as the parent of what it publishes
         self._cell = _message_id(publisher.parent_header)

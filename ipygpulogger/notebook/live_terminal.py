@@ -30,6 +30,8 @@ class LiveTerminal:
         shell: IPython's, whose `system` starts commands.
     """
 
+    shows = True
+
     def __init__(self, shell: Any) -> None:
         self._lock = threading.RLock()
         self._pid = os.getpid()

@@ -49,8 +49,8 @@ class Reporter:
             record: The cell's.
             publisher: Displays a rich report.
             within: The report of a cell around it has its figures as well. A rich report would only cut that
-                cell's output in two, or be captured by ``%%capture``: it is displayed only if it says why memory
-                ran out, which the other one may not know.
+                cell's output in two, or be captured by ``%%capture``: it is displayed only if it says why
+                memory ran out, which the other one may not know.
         """
         if self._options.report == "none":
             return

@@ -231,6 +231,25 @@ def test_what_is_cleared_is_what_the_user_clears(kernel, code, expected, long):
     assert shown(saved(ran.messages))[-1][0] == "report"
 
 
+@pytest.mark.parametrize("report", ["text", "none"])
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("print('a'); clear_output(wait=True); print('b')", "b\n"),
+        ("print('a'); clear_output(wait=True)", "a\n"),
+        ("for i in range(3): print(i); clear_output(wait=True)", "2\n"),
+    ],
+)
+def test_a_printed_report_clears_nothing_either(kernel, report, code, expected):
+    """report="text": the cell's last output stays above the report."""
+    kernel.run(f"il.stop(); il = IPyGPULogger(report={report!r}).start()", silent=True)
+    (kind, text), *others = shown(saved(kernel.run(code).messages))
+    assert (kind, others) == ("stdout", [])
+    assert text.startswith(expected)
+    assert text[len(expected) :].startswith("RAM: Consumed") == (report == "text")
+    assert text.count("RAM: Consumed") == (report == "text")
+
+
 def test_a_clear_that_waits_when_the_logger_stops(kernel):
     """stop() within the cell: the clear is sent after all, because the cell goes on without us."""
     ran = long_cell(

@@ -132,6 +132,22 @@ def test_without_a_thread_the_cell_runs_unseen(monkeypatch):
     assert place.told == ["clear"]
 
 
+def test_a_place_that_shows_nothing_needs_no_thread(running):
+    """It begins, ends and is cleared; no figures are made for it, though another cell is shown."""
+    place = Recorder()
+    place.shows = False
+    alone = Live(lambda _: ())
+    for shown in (alone, running.live):
+        cell = begun(shown.cell("In [5]", running.scope, place))
+        if shown is alone:
+            assert len(threads()) == 1  # the other's
+        for _ in range(3):
+            assert running.place.shown.acquire(timeout=TIMEOUT_S)
+        cell.end()
+        cell.drop()
+    assert place.told == ["end", "clear"] * 2
+
+
 def test_a_forks_child_waits_for_nobody(running):
     """The child has no thread of ours, and locks that nobody lets go: its cell ends all the same."""
     pid = os.fork()
@@ -164,7 +180,7 @@ def test_a_forks_child_has_a_thread_of_its_own(running):
 @pytest.mark.parametrize("report", ["text", "rich", "none"])
 @pytest.mark.parametrize("where", ["kernel", "terminal", "dumb", "pipe", "nowhere", "closed"])
 def test_the_place_fits_shell_and_report(monkeypatch, report, where):
-    """A rich report in a notebook, any report in a terminal; else nothing is live."""
+    """A rich report in a notebook, any report in a terminal; a printed one in a notebook is followed, not live."""
     monkeypatch.setenv("TERM", "xterm")
     shell = SimpleNamespace(display_pub=Publisher(), kernel=object() if where == "kernel" else None)
     stream = {"nowhere": None, "terminal": Screen(), "dumb": Screen()}.get(where, io.StringIO())
@@ -178,7 +194,9 @@ def test_the_place_fits_shell_and_report(monkeypatch, report, where):
     place = place_for(shell, report)
     expected = {
         ("kernel", "rich"): LiveDisplay,
+        ("kernel", "text"): LiveDisplay,
         ("terminal", "text"): LiveTerminal,
         ("terminal", "rich"): LiveTerminal,
     }
     assert type(place) is expected.get((where, report), type(None))
+    assert place is None or place.shows == ((where, report) != ("kernel", "text"))
