@@ -73,7 +73,7 @@ class Execution:
         allow_errors: Whether the cells after one that failed are executed.
 
     Attributes:
-        cell: The cell that runs, or ran last: "cell 3 of 12".
+        cell: The cell that runs, or ran last: "cell 3 of 12"; empty before the first.
         started: Whether the kernel and the logger in it have started.
         cells_without_record: How many cells ran without leaving a record.
         kernel_said: The last lines that the kernel's process wrote, if it died.
@@ -103,7 +103,7 @@ class Execution:
         self._alarm: asyncio.TimerHandle | None = None
         cells = enumerate(notebook.cells)
         self._codes = [i for i, cell in cells if cell.cell_type == "code" and cell.source.strip()]
-        self.cell = "no cell"  # the one that runs, or ran last: "cell 3 of 12"
+        self.cell = ""
         kernelspec = notebook.metadata.get("kernelspec", {})
         if kernel is None:
             language = str(kernelspec.get("language") or "")
@@ -187,7 +187,7 @@ class Execution:
         said = self._output.last_lines()
         if isinstance(error, DeadKernelError):
             self.kernel_said = said
-            return f"the kernel died while it ran {self.cell}"
+            return f"the kernel died while it ran {self.cell or 'no cell'}"
         if isinstance(error, RuntimeError) and not self.started:
             last = f" ({said[-1]})" if said else ""
             raise BadRequest(

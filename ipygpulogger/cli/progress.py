@@ -13,7 +13,7 @@ from ..runtime import clock
 from . import streams
 from .colours import is_terminal, shows_colours, styled
 from .columns import fitted
-from .keys import unseen
+from .keys import interrupt_held_back, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,10 +76,11 @@ class Progress:
 
     def close(self) -> None:
         """Clear the line for good."""
-        self._ended.set()
-        self.stop()
-        streams.clear_first(None)
-        self._keys.close()
+        with interrupt_held_back():
+            self._ended.set()
+            self.stop()
+            streams.clear_first(None)
+            self._keys.close()
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -116,13 +117,13 @@ class Progress:
             if self._is_shown and is_time and self._terminal is not None:
                 lines = self.lines(_columns_of(self._terminal) - _LAST)
                 words = "\r\n".join(styled(line, coloured=self._is_coloured) for line in lines)
-                self._write(f"{_HIDE}{self._erasure()}{words}")
-                self._drawn = len(lines)
+                erasure, self._drawn = self._erasure(), len(lines)  # before a Ctrl-C may cut the rest off
+                self._write(f"{_HIDE}{erasure}{words}")
 
     def _clear(self) -> None:
         if self._drawn:
             self._write(f"{self._erasure()}{_SHOW}")
-            self._drawn = 0
+            self._drawn = 0  # not before, for a Ctrl-C may cut it off
 
     def _erasure(self) -> str:
         return _CLEAR_LINE + _CLEAR_LINE_ABOVE * (self._drawn - 1)

@@ -69,17 +69,17 @@ def run(options: argparse.Namespace) -> int:
                 progress.stop()
                 aside("ipygpulogger: interrupted before the first cell; nothing is written")
             else:
-                results.fail(f"interrupted in {execution.cell}")
+                results.fail(f"interrupted in {execution.cell}" if execution.cell else "interrupted")
             raise
         finally:
             if execution.started:
                 with interrupt_held_back(), results.failure(output):
-                    progress.wait("writing the notebook")
+                    progress.wait("writing the notebook", after_s=0.2)
                     remarks += _judge(execution, results, options)
                     files.write(output, notebook_file.text_of(notebook))
                     aside(f"executed notebook: {output}")
                 if options.html:
-                    progress.wait("making the page")
+                    progress.wait("making the page", after_s=0.2)
                     with results.failure(options.html):
                         remarks += results.problems
                         write_page(options.html, path.stem, results.history, results.sources, remarks)
