@@ -100,7 +100,8 @@ class Execution:
         self._timeout_s = timeout_s
         self._interrupted = self._late = self._is_ending = False
         self._runs = self._interrupt_once_it_runs = False  # of the current cell, in the kernel
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None  # when the cell has run too long
+        self._hooks: asyncio.TimerHandle | None = None  # when the hooks before the cell's code have run
         cells = enumerate(notebook.cells)
         self._codes = [i for i, cell in cells if cell.cell_type == "code" and cell.source.strip()]
         self.cell = ""
@@ -304,13 +305,16 @@ class Execution:
         else:
             self._interrupt_once_it_runs = True
 
+    def _hooks_have_run(self) -> None:
+        self._runs = True
+        if self._interrupt_once_it_runs:
+            self._interrupt_once_it_runs = False
+            self._interrupt_cell()
+
     def _process_message(self, message: dict[str, Any], cell: Any, cell_index: int) -> Any:
-        """Notice that the kernel runs the cell now, then do as nbclient does."""
+        """Notice that the kernel begins the cell now, then do as nbclient does."""
         if message["msg_type"] == "execute_input":
-            self._runs = True
-            if self._interrupt_once_it_runs:
-                self._interrupt_once_it_runs = False
-                asyncio.get_running_loop().call_later(_HOOKS_S, self._interrupt_cell)
+            self._hooks = asyncio.get_running_loop().call_later(_HOOKS_S, self._hooks_have_run)
         output = self._nbclients_process_message(message, cell, cell_index)
         if output is not None:
             self._audience.cell_output(output)
@@ -323,8 +327,9 @@ class Execution:
         self._alarm = asyncio.get_running_loop().call_later(delay_s, action)
 
     def _disarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in self._alarm, self._hooks:
+            if timer is not None:
+                timer.cancel()
 
 
 def displayed_record(cell: Any) -> CellRecord | None:
