@@ -38,7 +38,13 @@ def html(found: Sequence[Diagnosis]) -> str:
         weak = diagnosis.state not in _GOOD
         state = f"<b>{escape(diagnosis.state)}</b>" if weak else escape(diagnosis.state)
         rows.append([diagnosis.source, Text(state), Drawn(says)])
-    return without_controls(table(["Source", "", ""], rows))
+    return without_controls(
+        table(
+            ["Source", Text("Peaks"), Text("What it reads, or why it cannot")],
+            rows,
+            caption="What can be measured here",
+        )
+    )
 
 
 def status(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:

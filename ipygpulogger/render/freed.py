@@ -79,7 +79,7 @@ class Freed:
             for owner in large
         ]
         if rows:
-            told += table(["Dropped, MB", "", "Held", ""], rows)
+            told += table(["Dropped", "", "Held", ""], rows, caption="What was dropped, MB")
         else:
             told += small("Nothing hidden: no array was in Out or in a traceback.")
         rest = len(self.owners) - len(large)

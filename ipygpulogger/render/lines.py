@@ -70,7 +70,7 @@ def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     devices = _devices(lines)
     groups = list(_groups(lines, devices))
     names = _names(devices)
-    figures = [f"{name} {figure}" for name in names for figure in ("consumed MB", "peaked MB")]
+    figures = [f"{name} {figure}" for name in names for figure in ("consumed", "peaked")]
     needs = {
         id(line): [
             Part(name, _need_bytes(line, usage, device), GREY if device == _RAM else BLUE)
@@ -94,7 +94,7 @@ def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     shown_figures = [row.figures for _, rows in groups for row in rows]
     below = "".join(map(small, _below(shown_figures, notes)))
     head: list[str | Text] = ["Line", "", "Hits", "Time s", *figures, Text("Source")]
-    return without_controls(scrolling(markup_table(head, body)) + below)
+    return without_controls(scrolling(markup_table(head, body, caption="Memory by line, MB")) + below)
 
 
 def heaviest(lines: Sequence[LineUsage]) -> str:

@@ -67,9 +67,10 @@ def html(
         figures = [_figure(row, device) for device in devices]
         bar = cell_bar(parts, scale_bytes if held else 0)
         rows.append([name, bar, *figures, Text(escape(row.remark))])
-    head = ["Holder, MB", "", *map(_device, devices), ""]
+    head = ["Holder", "", *map(_device, devices), ""]
     return without_controls(
-        scrolling(markup_table(head, rows)) + "".join(map(small, _doubts(complete, uncounted)))
+        scrolling(markup_table(head, rows, caption="Who holds memory, MB"))
+        + "".join(map(small, _doubts(complete, uncounted)))
     )
 
 

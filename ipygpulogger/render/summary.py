@@ -80,7 +80,7 @@ def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[Cel
     if not records:
         return line("no cell has been reported yet", quiet=True)
     names = {key: name for key, (name, _) in named_devices(records).items()}
-    told = line(f"<b>{_cells(len(records))}</b>, {_FIRST[by]}") + _table(records[:_ROWS], names)
+    told = _table(records[:_ROWS], names, f"{_cells(len(records))}, {_FIRST[by]}; MB")
     if len(records) > _ROWS:
         told += small(f"and {len(records) - _ROWS:,} more")
     for words, found in _worst(records, names):
@@ -100,17 +100,17 @@ def history(cells: History) -> str:
     records = cells[-_ROWS:]
     names = {key: name for key, (name, _) in named_devices(records).items()}
     which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    return without_controls(line(f"<b>{_cells(len(cells))}</b>{which}") + _table(records, names))
+    return without_controls(_table(records, names, f"{_cells(len(cells))}{which}; MB"))
 
 
 def _cells(count: int) -> str:
     return "1 cell" if count == 1 else f"{count:,} cells"
 
 
-def _table(records: Sequence[CellRecord], names: dict[Any, str]) -> str:
+def _table(records: Sequence[CellRecord], names: dict[Any, str], caption: str) -> str:
     """Return cells as an HTML table, a row for each memory; the highest figure of each column is bold."""
-    shown = [(record, *row) for record in records for row in _moved(record, names)]
-    usages = [usage for _, _, usage in shown if usage is not None]
+    shown = [(record, i == 0, *row) for record in records for i, row in enumerate(_moved(record, names))]
+    usages = [usage for *_, usage in shown if usage is not None]
     scale_bytes = max((usage.needed_bytes for usage in usages), default=0)
     longest = max((record.time_s for record in records), default=0.0)
     most = {
@@ -124,11 +124,8 @@ def _table(records: Sequence[CellRecord], names: dict[Any, str]) -> str:
         return Strong(told) if size_mb and size_mb == most[name] else told
 
     rows: list[list[Cell]] = []
-    last = None
-    for record, name, usage in shown:
-        first, where = record is not last, Text(escape(name))
-        last = record
-        row: list[Cell] = [Drawn(_cell(record)) if first else "", where]
+    for record, first, name, usage in shown:
+        row: list[Cell] = [Drawn(_cell(record)) if first else "", Text(escape(name))]
         if usage is None:
             row += ["n/a", Drawn(""), "n/a", "n/a", "n/a"]
         else:
@@ -142,7 +139,8 @@ def _table(records: Sequence[CellRecord], names: dict[Any, str]) -> str:
         took = time_text(record.time_s)
         row.append("" if not first else Strong(took) if record.time_s == longest else took)
         rows.append(row)
-    return scrolling(markup_table(["Cell, MB", "", "Needed", "", "Consumed", "Peaked", "Peak", "Time"], rows))
+    head = ["Cell", "", "Needed", "", "Consumed", "Peaked", "Peak", "Time"]
+    return scrolling(markup_table(head, rows, caption=caption))
 
 
 def _moved(record: CellRecord, names: dict[Any, str]) -> list[tuple[str, Usage | None]]:

@@ -338,7 +338,7 @@ def test_the_rich_card(kernel):
     kernel.run("%gpulog start report=rich")
     ran = kernel.run(DEATH + "step(30000)")
     data = ran.displays[-1]["data"]
-    page = data["text/html"]
+    page = data["text/html"].replace("\N{NO-BREAK SPACE}", " ")
     order = ["<b>GPU 0 is out of memory.</b> 29.3 GB asked, ", "<code>%gpulog free</code>"]
     order += ["step.act (last traceback) 2.0 GB", "asked 30000 MB"]
     assert sorted(order, key=page.index) == order

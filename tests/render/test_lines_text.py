@@ -157,7 +157,7 @@ class Cells(HTMLParser):
     def handle_data(self, data):
         if self.inside:
             self.below += data
-        else:
+        elif self.rows:
             self.rows[-1][-1] += data
 
 
@@ -219,7 +219,7 @@ def test_every_line_and_figure_is_there(lines, notes):
             "n/a",
         )
     assert sum(mark == ">" for mark, _ in texts) == bool(heaviest(lines))
-    assert page.tags <= {"table", "tfoot", "tr", "th", "td", "code", "b", "div"}
+    assert page.tags <= {"table", "caption", "tfoot", "tr", "th", "td", "code", "b", "div"}
     assert std_html.unescape(page.below).endswith("".join(notes))
     assert told.splitlines()[-len(notes) :] == notes or not notes
     assert all(row == row.rstrip() for row in told.splitlines()[: -len(notes) or None])
