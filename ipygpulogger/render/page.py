@@ -103,7 +103,7 @@ def page(
     body = [f"<h1>{escape(title)}</h1>", *_totals(records)]
     body += [f"<p class=said>{escape(sentence)}</p>" for sentence in said]
     body += [_plot(records)] if records else []
-    body += [f"<h2>Ranked</h2>\n<div class=ranked>{ranked}</div>"] if ranked else []
+    body += [f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>"] if ranked else []
     body += ["<h2>Cells</h2>", f"<main>\n{cells}\n</main>"] if cells else []
     return without_controls(
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

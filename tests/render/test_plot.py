@@ -19,6 +19,7 @@ from plotted import cell, gpu, peak
 from ipygpulogger.records import Peak
 from ipygpulogger.render import plot
 from ipygpulogger.render.plot import figure
+from ipygpulogger.render.plot_svg import svg
 from ipygpulogger.render.sparkline import sparkline
 
 HERE = Path(__file__).parent
@@ -602,3 +603,4 @@ def test_whatever_was_recorded_can_be_drawn(records):
         low, high = axes.get_ylim()
         assert low == 0 < high < math.inf
     picture(drawn)
+    assert svg(drawn, records[0].source, "wide").startswith("<svg")

@@ -216,6 +216,27 @@ def test_the_highest_of_a_long_notebook_is_in_the_picture():
     assert max(heights) == 9000
 
 
+PEAKS = st.lists(st.tuples(st.integers(0, 4000), st.none() | st.integers(0, 4000)), min_size=1, max_size=120)
+
+
+@given(PEAKS)
+def test_the_highest_peak_is_always_marked(peaks):
+    """However many cells share its part of the picture: the highest for certain, and the highest perhaps."""
+    tops = [(100 + low, None if more is None else 100 + low + more) for low, more in peaks]
+    cells = [
+        cell(i, i * 1.0, 1, 100, 100, peak(low) if high is None else peak(low, "bounded", high))
+        for i, (low, high) in enumerate(tops)
+    ]
+    (panel,) = panels(Axis(cells))
+    marks = panel.marks
+    assert max((mark.top_mb for mark in marks), default=100) == max(
+        (low for low, high in tops if (high or low) > 100), default=100
+    )
+    assert max((mark.most_mb for mark in marks), default=100) == max(high or low for low, high in tops)
+    assert panel.highest.top_mb == max(low for low, _ in tops)
+    assert len(marks) <= 2 * 25
+
+
 # -- SVG -----------------------------------------------------------------------------------------------
 
 
