@@ -5,7 +5,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import records
 from memory import MB
@@ -57,6 +57,7 @@ def read(markup):
     return page
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # several records take long to make
 @given(
     st.lists(records(), max_size=3), st.sampled_from([1, 9]), st.sampled_from(["peak", "consumed", "time"])
 )
