@@ -160,7 +160,7 @@ def table(
         caption: What the table is about; empty if the line above says so.
         slim: Whether to save bytes at the names of the rows, which front ends then print bold.
     """
-    above = f'<caption style="padding:0;text-align:left">{escape(caption)}</caption>' if caption else ""
+    above = f'<caption style="padding:0 14px;text-align:left">{escape(caption)}</caption>' if caption else ""
     first, *others = head
     names = "".join(f"<th {_NAME if isinstance(name, Text) else _HEAD}>{_content(name)}" for name in others)
     body = f"<th {_NAME}>{_content(first)}{names}"
