@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import simgpu
@@ -21,33 +22,37 @@ def main():
     """Execute the notebooks asked for, or all; return the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", default=NAMES)
-    parser.add_argument("--into", type=Path, default=NOTEBOOKS)
+    parser.add_argument("--into", type=Path)
     asked = parser.parse_args()
     machine = simgpu.start(devices=1, mem_mb=16384)
     # torch's own warnings on stderr have the time and the line of its source in them.
     env = {**os.environ, **simgpu.environment(machine), "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    failed = [name for name in asked.names if not _execute(name, asked.into, env)]
-    return 1 if failed else 0
+    with tempfile.TemporaryDirectory() as folder:
+        return max(_execute(name, Path(folder), asked.into, env) for name in asked.names)
 
 
-def _execute(name, folder, env):
-    words = [sys.executable, "-m", "ipygpulogger.cli", "run", NOTEBOOKS / name, "--output", folder / name]
-    if folder != NOTEBOOKS:
-        words += ["--log", folder / f"{name}.jsonl"]
-    done = subprocess.run([*map(str, words)], env=env, check=False)
-    if done.returncode:
-        return False
-    _tidy(folder / name, json.loads((NOTEBOOKS / name).read_text(encoding="utf-8"))["metadata"])
-    return True
+def _execute(name, folder, into, env):
+    executed, words = folder / name, ["--log", into / f"{name}.jsonl"] if into else []
+    words = ["run", NOTEBOOKS / name, "--output", executed, *words]
+    done = subprocess.run([sys.executable, "-m", "ipygpulogger.cli", *map(str, words)], env=env, check=False)
+    if not done.returncode:
+        shown = _tidy(json.loads(executed.read_text(encoding="utf-8")))
+        text = json.dumps(shown, indent=1, ensure_ascii=False) + "\n"
+        ((into or NOTEBOOKS) / name).write_text(text, encoding="utf-8")
+    return done.returncode
 
 
-def _tidy(path, metadata):
-    """Leave out what changes with every execution and says nothing: the time of each message, the version of Python."""
-    notebook = json.loads(path.read_text(encoding="utf-8"))
-    notebook["metadata"] = {"kernelspec": metadata["kernelspec"], "language_info": {"name": "python"}}
+def _tidy(notebook):
+    """Leave out what changes with every execution and says nothing: when each message came, the version of Python."""
+    notebook["metadata"]["language_info"] = {"name": "python"}
     for cell in notebook["cells"]:
         cell["metadata"].pop("execution", None)
-    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        for output in cell.get("outputs", ()):  # where this repository lies is nobody's business
+            if "traceback" in output:
+                output["traceback"] = [
+                    line.replace(f"{NOTEBOOKS.parent}{os.sep}", "") for line in output["traceback"]
+                ]
+    return notebook
 
 
 if __name__ == "__main__":

@@ -1,15 +1,23 @@
 """The notebooks that we show: what they claim is checked, and their outputs are those of an execution anew."""
 
 import json
+import platform
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import shown_notebooks
-from shown_notebooks import NOTEBOOKS
+from shown_notebooks import NAMES, NOTEBOOKS
+
+from ipygpulogger.records import MIME
+from ipygpulogger.records.decode import record_from
+from ipygpulogger.render import html, text
 
 MB = 2**20
+PICTURE_BYTES = 80_000
 
 
 def run(name, tmp_path, env=None):
@@ -51,6 +59,125 @@ lanes = pytest.mark.parametrize(
 )
 
 
+def cells_of(path):
+    return [
+        cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
+    ]
+
+
+def outputs_of(path):
+    return [(cell, output) for cell in cells_of(path) for output in cell["outputs"]]
+
+
+def of_mime(output, mime):
+    value = output.get("data", {}).get(mime, "")
+    return value if isinstance(value, str) else "".join(value)
+
+
+def shape(cell):
+    """What does not vary from one execution of a cell to the next, output by output."""
+    found = []
+    for output in visible(cell):
+        kind, mimes = output["output_type"], sorted(output.get("data", {}))
+        if kind == "error":
+            said = [output["ename"], masked(output["evalue"])]
+        elif MIME in mimes:  # the contractual rows; which small things grew varies
+            rows = r"^(?:RAM|Gen|GPU\d?): |failed: \w+|interrupted$"
+            said = re.findall(rows, of_mime(output, "text/plain"), re.MULTILINE)
+        else:
+            said = masked("".join(output.get("text", "")) or of_mime(output, "text/plain")).split("\n")
+            if "summary" in "".join(cell["source"]):  # cells that needed nothing have no order
+                said.sort()
+        if kind == "stream" and found and found[-1][:2] == (kind, output["name"]):
+            said = [*found.pop()[-1][:-1], *said]
+        found.append((kind, output.get("name", ""), mimes, said))
+    return found
+
+
+def visible(cell):
+    """The outputs of a cell but what is left of its live display: an empty one."""
+    return [output for output in cell["outputs"] if output.get("data") != {"text/html": []}]
+
+
+def masked(said):
+    """A text without its figures, and without what comes and goes with them."""
+    said = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    said = re.sub(
+        r"^.*(?:smaller ones|libraries loaded|kept by malloc|search cut short).*\n?",
+        "",
+        said,
+        flags=re.MULTILINE,
+    )
+    said = re.sub(r"0x[0-9a-f]+|[<\u2212+-]?\d[\d.,]*", "#", said)
+    return re.sub(r"[ ─-▟]+", " ", said)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_we_show(name):
+    """Every code cell was run, in order; no output names a machine; each report is what its record gives today."""
+    path = NOTEBOOKS / name
+    cells, again = cells_of(path), "not as it is today: nox -s notebooks"
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), again
+    for cell in cells:
+        reports = [number for number, output in enumerate(visible(cell)) if MIME in output.get("data", {})]
+        after = visible(cell)[reports[0] :] if reports else ()
+        assert {output["output_type"] for output in after} <= {"display_data"}, (
+            "a report amid the cell's output"
+        )
+    for cell, output in outputs_of(path):
+        if output["output_type"] == "error":
+            assert "raises-exception" in cell["metadata"]["tags"]
+        assert len(of_mime(output, "image/png")) < PICTURE_BYTES
+        assert len(of_mime(output, "image/svg+xml")) < PICTURE_BYTES
+        data = output.get("data", {})
+        if (
+            MIME in data
+            and not data[MIME].get("left_out")
+            and not re.search("[▁-█]", of_mime(output, "text/plain"))
+        ):
+            record = record_from(data[MIME])  # all of it: no time series, nothing left out
+            for mime, render in (("text/plain", text.report), ("text/html", html.report)):
+                today = [render(record, compact=compact) for compact in (False, True)]
+                shown = of_mime(output, mime).replace(
+                    "<details open", "<details"
+                )  # which also RAM's size decides
+                assert shown in [one.replace("<details open", "<details") for one in today], again
+    said = path.read_text(encoding="utf-8")
+    said = re.sub(r'"image/png": "[^"]*"', "", said)
+    for place in (str(NOTEBOOKS.parent), str(Path.home()), tempfile.gettempdir(), platform.node()):
+        assert not re.search(rf"(?<!\w){re.escape(place)}(?!\w)", said)
+    assert not re.search(r"(?<![\w.])/(?:home|root|work|tmp|usr|opt|Users)/|site-packages", said)
+    assert path.stat().st_size < 200_000
+
+
+def test_the_demo_shows_it_all():
+    """Reports, a live cell's in one piece, lines, holders, out of memory, the summary and the plot; in forty seconds."""
+    kinds = {
+        cell["id"]: [output["output_type"] for output in visible(cell)]
+        for cell in cells_of(NOTEBOOKS / "demo.ipynb")
+    }
+    records = [
+        record_from(o["data"][MIME])
+        for _, o in outputs_of(NOTEBOOKS / "demo.ipynb")
+        if MIME in o.get("data", {})
+    ]
+    first, last = min(r.started_at for r in records), max(r.started_at for r in records)
+    assert (last - first).total_seconds() < 40
+    assert "stream" in kinds["long-run"]
+    for cell in ("lines-run", "vars-run", "oom-run", "oom-free", "summary", "plot", "status"):
+        assert kinds[cell], cell
+
+
+def compare(name, tmp_path):
+    """The outputs that we show are those of the execution that is in the folder, cell by cell, but for the figures."""
+    kept, anew = (
+        {cell["id"]: shape(cell) for cell in cells_of(folder / name)} for folder in (NOTEBOOKS, tmp_path)
+    )
+    for cell, shown in kept.items():
+        assert shown == anew[cell], f"{cell}: nox -s notebooks"
+    assert list(kept) == list(anew)
+
+
 @lanes
 def test_demo(tmp_path, env, gpu):
     """The demo says what it shows: on any machine, and with a GPU as well."""
@@ -60,7 +187,7 @@ def test_demo(tmp_path, env, gpu):
     assert abs(figures(find(records, "len(b")["gen"])[1] - 256) <= 2
     assert figures(find(records, "del kept")["gen"]) == (-128, 0)
     assert find(records, "scratch =")["error"] == "ValueError"
-    assert find(records, "def forward")["error"] == ("OutOfMemoryError" if gpu else "MemoryError")
+    assert find(records, "whole_mb")["error"] == ("OutOfMemoryError" if gpu else "MemoryError")
     if gpu:
         keep, transient, free = (record for record in records if record["source"] == "if device:")
         assert figures(keep["gpus"][0]) == (512, 0)
@@ -68,6 +195,7 @@ def test_demo(tmp_path, env, gpu):
         assert figures(free["gpus"][0]) == (-512, 0)
         assert {record["gpus"][0]["peak"]["quality"] for record in (keep, transient, free)} == {"exact"}
         assert figures(find(records, "import time")["gpus"][0]) == (1024, 0)
+        compare("demo.ipynb", tmp_path)
 
 
 def printed(path):
@@ -111,6 +239,7 @@ def test_tracing(tmp_path, env, gpu):
     if gpu:
         free_mb = int(said["smaller"][0].split()[0])
         assert abs(free_mb - 2000) <= 4
+        compare("tracing.ipynb", tmp_path)
 
 
 def grown(record):
@@ -167,6 +296,7 @@ def test_find_the_leak(tmp_path, env, gpu):
         assert figures(graph["gpus"][0])[0] == 80
         assert "losses (autograd graph)" in said["graph-vars"]
         assert figures(without["gpus"][0])[0] == -80
+        compare("find_the_leak.ipynb", tmp_path)
 
 
 @pytest.mark.training
@@ -192,3 +322,5 @@ def test_training(tmp_path, env, gpu):
     else:  # how much resident memory is malloc's habit is nobody's promise
         assert {figures[2:] for figures in (*fits, *loops)} == {(0, 0)}
     assert [line.split()[0] for line in said["loop"].splitlines()] == ["epoch", "0", "1", "2"]
+    if gpu:
+        compare("training.ipynb", tmp_path)
