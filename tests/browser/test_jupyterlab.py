@@ -32,7 +32,7 @@ CUT = """report => {  // whether some of its text is beyond the right edge, the 
     const edge = report.closest(".jp-OutputArea-output").getBoundingClientRect().right;
     const texts = document.createTreeWalker(report, NodeFilter.SHOW_TEXT), range = document.createRange();
     while (texts.nextNode()) {
-        if (texts.currentNode.data.startsWith("max")) continue;
+        if (texts.currentNode.data.trim().startsWith("max")) continue;
         range.selectNodeContents(texts.currentNode);
         if (range.getBoundingClientRect().right > edge + 1) return true;
     }
