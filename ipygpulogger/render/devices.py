@@ -21,9 +21,9 @@ FILLS = {  # of the rungs of a ladder that are not this process's tensors
     "cached": f"{BLUE}40",
     "context and libraries": GREY,
     "context, libraries, other processes": GREY,
-    "others": "#75757599",
+    "other processes": "#75757599",
+    "the driver's own": f"{GREY}55",
 }
-_OTHERS = "others"  # other processes, and what the driver keeps for itself
 
 
 def device_name(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
@@ -83,7 +83,6 @@ def parts(gpu: DeviceUsage) -> list[Part]:
         outside_bytes = max(0, after_bytes - rungs.get("tensors", 0))
     elif "tensors" in rungs:
         found.append(Part("tensors", rungs["tensors"], PALE))
-    rungs[_OTHERS] = rungs.get("other processes", 0) + rungs.get("the driver's own", 0)
     for name, fill in FILLS.items():
         size_bytes = rungs.get(name, 0) - (outside_bytes if name.startswith("context") else 0)
         found.append(Part(name, max(0, size_bytes), fill))

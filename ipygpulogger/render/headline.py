@@ -97,7 +97,7 @@ def tells_who_grew(measurement: Measurement) -> bool:
     """Return whether the line has every name that grew."""
     if not isinstance(measurement, CellRecord):
         return False
-    owners = [owner for owner in measurement.owners if not _is_libraries(owner)]
+    owners = _notable(measurement)
     return len(owners) <= _OWNERS and not any(owner.shared for owner in owners)
 
 
@@ -221,9 +221,7 @@ def _owners(measurement: Measurement) -> str:
     """Return the names that grew the most: "model 1.6 GB, opt 0.8 GB"."""
     if not isinstance(measurement, CellRecord):
         return ""
-    found = [
-        owner for owner in measurement.owners if rounded_mb(owner.size_bytes) and not _is_libraries(owner)
-    ]
+    found = _notable(measurement)
     said = [f"{shortened(owner.name)} {size_text(owner.size_bytes)}" for owner in found[:_OWNERS]]
     if len(found) > _OWNERS:
         said.append(f"{len(found) - _OWNERS} more")
@@ -233,6 +231,11 @@ def _owners(measurement: Measurement) -> str:
 def _urgent(measurement: Measurement) -> list[str]:
     """Return the notes that open a report: over budget, growing in each run."""
     return [note for note in measurement.notes if note.startswith((OVER, GREW))]
+
+
+def _notable(record: CellRecord) -> list[Owner]:
+    """Return the names that grew by what rounds to a megabyte, without loaded libraries."""
+    return [owner for owner in record.owners if rounded_mb(owner.size_bytes) and not _is_libraries(owner)]
 
 
 def _is_libraries(owner: Owner) -> bool:

@@ -39,7 +39,7 @@ from .text import rows, sentences
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, Peak, RamUsage
+    from ..records import DeviceUsage, Measurement, OutOfMemory, Peak, RamUsage
     from .headline import Clause, Phrase
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
@@ -61,7 +61,7 @@ def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: 
 
     Args:
         measurement: What was measured.
-        compact: Return the line alone.
+        compact: Return the line alone, and what to do if the scope ran out of memory.
         ram_total_bytes: The machine's RAM; None when unknown.
     """
     clauses = _fitted_clauses(headline(measurement))
@@ -70,8 +70,9 @@ def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: 
             line(DOT.join(escape(typeset(str(clause))) for clause in clauses), quiet=True)
         )
     summary = _joined(clauses)
+    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     if compact:
-        return without_controls(line(summary))
+        return without_controls(line(summary) + (_card(card, measurement, _CARD) if card else ""))
     is_open = matters(measurement, ram_total_bytes)
     room = _REPORT - size(folded(summary, "", is_open=is_open))
     body = _body(measurement, room, _told(clauses))
@@ -126,12 +127,11 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
     found = list(rows(measurement))
     whole = _table(measurement, found)
     if card:
-        device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
-        failed = out_of_memory.html(card, device, min(_CARD, room - size(_cut(whole, 0))))
+        figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
+        failed = _card(card, measurement, min(_CARD, room - size(table(_HEAD, figures))))
         room -= size(failed)
         yield "card", failed
-    figures = _cut(whole, room)
-    yield "table", figures
+    yield "table", _cut(whole, room)
     for sentence in _below(measurement):
         if sentence not in told:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
@@ -145,6 +145,11 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
         yield "table", table(_HEAD, drawn)
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
+
+
+def _card(card: OutOfMemory, measurement: Measurement, room: int) -> str:
+    device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
+    return out_of_memory.html(card, device, room)
 
 
 def _below(measurement: Measurement) -> Iterator[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BLUE, PALE, GREY, RED, AMBER = "#4c78a8", "#4c78a880", "#9e9e9e", "#e45756", "#e4a11b"
 
+_REPORT = "font-size:12.5px;margin-left:6px"  # where JupyterLab puts printed text
 _BAR = "display:flex;height:9px;max-width:520px;border-radius:3px;overflow:hidden;background:#8883"
 _TABLE = "border-collapse:separate;border-spacing:14px 0;font-size:inherit;margin:0 -14px"
 _SPACE = "\N{NO-BREAK SPACE}"
@@ -122,7 +123,7 @@ def scrolling(markup: str) -> str:
 
 def line(markup: str, *, quiet: bool = False) -> str:
     """Return one line; a quiet one is grey."""
-    return f'<div style="font-size:12.5px{";opacity:.6" if quiet else ""}">{markup}</div>'
+    return f'<div style={_REPORT}{";opacity:.6" if quiet else ""}>{markup}</div>'
 
 
 def small(words: str) -> str:
@@ -141,7 +142,7 @@ def folded(summary: str, body: str, *, spoken: str = "", is_open: bool = False) 
     """
     label = f' aria-label="{escape(spoken)}"' if spoken else ""
     return (
-        f'<details{" open" if is_open else ""} style="font-size:12.5px"><summary{label} style=cursor:pointer>'
+        f'<details{" open" if is_open else ""} style={_REPORT}><summary{label} style=cursor:pointer>'
         f'{summary}</summary><div style="margin:4px 0 6px 14px">{body}</div></details>'
     )
 

@@ -112,12 +112,13 @@ def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]
     found.append(Part("other tensors" if found else "tensors", rest_bytes, PALE))
     cached_bytes, neighbours_bytes = card.cached_bytes or 0, card.neighbours_bytes or 0
     total_bytes = gpu.total_bytes if gpu is not None and gpu.total_bytes else 0
-    known_bytes = card.live_bytes + cached_bytes + neighbours_bytes + card.free_bytes
+    driver_bytes = gpu.driver_bytes or 0 if gpu is not None else 0
+    known_bytes = card.live_bytes + cached_bytes + neighbours_bytes + driver_bytes + card.free_bytes
     context = "context and libraries"
     if card.neighbours_bytes is None:
         context = "context, libraries, other processes"
     sizes = {"cached": cached_bytes, context: max(0, total_bytes - known_bytes)}
-    sizes["others"] = neighbours_bytes
+    sizes |= {"other processes": neighbours_bytes, "the driver's own": driver_bytes}
     found += [Part(name, size_bytes, FILLS[name]) for name, size_bytes in sizes.items()]
     return [*found, Part("free", card.free_bytes)]
 

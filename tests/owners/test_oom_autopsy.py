@@ -126,7 +126,7 @@ def test_the_card_as_html_is_a_bar_of_the_holders():
         f"Do this: {html_escape(advice.replace('`', '').replace('3000 MB', '2.9 GB'))}",
         (
             "■ model 2.3 GB · ■ step.act (last traceback) 2.9 GB · ■ other tensors 600 MB"
-            " · ■ context and libraries 500 MB · ■ others 4.4 GB · free 4.9 GB"
+            " · ■ context and libraries 500 MB · ■ other processes 4.4 GB · free 4.9 GB"
         ),
         "asked 8000 MB · free 5000 MB · live 6000 MB · other processes 4500 MB",
     ]
