@@ -123,7 +123,7 @@ def scrolling(markup: str) -> str:
 
 def line(markup: str, *, quiet: bool = False) -> str:
     """Return one line; a quiet one is grey."""
-    return f'<div style={_REPORT}{";opacity:.6" if quiet else ""}>{markup}</div>'
+    return f"<div style={_REPORT}{';opacity:.6' if quiet else ''}>{markup}</div>"
 
 
 def small(words: str) -> str:
@@ -142,7 +142,7 @@ def folded(summary: str, body: str, *, spoken: str = "", is_open: bool = False) 
     """
     label = f' aria-label="{escape(spoken)}"' if spoken else ""
     return (
-        f'<details{" open" if is_open else ""} style={_REPORT}><summary{label} style=cursor:pointer>'
+        f"<details{' open' if is_open else ''} style={_REPORT}><summary{label} style=cursor:pointer>"
         f'{summary}</summary><div style="margin:4px 0 6px 14px">{body}</div></details>'
     )
 
