@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -56,6 +57,19 @@ CARD = OutOfMemory(
 def test_one_line(value, said):
     """The name, and what a report says of it; printed the same."""
     assert repr(value) == str(value) == said
+
+
+def test_many_devices_and_other_ends():
+    """Four devices are told, the rest counted; an interrupt is said; what is unknown is left out."""
+    for count, more in ((4, ""), (5, "; 1 more devices"), (6, "; 2 more devices")):
+        said = repr(Measurement(label="load", **COMMON | {"gpus": (replace(GPU, used_bytes=None),) * count}))
+        assert said.count("cuda:0 consumed 2467 MB, peaked at least 1437 MB") == 4
+        assert said.endswith(f"1437 MB{more}>")
+    cell = CELL | {"status": "interrupted", "error": None}
+    assert ", 0.807 s, interrupted: RAM" in repr(CellRecord(label="In [4]", **COMMON, **cell))
+    assert ", 0.807 s: RAM" in repr(CellRecord(label="In [4]", **COMMON, **cell | {"status": "ok"}))
+    other = replace(GPU, attributed=False, total_bytes=None)
+    assert repr(other) == "<DeviceUsage cuda:0: per-process usage unavailable, used 5465 MB>"
 
 
 @given(records())
