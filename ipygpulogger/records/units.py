@@ -16,7 +16,9 @@ _LARGE = re.compile(r"\b(\d{4,12}) MB\b")
 _SHORT = 40  # characters
 
 _CONTROLS = frozenset(map(chr, (*range(0x09), *range(0x0A, 0x20), *range(0x7F, 0xA0))))  # without the tab
-_NOT_IN_HTML = dict.fromkeys((*range(0xD800, 0xE000), *map(ord, _CONTROLS - {"\n", "\r"})), "?")
+# What changes the direction of writing: text would be read as something else than it is (CVE-2021-42574).
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_NOT_IN_HTML = dict.fromkeys((*range(0xD800, 0xE000), *_DIRECTIONS, *map(ord, _CONTROLS - {"\n", "\r"})), "?")
 
 
 def in_mb(size_bytes: float) -> float:
@@ -128,6 +130,6 @@ def printable_lines(lines: Iterable[str]) -> str:
 
 
 def without_controls(markup: str) -> str:
-    """Return HTML with a question mark for each control character and lone surrogate, which HTML forbids."""
+    """Return HTML with a question mark for what it forbids, and for what changes the direction of text."""
     harmless = markup.replace("\N{NO-BREAK SPACE}", " ").isprintable()  # translating takes much longer
     return markup if harmless else markup.translate(_NOT_IN_HTML)

@@ -182,7 +182,7 @@ def _data(cell: Cell) -> str:
 def _content(cell: Cell) -> str:
     if isinstance(cell, Strong):
         return f"<b>{escape(cell.words)}</b>"
-    return escape(cell) if isinstance(cell, str) else cell.markup
+    return escape(typeset(cell)) if isinstance(cell, str) else cell.markup
 
 
 def bar(parts: Sequence[Part], total_bytes: int) -> str:
