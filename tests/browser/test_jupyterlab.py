@@ -28,11 +28,11 @@ WAIT_MS = 1000 * int(
 LONG_S = 6
 LINE_PX = 32  # the height of a report of one line, with its padding
 PHONE_PX = 420
-CUT = """report => {  // whether some of its text is beyond the right edge, the drawing's own apart
+CUT = """report => {  // whether some of its text is beyond the right edge, what stands behind the figures apart
     const edge = report.closest(".jp-OutputArea-output").getBoundingClientRect().right;
     const texts = document.createTreeWalker(report, NodeFilter.SHOW_TEXT), range = document.createRange();
     while (texts.nextNode()) {
-        if (texts.currentNode.data.trim().startsWith("max")) continue;
+        if (/^\\s*(max|process|device)/.test(texts.currentNode.data)) continue;
         range.selectNodeContents(texts.currentNode);
         if (range.getBoundingClientRect().right > edge + 1) return true;
     }
