@@ -333,10 +333,14 @@ class IPyGPULogger(Options):
         self._history.append(record)
         self._keep(record)
         requested = measured.request.explicit
-        if is_reported(record, self._threshold, requested=requested, over_budget=bool(over)):
-            self._show(record, measured)
-        if measured.request.lines:
-            self._reporter.show_lines(measured.indented(record.lines), measured.publisher)
+        steps = (
+            [self._show]
+            if is_reported(record, self._threshold, requested=requested, over_budget=bool(over))
+            else []
+        )
+        steps += [self._show_lines] if measured.request.lines else []
+        for step in steps if self.report == "text" else reversed(steps):  # a rich report comes last
+            step(record, measured)
 
     def _over_budget(self, measurement: Measurement) -> tuple[str, ...]:
         return over_budget(measurement, self.budget)
@@ -358,6 +362,10 @@ class IPyGPULogger(Options):
     def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Report the cell."""
         self._reporter.show(record, measured.publisher, within=measured.within)
+
+    def _show_lines(self, record: CellRecord, measured: MeasuredCell) -> None:
+        """Show the table of the cell's lines."""
+        self._reporter.show_lines(measured.indented(record.lines), measured.publisher)
 
     def _say_what_is_missing(self) -> None:
         """Say in one sentence that no cell can be measured, or that there is no GPU."""

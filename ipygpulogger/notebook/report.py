@@ -49,12 +49,12 @@ class Reporter:
             record: The cell's.
             publisher: Displays a rich report.
             within: The report of a cell around it has its figures as well. A rich report would only cut that
-                cell's output in two, or be captured by ``%%capture``: it is displayed only if it says why
-                memory ran out, which the other one may not know.
+                cell's output in two, or be captured by ``%%capture``. So it is displayed only if the cell
+                failed, because IPython then calls the cell around it successful.
         """
         if self._options.report == "none":
             return
-        if within and self._options.report == "rich" and record.out_of_memory is None:
+        if within and self._options.report == "rich" and record.status == "ok":
             return
         plain = text.report(record, compact=self._options.compact, timelines=True)
         if self._options.report == "text":

@@ -157,7 +157,7 @@ class _Advice:
         if self._free is None or self._available < self._need:
             return ""
         return self._less(
-            "Run the cell again: there is room for it now.", "Then run the cell again: it fits."
+            "Run the cell again: there is room for this allocation now.", "Then run the cell again: it fits."
         )
 
     def _expandable(self) -> str:

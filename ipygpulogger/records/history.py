@@ -46,7 +46,7 @@ class History(Displayed, Sequence[CellRecord]):
         return iter(tuple(self._records))
 
     def __repr__(self) -> str:
-        return f"<History: {len(self)} cells>"
+        return f"<History: {len(self)} cell{'' if len(self) == 1 else 's'}>"
 
     # -- which cells matter ------------------------------------------------------------------------
 

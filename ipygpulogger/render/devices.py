@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..records import DRIVER
 from ..records.units import printable_lines, rounded_mb, size_text, without_controls
-from .markup import BLUE, GREY, PALE, RED, Part, bar, legend, line, small
+from .markup import BLUE, GREY, PALE, PURPLE, RED, Part, bar, legend, line, small
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     Key = tuple[str, int, str | None]  # `DeviceUsage.key`
 
 
+DRIVERS = "the driver's own"
 FILLS = {  # of the rungs of a ladder that are not this process's tensors
     "cached": f"{BLUE}40",
     "context and libraries": GREY,
     "context, libraries, other processes": GREY,
-    "other processes": "#75757599",
-    "the driver's own": f"{GREY}55",
+    "other processes": PURPLE,
+    DRIVERS: f"{GREY}55",
 }
 
 

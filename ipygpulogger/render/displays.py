@@ -14,7 +14,7 @@ def _of_card(card: OutOfMemory) -> str:
     return out_of_memory.html(card, None, _CARD)
 
 
-html_of[Measurement] = html.report
+html_of[Measurement] = lambda measurement: html.report(measurement, named=True)
 html_of[LineUsage] = lambda line: lines.html([line])
 html_of[OutOfMemory] = _of_card
 html_of[History] = summary.history

@@ -28,7 +28,7 @@ from .text import nearly_full, outcome, sentences
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, Owner, Usage
+    from ..records import ChildrenUsage, DeviceUsage, Measurement, Owner, Usage
 
     Weight = Literal["strong", "plain", "faint"]
 
@@ -62,15 +62,23 @@ class Clause(NamedTuple):
         return " ".join(phrase.words for phrase in self.phrases)
 
 
-def headline(measurement: Measurement) -> list[Clause]:
-    """Return the line of a finished scope, in its clauses, the most important first."""
+def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
+    """Return the line of a finished scope, in its clauses, the most important first.
+
+    Args:
+        measurement: What was measured.
+        named: Whether to say which cell it was, because the line does not stand below it.
+    """
     clauses = [_clause(time_text(measurement.time_s))]
     own = isinstance(measurement, CellRecord) and measurement.label == f"In [{measurement.execution_count}]"
-    if not own and measurement.label.strip():
+    if (named or not own) and measurement.label.strip():
         clauses.append(_clause(clipped(printable(measurement.label), _LABEL)))
     if ended := outcome(measurement):
         clauses.append(_clause(shortened(ended), "strong"))
     clauses += memories(measurement)
+    children = measurement.children
+    if children and moved_bytes(children) >= _QUIET_RAM_BYTES:
+        clauses.append(_children(children))
     if owners := _owners(measurement):
         clauses.append(_clause(owners))
     if moved := between(measurement):
@@ -185,6 +193,15 @@ def _moved(name: str, usage: Usage, used: str) -> Clause:
     else:
         phrases, spoken = [Phrase(f"{name} {peak}", weight)], f"{name} {peak}"
     return Clause((*phrases, Phrase(f"→ {used}")), f"{spoken}, {used} used")
+
+
+def _children(children: ChildrenUsage) -> Clause:
+    """Return what child processes have: "2 children 950 MB (peak 1.3 GB)"."""
+    count = {0: "children ended", 1: "1 child"}.get(children.count, f"{children.count} children")
+    now = f"{count} {size_text(children.after_bytes)}" if children.count else count
+    least = "at least " if children.peak.hi_bytes is None or children.at_least else ""
+    peak = f"(peak {least}{size_text(children.peak.lo_bytes)})" if rounded_mb(children.peaked_bytes) else ""
+    return Clause((Phrase(now), *([Phrase(peak, "faint")] if peak else [])), f"{now} {peak}".strip())
 
 
 def _still(name: str, used: str) -> Clause:

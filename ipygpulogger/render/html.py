@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..records import CellRecord
 from ..records.units import MB, MINUS, readable_sizes, rounded_mb, size_text, without_controls
 from . import out_of_memory
-from .devices import device_name, parts
+from .devices import DRIVERS, device_name, parts
 from .growth import beyond_names, grew
 from .headline import headline, is_quiet, matters, moved_bytes, tells_who_grew
 from .headline import so_far as line_so_far
@@ -56,15 +56,22 @@ _WORDY = 3  # devices, at most, with words behind their figures
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
-def report(measurement: Measurement, *, compact: bool = False, ram_total_bytes: int | None = None) -> str:
+def report(
+    measurement: Measurement,
+    *,
+    compact: bool = False,
+    named: bool = False,
+    ram_total_bytes: int | None = None,
+) -> str:
     """Return the report of one scope: a line that unfolds, or a line alone if there is no more to say.
 
     Args:
         measurement: What was measured.
         compact: Return the line alone, and what to do if the scope ran out of memory.
+        named: Say which cell it was, because the report does not stand below it.
         ram_total_bytes: The machine's RAM; None when unknown.
     """
-    clauses = _fitted_clauses(headline(measurement))
+    clauses = _fitted_clauses(headline(measurement, named=named))
     if is_quiet(measurement):
         return without_controls(
             line(DOT.join(escape(typeset(str(clause))) for clause in clauses), quiet=True)
@@ -203,7 +210,11 @@ def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:
     if gpu.total_bytes is None:
         return ""
     least_bytes = gpu.total_bytes * _SMALL
-    found = [part for part in parts(gpu) if part.fill in (BLUE, RED) or part.size_bytes >= least_bytes]
+    found = [
+        part
+        for part in parts(gpu)
+        if part.fill in (BLUE, RED) or (part.name != DRIVERS and part.size_bytes >= least_bytes)
+    ]
     if not found:
         return ""
     name = f"{device_name(gpu, gpus)}: " if len(gpus) > 1 else ""

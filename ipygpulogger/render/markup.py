@@ -16,9 +16,10 @@ from ..records.units import MB, MINUS, size_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-BLUE, PALE, GREY, RED, AMBER = "#4c78a8", "#4c78a880", "#9e9e9e", "#e45756", "#e4a11b"
+BLUE, PALE, GREY = "#4c78a8", "#4c78a880", "#9e9e9e"
+PURPLE, RED, AMBER = "#b279a2", "#e45756", "#e4a11b"
 
-_REPORT = "font-size:12.5px;margin-left:6px"  # where JupyterLab puts printed text
+_REPORT = "font-size:12.5px;margin-left:6px;overflow-wrap:anywhere"  # where JupyterLab puts printed text
 _BAR = "display:flex;height:9px;max-width:520px;border-radius:3px;overflow:hidden;background:#8883"
 _TABLE = "border-collapse:separate;border-spacing:14px 0;font-size:inherit;margin:0 -14px"
 _SPACE = "\N{NO-BREAK SPACE}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..records.out_of_memory import requested
 from ..records.units import MB, clipped, printable_lines, readable_sizes, rounded_mb, size_text
-from .devices import FILLS
+from .devices import DRIVERS, FILLS
 from .markup import BLUE, PALE, RED, Part, bar, fitted, legend, size, small
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _parts(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> list[Part]
     if card.neighbours_bytes is None:
         context = "context, libraries, other processes"
     sizes = {"cached": cached_bytes, context: max(0, total_bytes - known_bytes)}
-    sizes |= {"other processes": neighbours_bytes, "the driver's own": driver_bytes}
+    sizes |= {"other processes": neighbours_bytes, DRIVERS: driver_bytes}
     found += [Part(name, size_bytes, FILLS[name]) for name, size_bytes in sizes.items()]
     return [*found, Part("free", card.free_bytes)]
 

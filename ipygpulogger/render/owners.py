@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .markup import Cell
 
 _UNNAMED = "Python itself, libraries, small objects"
-_NAME = 60  # characters of a holder's name in HTML
+_NAME = 60  # characters of a holder's name
 _SHARED = 3  # other names of one owner
 _HIDDEN = {"output": "hidden", "traceback": "hidden"}
 _BELOW = ": ", " (autograd graph)"  # in the name of memory that a variable holds indirectly
@@ -42,7 +42,7 @@ def holders(
     table = [["holder", "", *map(_device, devices), ""]]
     for row in _rows(owners, used):
         nothing = "0 MB" if row.kind == "total" else ""
-        table.append([row.name, row.mark, *_cells(row.sizes, devices, nothing), row.remark])
+        table.append([clipped(row.name, _NAME), row.mark, *_cells(row.sizes, devices, nothing), row.remark])
     return printable_lines([*_aligned(table), *_doubts(complete, uncounted)])
 
 

@@ -43,7 +43,7 @@ def test_the_screen_in_the_end(notebook):
     """A line for each cell, aligned, and where the notebook is; nothing else, and the cursor is there."""
     sources = ["x = bytearray(b'x') * (96 << 20)", "", "x.append(1)", "del x", *("1" for _ in range(9))]
     path = notebook(*sources)
-    seen = on_a_terminal("run", path)
+    seen = on_a_terminal("run", path, columns=240)  # the path of the copy fits
     first, second, third, *rest, last = lines_of(seen)
     assert re.fullmatch(r"\[ 1/12\]  \d\.\d\d s  RAM \+9\d MB .*→ \d+ MB +x = bytearray\(b'x'\).*", first)
     assert re.fullmatch(r"\[ 2/12\]  \d\.\d\d s  RAM .*x\.append\(1\)", second)
@@ -148,7 +148,7 @@ def test_what_cells_print(notebook):
 
 def test_what_cells_print_is_not_asked_for(notebook):
     """Without the option, none of it."""
-    seen = on_a_terminal("run", notebook(PRINTS, "'a result'"))
+    seen = on_a_terminal("run", notebook(PRINTS, "'a result'"), columns=240)
     assert "epoch" not in "".join(seen.states)
     assert len(lines_of(seen)) == 3
 

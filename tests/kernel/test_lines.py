@@ -119,7 +119,7 @@ def test_a_rich_table(kernel):
     """report="rich": one more display, as text and as an escaped table that needs no style."""
     kernel.run("%gpulog start report=rich", silent=True)
     ran = kernel.run("%%gpulog --lines\nx = '<b>' * (64 << 19)\nlen(x)")
-    report, lines = (display["data"] for display in ran.displays[-2:])
+    lines, report = (display["data"] for display in ran.displays[-2:])
     assert report["text/plain"].startswith("RAM: ")
     assert set(lines) == {"text/plain", "text/html"}
     (row,) = (row for row in table(lines["text/plain"]).items() if "<b>" in row[0])

@@ -193,7 +193,7 @@ def test_advice_again(kernel):
     begin(kernel)
     kernel.run("def f():\n    act = gpu(6000)\n    1 / 0\nf()")
     ran = kernel.run("y = gpu(10000)")
-    assert advice(ran) == "Run the cell again: there is room for it now."
+    assert advice(ran) == "Run the cell again: there is room for this allocation now."
     assert kernel.run("y = gpu(10000)").status == "ok"
 
 

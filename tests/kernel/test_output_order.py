@@ -285,11 +285,16 @@ def test_a_capture_has_what_it_has_without_us(kernel, long):
 
 
 def test_a_capture_that_fails(kernel):
-    """The inner cell's error is not lost: the outer cell's report says as much as without a capture."""
-    ran = kernel.run("%%capture inner\n1 / 0")
-    assert ends_with_the_report(ran)[-1][0] == "report"
-    assert kernel.value("inner.outputs if 'inner' in globals() else []") == []
-    assert kernel.value("il.history[-2].status") == "error"
+    """IPython calls the outer cell ok, so that the inner one's report says under the cell what failed."""
+    for options in ("", "il.quiet = '10MB 1s'"):
+        kernel.run(options, silent=True)
+        ran = kernel.run("%%capture inner\n1 / 0")
+        first, *_ = (display["data"] for display in ran.displays if MIME in display["data"])
+        assert "failed: ZeroDivisionError" in first["text/plain"]
+        assert "failed: ZeroDivisionError" in first["text/html"]
+        assert kernel.value("inner.outputs if 'inner' in globals() else []") == []
+        assert kernel.value("il.history[-2].status") == "error"
+    kernel.run("il.quiet = None", silent=True)
 
 
 def test_a_capture_within_a_cell(kernel):
@@ -321,10 +326,10 @@ def test_a_nested_cell_has_no_display_of_its_own(kernel):
 
 
 def test_what_is_asked_for_is_shown_outside(kernel):
-    """%%gpulog --lines in a capture: report and table come under the cell, and the capture is the user's."""
+    """%%gpulog --lines in a capture: table and report come under the cell, and the capture is the user's."""
     kernel.run("%gpulog stop", silent=True)
     ran = kernel.run("%%capture inner\n%%gpulog --lines\ndisplay('mine')")
-    report, table = (display["data"]["text/plain"] for display in ran.displays)
+    table, report = (display["data"]["text/plain"] for display in ran.displays)
     assert report.startswith("RAM: Consumed Peaked  Used Total in ")
     assert "display('mine')" in table
     assert kernel.value("[o.data for o in inner.outputs]") == [{"text/plain": "'mine'"}]

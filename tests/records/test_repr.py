@@ -5,8 +5,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from made import records
+from hypothesis import HealthCheck, given, settings
+from made import UNSHRUNK, records
 from memory import MB
 
 from ipygpulogger import CellRecord, DeviceUsage, History, LineUsage, Measurement, OutOfMemory, Peak, RamUsage
@@ -72,6 +72,7 @@ def test_many_devices_and_other_ends():
     assert repr(other) == "<DeviceUsage cuda:0: per-process usage unavailable, used 5465 MB>"
 
 
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60, phases=UNSHRUNK)
 @given(records())
 def test_any_record_is_one_short_line(given):
     """Whatever it holds: no control character of foreign text reaches the terminal."""

@@ -322,6 +322,25 @@ def test_what_is_folded_says_how_the_device_is_divided():
     )
 
 
+def test_the_line_has_children_that_moved():
+    """How many there are and what they hold; a small change is not worth the line."""
+
+    def line(**children):
+        usage = ChildrenUsage(
+            **{"before_bytes": 0, "after_bytes": 309 * MB, "peak": exact(309), "count": 1} | children
+        )
+        return "".join(Reader(render_html.report(record(children=usage), compact=True)).words)
+
+    assert line() == "0.81 s · RAM 170 MB · 1 child 309 MB"
+    assert line(peak=exact(409), count=2) == "0.81 s · RAM 170 MB · 2 children 309 MB (peak 409 MB)"
+    assert line(before_bytes=309 * MB, after_bytes=0, count=0) == "0.81 s · RAM 170 MB · children ended"
+    assert (
+        line(peak=Peak(409 * MB, None, "sampled"))
+        == "0.81 s · RAM 170 MB · 1 child 309 MB (peak at least 409 MB)"
+    )
+    assert line(before_bytes=307 * MB) == "0.81 s · RAM 170 MB"
+
+
 @given(devices(0))
 def test_a_bar_is_never_longer_than_its_device(gpu):
     """Whatever the figures are: no part is negative, and all of them together are at most the whole."""

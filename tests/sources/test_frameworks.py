@@ -19,7 +19,16 @@ def test_a_source_of_another_distribution_needs_one_import():
     """`ipygpulogger.sources` has every type in the signatures of a `Framework`, `Diagnosis` included."""
     import ipygpulogger.sources as contract
 
-    needed = {"Counter", "Device", "DeviceCounter", "DeviceMemory", "Diagnosis", "Framework", "Holding"}
+    needed = {
+        "Counter",
+        "Device",
+        "DeviceCounter",
+        "DeviceMemory",
+        "Diagnosis",
+        "Dimensions",
+        "Framework",
+        "Holding",
+    }
     assert needed | {"Look", "PeakClass", "Reading", "Unavailable"} == set(contract.__all__)
 
 
