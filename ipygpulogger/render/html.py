@@ -242,7 +242,8 @@ def _limits(gpu: DeviceUsage) -> Iterator[tuple[str, int]]:
     """Yield what a device's bar does not show, if there is any: names and bytes."""
     if gpu.limit_bytes is not None:
         yield "limit", gpu.limit_bytes
-    if gpu.reserved_peak is not None and gpu.reserved_peak.lo_bytes - (gpu.reserved_bytes or 0) >= MB:
+    told_bytes = max(gpu.reserved_bytes or 0, gpu.peak.lo_bytes)
+    if gpu.reserved_peak is not None and gpu.reserved_peak.lo_bytes - told_bytes >= MB:
         yield "peak of tensors and cached", gpu.reserved_peak.lo_bytes
     if gpu.pools_bytes:
         yield "in graphs and pools", gpu.pools_bytes
