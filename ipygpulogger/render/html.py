@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _REPORT = 2048  # bytes, at most
 _CARD = 1400  # bytes of it for a failed allocation, at most
 _HEAD = "MB", "Consumed", "Peaked", "Used"
+_ADVICE = 700  # bytes of the report that are always left for what to do after a failed allocation
 _LINE = 900  # bytes, at most
 _PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
@@ -135,7 +136,7 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
     whole = _table(measurement, found)
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
-        failed = _card(card, measurement, min(_CARD, room - size(table(_HEAD, figures))))
+        failed = _card(card, measurement, min(_CARD, max(_ADVICE, room - size(table(_HEAD, figures)))))
         room -= size(failed)
         yield "card", failed
     yield "table", _cut(whole, room)

@@ -21,9 +21,10 @@ PURPLE, RED, AMBER = "#b279a2", "#e45756", "#e4a11b"
 
 _REPORT = "font-size:12.5px;margin-left:6px;overflow-wrap:anywhere"  # where JupyterLab puts printed text
 _BAR = "display:flex;height:9px;max-width:520px;border-radius:3px;overflow:hidden;background:#8883"
-_TABLE = "border-collapse:separate;border-spacing:14px 0;font-size:inherit;margin:0 -14px"
+_TABLE = "border-collapse:separate;border-spacing:12px 0;font-size:inherit;margin:0 -12px"
 _SPACE = "\N{NO-BREAK SPACE}"
 DOT = f"{_SPACE}· "  # between the items of a line; a broken line never begins with it
+_PAGE = _TABLE.replace("inherit;margin:0 -12px", "12.5px;margin:0 -6px")  # of a page: where reports begin
 _THIN = 0.3  # per cent of a bar, at least: what the legend names is seen
 # JupyterLab's sanitizer drops `font`. Without spaces an attribute needs no quotes.
 _HEAD = "style=font-weight:400;padding:0"
@@ -162,12 +163,13 @@ def table(
         caption: What the table is about; empty if the line above says so.
         slim: Whether to save bytes at the names of the rows, which front ends then print bold.
     """
-    above = f'<caption style="padding:0 14px;text-align:left">{escape(caption)}</caption>' if caption else ""
+    style = _PAGE if caption else _TABLE
+    above = f'<caption style="padding:0 12px;text-align:left">{escape(caption)}</caption>' if caption else ""
     first, *others = head
     names = "".join(f"<th {_NAME if isinstance(name, Text) else _HEAD}>{_content(name)}" for name in others)
     body = f"<th {_NAME}>{_content(first)}{names}"
     body += "".join(_row(row, _FIGURE if slim else _NAME) for row in rows)
-    return f'<table style="{_TABLE}">{above}<tfoot><tr align=right style=opacity:.65>{body}</tfoot></table>'
+    return f'<table style="{style}">{above}<tfoot><tr align=right style=opacity:.65>{body}</tfoot></table>'
 
 
 def _row(cells: Sequence[Cell], name_style: str) -> str:

@@ -53,7 +53,7 @@ def html(card: OutOfMemory, gpu: DeviceUsage | None, room: int) -> str:
     figures = small(" · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB"))
     choices = [_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)]
     drawn = next((one for one in choices if size(one + figures) <= room), "")
-    if drawn == choices[-1] and card.owners:  # a holder is worth more than the figures
+    if card.owners and drawn in ("", choices[-1]):  # a holder is worth more than the figures
         drawn, figures = next((one for one in choices if size(one) <= room), ""), ""
     return f"{head}{step}{drawn}{figures if size(drawn + figures) <= room else ''}{after}"
 
