@@ -1086,7 +1086,7 @@ def test_the_magic_and_the_rich_report(gpu, kernel):
     refused = kernel.run("%gpulog start metrics=energy,watts")
     assert refused.status == "error" or "metrics takes any of" in refused.stderr
     assert "Traceback" not in refused.stderr
-    status = kernel.run("%gpulog status").stdout
+    status = kernel.run("%gpulog status").displays[-1]["data"]["text/plain"]
     for index, told in ((0, first), (1, truth.usage(1))):
         block = status[status.index(f"GPU{index}: NVIDIA") :].split("GPU1: NVIDIA")[0 if index == 0 else -1]
         figures = {line[:38].strip(): line[38:].split() for line in block.splitlines()[1:]}
@@ -1110,7 +1110,7 @@ def test_the_magic_and_the_rich_report(gpu, kernel):
     table = data["text/html"]
     assert table.count("<details ") == table.count("</details>") == 1
     assert "<details open" not in table
-    for word in ("other processes", "free"):
+    for word in ("free", "utilization"):
         assert word in table[table.index("</summary>") :]
     assert len(table.encode()) < 2048
 

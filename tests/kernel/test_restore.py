@@ -336,9 +336,8 @@ def test_the_card(kernel):
     kernel.run("1 / 0")
     ran = kernel.run("gpu_mem_restore(fails)()")
     assert "failed: OutOfMemoryError" in ran.stdout
-    assert "Out of memory on cuda:0: asked 99000 MB" in ran.stdout.replace("98998", "99000").replace(
-        "99001", "99000"
-    )
+    # 99000 MB: the frames are cleared that would tell it exactly, so that it is said as torch does.
+    assert "Out of memory on cuda:0: asked 96.68 GiB" in ran.stdout
     assert "held by: kept 100 MB" in ran.stdout
     assert "traceback" not in ran.stdout
     assert "%gpulog free" not in ran.stdout
