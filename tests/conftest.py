@@ -12,9 +12,14 @@ from pathlib import Path
 
 import pytest
 import simgpu
+from hypothesis import HealthCheck, settings
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import machine as machines
+
+# A busy machine draws slowly, and says nothing about the code by it.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # A block of a known size shall come from the kernel and go back there, whatever tests ran before: each large
 # block that is freed makes glibc keep larger ones for itself, up to 32 MB (mallopt(3), M_MMAP_THRESHOLD).

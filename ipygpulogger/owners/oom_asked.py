@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _GRAIN_BYTES = 2 << 20  # torch requests whole multiples of this (kRoundLarge in CUDACachingAllocator)
 _ITEM_BYTES = 1, 2, 4, 8, 16  # of the elements, where no data type is given
 _LINES = 12  # of one statement
-_LARGE = 1 << 64  # a larger number is no size, and computing it may take long
+_LARGE = 1 << 64  # a larger number cannot be a size, and computing it may take long
 _FAILED = ast.Call, ast.BinOp, ast.UnaryOp, ast.Compare
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -239,7 +239,7 @@ def _computed(how: ast.operator, left: Any, right: Any) -> Any:
     """Return the result of arithmetic on plain numbers.
 
     Raises:
-        _UnknownError: It is no such arithmetic.
+        _UnknownError: It is not such arithmetic.
     """
     if not {type(left), type(right)} <= {int, float} or max(abs(left), abs(right)) >= _LARGE:
         raise _UnknownError

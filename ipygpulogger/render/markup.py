@@ -184,7 +184,7 @@ def _data(cell: Cell) -> str:
 
 def _content(cell: Cell) -> str:
     if isinstance(cell, Strong):
-        return f"<b>{escape(cell.words)}</b>"
+        return f"<b>{escape(typeset(cell.words))}</b>"
     return escape(typeset(cell)) if isinstance(cell, str) else cell.markup
 
 

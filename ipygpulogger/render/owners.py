@@ -92,7 +92,7 @@ class _Row(NamedTuple):
 
     Attributes:
         name: What holds the memory.
-        mark: "hidden" if it is no variable of the user's; else nothing.
+        mark: "hidden" if no variable of the user refers to it; else nothing.
         sizes: Bytes by device.
         remark: What else is to be said about it.
         kind: Whether it is a holder, the sum of all, or what no name holds.

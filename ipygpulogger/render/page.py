@@ -43,9 +43,9 @@ figure { margin: 1.6rem 0 0; }
 .narrow { display: none; }
 .ranked { font-size: .85rem; overflow-x: auto; }
 .ranked table { line-height: 1.7; white-space: nowrap; }
-.ranked th code, .ranked th b { display: inline-block; overflow: hidden; text-overflow: ellipsis; }
-.ranked th code, .ranked th b { max-width: 14rem; vertical-align: bottom; }
-.ranked th b { color: #e45756; max-width: 9rem; }
+.ranked td code, .ranked th b { display: inline-block; overflow: hidden; text-overflow: ellipsis; }
+.ranked td code, .ranked th b { max-width: 16rem; vertical-align: bottom; }
+.ranked th b { color: #e45756; }
 .cell { border-top: 1px solid #8884; }
 .cell:last-child { border-bottom: 1px solid #8884; }
 .cell > summary { cursor: pointer; display: flex; gap: .9rem; padding: .45rem .3rem; list-style: none; }
@@ -69,13 +69,13 @@ pre { background: #8881; border-radius: 6px; margin: .2rem 0 .8rem; overflow-x: 
   .wide { display: none; }
   .narrow { display: block; }
   .inside { padding-left: .3rem; }
-  .ranked th code, .ranked th b { display: block; max-width: 7rem; }
+  .ranked th b { display: block; max-width: 7rem; }
 }
 @media print {
   :root { color-scheme: light; font-size: 12px; print-color-adjust: exact; }
   body { max-width: none; padding: 0; }
   .totals div, .cell:not([open]), figure { break-inside: avoid; }
-  .ranked th code { max-width: 11rem; }
+  .ranked td code { max-width: 11rem; }
   pre { overflow: visible; white-space: pre-wrap; }
 }
 """

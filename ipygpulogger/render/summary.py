@@ -138,8 +138,9 @@ def _table(records: Sequence[CellRecord], names: dict[Any, str], caption: str) -
             row.append(f"{_at_least(usage)}{rounded_mb(usage.peak.lo_bytes):,}")
         took = time_text(record.time_s)
         row.append("" if not first else Strong(took) if record.time_s == longest else took)
+        row.append(Drawn(code(shortened(record.source)) if first else ""))
         rows.append(row)
-    head = ["Cell", "", "Needed", "", "Consumed", "Peaked", "Peak", "Time"]
+    head = ["Cell", "", "Needed", "", "Consumed", "Peaked", "Peak", "Time", Text("Source")]
     return scrolling(markup_table(head, rows, caption=caption))
 
 
@@ -154,10 +155,9 @@ def _moved(record: CellRecord, names: dict[Any, str]) -> list[tuple[str, Usage |
 
 
 def _cell(record: CellRecord) -> str:
-    """Return the name of a cell as markup: its label, its first line, how it ended."""
+    """Return the name of a cell as markup: its label, and how it ended."""
     ended = f" <b>{escape(shortened(outcome(record)))}</b>" if outcome(record) else ""
-    first = f"&nbsp; {code(shortened(record.source))}" if record.source else ""
-    return f"{escape(shortened(record.label))}{first}{ended}"
+    return f"{escape(shortened(record.label))}{ended}"
 
 
 def _memories(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usage | None]]:

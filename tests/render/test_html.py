@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 from datetime import datetime, timezone
 from html.parser import HTMLParser
 
@@ -197,6 +198,7 @@ def test_the_table_read_without_style_has_the_figures_of_the_text(given):
 @given(records())
 def test_the_line_tells_the_first_thing_of_the_text(given):
     """Time, ending, and each memory in it: what moved has its sign, what is used follows."""
+    given = replace(given, out_of_memory=None)
     line = Reader(render_html.report(given, compact=True)).words
     said = "".join(line)
     assert said.startswith(time_text(given.time_s))
