@@ -140,7 +140,7 @@ def _table(records: Sequence[CellRecord], names: dict[Any, str], caption: str) -
         row.append("" if not first else Strong(took) if record.time_s == longest else took)
         row.append(Drawn(code(shortened(record.source)) if first else ""))
         rows.append(row)
-    head = ["Cell", "", "Needed", "", "Consumed", "Peaked", "Peak", "Time", Text("Source")]
+    head: list[str | Text] = ["Cell", "", "Needed", "", "Consumed", "Peaked", "Peak", "Time", Text("Source")]
     return scrolling(markup_table(head, rows, caption=caption))
 
 
