@@ -86,8 +86,8 @@ def shape(cell):
             said = re.findall(rows, of_mime(output, "text/plain"), re.MULTILINE)
         else:
             said = masked("".join(output.get("text", "")) or of_mime(output, "text/plain")).split("\n")
-            if "summary" in "".join(cell["source"]):  # cells that needed nothing have no order
-                said.sort()
+            if "summary" in "".join(cell["source"]):  # order and marks follow the figures
+                said = sorted(line.replace("* In [", "  In [") for line in said)
         if kind == "stream" and found and found[-1][:2] == (kind, output["name"]):
             said = [*found.pop()[-1][:-1], *said]
         found.append((kind, output.get("name", ""), mimes, said))

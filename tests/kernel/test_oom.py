@@ -340,7 +340,7 @@ def test_the_rich_card(kernel):
     data = ran.displays[-1]["data"]
     page = data["text/html"].replace("\N{NO-BREAK SPACE}", " ")
     order = ["<b>GPU 0 is out of memory.</b> 29.3 GB asked, ", "<code>%gpulog free</code>"]
-    order += ["step.act (last traceback) 2.0 GB", "asked 30000 MB"]
+    order += ["step.act (last traceback) 2.0 GB"]  # the line of figures has room where few names hold memory
     assert sorted(order, key=page.index) == order
     assert len(page.encode()) <= 2048
     assert "n/a" not in page
