@@ -89,7 +89,8 @@ def shape(cell):
             if "summary" in "".join(cell["source"]):  # order and marks follow the figures
                 said = sorted(line.replace("* In [", "  In [") for line in said)
         if kind == "stream" and found and found[-1][:2] == (kind, output["name"]):
-            said = [*found.pop()[-1][:-1], *said]
+            before = found.pop()[-1]
+            said = [*before[:-1], before[-1] + said[0], *said[1:]]
         found.append((kind, output.get("name", ""), mimes, said))
     return found
 
