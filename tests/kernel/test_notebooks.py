@@ -87,7 +87,7 @@ def shape(cell):
         else:
             said = masked("".join(output.get("text", "")) or of_mime(output, "text/plain")).split("\n")
             if "summary" in "".join(cell["source"]):  # order and marks follow the figures
-                said = sorted(line.replace("* In [", "  In [") for line in said)
+                said = sorted(line.replace("* In [", " In [") for line in said)
         if kind == "stream" and found and found[-1][:2] == (kind, output["name"]):
             before = found.pop()[-1]
             said = [*before[:-1], before[-1] + said[0], *said[1:]]
