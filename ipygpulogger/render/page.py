@@ -75,7 +75,8 @@ pre { background: #8881; border-radius: 6px; margin: .2rem 0 .8rem; overflow-x: 
   :root { color-scheme: light; font-size: 12px; print-color-adjust: exact; }
   body { max-width: none; padding: 0; }
   .totals div, .cell:not([open]), figure { break-inside: avoid; }
-  .ranked td code { max-width: 6.5rem; }
+  .ranked td code { max-width: 9rem; }
+  .ranked th b { max-width: 7rem; }
   pre { overflow: visible; white-space: pre-wrap; }
 }
 """
