@@ -283,7 +283,7 @@ class Execution:
     def _interrupt(self, task: asyncio.Task[Any] | None) -> None:
         """Interrupt the cell on Ctrl-C, so that its figures are kept; end the kernel on the second one.
 
-        While the kernel starts there is no cell, so the first one ends it.
+        While the kernel starts, no cell can be interrupted, so the first Ctrl-C ends the kernel.
         """
         if self.started and not self._interrupted:
             self._interrupt_cell()

@@ -175,7 +175,7 @@ def _paths(begun: str, ends: tuple[str, ...], *, quoted: bool = False) -> Iterat
     try:
         with os.scandir(Path(folder).expanduser()) as entries:
             found = sorted((entry.name, entry.is_dir()) for entry in entries)
-    except (OSError, RuntimeError):  # there is no such folder, or no such home
+    except (OSError, RuntimeError):  # the folder does not exist, or the home directory is unknown
         return
     for entry, is_folder in found:
         hidden = entry.startswith(".") and not name.startswith(".")

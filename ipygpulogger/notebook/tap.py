@@ -1,4 +1,4 @@
-"""Call callbacks before each call of one object's method, whoever calls it; they may withhold the call."""
+"""Call callbacks before each call of a method of one object; a callback may suppress the call."""
 
 from __future__ import annotations
 

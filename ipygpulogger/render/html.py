@@ -64,7 +64,7 @@ def report(
     named: bool = False,
     ram_total_bytes: int | None = None,
 ) -> str:
-    """Return the report of one scope: a line that unfolds, or a line alone if there is no more to say.
+    """Return the report of one scope: a line that unfolds to the details, or only a line if it has none.
 
     Args:
         measurement: What was measured.
@@ -92,7 +92,7 @@ def report(
 def line_and_body(measurement: Measurement) -> tuple[str, str]:
     """Return the line of a report and what it unfolds to, for a page that folds them itself.
 
-    The second is empty if there is no more to say.
+    The second is empty if the scope has no details.
     """
     clauses = _fitted_clauses(headline(measurement))
     body = "" if is_quiet(measurement) else _body(measurement, _REPORT, _told(clauses))

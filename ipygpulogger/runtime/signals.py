@@ -37,7 +37,7 @@ def call_uninterrupted(call: Callable[[], None]) -> None:
     if threading.current_thread() is not threading.main_thread():
         call()
         return
-    taken = threading.Lock()  # by the call as it begins, or by whoever gives it up
+    taken = threading.Lock()  # by the thread that makes the call, or by this one if it is interrupted before
     done = threading.Event()
     errors: list[BaseException] = []
 

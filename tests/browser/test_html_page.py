@@ -1,12 +1,10 @@
 """The HTML page in a real browser: it fits a phone, follows the system, and breaks no rule of its own."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 from memory import MB
-from playwright import sync_api
 from plotted import cell, gpu
 
 from ipygpulogger.records import Owner
@@ -15,19 +13,7 @@ from ipygpulogger.render.page import page as page_of
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 LONG = "x" * 400
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    with sync_api.sync_playwright() as play:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ from playwright import sync_api
 pytestmark = pytest.mark.browser
 
 NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WAIT_MS = 1000 * int(
     os.environ.get("BROWSER_WAIT_S", "120")
 )  # for a machine that is busy; nothing waits so long
@@ -119,17 +118,6 @@ def lab(request, tmp_path_factory):
     yield address, request.param
     server.terminate()
     server.wait(30)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    with sync_api.sync_playwright() as play:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

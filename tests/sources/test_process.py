@@ -14,9 +14,9 @@ from ipygpulogger.sources.process import Process
 def test_what_malloc_keeps_is_told_apart():
     """Freed heap that stays resident is counted as kept, not as in use."""
     process = Process()
-    if (
-        process.heap() is None
-    ):  # mallinfo2 came with glibc 2.33: without it, heap figures are None by contract
+    if process.heap() is None:
+        # mallinfo2 came with glibc 2.33. Without it, heap figures are None by contract, and there is nothing
+        # to compare.
         pytest.skip("this libc has no mallinfo2 (glibc before 2.33, musl)")
     program = textwrap.dedent(
         """
