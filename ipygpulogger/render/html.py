@@ -80,7 +80,9 @@ def report(
     summary = _joined(clauses)
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     if compact:
-        return without_controls(line(summary) + (_card(card, measurement, _CARD) if card else ""))
+        alone = line(summary)
+        room = min(_CARD, _REPORT - size(alone))
+        return without_controls(alone + (_card(card, measurement, room) if card else ""))
     is_open = matters(measurement, ram_total_bytes)
     room = _REPORT - size(folded(summary, "", is_open=is_open))
     body = _body(measurement, room, _told(clauses))

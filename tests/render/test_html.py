@@ -180,6 +180,24 @@ def test_any_report_is_small_and_harmless(given):
             assert len(re.findall(rf"<{tag}\b", page)) == page.count(f"</{tag}>"), tag
 
 
+def test_a_compact_report_with_a_card_is_small():
+    """A long line leaves less room for what to do; it is there all the same."""
+    owners = tuple(Owner("'" * 900, (90 - i) * MB, "cuda:0", "variable") for i in range(8))
+    card = OutOfMemory("cuda:0", *[MB * 2**20] * 6, 0, 0, owners, "use less at once " * 30)
+    given = record(
+        5,
+        label="'" * 90,
+        status="error",
+        error="'" * 90,
+        notes=("'" * 90,),
+        owners=owners,
+        out_of_memory=card,
+    )
+    page = render_html.report(given, compact=True)
+    assert len(page.encode()) <= KB2
+    assert "use less at once" in page
+
+
 @given(records())
 def test_the_table_read_without_style_has_the_figures_of_the_text(given):
     """Every row of the text is a row of the table, as many as fit: a header cell and the same three figures."""
