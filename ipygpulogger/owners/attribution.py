@@ -42,6 +42,19 @@ class Root(NamedTuple):
     label: str = ""
 
 
+class Paths(NamedTuple):
+    """How the walk came to each large block, by the `id` of the objects on the way.
+
+    Attributes:
+        parents: By object, the one through which it was reached; 0 for the value of a name.
+        ends: By the block's key, the object whose memory it is. For a block of an autograd graph or of a
+            traceback's variable: the tensor or the traceback entry that leads there.
+    """
+
+    parents: Mapping[int, int]
+    ends: Mapping[Hashable, int]
+
+
 class WalkResult(NamedTuple):
     """What a walk found.
 
@@ -54,6 +67,7 @@ class WalkResult(NamedTuple):
         uncounted: The names that hold memory of unknown size.
         alive: By key, of large blocks where that is known: a weak reference that dies with the block.
         shared: By key, of large blocks the names that share it with its owner.
+        paths: How each large block was reached.
     """
 
     owners: tuple[Owner, ...]
@@ -63,6 +77,7 @@ class WalkResult(NamedTuple):
     uncounted: tuple[str, ...] = ()
     alive: Mapping[Hashable, weakref.ref[Any]] = {}
     shared: Mapping[Hashable, tuple[str, ...]] = {}
+    paths: Paths = Paths({}, {})
 
 
 class Traversal:
@@ -77,13 +92,15 @@ class Traversal:
             the id of the object.
         found: In order, what it found: blocks (their number), objects that were visited before (their `Span`)
             and traversals that branch off it (`Branch`).
+        branched_at: The `id` of the object at which it branched off another traversal; 0 for a name.
     """
 
-    __slots__ = ("found", "graph", "label", "pending", "rank", "root")
+    __slots__ = ("branched_at", "found", "graph", "label", "pending", "rank", "root")
 
     def __init__(self, root: Root, rank: tuple[int, int], label: str = "") -> None:
         self.root, self.rank, self.label = root, rank, label or root.label or root.name
         self.graph: Traversal | None = None
+        self.branched_at = 0
         self.pending: list[tuple[Iterator[Any], Span | None, int]] = []
         self.found: list[Entry] = []
 

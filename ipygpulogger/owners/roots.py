@@ -17,8 +17,9 @@ from .user_code import is_users_module, module_namespace
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
+    from typing import TypeGuard
 
     from .array_readers import ArrayReaders
     from .attribution import WalkResult
@@ -45,17 +46,34 @@ def owners_in(
         exception: Its frames are attributed to the last traceback too.
         budget_s: The time budget of the walk.
     """
-    errors = exceptions_of(shell, exception)
-    roots = [
-        *_variables(shell),
-        *_outputs(shell),
-        *_last_errors(errors, traceback_entries(shell, [])),
-        *_debuggers(shell),
-        *_figures(),
-        *_modules_globals(),
-    ]
+    roots = [*_shells_names(shell, exception), *_modules_globals(_users_modules())]
     closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, _modules())]
     return walk(roots, readers, closed=closed, budget_s=budget_s)
+
+
+class Roots:
+    """The values of all names of a shell, again and again; the user's modules are looked up once.
+
+    Args:
+        shell: IPython's.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._modules = [str(module_namespace(module).get("__name__")) for module in _users_modules()]
+
+    def values(self) -> list[Any]:
+        """Return what the names from which a walk starts refer to now."""
+        modules = [module for name in self._modules if _is_module(module := sys.modules.get(name))]
+        return [root.value for root in (*_shells_names(self._shell), *_modules_globals(modules))]
+
+
+def _shells_names(shell: Any, exception: BaseException | None = None) -> Iterator[Root]:
+    yield from _variables(shell)
+    yield from _outputs(shell)
+    yield from _last_errors(exceptions_of(shell, exception), traceback_entries(shell, []))
+    yield from _debuggers(shell)
+    yield from _figures()
 
 
 def _variables(shell: Any) -> Iterator[Root]:
@@ -103,19 +121,25 @@ def _figures() -> Iterator[Root]:
             yield Root(f"pyplot figure {number}", "other", manager)
 
 
-def _modules_globals() -> Iterator[Root]:
-    for module in _modules():
-        if is_users_module(module):
-            namespace = module_namespace(module)
-            for name, value in list(namespace.items()):
-                if type(name) is str and not name.startswith(
-                    "__"
-                ):  # `__loader__` leads to Python's import machinery
-                    yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
+def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:
+    for module in modules:
+        namespace = module_namespace(module)
+        for name, value in list(namespace.items()):
+            # `__loader__` leads to Python's import machinery.
+            if type(name) is str and not name.startswith("__"):
+                yield Root(f"{namespace.get('__name__')}.{name}", "other", value)
 
 
 def _modules() -> list[ModuleType]:
-    return [module for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)]
+    return [module for module in list(sys.modules.values()) if _is_module(module)]
+
+
+def _users_modules() -> list[ModuleType]:
+    return [module for module in _modules() if is_users_module(module)]
+
+
+def _is_module(value: Any) -> TypeGuard[ModuleType]:
+    return issubclass(type(value), ModuleType)
 
 
 def _shells_own(shell: Any) -> list[Any]:

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from ..runtime import clock
 from ..runtime.collector import undisturbed
 from .array_readers import read, readers_of
-from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Root, Span, Traversal, WalkResult
+from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Paths, Root, Span, Traversal, WalkResult
 from .exceptions import function_name, is_function, locals_of
-from .memory_blocks import MemoryBlocks
+from .memory_blocks import LARGE, MemoryBlocks
 from .referents import PLAIN_CONTAINERS, TICK, in_pieces, referents_of, worth_visiting
 from .user_code import is_shell_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from .array_readers import ArrayReaders
 
@@ -87,6 +87,8 @@ class _Walk:
         self._blocks = MemoryBlocks()
         self._traversals: list[Traversal] = []
         self._uncounted: dict[str, None] = {}
+        self._parents: dict[int, int] = {}  # as `Paths.parents`
+        self._paths: dict[Hashable, int] = {}  # as `Paths.ends`
 
     def run(self, roots: Iterable[Root]) -> WalkResult:
         groups: dict[Kind, int] = {}
@@ -112,7 +114,8 @@ class _Walk:
             share = _TURN
         late_s = self._deadline_s + _LATE_S
         attribution = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= late_s)
-        return attribution.result(self._traversals, self._uncounted)
+        found = attribution.result(self._traversals, self._uncounted)
+        return found._replace(paths=Paths(self._parents, self._paths))
 
     def _in_time(self) -> bool:
         return clock.monotonic_s() <= self._deadline_s
@@ -177,6 +180,8 @@ class _Walk:
             return children
         if holding.size_bytes:
             traversal.found.append(self._blocks.number(holding))
+            if holding.size_bytes >= LARGE:
+                self._paths.setdefault(holding.key, self._remember_path(traversal, id(value)))
         if not holding.counted:
             self._uncounted[traversal.root.name] = None
         parts, graph = holding.parts, holding.graph
@@ -189,13 +194,30 @@ class _Walk:
             return itertools.chain(parts, children)
         if traversal.root.name.endswith(GRAPH):  # a graph within a graph has no name of its own
             return itertools.chain(parts, children, (graph,))
-        self._branch_off_graph(traversal, graph)
+        self._branch_off_graph(traversal, value, graph)
         return [child for some in (parts, children) for child in some if child is not graph]
 
-    def _branch_off_graph(self, traversal: Traversal, graph: Any) -> None:
+    def _remember_path(self, traversal: Traversal, ident: int) -> int:
+        """Keep which object led to which, from a root to this one; return the id of the last object kept.
+
+        That is the object itself. On a traversal that branches off, it is the object at which it did.
+        """
+        if traversal.branched_at:
+            return traversal.branched_at
+        parents, lower = self._parents, ident
+        for _, span, upper in reversed(traversal.pending):
+            if lower in parents:
+                return ident
+            if span is not None:
+                parents[lower], lower = upper, upper
+        parents.setdefault(lower, 0)
+        return ident
+
+    def _branch_off_graph(self, traversal: Traversal, value: Any, graph: Any) -> None:
         """Attribute an autograd graph to a name of its own."""
         if traversal.graph is None:
             traversal.graph = self._branch_off(traversal, traversal.label + GRAPH)
+            traversal.graph.branched_at = self._remember_path(traversal, id(value))
         traversal.graph.push((graph,))
         traversal.found.append(Branch(traversal.graph, id(graph), traversal.label))
 
@@ -212,6 +234,7 @@ class _Walk:
             for name, value in locals_of(frame):
                 if worth_visiting((value,)):
                     local = self._branch_off(traversal, f"{traversal.label}: {function_name(frame)}.{name}")
+                    local.branched_at = self._remember_path(traversal, id(entry))
                     local.push((value,))
                     traversal.found.append(Branch(local, id(value), traversal.label))
         self._visited[id(frame)] = _found_since(traversal, start)
