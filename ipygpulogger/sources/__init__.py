@@ -17,6 +17,7 @@ inherited        framework objects that a forked child got from its parent and m
 General RAM, with `process` as its entrance:
 
 ===============  ================================================================================
+system_calls     system calls that keep the GIL
 rusage           what `getrusage` reports
 procfs           the files of Linux about a process, below `/proc`
 grain            the resolution of the kernel's memory counts

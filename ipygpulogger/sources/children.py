@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import procfs, rusage
 from .counter import Unavailable
+from .system_calls import gil_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,11 @@ if hasattr(os, "register_at_fork"):
 def children_ended() -> Ended:
     """Return what the kernel remembers of the children that ended."""
     usage = rusage.of_ended_children()
-    return Ended(0, 0, 0, more=False) if usage is None else Ended(*usage, _forks[0], more=_has_children())
+    return (
+        Ended(0, 0, 0, more=False)
+        if usage is None
+        else Ended(*usage, _forks[0], more=gil_held().has_children())
+    )
 
 
 def descendants(peak_bytes: Callable[[], int], leave_out: int | None) -> dict[int, Child] | None:
@@ -82,7 +87,7 @@ def descendants(peak_bytes: Callable[[], int], leave_out: int | None) -> dict[in
     """
     found: dict[int, Child] = {}
     walked_bytes = 0
-    waiting = [(os.getpid(), peak_bytes)] if _has_children() else []
+    waiting = [(os.getpid(), peak_bytes)] if gil_held().has_children() else []
     while waiting:
         parent, most_bytes = waiting.pop()
         try:
@@ -110,17 +115,6 @@ def descendants(peak_bytes: Callable[[], int], leave_out: int | None) -> dict[in
             found[pid] = child
             waiting.append((pid, partial(int, high_bytes)))
     return found
-
-
-def _has_children() -> bool:
-    """Return whether this process has any child, dead or alive; takes a microsecond and reaps none."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    except AttributeError:  # not everywhere
-        pass
-    return True
 
 
 def _has_own_program(pid: int) -> bool:

@@ -8,8 +8,9 @@ file, which clear referenced and soft-dirty bits.
 
 from __future__ import annotations
 
-import ctypes
 import os
+
+from .system_calls import gil_held
 
 _PATH = "/proc/self/clear_refs"
 _IN_MODIFY = 2  # inotify(7)
@@ -29,13 +30,15 @@ class ResetWatch:
         self.close()  # in a forked child it would read its parent's reports
         fds: list[int] = []
         try:
+            import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
+
             libc = ctypes.CDLL(None)
             fds.append(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             # While it is held open, others find this same file under its name.
             fds.append(os.open(_PATH, os.O_PATH | os.O_CLOEXEC))
             if fds[0] >= 0 and libc.inotify_add_watch(fds[0], _PATH.encode(), _IN_MODIFY) >= 0:
                 self._fds, self._pid, fds = tuple(fds), os.getpid(), []
-        except (AttributeError, OSError, TypeError):  # no inotify, or no descriptor left
+        except (AttributeError, ImportError, OSError, TypeError):  # no inotify, or no descriptor left
             pass
         finally:
             _close(fds)
@@ -45,8 +48,8 @@ class ResetWatch:
         if not self._fds or self._pid != os.getpid():
             return False
         try:
-            return bool(os.read(self._fds[0], 4096))  # many writes may be one report
-        except OSError:  # none (BlockingIOError)
+            return bool(gil_held().read(self._fds[0]))  # many writes may be one report
+        except OSError:  # closed by code that closes every descriptor
             return False
 
     def close(self) -> None:

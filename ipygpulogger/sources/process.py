@@ -19,12 +19,11 @@ from ..records.units import MB, in_mb
 from ..runtime import clock
 from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
-from . import procfs, rusage
+from . import malloc, procfs, rusage
 from .children import descendants
 from .counter import Unavailable
 from .grain import high_water_precision_bytes, resident_precision_bytes
 from .high_water_mark import HighWaterMark
-from .malloc import find_mallinfo2, heap_of
 from .rising_peak import UNREADABLE, RisingPeak
 from .rss_watcher import RssWatcher
 
@@ -47,7 +46,6 @@ class Process:
         self._watcher = RssWatcher()  # not started unless the counter needs it
         self._counter = counter
         self._choosing = threading.Lock()
-        self._mallinfo2 = find_mallinfo2()
         self._walk_s_per_byte = _WALK_S_PER_BYTE
 
     @property
@@ -118,7 +116,7 @@ class Process:
 
     def heap(self) -> Heap | None:
         """Return what malloc handed out and what it keeps; None unless it is glibc's, of 2.33 or later."""
-        return None if self._mallinfo2 is None else heap_of(self._mallinfo2())
+        return malloc.heap()
 
     def children(self, peak_bytes: Callable[[], int]) -> dict[int, Child] | None:
         """Return the resident memory of every descendant, by pid, without our own sampling process.

@@ -6,13 +6,15 @@ parent, and a reset through it would be the parent's.
 
 from __future__ import annotations
 
-import os
 import re
 
 from . import rusage
+from .system_calls import Calls, gil_held
 
 _KIB = 2**10
 _CLEAR_REFS_HIWATER = b"5"  # proc(5): reset the peak resident set size
+_WALKED = "/smaps_rollup"  # the kernel walks the page tables for this file, which takes milliseconds a GB
+_releasing_the_gil = Calls()
 
 
 def read(path: str) -> bytes:
@@ -21,11 +23,8 @@ def read(path: str) -> bytes:
     Raises:
         OSError: It cannot be read.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 65536)
-    finally:
-        os.close(fd)
+    calls = _releasing_the_gil if path.endswith(_WALKED) else gil_held()
+    return calls.read_file(path)
 
 
 def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:
@@ -56,7 +55,7 @@ def walked_resident_bytes() -> int:
         OSError: The file does not exist before Linux 4.14, or may not be read.
         ValueError: It is not as Linux writes it.
     """
-    return _size_bytes(read("/proc/self/smaps_rollup"), b"\nRss:")
+    return _size_bytes(read(f"/proc/self{_WALKED}"), b"\nRss:")
 
 
 def private_bytes(pid: int) -> int:
@@ -65,7 +64,7 @@ def private_bytes(pid: int) -> int:
     Raises:
         OSError: It ended, or the file may not be read.
     """
-    rollup = read(f"/proc/{pid}/smaps_rollup")
+    rollup = read(f"/proc/{pid}{_WALKED}")
     sizes = re.findall(rb"^Private_(?:Clean|Dirty): *(\d+) kB", rollup, re.MULTILINE)
     return sum(map(int, sizes)) * _KIB
 
@@ -76,11 +75,7 @@ def reset_mark() -> None:
     Raises:
         OSError: The kernel refuses.
     """
-    fd = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, _CLEAR_REFS_HIWATER)
-    finally:
-        os.close(fd)
+    gil_held().write_file("/proc/self/clear_refs", _CLEAR_REFS_HIWATER)
 
 
 def _size_bytes(text: bytes, name: bytes) -> int:

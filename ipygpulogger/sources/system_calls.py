@@ -1,0 +1,156 @@
+"""System calls that keep the GIL, for those that return within microseconds.
+
+`os.read` and its like release the GIL for the call, and a thread that waits for the GIL takes it. A busy
+thread then keeps it for the switch interval, 5 ms, though the call itself takes 2 us. So what cannot wait for
+anything is called here through `ctypes.PyDLL`, which keeps the GIL. What may wait or take long belongs to
+`os`: pipes, sockets, the user's files, and files of ``/proc`` for which the kernel walks page tables.
+
+On Linux, with any C library. Elsewhere, and where `ctypes` does not work, `os` makes the calls.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+from typing import Any
+
+_MOST_BYTES = 65536  # of one read
+_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+_WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
+
+
+class Calls:
+    """The calls by `os`, which releases the GIL."""
+
+    def read_file(self, path: str) -> bytes:
+        """Return the first 64 KiB of a file.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        fd = os.open(path, _READ)
+        try:
+            return os.read(fd, _MOST_BYTES)
+        finally:
+            os.close(fd)
+
+    def write_file(self, path: str, text: bytes) -> None:
+        """Write to a file that exists.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        fd = os.open(path, _WRITE)
+        try:
+            os.write(fd, text)
+        finally:
+            os.close(fd)
+
+    def read(self, fd: int) -> bytes | None:
+        """Return what can be read at once; None if nothing can, from a descriptor that does not block.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        try:
+            return os.read(fd, _MOST_BYTES)
+        except BlockingIOError:
+            return None
+
+    def has_children(self) -> bool:
+        """Return whether this process has any child, running or ended; none is reaped."""
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        except AttributeError:  # not everywhere
+            pass
+        return True
+
+
+class _HeldCalls(Calls):
+    """The calls by the C library, through `ctypes` and with the GIL held."""
+
+    def __init__(self) -> None:
+        """Find the functions.
+
+        Raises:
+            AttributeError, ImportError, OSError: They are not there.
+        """
+        import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
+
+        library: Any = ctypes.PyDLL(None, use_errno=True)
+        number, address, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
+        self._errno = ctypes.get_errno
+        self._buffer = ctypes.c_char * _MOST_BYTES
+        self._buffers: list[Any] = []  # unused ones; `append` and `pop` are atomic
+        self._open, self._read, self._write = library.open, library.read, library.write
+        self._close, self._waitid = library.close, library.waitid
+        self._open.argtypes = ctypes.c_char_p, number
+        self._read.argtypes = number, address, size
+        self._write.argtypes = number, ctypes.c_char_p, size
+        self._close.argtypes = (number,)
+        self._waitid.argtypes = number, number, address, number
+        self._read.restype = self._write.restype = ctypes.c_ssize_t
+
+    def read_file(self, path: str) -> bytes:
+        fd = self._opened(path, _READ)
+        try:
+            text = self.read(fd)
+        finally:
+            self._close(fd)
+        if text is None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+        return text
+
+    def write_file(self, path: str, text: bytes) -> None:
+        fd = self._opened(path, _WRITE)
+        try:
+            while self._write(fd, text, len(text)) < 0:
+                self._unless_interrupted(path)
+        finally:
+            self._close(fd)
+
+    def read(self, fd: int) -> bytes | None:
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = self._buffer()
+        while (count := self._read(fd, buffer, _MOST_BYTES)) < 0:
+            if self._errno() == errno.EAGAIN:
+                self._buffers.append(buffer)
+                return None
+            self._unless_interrupted()
+        text = bytes(buffer[:count])
+        self._buffers.append(buffer)
+        return text
+
+    def has_children(self) -> bool:
+        found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return found == 0 or self._errno() != errno.ECHILD
+
+    def _opened(self, path: str, flags: int) -> int:
+        while (fd := self._open(path.encode(), flags)) < 0:
+            self._unless_interrupted(path)
+        return int(fd)
+
+    def _unless_interrupted(self, *path: str) -> None:
+        """Return if a signal interrupted the last call; Python runs its handler after this one.
+
+        Raises:
+            OSError: It failed otherwise.
+        """
+        number = self._errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number), *path)
+
+
+@functools.cache
+def gil_held() -> Calls:
+    """Return the calls that keep the GIL; those of `os` where there is no other way."""
+    try:
+        return _HeldCalls() if sys.platform == "linux" else Calls()
+    except (AttributeError, ImportError, OSError):  # an interpreter without ctypes, or linked statically
+        return Calls()
