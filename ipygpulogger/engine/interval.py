@@ -50,16 +50,16 @@ class _Series:
 
     def fold(self, reading: Reading) -> None:
         """Raise the peak to a reading of the counter, if it is higher."""
-        at_least = max(reading.current_bytes, reading.seen_bytes)
-        self.lo_bytes = max(self.lo_bytes, at_least)
-        self.hi_bytes = max(self.hi_bytes, at_least)
-        peak_bytes = reading.peak_bytes
+        current_bytes, peak_bytes, seen_bytes = reading
+        at_least = highest = max(current_bytes, seen_bytes)
         if peak_bytes is None:
             self.sampled = True
-        else:
-            self.hi_bytes = max(self.hi_bytes, peak_bytes)
+        elif peak_bytes > highest:
+            highest = peak_bytes
             if self.record_bytes is None or peak_bytes > self.record_bytes:
-                self.lo_bytes = max(self.lo_bytes, peak_bytes)
+                at_least = peak_bytes
+        self.lo_bytes = max(self.lo_bytes, at_least)
+        self.hi_bytes = max(self.hi_bytes, highest)
 
     def doubt(self, hi_bytes: int | None) -> None:
         """Raise the upper bound for what may have been missed; None removes it."""
@@ -96,6 +96,10 @@ class Interval:
         """Return what was in use when the interval opened."""
         return self._series[series].before_bytes
 
+    def held_before(self) -> list[int]:
+        """Return what was in use when the interval opened, by series."""
+        return [series.before_bytes for series in self._series]
+
     def peak(self, series: int = 0) -> Peak:
         """Return the highest use so far."""
         s = self._series[series]
@@ -103,9 +107,11 @@ class Interval:
 
     def fold(self, look: Look) -> None:
         """Raise the peaks of all series to a look at the counter, where it is higher."""
-        self.moved |= look.stamp != self._stamp
+        if look.stamp != self._stamp:
+            self.moved = True
         for series, reading in zip(self._series, look.readings, strict=True):
-            self.moved |= reading.current_bytes != series.before_bytes
+            if reading.current_bytes != series.before_bytes:
+                self.moved = True
             series.fold(reading)
 
     def doubt(self, look: Look, growth_bytes: Sequence[int | None]) -> None:
@@ -154,6 +160,8 @@ def together(intervals: Sequence[Interval], series: int) -> Peak:
     If at most one of them changed, the peak is as exact as theirs. Otherwise their peaks may have been at
     different times, so the peak of the sum is bounded.
     """
+    if len(intervals) == 1:
+        return intervals[0].peak(series)
     peaks = [interval.peak(series) for interval in intervals]
     still_bytes = [0 if interval.moved else interval.before_bytes(series) for interval in intervals]
     lo_bytes = max(

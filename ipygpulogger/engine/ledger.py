@@ -6,6 +6,7 @@ each process. Per-process usage is queried only if memory outside the allocators
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..records import DRIVER
@@ -14,7 +15,7 @@ from ..sources import Unavailable, driver
 from .peaks import QUIET_TRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvml import Nvml
@@ -27,17 +28,18 @@ RESERVED = -1  # the last one: what the allocator took from the device
 ASK_AGAIN_S = 5.0
 
 T = TypeVar("T")
+Stand = Sequence[Sequence[int]]  # what each allocator of a device holds, by series
 
 
 class DeviceSnapshot(NamedTuple):
     """One device at one moment, in bytes; None where unknown.
 
     Attributes:
-        allocated: Held by live arrays of all frameworks of this process.
+        allocated: Stand by live arrays of all frameworks of this process.
         reserved: Taken from the device by their allocators; for one that does not report it, the allocated.
         memory: The whole device.
-        own: Held by this process, context and libraries included.
-        listed: Held by all other processes that the driver lists.
+        own: Stand by this process, context and libraries included.
+        listed: Stand by all other processes that the driver lists.
     """
 
     allocated: int | None
@@ -53,12 +55,12 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def outside(self) -> int | None:
-        """Held by this process outside the allocators (context, libraries, raw allocations)."""
+        """Stand by this process outside the allocators (context, libraries, raw allocations)."""
         return None if self.own is None else self.own - (self.reserved or 0)
 
     @property
     def neighbours(self) -> int | None:
-        """Held by other processes."""
+        """Stand by other processes."""
         if self.memory is None or self.own is None:
             return None
         if self.memory.driver_in_used:  # the rest includes the driver's own
@@ -129,7 +131,11 @@ class Ledger:
         self._outside: dict[str, _Outside] = {}  # by UUID
 
     def take(
-        self, device: Device, trackers: Sequence[PeakTracker], counters: Sequence[DeviceCounter]
+        self,
+        device: Device,
+        trackers: Sequence[PeakTracker],
+        counters: Sequence[DeviceCounter],
+        stand: Stand | None = None,
     ) -> DeviceSnapshot:
         """Return a snapshot of a device, with the driver's list of processes where that is needed.
 
@@ -137,17 +143,24 @@ class Ledger:
             device: The device.
             trackers: Those of the frameworks' allocators there whose counters can be read.
             counters: Those of all allocators there. They may report the whole device where NVML does not.
+            stand: What each of these trackers' allocators holds, if it was read just now.
 
         Raises:
             Unavailable: An allocator cannot be read.
         """
-        stand = _held(trackers)
+        uuid = device.uuid or ""
+        stand = _held(trackers) if stand is None else stand
         for _ in range(QUIET_TRIES):
+            known = self._outside.get(uuid)
             snapshot = self._take(device, stand, counters)
+            # As much is in use outside the allocators as before: so none of them moved between the two reads.
+            still = known is not None and snapshot.other == known.other
+            if still and self._outside.get(uuid) is known:
+                break
             was, stand = stand, _held(trackers)
             if was == stand:
                 break
-            self._outside.pop(device.uuid or "", None)  # another thread allocated meanwhile: unusable
+            self._outside.pop(uuid, None)  # another thread allocated meanwhile: unusable
         return snapshot
 
     def glance(
@@ -209,7 +222,7 @@ class Ledger:
     def _take(
         self,
         device: Device,
-        looks: Sequence[Sequence[int]],
+        looks: Stand,
         counters: Sequence[DeviceCounter],
         *,
         ask: bool = True,
@@ -265,7 +278,7 @@ def _may_use(device: Device) -> bool:
     return surely_uses(device)
 
 
-def _held(trackers: Sequence[PeakTracker]) -> list[list[int]]:
+def _held(trackers: Sequence[PeakTracker]) -> Stand:
     """Return what each allocator holds now, by series."""
     return [[reading.current_bytes for reading in tracker.look().readings] for tracker in trackers]
 

@@ -19,7 +19,7 @@ from ..sources.process import Process
 from .allocators import Allocators
 from .devices import Devices
 from .frameworks import Frameworks
-from .ledger import Allowance, DeviceSnapshot, Ledger, allowance
+from .ledger import Allowance, DeviceSnapshot, Ledger, Stand, allowance
 from .notes import Notes
 from .open_scopes import OpenScopes
 from .peaks import PeakTracker
@@ -92,20 +92,27 @@ class Machine:
         return self.ram.current_bytes()
 
     def snapshot(
-        self, device: Device, trackers: Iterable[PeakTracker], *, ask: bool = True
+        self, device: Device, trackers: Iterable[PeakTracker], stand: Stand | None = None
     ) -> DeviceSnapshot:
-        """Return who holds the memory of a device now.
+        """Return who holds the memory of a device now; slow if per-process usage may have changed.
 
         Args:
             device: The device.
             trackers: Those of the frameworks' allocators there.
-            ask: Query per-process usage if it may have changed, which is slow.
+            stand: What each of these allocators holds, if it was read just now.
 
         Raises:
             Unavailable: An allocator cannot be read.
         """
-        take = self.ledger.take if ask else self.ledger.glance
-        return take(device, tuple(trackers), self.allocators.counters(device))
+        return self.ledger.take(device, tuple(trackers), self.allocators.counters(device), stand)
+
+    def glance(self, device: Device, trackers: Iterable[PeakTracker]) -> DeviceSnapshot:
+        """Return the same without querying per-process usage, for any thread.
+
+        Raises:
+            Unavailable: An allocator cannot be read.
+        """
+        return self.ledger.glance(device, tuple(trackers), self.allocators.counters(device))
 
     def allowance(self, device: Device) -> Allowance:
         """Return the limits of a device's allocators; 0 for a device that `CUDA_VISIBLE_DEVICES` hides."""

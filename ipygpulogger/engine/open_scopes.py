@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Protocol
+
+from ..runtime.living import Living
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +52,8 @@ class OpenScopes:
     """
 
     def __init__(self) -> None:
-        self._scopes: weakref.WeakSet[Measuring] = weakref.WeakSet()
-        self.loggers: weakref.WeakSet[object] = weakref.WeakSet()
+        self._scopes: Living[Measuring] = Living()
+        self.loggers: Living[object] = Living()
 
     def __iter__(self) -> Iterator[Measuring]:
         return iter(self.all())
@@ -60,7 +61,7 @@ class OpenScopes:
     def __len__(self) -> int:
         return len(self._scopes)
 
-    def __contains__(self, scope: object) -> bool:
+    def __contains__(self, scope: Measuring) -> bool:
         return scope in self._scopes
 
     def all(self) -> list[Measuring]:

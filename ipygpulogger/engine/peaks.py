@@ -21,6 +21,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..runtime.errors import named
+from ..runtime.living import Living
 from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
 from .interval import Interval
@@ -28,7 +29,7 @@ from .interval import Interval
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..sources import Counter, Look
+    from ..sources import Counter, Look, Reading
     from .interval import Lap
 
 QUIET_TRIES = 4  # attempts to read and reset without a change of the stamp by other threads
@@ -40,7 +41,7 @@ class PeakTracker:
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
-        self._open: weakref.WeakSet[Interval] = weakref.WeakSet()  # an interval ends with its last referrer
+        self._open: Living[Interval] = Living()  # an interval ends with its last referrer
         self._lock = threading.RLock()
         self._lifetime: list[int] = []
         self._series_count = 0
@@ -77,9 +78,9 @@ class PeakTracker:
     def _look(self) -> Look:
         try:
             look = self.counter.look()
-            sizes = [reading.current_bytes + (reading.peak_bytes or 0) for reading in look.readings]
-            steady = sizes and len(sizes) == (self._series_count or len(sizes))
-            if not steady or not all(type(size) is int for size in sizes):
+            readings = look.readings
+            count = self._series_count or len(readings)
+            if not count or len(readings) != count or not all(map(_is_whole, readings)):
                 raise ValueError(f"not a reading: {look}")  # noqa: TRY301 - said as any other failure
         except Unavailable:
             raise
@@ -90,7 +91,7 @@ class PeakTracker:
             raise Unavailable(
                 f"the counter {kind.__module__}.{kind.__qualname__} fails: {named(error)}"
             ) from error
-        self._series_count = len(sizes)
+        self._series_count = count
         self._check_standing(look)
         return look
 
@@ -100,15 +101,18 @@ class PeakTracker:
         Within its granularity even a peak may fall: where the exact resident size is above the stored
         high-water mark, which is not exact, Linux reports the former.
         """
-        precision_bytes = self.counter.precision_bytes
+        precision_bytes, standing = self.counter.precision_bytes, self._standing
         peaks = [reading.peak_bytes or 0 for reading in look.readings]
-        stood = self._standing or peaks
-        fell = any(now + precision_bytes < before for now, before in zip(peaks, stood, strict=True))
-        if fell or look.reset_elsewhere:
-            stood = peaks
-            for interval in tuple(self._open):
+        fell = look.reset_elsewhere
+        for i, stood in enumerate(standing or ()):
+            if peaks[i] + precision_bytes < stood:
+                fell = True
+        if fell:
+            for interval in self._open:
                 interval.was_reset_elsewhere()
-        self._standing = list(map(max, peaks, stood))
+        elif standing is not None:
+            peaks = list(map(max, peaks, standing))
+        self._standing = peaks
 
     def _reset_counter(self, reset: Callable[[], None]) -> None:
         self._standing = None
@@ -118,8 +122,8 @@ class PeakTracker:
         """Open an interval.
 
         Args:
-            reset: Reset the counter, so that the peak is exact. Without it an older peak may hide the
-                interval's own, which is then bounded.
+            reset: Reset the counter if its peak is above what is in use, so that the interval's own peak is
+                exact. Without it that older peak may hide the interval's own, which is then bounded.
 
         Raises:
             Unavailable: The counter cannot be read now.
@@ -128,16 +132,16 @@ class PeakTracker:
             counter = self.counter
             if not self._open:
                 counter.watch(on=True)
-            resets = reset and counter.peak_class == "resettable"
-            if resets:
+            look = self._look()
+            self._fold(look)
+            fresh = all(reading.peak_bytes == reading.current_bytes for reading in look.readings)
+            if not fresh and reset and counter.peak_class == "resettable":
                 try:
-                    look = self._reset(counter.reset)
-                except Exception:  # the look below shows whether anything is left to measure
-                    resets = False
-            if not resets:
-                look = self._look()
-                self._fold(look)
-            interval = Interval(look, fresh=resets, precision_bytes=counter.precision_bytes)
+                    look, fresh = self._reset(counter.reset, look), True
+                except Exception:  # this look shows whether anything is left to measure
+                    look = self._look()
+                    self._fold(look)
+            interval = Interval(look, fresh=fresh, precision_bytes=counter.precision_bytes)
             self._open.add(interval)
             return interval
 
@@ -243,7 +247,7 @@ class PeakTracker:
         """Reset after a look that was folded, if nothing was allocated since; return the look after that."""
         counter = self.counter
         if not look.stamp or counter.stamp() != look.stamp:
-            return self._reset(counter.reset)
+            return self._reset(counter.reset, look)
         self._reset_counter(counter.reset)
         for interval in self._open:
             interval.counter_was_reset()
@@ -262,7 +266,9 @@ class PeakTracker:
         """
         with self._lock:
             if self._open:
-                self._reset(reset)
+                look = self._look()
+                self._fold(look)
+                self._reset(reset, look)
             else:
                 self._reset_counter(reset)
 
@@ -283,19 +289,19 @@ class PeakTracker:
             return self._lifetime[series]
 
     def _fold(self, look: Look) -> None:
-        if not self._lifetime:
-            self._lifetime = [0] * len(look.readings)
+        lifetime = self._lifetime = self._lifetime or [0] * len(look.readings)
         for i, reading in enumerate(look.readings):
             known_bytes = reading.current_bytes, reading.seen_bytes, reading.peak_bytes or 0
-            self._lifetime[i] = max(self._lifetime[i], *known_bytes)
-        for interval in tuple(self._open):
+            lifetime[i] = max(lifetime[i], *known_bytes)
+        for interval in self._open:
             interval.fold(look)
 
-    def _reset(self, reset: Callable[[], None]) -> Look:
-        """Fold, reset, and return the look right after; what may have been lost widens the bounds."""
+    def _reset(self, reset: Callable[[], None], look: Look) -> Look:
+        """Reset after a look that was folded, and return the look right after.
+
+        What may have been lost in between widens the bounds of the open intervals.
+        """
         counter = self.counter
-        look = self._look()
-        self._fold(look)
         if self._open:
             for _ in range(QUIET_TRIES):
                 again = self._look()
@@ -310,14 +316,19 @@ class PeakTracker:
                 self._doubt(look, (None,) * len(look.readings))
             elif after.stamp != look.stamp:
                 self._doubt(look, counter.growth_bytes(look.stamp, after.stamp))
-            for interval in tuple(self._open):
+            for interval in self._open:
                 interval.counter_was_reset()
         self._fold(after)
         return after
 
     def _doubt(self, look: Look, growth_bytes: tuple[int | None, ...]) -> None:
-        for interval in tuple(self._open):
+        for interval in self._open:
             interval.doubt(look, growth_bytes)
+
+
+def _is_whole(reading: Reading) -> bool:
+    """Return whether the sizes of a reading are whole numbers."""
+    return type(reading.current_bytes + (reading.peak_bytes or 0)) is int
 
 
 _trackers: weakref.WeakSet[PeakTracker] = weakref.WeakSet()
@@ -328,7 +339,7 @@ def _after_fork_in_child() -> None:
     for tracker in _trackers:
         tracker._lock = threading.RLock()
         tracker._standing = None  # the child's own counter starts again
-        for interval in tuple(tracker._open):  # the parent's, whose counter does not count the child
+        for interval in tracker._open:  # the parent's, whose counter does not count the child
             interval.give_up()
 
 

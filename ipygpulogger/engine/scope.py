@@ -313,7 +313,9 @@ class Scope:
             except Unavailable as reason:  # only the driver's figures are left
                 self._note(reason)
         try:
-            device_scope.before = self._machine.snapshot(device, device_scope.intervals)
+            opened = device_scope.intervals
+            stand = [interval.held_before() for interval in opened.values()]
+            device_scope.before = self._machine.snapshot(device, opened, stand)
             device_scope.neighbours_before_bytes = device_scope.before.neighbours
         except Unavailable as reason:
             self._note(reason)
@@ -334,7 +336,7 @@ class Scope:
         for device_scope in self.device_scopes():
             device = device_scope.device
             try:
-                after = on.snapshot(device, tuple(device_scope.intervals), ask=final)
+                after = (on.snapshot if final else on.glance)(device, device_scope.intervals)
             except Unavailable as reason:
                 if final:
                     self._note(reason)
@@ -351,16 +353,16 @@ class Scope:
 
     def _pinned_usage(self) -> Usage | None:
         """Return the usage of page-locked host memory; None where none was ever used."""
+        intervals = list(self._pinned.values())
+        if not intervals or (peak := together(intervals, 0)).hi_bytes == 0:
+            return None
         try:
             after_bytes = sum(tracker.current_bytes() for tracker in self._pinned)
         except Unavailable as reason:
             self._note(reason)
             return None
-        if not self._pinned:
-            return None
-        before_bytes = sum(interval.before_bytes() for interval in self._pinned.values())
-        peak = _with_ends(together(list(self._pinned.values()), 0), before_bytes, after_bytes)
-        return Usage(before_bytes, after_bytes, peak) if peak.hi_bytes != 0 else None
+        before_bytes = sum(interval.before_bytes() for interval in intervals)
+        return Usage(before_bytes, after_bytes, _with_ends(peak, before_bytes, after_bytes))
 
     def _read_metrics(self) -> None:
         nvml, wanted = self._machine.nvml, [name for name in METRICS if name in self._metrics]

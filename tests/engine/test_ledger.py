@@ -240,6 +240,37 @@ def test_a_quiet_device_is_looked_at_once(clock):
         card.asked.clear()
 
 
+@pytest.mark.parametrize(
+    ("outside", "looks"), [("still", 1), ("moved", 2), ("asked long ago", 2), ("unknown", 2)]
+)
+def test_the_allocators_are_read_again_only_if_something_outside_them_may_have_moved(clock, outside, looks):
+    """As much in use beside them as before shows that none moved while the driver answered."""
+    card, read = Card(), []
+    owner = SimpleNamespace(look=lambda: (read.append(1), card.look())[1])
+    ledger = Ledger(card)
+    if outside != "unknown":
+        ledger.take(GPU, [owner], [])
+    card.allocate(300)
+    card.unlisted += 10 * (outside == "moved")
+    clock.s += 6 * (outside == "asked long ago")
+    read.clear()
+    assert ledger.take(GPU, [owner], []) == card.snapshot()
+    assert len(read) == looks
+    read.clear()
+    assert ledger.take(GPU, [owner], [], [[300, 300]]) == card.snapshot()
+    assert not read  # it was told what they hold
+
+
+def test_what_moves_in_an_allocator_between_the_two_reads(clock):
+    """Another thread allocates after the allocator was read and before the driver answers: it is noticed."""
+    card, look = Card(), Card.device_memory
+    ledger = Ledger(card)
+    ledger.take(GPU, [card], [])
+    card.memory = lambda _: (card.allocate(500) if card.reserved < 1000 else None, look(card))[1]
+    assert ledger.take(GPU, [card], []) == card.snapshot()
+    assert card.reserved == 1000
+
+
 @pytest.mark.parametrize("moves", [1, 2, 3])
 def test_what_another_thread_does_meanwhile(clock, moves):
     """It allocates while the driver answers: all of what is told is of one moment, and so is what is kept."""

@@ -192,7 +192,8 @@ def test_the_race_is_flagged():
     model = Model()
     tracker = PeakTracker(model)
     outer = tracker.open()
-    model.move(50)
+    model.move(60)
+    model.move(-10)
 
     def blip():
         model.before_reset = lambda: None
@@ -204,7 +205,7 @@ def test_the_race_is_flagged():
     tracker.close(inner)
     tracker.close(outer)
     assert outer.peak().quality == "bounded"
-    assert (outer.peak().lo_bytes, outer.peak().hi_bytes) == (1050, 1750)
+    assert (outer.peak().lo_bytes, outer.peak().hi_bytes) == (1060, 1750)
     assert inner.peak().quality == "exact"
     assert inner.peak().lo_bytes == 1050
 
@@ -651,6 +652,8 @@ def test_before_a_reset_it_waits_for_quiet(moves):
     model = Model()
     tracker = PeakTracker(model)
     opened = tracker.open()
+    model.move(100)
+    model.move(-100)
     looks, left, look = [], [moves], model.look
 
     def restless():
@@ -671,11 +674,34 @@ def test_before_a_reset_it_waits_for_quiet(moves):
 def test_nobody_open_needs_no_second_look():
     """The first interval resets after one look: there is nobody whose peak could be lost."""
     model, steps = Model(), []
+    model.move(500)
+    model.move(-500)
     look = model.look
     model.look = lambda: (steps.append("look"), look())[1]
     model.before_reset = lambda: steps.append("reset")
     PeakTracker(model).open()
     assert steps == ["look", "reset", "look"]
+
+
+@pytest.mark.parametrize("somebody", [False, True])
+def test_a_peak_at_what_is_in_use_needs_no_reset(somebody):
+    """One look opens an interval then; its peak and those of the others are exact, whatever comes after it."""
+    model, steps = Model(), []
+    tracker = PeakTracker(model)
+    outer = tracker.open() if somebody else None
+    model.move(500)
+    look = model.look
+    model.look = lambda: (steps.append("look"), look())[1]
+    model.before_reset = lambda: steps.append("reset")
+    interval = tracker.open()
+    assert steps == ["look"]
+    model.move(300)
+    model.move(-900)
+    tracker.close(interval)
+    assert interval.peak() == Peak(1800, 1800, "exact")
+    if outer:
+        tracker.close(outer)
+        assert outer.peak() == Peak(1800, 1800, "exact")
 
 
 # -- a reset that fails -----------------------------------------------------------------------------

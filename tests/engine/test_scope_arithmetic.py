@@ -100,11 +100,17 @@ class Fake:
             (device, trackers) for device, (trackers, _) in self.found.items() if device.backend != DRIVER
         ]
 
-    def snapshot(self, device, trackers, *, ask=True):
+    def snapshot(self, device, trackers, stand=None):
+        assert stand is None or stand == [
+            [look.current_bytes for look in t.look().readings] for t in trackers
+        ]
         held = self.found[device][1]
         if isinstance(held, Unavailable):
             raise held
-        return held if ask else held._replace(listed=None)
+        return held
+
+    def glance(self, device, trackers):
+        return self.snapshot(device, trackers)._replace(listed=None)
 
     def allowance(self, _):
         return Allowance(7, 8)
