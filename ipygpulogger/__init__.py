@@ -25,28 +25,29 @@ experiments.py  import path of ipyexperiments' classes, re-exported from compat
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .blocks.measure import measure
-from .blocks.measure_lines import measure_lines
-from .blocks.watch_epochs import watch_epochs
-from .notebook.logger import IPyGPULogger
-from .records import (
-    CellRecord,
-    ChildrenUsage,
-    Data,
-    DeviceUsage,
-    Heap,
-    LineUsage,
-    Measurement,
-    Metric,
-    OutOfMemory,
-    Owner,
-    Peak,
-    RamUsage,
-    Usage,
-)
-from .records.history import History
+if TYPE_CHECKING:
+    from .blocks.measure import measure
+    from .blocks.measure_lines import measure_lines
+    from .blocks.watch_epochs import watch_epochs
+    from .notebook.logger import IPyGPULogger
+    from .records import (
+        CellRecord,
+        ChildrenUsage,
+        Data,
+        DeviceUsage,
+        Heap,
+        LineUsage,
+        Measurement,
+        Metric,
+        OutOfMemory,
+        Owner,
+        Peak,
+        RamUsage,
+        Usage,
+    )
+    from .records.history import History
 
 __all__ = [
     "CellRecord",
@@ -77,15 +78,18 @@ def load_ipython_extension(shell: Any) -> None:
 
     If that fails, one sentence on stderr says why, and the shell is not affected.
     """
-    from .records.units import printable
-    from .runtime.output import say
-    from .runtime.signals import is_from_a_handler
+    from .runtime.collector import undisturbed
 
     try:
-        from .notebook.magics import load
+        with undisturbed():  # the user's garbage collector, which would look at everything twice meanwhile
+            from .notebook.extension import load
 
-        load(shell)
+            load(shell)
     except Exception as reason:
+        from .records.units import printable
+        from .runtime.output import say
+        from .runtime.signals import is_from_a_handler
+
         if is_from_a_handler(reason):
             raise
         sentence = f"ipygpulogger measures nothing: {reason}; to try again: %reload_ext ipygpulogger"
@@ -94,23 +98,34 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """Stop the reports and remove ``%gpulog``; IPython calls this for ``%unload_ext ipygpulogger``."""
-    from .notebook.magics import unload
+    from .notebook.extension import unload
 
     unload(shell)
 
 
-def _magics_of(shell: Any, logger: IPyGPULogger) -> Any:
-    from .notebook.magics import GpulogMagics
+_HOMES = {  # where a public name is defined; its module is imported when the name is first asked for
+    "History": ".records.history",
+    "IPyGPULogger": ".notebook.logger",
+    "measure": ".blocks.measure",
+    "measure_lines": ".blocks.measure_lines",
+    "watch_epochs": ".blocks.watch_epochs",
+}
 
-    return GpulogMagics(shell, logger)
 
-
-IPyGPULogger.magics_of = _magics_of
-
-
-def __getattr__(name: str) -> str:
+def __getattr__(name: str) -> Any:
+    """Return a public name, or the version; importing the package alone imports nothing else (PEP 562)."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("ipygpulogger")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(_HOMES.get(name, ".records"), __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -48,7 +48,8 @@ OUTSIDE = {  # what else a room may import at its top
     "callbacks.transformers": {"transformers"},
     "callbacks.keras": {"keras"},
     "notebook.magics": {"IPython"},
-    "notebook.completion": {"IPython"},
+    "notebook.extension": {"IPython"},
+    "notebook.matchers": {"IPython"},
 }
 
 
@@ -90,6 +91,8 @@ def imports(path, *, top_only=False):
             names = [".".join(filter(None, [module, alias.name])) for alias in node.names]
             known = {name_of(file) for file in FILES}
             yield from ((one if one in known else module, True) for one in names)
+        elif not name and isinstance(node, ast.Constant) and re.fullmatch(r"\.[a-z_.]+", str(node.value)):
+            yield node.value[1:], True  # the package's own public names, imported when they are asked for
 
 
 def wing_of(module):

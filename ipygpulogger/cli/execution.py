@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 # Run in the kernel. The records travel in the rich report, whatever report the user's configuration asks for.
 _START = (
-    "import ipygpulogger.notebook.magics as _magics\n_magics.load(get_ipython(), report='rich')\ndel _magics"
+    "import ipygpulogger.notebook.extension as _extension\n"
+    "_extension.load(get_ipython(), report='rich')\n"
+    "del _extension"
 )
 # Evaluated in the kernel: the notebook may have changed the report, or given our names to something else.
-_LAST_RECORD = "__import__('ipygpulogger.notebook.magics', fromlist=['_']).last_record()"
+_LAST_RECORD = "__import__('ipygpulogger.notebook.extension', fromlist=['_']).last_record()"
 _MESSAGE = 100  # characters of an error's message; the whole is in the traceback
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _HOOKS_S = 0.5  # IPython swallows an interrupt of the hooks that run before a cell's code

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ..records import DRIVER, Diagnosis
@@ -22,6 +21,7 @@ from .frameworks import Frameworks
 from .ledger import Allowance, DeviceSnapshot, Ledger, Stand, allowance
 from .notes import Notes
 from .open_scopes import OpenScopes
+from .own_imports import OwnImports
 from .peaks import PeakTracker
 from .sampler import Sampler
 from .sampling import sample_device, sample_ram
@@ -29,6 +29,7 @@ from .settling import Settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from ..sources import Device, Framework
     from .open_scopes import Measuring
@@ -48,6 +49,7 @@ class Machine:
         ledger: Who holds the memory of each device.
         sampler: The thread that samples while a scope lasts.
         notes: What could not be measured.
+        own_imports: The memory that our own late imports take.
     """
 
     def __init__(
@@ -59,9 +61,13 @@ class Machine:
         self.process = process or Process()
         self.nvml = nvml or Nvml()
         self.notes = Notes()
-        self.frameworks = Frameworks(self.notes, frameworks)
-        for framework in self.frameworks.known():
-            framework.on_user_reset = partial(self._user_resets, framework)
+        self.own_imports = OwnImports(self.resident_bytes)
+        self.frameworks = Frameworks(
+            self.notes,
+            frameworks,
+            user_resets=self._user_resets,
+            importing=self.own_imports.importing,
+        )
         self.devices = Devices(self.nvml, self.frameworks)
         self.allocators = Allocators(self.frameworks, self.devices)
         self.settling = Settling(self.frameworks)
@@ -210,7 +216,7 @@ class Machine:
         self._lock = threading.RLock()
         self.sampler = Sampler(self.sample)
         self.nvml.after_fork_in_child()
-        self.frameworks.ask(lambda framework: framework.after_fork_in_child(), self.frameworks.known())
+        self.frameworks.ask(lambda framework: framework.after_fork_in_child(), self.frameworks.loaded())
 
     def _end_orphans(self) -> None:
         """Close the scopes whose call has ended."""
@@ -265,3 +271,8 @@ def machine() -> Machine:
             if _machine is None or _machine_pid != os.getpid():
                 _machine, _machine_pid = Machine(), os.getpid()
     return _machine
+
+
+def importing() -> AbstractContextManager[None]:
+    """Enclose a late import of this package's own modules, whose memory no measurement is to count."""
+    return machine().own_imports.importing()

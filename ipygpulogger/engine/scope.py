@@ -25,6 +25,7 @@ from .interval import together
 from .ledger import Allowance, DeviceSnapshot, surely_uses
 from .machine import machine
 from .metrics import METRICS, energy_now_j, metric
+from .own_imports import without
 from .time_series import TimeSeries
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Scope:
         self._sampling = self._closed = self._over = False
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
+        self._imports_bytes = self._imports_in_peak_bytes = 0  # what imports of ours took: before it, in it
 
     def open(self) -> Scope:
         """Take the first snapshot, open the peaks' intervals, and start the clock."""
@@ -93,6 +95,7 @@ class Scope:
             if any(device_scope.device.uuid for device_scope in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
+            self._imports_bytes = on.own_imports.bytes
             self._ram = on.ram.open(reset=self._reset_peaks)
             self._exact_before_bytes = on.process.exact_resident_bytes()
         except BaseException:
@@ -141,7 +144,7 @@ class Scope:
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
-        on, ram_peak = self._machine, self._ram.peak()
+        on, ram_peak = self._machine, without(self._imports_in_peak_bytes, self._ram.peak())
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
         return kind(
@@ -275,10 +278,11 @@ class Scope:
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
         """Return what was resident at the beginning, what is now, and the precision of their difference."""
         on, before_bytes = self._machine, self._exact_before_bytes
+        late_bytes = on.own_imports.bytes - self._imports_bytes
         after_bytes = None if before_bytes is None else on.process.exact_resident_bytes()
         if before_bytes is not None and after_bytes is not None:
-            return before_bytes, after_bytes, 0
-        now_bytes = on.ram.current_bytes()
+            return before_bytes, after_bytes - late_bytes, 0
+        now_bytes = on.ram.current_bytes() - late_bytes
         return ram.before_bytes(), now_bytes, 2 * on.ram.counter.current_precision_bytes
 
     def _note(self, reason: Unavailable | str) -> None:
@@ -289,6 +293,7 @@ class Scope:
         on = self._machine
         if self._ram is not None:
             self._read_peak(on.ram, self._ram, final=final)
+            self._imports_in_peak_bytes = on.own_imports.bytes - self._imports_bytes
         on.discover()  # devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)

@@ -3,8 +3,10 @@
 The files, in the order in which a cell uses them:
 
 ==============  ===========================================================================
-magics          ``%gpulog`` and ``%%gpulog``, and what loading the extension does
+extension       what loading and unloading the extension does
+magics          ``%gpulog`` and ``%%gpulog``
 help            the subcommands of ``%gpulog``, and what help says
+matchers        through which IPython asks for completions
 completion      what completion offers in a line of ``%gpulog``
 logger          `IPyGPULogger`: measures each cell, keeps its record and shows the report
 options         the options of a logger, and the values that each accepts
@@ -20,5 +22,6 @@ live_display    the live display in a notebook, one line among the cell's output
 live_terminal   the live display in a terminal, at the cursor's line
 tap             callbacks before each call of a method, by which these two notice other output
 report          prints and displays the reports
+rich_report     a report as IPython displays it
 ==============  ===========================================================================
 """

@@ -75,7 +75,8 @@ class Gap:
             self._ended is None or self._pid != os.getpid()
         ):  # in a forked child the last cell was the parent's
             return ()
-        began = {CPU: Held(CPU, before_bytes - self._own_bytes)}
+        late_bytes = machine().own_imports.bytes
+        began = {CPU: Held(CPU, before_bytes - late_bytes - self._own_bytes)}
         for key, held in scope.held_before().items():
             began[key] = held._replace(outside_bytes=None) if self._has_our_context(held) else held
         return moved_between(self._ended, began, 2 * machine().ram.counter.current_precision_bytes)
@@ -97,8 +98,10 @@ class Gap:
         return backend != DRIVER and index == str(self._context_on)
 
     def _resident_bytes(self) -> int:
+        """Return the resident memory without what late imports of ours took so far."""
+        on = machine()
         try:
-            return machine().resident_bytes()
+            return on.resident_bytes() - on.own_imports.bytes
         except (OSError, Unavailable):  # no file descriptors left, for example: then the gap is unknown
             self._ended = None
             return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 from traitlets import observe
 
@@ -30,22 +30,11 @@ from .quiet import Threshold, is_reported
 from .report import Reporter, over_budget, publisher_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..records import Measurement, Owner
     from ..render.freed import Freed
     from .cell import Cell
     from .live import LiveCell
-
-
-class Magics(Protocol):
-    """``%gpulog``, about one logger."""
-
-    def offer(self) -> None:
-        """Put it into the logger's shell."""
-
-    def withdraw(self) -> None:
-        """Take it out again."""
+    from .magics import GpulogMagics
 
 
 @documented
@@ -64,9 +53,6 @@ class IPyGPULogger(Options):
         ``il = IPyGPULogger().start()``; after some cells ``il.data``, ``il.record``, ``il.history``.
     """
 
-    # Set by the package: the module of the magics imports this one.
-    magics_of: ClassVar[Callable[[Any, IPyGPULogger], Magics]]
-
     _log: Log | None = None
     _threshold: Threshold | None = None  # of `quiet`
 
@@ -81,9 +67,11 @@ class IPyGPULogger(Options):
                 "IPyGPULogger works inside IPython; outside it, measure a block of code with"
                 " ipygpulogger.measure."
             )
+        from .magics import GpulogMagics  # imports IPython's, which is there now
+
         super().__init__(parent=shell, **options)
         self._shell = shell
-        self._magics = type(self).magics_of(shell, self)
+        self._magics = GpulogMagics(shell, self)
         self._running = False
         self._machine = machine()
         self._history = History()
@@ -172,7 +160,7 @@ class IPyGPULogger(Options):
         return self._running
 
     @property
-    def magics(self) -> Magics:
+    def magics(self) -> GpulogMagics:
         """The magic ``%gpulog`` that controls this logger; it is in the shell once the logger was started."""
         return self._magics
 
@@ -231,6 +219,7 @@ class IPyGPULogger(Options):
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if `preload` is set."""
         with self._gap.own_work():
+            self._reporter.load()
             if self.preload:
                 self._gap.preload()
             with self._reporter.explaining():

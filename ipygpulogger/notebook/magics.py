@@ -1,8 +1,7 @@
-"""The magic ``%gpulog``, and loading and unloading the extension."""
+"""The magic ``%gpulog``. Each command imports what it shows when it is called."""
 
 from __future__ import annotations
 
-import json
 import sys
 import weakref
 from contextlib import suppress
@@ -11,26 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
-from ..engine.machine import machine
-from ..engine.now import measured_now
-from ..records import held_bytes
+from ..engine.machine import importing, machine
 from ..records.units import printable
-from ..render import diagnoses, owners, plot, summary
 from ..runtime.frames import walk_stack
 from ..sources import Unavailable
-from . import completion
+from . import matchers
 from .cell_options import options_of, request_in, split_words
 from .help import ASKS_FOR_HELP, COMMANDS, RANKED_BY, magic_help
-from .logger import IPyGPULogger
+from .options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..records import DeviceUsage
+    from .logger import IPyGPULogger
 _EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IPython's own magics
 
 
@@ -58,13 +54,13 @@ class GpulogMagics(Magics):
         if self in offered:
             offered.remove(self)
         offered.append(self)
-        offered.sort(key=lambda magics: _loaded.get(self.shell) is magics)
+        offered.sort(key=lambda magics: loaded.get(self.shell) is magics)
         _arrange(offered, offered)
 
     def withdraw(self) -> None:
         """Unregister the magic, unless it is the extension's, and restore that of another logger."""
         offered = _offered.get(self.shell, [])
-        if self in offered and _loaded.get(self.shell) is not self:
+        if self in offered and loaded.get(self.shell) is not self:
             _arrange(offered, [magics for magics in offered if magics is not self])
             offered.remove(self)  # last: after an interrupt it can be done again
             if not offered:
@@ -72,7 +68,7 @@ class GpulogMagics(Magics):
 
     def _put_in(self) -> None:
         self.shell.register_magics(self)
-        completion.put_in(self.shell)
+        matchers.put_in(self.shell)
         self.shell.configurables.append(self)
         self.install_transform()
 
@@ -85,7 +81,7 @@ class GpulogMagics(Magics):
             transforms.remove(self.first_line)
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("gpulog", None)
-        completion.take_out(shell)
+        matchers.take_out(shell)
         shell.magics_manager.registry.pop(type(self).__name__, None)
 
     def install_transform(self) -> None:
@@ -114,7 +110,7 @@ class GpulogMagics(Magics):
         except Unavailable as reason:
             raise _refusal(f"%gpulog {command}: {reason}") from reason
 
-    gpulog.__doc__ = magic_help(IPyGPULogger)  # `%gpulog?` shows it
+    gpulog.__doc__ = magic_help(Options)  # `%gpulog?` shows it
 
     def _cell(self, line: str, cell: str) -> None:
         """Handle a cell without code, one with wrong options, and a call of the magic as a function."""
@@ -134,7 +130,7 @@ class GpulogMagics(Magics):
     def _start(self, *options: str) -> None:
         try:
             given = dict(_option(word) for word in options)
-            IPyGPULogger.check(given)
+            self.logger.check(given)
         except (TypeError, ValueError) as error:
             raise _refusal(f"%gpulog start: {error}") from error
         for name, value in given.items():
@@ -151,6 +147,9 @@ class GpulogMagics(Magics):
             f"{name}={getattr(logger, name)!r}" for name in sorted(logger.class_trait_names(config=True))
         )
         state = f"{'running' if logger.running else 'stopped'}, {len(logger.history)} cells recorded"
+        with importing():
+            from ..engine.now import measured_now
+            from ..render import diagnoses
         found = machine().diagnose()
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
@@ -161,11 +160,15 @@ class GpulogMagics(Magics):
 
     def _summary(self, *words: str) -> None:
         by = _by(words)
+        with importing():
+            from ..render import summary
         history = self.logger.history
         told = history.rank(by=by), by, history.suspects()
         self._show(summary.summary(*told), summary.html(*told))
 
     def _plot(self) -> Any:
+        with importing():
+            from ..render import plot
         try:
             return plot.figure(self.logger.history)
         except (ImportError, ValueError) as error:
@@ -185,8 +188,12 @@ class GpulogMagics(Magics):
         print(printable(f"{cells} written to {path}"))
 
     def _vars(self) -> None:
-        from ..owners.array_readers import array_readers
-        from ..owners.roots import owners_in
+        with importing():
+            from ..engine.now import measured_now
+            from ..owners.array_readers import array_readers
+            from ..owners.roots import owners_in
+            from ..records import held_bytes
+            from ..render import owners
 
         found = owners_in(self.shell, array_readers())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))
@@ -201,6 +208,8 @@ class GpulogMagics(Magics):
         self._show(str(freed), freed._repr_html_())
 
     def _doctor(self) -> None:
+        with importing():
+            from ..render import diagnoses
         found = machine().diagnose()
         self._show(diagnoses.diagnoses(found), diagnoses.html(found))
 
@@ -212,7 +221,7 @@ class GpulogMagics(Magics):
             print(plain)
 
     def _help(self) -> None:
-        print(magic_help(IPyGPULogger))
+        print(magic_help(Options))
 
 
 class _FirstLine:
@@ -270,7 +279,7 @@ def _option(word: str) -> tuple[str, Any]:
 
 
 # By shell: the extension's magics, and all on offer, of which the last are in the shell.
-_loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = weakref.WeakKeyDictionary()
+loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = weakref.WeakKeyDictionary()
 _offered: weakref.WeakKeyDictionary[Any, list[GpulogMagics]] = weakref.WeakKeyDictionary()
 
 
@@ -280,47 +289,3 @@ def _arrange(offered: list[GpulogMagics], remaining: list[GpulogMagics]) -> None
         magics._take_out()
     if remaining:
         remaining[-1]._put_in()
-
-
-def load(shell: Any, report: str | None = None) -> None:
-    """Start a logger, as ``il`` if that name is free; loading twice changes nothing.
-
-    Args:
-        shell: IPython's shell.
-        report: The kind of report; by default what the user's configuration says, else the rich one.
-    """
-    if shell in _loaded:
-        return
-    if report is None and "report" not in shell.config.IPyGPULogger:
-        report = "rich"
-    logger = IPyGPULogger(report=report) if report else IPyGPULogger()
-    assert isinstance(logger.magics, GpulogMagics)
-    _loaded[shell] = logger.magics
-    try:
-        logger.magics.offer()
-        shell.user_ns.setdefault("il", logger)
-        logger.start()
-    except BaseException:
-        unload(shell)
-        raise
-
-
-def unload(shell: Any) -> None:
-    """Undo all that `load` did."""
-    magics = _loaded.pop(shell, None)
-    if magics is None:
-        return
-    magics.logger.stop()
-    magics.withdraw()
-    if shell.user_ns.get("il") is magics.logger:
-        del shell.user_ns["il"]
-
-
-def last_record() -> str:
-    """Return the last record of this shell's extension as JSON: ``ipygpulogger run`` asks the kernel for it.
-
-    Raises:
-        KeyError: The extension is not loaded.
-        IndexError: It has no record yet.
-    """
-    return json.dumps(_loaded[get_ipython()].logger.history[-1].to_dict())

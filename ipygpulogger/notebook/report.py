@@ -6,18 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from ..engine.machine import machine
-from ..records import MIME
+from ..engine.machine import importing, machine
 from ..records.budget import OVER, excesses, parse
-from ..records.embed import embedded
 from ..records.units import printable, rounded_mb
-from ..render import html, text
-from ..render import lines as lines_table
+from ..render import text
 from ..runtime.errors import why
 from ..runtime.output import say
 from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
-from ..sources.ram_limit import ram_limit_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +38,11 @@ class Reporter:
         self._options = options
         self._said: set[str] = set()
 
+    def load(self) -> None:
+        """Import what the rich report needs, so that no cell waits for it or holds its memory."""
+        if self._options.report == "rich":
+            from . import rich_report  # noqa: F401 - for `show`
+
     def show(self, record: CellRecord, publisher: Any, *, within: bool = False) -> None:
         """Report a cell; a rich report is the last output of the cell when the cell ends.
 
@@ -60,14 +61,14 @@ class Reporter:
         if self._options.report == "text":
             self.print_text(plain)
         else:
-            bundle = {"text/plain": plain, "text/html": self._html(record), MIME: embedded(record)}
-            self._display(bundle, publisher)
+            from .rich_report import bundle
 
-    def _html(self, record: CellRecord) -> str:
-        return html.report(record, compact=self._options.compact, ram_total_bytes=ram_limit_bytes())
+            self._display(bundle(record, plain, compact=self._options.compact), publisher)
 
     def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""
+        with importing():
+            from ..render import lines as lines_table
         if self._options.report == "text":
             self.print_text(lines_table.table(lines))
         elif self._options.report == "rich":

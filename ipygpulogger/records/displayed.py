@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 html_of: dict[type, Callable[[Any], str]] = {}  # by class; `render.displays` fills it
+_DISPLAYS = "ipygpulogger.render.displays"  # by name: loaded when a record is first displayed
 
 
 class Displayed:
@@ -17,6 +19,7 @@ class Displayed:
 
     def _repr_html_(self) -> str | None:
         """Return the value as HTML, for IPython; None if nothing was registered for its class."""
+        import_module(_DISPLAYS)
         found = (html_of[base] for base in type(self).__mro__ if base in html_of)
         to_html = next(found, None)
         return None if to_html is None else to_html(self)

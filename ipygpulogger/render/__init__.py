@@ -22,10 +22,8 @@ plot_style     its colours, and how foreign text is put into it
 plot_time      its drawn time: bands and their numbers, ticks, gaps
 plot           the plot as a matplotlib figure
 plot_svg       the same as SVG for a page
-displays       what a notebook displays of a record, a history, a line: registered at import
+displays       what a notebook displays of a record, a history, a line: loaded with the first of them
 page           a notebook's report as one self-contained HTML page
 experiments    what ipyexperiments printed
 =============  ===========================================================================
 """
-
-from . import displays as displays

@@ -7,8 +7,12 @@ Closing it during a call of another thread would free what the driver works on. 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import sys
 import threading
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..runtime.signals import call_uninterrupted, is_from_a_handler
@@ -87,6 +91,10 @@ class NvmlLibrary:
         self._using.clear()
         self._missing.reasons.clear()
         pid = os.getpid()
+        if _is_missing():
+            self._missing.add("open", NO_DRIVER)
+            self._pid = pid
+            return
         try:
             import pynvml
         except ImportError:
@@ -142,3 +150,30 @@ class NvmlLibrary:
 def _openings(module: ModuleType) -> int:
     """Return how often the library is open in this process, by any code; 0 if pynvml does not count."""
     return int(getattr(module, "_nvmlLib_refcount", 0))
+
+
+def _is_missing() -> bool:
+    """Return whether the driver's library is certainly not on this machine.
+
+    pynvml would say the same, but importing it takes 7 ms and 2 MB. In doubt it is imported, for its reason.
+    """
+    if "pynvml" in sys.modules or find_spec("pynvml") is None:
+        return False
+    for path in _paths():
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) and "no such file" not in str(error).lower():
+                return False  # it is there and cannot be loaded, or no descriptor is left
+        else:
+            return False
+    return True
+
+
+def _paths() -> tuple[str, ...]:
+    """Return where pynvml looks for the library."""
+    if sys.platform[:3] == "win":
+        system = Path(os.environ.get("WINDIR", "C:/Windows")) / "System32/nvml.dll"
+        programs = Path(os.environ.get("PROGRAMFILES", "C:/Program Files"))
+        return str(system), str(programs / "NVIDIA Corporation/NVSMI/nvml.dll")
+    return ("libnvidia-ml.so.1",)

@@ -71,7 +71,7 @@ def test_the_help_of_an_option_is_a_sentence_with_the_words_that_it_takes(name):
 
 def test_without_docstrings_it_is_imported_all_the_same():
     """Under python -OO."""
-    program = "import ipygpulogger, IPython; from ipygpulogger.notebook import magics; print(magics.IPyGPULogger.__doc__)"
+    program = "import ipygpulogger, IPython; from ipygpulogger.notebook import magics; print(ipygpulogger.IPyGPULogger.__doc__)"
     done = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
 

@@ -22,7 +22,8 @@ from ipygpulogger.cli import doctor, main
 from ipygpulogger.cli.columns import Columns
 from ipygpulogger.cli.progress import Progress
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
-from ipygpulogger.notebook import magics as magic
+from ipygpulogger.engine import now
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.compare import Change, Comparison, Pair
 from ipygpulogger.records.formats import json_line
@@ -392,8 +393,8 @@ def test_the_magics_and_the_report(extension, monkeypatch, capsys, here, code):
     il = extension.user_ns["il"]
     for record in RECORDS:
         il.history.append(record)
-    monkeypatch.setattr(magic.machine(), "diagnose", lambda: DIAGNOSES)
-    monkeypatch.setattr(magic, "measured_now", lambda **_: RECORDS[0])
+    monkeypatch.setattr(machine(), "diagnose", lambda: DIAGNOSES)
+    monkeypatch.setattr(now, "measured_now", lambda **_: RECORDS[0])
     extension.user_ns[NAME] = bytearray(b"x") * (20 << 20)
     extension.user_ns["Out"][HOSTILE] = extension.user_ns[HOSTILE] = bytearray(b"x") * (20 << 20)
     error = extension.run_cell(code, store_history=True).error_in_exec

@@ -1,5 +1,7 @@
 """How much RAM a process may use: the machine's, or the container's limit where that is lower."""
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -13,6 +15,7 @@ def machine(monkeypatch, tmp_path):
     """A machine of 64 GB, and the two files of a container's limits."""
     files = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
     monkeypatch.setattr(ram_limit, "_CGROUP_LIMITS", files)
+    monkeypatch.setattr(ram_limit, "_MEMINFO", tmp_path / "meminfo")  # not there: no Linux
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 << 30))
     ram_limit.ram_limit_bytes.cache_clear()
     yield files
@@ -45,3 +48,21 @@ def test_unknown_is_unknown(monkeypatch):
 
     monkeypatch.setattr(psutil, "virtual_memory", fail)
     assert ram_limit.ram_limit_bytes() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "total_bytes"), [("MemTotal:       16777216 kB\nMemFree: 1 kB\n", 16 << 30), ("odd\n", 64 << 30)]
+)
+def test_linux_is_asked_itself(monkeypatch, tmp_path, text, total_bytes):
+    """As psutil would ask it; where that is not understood, psutil is asked."""
+    monkeypatch.setattr(ram_limit, "_MEMINFO", tmp_path / "told")
+    (tmp_path / "told").write_text(text)
+    assert ram_limit.ram_limit_bytes() == total_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="psutil's figure is /proc/meminfo's")
+def test_linux_and_psutil_agree(monkeypatch):
+    """To the byte, on this machine."""
+    total_bytes = psutil._pslinux.virtual_memory().total
+    monkeypatch.setattr(ram_limit, "_MEMINFO", Path("/proc/meminfo"))
+    assert ram_limit.ram_limit_bytes() == total_bytes

@@ -1,0 +1,67 @@
+"""The resident memory that our own late imports take, which no measurement counts.
+
+A part of this package is imported when it is first used: the adapter of a framework once the user has
+imported that framework, a page once its command is called. That may happen within a cell, or between two.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..records import Peak
+from ..sources import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_MOST_BYTES = 4 * 2**20  # more than any import of ours takes: the rest is what other threads allocated
+
+
+class OwnImports:
+    """Adds up what our late imports take.
+
+    Attributes:
+        bytes: Resident memory taken so far; whoever measures subtracts by how much this has risen.
+    """
+
+    def __init__(self, resident_bytes: Callable[[], int]) -> None:
+        """Prepare.
+
+        Args:
+            resident_bytes: Returns the resident memory of this process.
+        """
+        self._resident_bytes = resident_bytes
+        self._importing: set[int] = set()  # the threads that import just now
+        self.bytes = 0
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Count the resident memory that is taken within, by imports of this package alone."""
+        thread = threading.get_ident()
+        if thread in self._importing:
+            yield
+            return
+        before_bytes = self._resident()
+        self._importing.add(thread)
+        try:
+            yield
+        finally:
+            self._importing.discard(thread)
+            if before_bytes is not None and (after_bytes := self._resident()) is not None:
+                self.bytes += max(0, min(_MOST_BYTES, after_bytes - before_bytes))
+
+    def _resident(self) -> int | None:
+        try:
+            return self._resident_bytes()
+        except (OSError, Unavailable):  # no descriptors left: then nothing is measured either
+            return None
+
+
+def without(imports_bytes: int, peak: Peak) -> Peak:
+    """Return a peak of resident memory without what our imports took before it was read."""
+    if not imports_bytes:
+        return peak
+    hi_bytes = None if peak.hi_bytes is None else peak.hi_bytes - imports_bytes
+    return Peak(peak.lo_bytes - imports_bytes, hi_bytes, peak.quality, peak.precision_bytes)

@@ -1,0 +1,54 @@
+"""Load and unload the extension: a logger of its own, with its magic, in one shell."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+
+from .logger import IPyGPULogger
+from .magics import loaded
+
+
+def load(shell: Any, report: str | None = None) -> None:
+    """Start a logger, as ``il`` if that name is free; loading twice changes nothing.
+
+    Args:
+        shell: IPython's shell.
+        report: The kind of report; by default what the user's configuration says, else the rich one.
+    """
+    if shell in loaded:
+        return
+    if report is None and "report" not in shell.config.IPyGPULogger:
+        report = "rich"
+    logger = IPyGPULogger(report=report) if report else IPyGPULogger()
+    loaded[shell] = logger.magics
+    try:
+        logger.magics.offer()
+        shell.user_ns.setdefault("il", logger)
+        logger.start()
+    except BaseException:
+        unload(shell)
+        raise
+
+
+def unload(shell: Any) -> None:
+    """Undo all that `load` did."""
+    magics = loaded.pop(shell, None)
+    if magics is None:
+        return
+    magics.logger.stop()
+    magics.withdraw()
+    if shell.user_ns.get("il") is magics.logger:
+        del shell.user_ns["il"]
+
+
+def last_record() -> str:
+    """Return the last record of this shell's extension as JSON: ``ipygpulogger run`` asks the kernel for it.
+
+    Raises:
+        KeyError: The extension is not loaded.
+        IndexError: It has no record yet.
+    """
+    return json.dumps(loaded[get_ipython()].logger.history[-1].to_dict())

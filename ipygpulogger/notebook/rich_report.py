@@ -1,0 +1,25 @@
+"""The rich report of a cell, as IPython displays it: text, HTML, and the record itself as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..records import MIME
+from ..records.embed import embedded
+from ..render import html
+from ..sources.ram_limit import ram_limit_bytes
+
+if TYPE_CHECKING:
+    from ..records import CellRecord
+
+
+def bundle(record: CellRecord, plain: str, *, compact: bool) -> dict[str, Any]:
+    """Return the report by MIME type.
+
+    Args:
+        record: The cell's.
+        plain: The same report as plain text.
+        compact: Write it on one line.
+    """
+    markup = html.report(record, compact=compact, ram_total_bytes=ram_limit_bytes())
+    return {"text/plain": plain, "text/html": markup, MIME: embedded(record)}
