@@ -37,7 +37,7 @@ class Children:
             own: This process's own memory within the scope.
         """
         before, after = self._before, self._process.children(self._ram.lifetime_peak_bytes)
-        ended = children_ended()
+        ended = children_ended(more=False)  # only those before the scope matter
         if before is None or after is None:
             return None
         record_bytes = self._ended_bytes(ended, own)

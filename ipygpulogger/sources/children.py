@@ -68,14 +68,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_parent=_after_fork_in_parent)
 
 
-def children_ended() -> Ended:
-    """Return what the kernel remembers of the children that ended."""
+def children_ended(*, more: bool | None = None) -> Ended:
+    """Return what the kernel remembers of the children that ended.
+
+    Args:
+        more: Whether there are children that were not waited for; None to ask the kernel.
+    """
     usage = rusage.of_ended_children()
-    return (
-        Ended(0, 0, 0, more=False)
-        if usage is None
-        else Ended(*usage, _forks[0], more=gil_held().has_children())
-    )
+    if usage is None:
+        return Ended(0, 0, 0, more=False)
+    return Ended(*usage, _forks[0], more=gil_held().has_children() if more is None else more)
 
 
 def descendants(peak_bytes: Callable[[], int], leave_out: int | None) -> dict[int, Child] | None:

@@ -7,6 +7,7 @@ lowers `getrusage().ru_maxrss`.
 from __future__ import annotations
 
 import os
+import sys
 
 from . import procfs, rusage
 from .counter import Counter, Look, PeakClass, Reading, Unavailable
@@ -23,9 +24,10 @@ class HighWaterMark(Counter):
         self.precision_bytes = high_water_precision_bytes()
         self.current_precision_bytes = resident_precision_bytes()
         self._fault_bytes = largest_fault_bytes()
-        # At the last look: the page faults, the mark as `getrusage` and as the longer file report it.
+        # At the last look: the page faults, the mark as `getrusage` reports it, and the peak.
         self._known: tuple[tuple[int, ...], int, int] | None = None
-        self._resets = ResetWatch()
+        self._lowest_mark_bytes = sys.maxsize  # that `getrusage` ever reported
+        self._resets, self._watching = ResetWatch(), False
 
     @classmethod
     def probe(cls) -> bool:
@@ -48,37 +50,39 @@ class HighWaterMark(Counter):
         """Read the resident memory and its high-water mark, with the page faults as the stamp.
 
         The mark is read each time, because memory that others fill (cross-memory attach, userfaultfd)
-        raises it without a page fault of this process. If `getrusage` shows that the mark has not moved,
-        a shorter file suffices for the rest.
+        raises it without a page fault of this process. If `getrusage` shows it, the resident memory comes
+        from a file that the kernel writes in half the time.
         """
         stamp, mark_bytes = rusage.faults_and_mark()
         try:
-            if self._known is not None and self._stands(*self._known, stamp, mark_bytes):
-                current_bytes, peak_bytes = procfs.resident_bytes(), self._known[2]
-            else:
+            known_bytes = self._peak_bytes(stamp, mark_bytes)
+            if known_bytes is None:
                 current_bytes, peak_bytes = procfs.resident_and_mark_bytes()
+            else:
+                current_bytes, peak_bytes = procfs.resident_bytes(), known_bytes
         except (OSError, ValueError) as error:
             raise Unavailable(f"/proc/self/status cannot be read: {error}") from error
         # The stored mark is approximate even where the resident size is exact (82241a83cd15).
         peak_bytes = max(peak_bytes, current_bytes)
         self._known = stamp, mark_bytes, peak_bytes
         # Called last: a reset that had no effect on this look may be reported, but none is missed.
-        return Look((Reading(current_bytes, peak_bytes),), stamp, self._resets.take())
+        return Look((Reading(current_bytes, peak_bytes),), stamp, self._watching and self._resets.take())
 
-    def _stands(
-        self,
-        known_stamp: tuple[int, ...],
-        known_mark_bytes: int,
-        peak_bytes: int,
-        stamp: tuple[int, ...],
-        mark_bytes: int,
-    ) -> bool:
-        """Return whether the mark has certainly not changed.
+    def _peak_bytes(self, stamp: tuple[int, ...], mark_bytes: int) -> int | None:
+        """Return the peak as far as `getrusage` shows it; None if it does not.
 
-        While the mark lies below the floor that `exec` left, `getrusage` does not show that it rises.
+        It reports the mark, or what the process had resident before its `exec` where that is more. So it
+        reports the mark if that is above the lowest that it ever reported, which is not below that floor.
         """
-        shows = known_mark_bytes <= peak_bytes + self.precision_bytes
-        return shows and known_stamp == stamp and known_mark_bytes == mark_bytes
+        if mark_bytes > self._lowest_mark_bytes:
+            return mark_bytes
+        self._lowest_mark_bytes = mark_bytes
+        if self._known is None:
+            return None
+        known_stamp, known_mark_bytes, peak_bytes = self._known
+        # Otherwise the mark may lie below the floor, and rise unseen.
+        shown = known_mark_bytes <= peak_bytes + self.precision_bytes
+        return peak_bytes if shown and (known_stamp, known_mark_bytes) == (stamp, mark_bytes) else None
 
     def stamp(self) -> tuple[int, ...]:
         """Return the page faults, which take one system call."""
@@ -95,10 +99,13 @@ class HighWaterMark(Counter):
         self._resets.take()  # this one was ours
 
     def watch(self, *, on: bool) -> None:
-        """Watch for resets of the mark by other code, from the first scope on until `close`."""
+        """Watch for resets of the mark by other code while a scope is open.
+
+        The descriptors stay until `close`. What was reported between two scopes comes with the first look.
+        """
+        self._watching = on
         if on:
             self._resets.start()
-            self._resets.take()
 
     def close(self) -> None:
         """Close the descriptors."""

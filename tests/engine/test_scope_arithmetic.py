@@ -59,7 +59,7 @@ class Fake:
     def __init__(self, monkeypatch):
         self.s, self.ended = 1000.0, NONE_ENDED
         monkeypatch.setattr(scopes.clock, "monotonic_s", lambda: self.s)
-        monkeypatch.setattr(children, "children_ended", lambda: self.ended)
+        monkeypatch.setattr(children, "children_ended", lambda **_: self.ended)
         monkeypatch.setattr(scopes, "surely_uses", lambda device: device.backend != DRIVER)
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], [{}, {}]

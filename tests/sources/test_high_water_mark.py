@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -234,3 +236,37 @@ def test_memory_that_another_process_fills_below_getrusages_floor(fill, monkeypa
     fill(100).close()
     tracker.close(interval)
     assert abs(interval.peak().lo_bytes - interval.before_bytes() - 100 * MB) <= GRAIN
+
+
+@needs_high_water
+def test_the_peak_is_the_kernels_below_and_above_what_exec_left():
+    """Whether getrusage shows the mark, or only what this process had before its exec: the same figures."""
+    program = """
+import random, resource
+from memory import MB, Block, blip
+from ipygpulogger.sources import procfs, rusage
+from ipygpulogger.sources.high_water_mark import HighWaterMark
+
+counter, blocks, hidden = HighWaterMark(), [], set()
+floor_mb = (rusage.faults_and_mark()[1] - procfs.resident_bytes()) // MB  # above what is resident
+steps = random.Random(14)
+for step in steps.choices(["blip", "keep", "free", "reset", "nothing"], k=60):
+    if step == "blip":
+        blip(steps.randint(1, floor_mb + 20))
+    elif step == "keep":
+        blocks.append(Block(steps.randint(1, 16)))
+    elif step == "free" and blocks:
+        blocks.pop().free()
+    elif step == "reset":
+        counter.reset()
+    reading = counter.look().readings[0]
+    current_bytes, mark_bytes = procfs.resident_and_mark_bytes()
+    assert abs(reading.current_bytes - current_bytes) <= MB, (step, reading, current_bytes)
+    assert abs(reading.peak_bytes - mark_bytes) <= counter.precision_bytes + MB, (step, reading, mark_bytes)
+    hidden.add(rusage.faults_and_mark()[1] > mark_bytes + MB)
+print(sorted(hidden))
+"""
+    kept = Block(80)  # its exec then leaves at least so much
+    out = subprocess.check_output([sys.executable, "-c", program], cwd=Path(__file__).parents[1], text=True)
+    kept.free()
+    assert out == "[False, True]\n"
