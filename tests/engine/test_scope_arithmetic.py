@@ -73,7 +73,7 @@ class Fake:
         self.sampler = SimpleNamespace(
             start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)
         )
-        self.energy = []
+        self.energy, self.own_imports = [], SimpleNamespace(bytes=0)
         self.nvml = SimpleNamespace(
             devices=lambda: self.raw,
             energy_j=lambda uuid: self.energy.pop(0) if uuid == GPU.uuid else 1 / 0,
