@@ -78,14 +78,18 @@ def compare(costs_s: dict[str, list[list[float]]], base: str) -> list[list[str]]
 COMPARED = ["", "median ms", "added ms", "fastest ms", "times bare"]
 
 
-def quiet_shell() -> Any:
-    """IPython's shell in this process, with no history file and no configuration of the user's."""
+def quiet_shell(*, history: bool = False) -> Any:
+    """IPython's shell in this process, with no configuration of the user's.
+
+    Args:
+        history: Keep a history file, as people's shells do; a thread of IPython's writes it.
+    """
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
-    config = Config(HistoryManager={"enabled": False}, InteractiveShell={"colors": "NoColor"})
+    config = Config(HistoryManager={"enabled": history}, InteractiveShell={"colors": "NoColor"})
     return InteractiveShell.instance(config=config, ipython_dir=folder.name)
 
 
