@@ -5,7 +5,7 @@ child processes or 60,000 mappings. So it is for a cell that does nothing, one t
 consumes 20 MB, and one that releases them.
 
     python benchmarks/scale.py                        every notebook
-    python benchmarks/scale.py variables children     some of them; --help lists them
+    python benchmarks/scale.py variables children     some of them
 
 Each notebook is filled and emptied by cells of its own, round by round, in one process. The column "more" is
 the median over rounds of what our part of the cell (the cell with the logger, less the same cell bare) costs
@@ -17,11 +17,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench import about, print_table, quiet_shell, run_sections
 
@@ -30,36 +29,45 @@ _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 OPTIONS: dict[str, Any] = {"gc_collect": False, "report": "text"}
 TAKE, DROP = "taken = bytearray(b'x') * (20 << 20)", "del taken"
 STEPS = {"pass": "pass", "x = 1": "x = 1", "consumes 20 MB": TAKE, "releases them": DROP}
-NOTEBOOKS: dict[str, tuple[str, str, str]] = {
-    "variables": (
+
+
+class Notebook(NamedTuple):
+    """What a notebook holds: the cell that fills it, and the one that empties it."""
+
+    title: str
+    fill: str
+    empty: str = "del held"
+
+
+NOTEBOOKS = {
+    "variables": Notebook(
         "5,000 variables",
+        "kinds = int, str, lambda i: [i], lambda i: {i: i}, bytearray, np.empty, lambda _: np.ones(400), hash\n"
         "for i in range(5000):\n"
-        "    globals()[f'v{i}'] = (i, str(i), [i], {i: i}, bytearray(8), np.ones(4), np.ones(400), object)[i % 8]",
+        "    globals()[f'v{i}'] = kinds[i % 8](i % 100)",
         "for i in range(5000):\n    del globals()[f'v{i}']",
     ),
-    "arrays": (
-        "a dict of a million arrays",
-        "held = {i: np.empty(16) for i in range(1_000_000)}",
-        "del held",
+    "arrays": Notebook("A dict of a million arrays", "held = {i: np.empty(16) for i in range(1_000_000)}"),
+    "half": Notebook(
+        "A dict of a million arrays, half of which were deleted",
+        "held = {i: np.empty(64) for i in range(1_000_000)}\nfor i in range(0, 1_000_000, 2): del held[i]",
     ),
-    "children": (
+    "children": Notebook(
         "200 child processes, programs",
         "import subprocess\nheld = [subprocess.Popen(['sleep', '1000']) for _ in range(200)]",
         "for one in held: one.kill()\nfor one in held: one.wait()\ndel held, one",
     ),
-    "forks": (
+    "forks": Notebook(
         "200 child processes, forked",
         "import multiprocessing as mp, time\n"
         "held = [mp.get_context('fork').Process(target=time.sleep, args=(1000,)) for _ in range(200)]\n"
         "for one in held: one.start()",
         "for one in held: one.kill()\nfor one in held: one.join()\ndel held, one",
     ),
-    "mappings": (
-        "60,000 mappings",
-        "import mmap\nheld = [mmap.mmap(-1, 4096) for _ in range(60_000)]",
-        "del held",
+    "mappings": Notebook(
+        "60,000 mappings", "import mmap\nheld = [mmap.mmap(-1, 4096) for _ in range(60_000)]"
     ),
-    "modules": (
+    "modules": Notebook(
         "500 objects as nn.Module has them",
         "class Layer:\n"
         "    def __init__(self, *parts):\n"
@@ -67,15 +75,14 @@ NOTEBOOKS: dict[str, tuple[str, str, str]] = {
         "        self._buffers, self._modules = {}, dict(enumerate(parts))\n"
         "        self._hooks, self.training = {}, True\n"
         "held = Layer(*(Layer(*(Layer() for _ in range(9))) for _ in range(50)))",
-        "del held",
     ),
-    "numbers": ("a list of 10 million numbers", "held = list(range(10_000_000))", "del held"),
-    "open_arrays": (
-        "2,000 small arrays in a list",
-        "held = [np.ones(500) for _ in range(2000)]",
-        "del held",
-    ),
+    "numbers": Notebook("A list of 10 million numbers", "held = list(range(10_000_000))"),
+    "open_arrays": Notebook("2,000 small arrays in a list", "held = [np.ones(500) for _ in range(2000)]"),
 }
+
+
+def _run(shell: Any, source: str) -> None:
+    shell.run_cell(source, store_history=True)
 
 
 def costs_s(shell: Any, cells: int) -> dict[str, list[float]]:
@@ -84,7 +91,7 @@ def costs_s(shell: Any, cells: int) -> dict[str, list[float]]:
     for i in range(WARM_UP + cells):
         for name, source in STEPS.items():
             began_s = time.perf_counter()
-            shell.run_cell(source, store_history=True)
+            _run(shell, source)
             if i >= WARM_UP:
                 found[name].append(time.perf_counter() - began_s)
     return found
@@ -101,7 +108,7 @@ def notebook(name: str) -> None:
     medians_s: dict[str, list[list[float]]] = {step: [] for step in STEPS}
     filling_s: list[float] = []
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
-        shell.run_cell("import numpy as np", store_history=True)
+        _run(shell, "import numpy as np")
         costs_s(shell, 5)
         for _ in range(ROUNDS):
             rows: dict[str, list[float]] = {step: [] for step in STEPS}
@@ -110,12 +117,12 @@ def notebook(name: str) -> None:
                 for filled in (False, True):
                     if filled:
                         began_s = time.perf_counter()
-                        shell.run_cell(fill, store_history=True)
+                        _run(shell, fill)
                         if logged:
                             filling_s.append(time.perf_counter() - began_s)
                     for step, spent_s in costs_s(shell, CELLS).items():
                         rows[step].append(median(spent_s))
-                shell.run_cell(empty, store_history=True)
+                _run(shell, empty)
                 if il is not None:
                     il.stop()
             for step, row in rows.items():
@@ -126,7 +133,15 @@ def notebook(name: str) -> None:
         more = sorted(((row[3] - row[1]) - (row[2] - row[0])) * 1000 for row in rounds)
         figures = [f"{value * 1000:.2f}" for value in columns]
         table.append([step, *figures, f"{median(more):+.2f}", f"{more[0]:+.2f} to {more[-1]:+.2f}"])
-    header = ["cell", "bare, empty ms", "bare, filled", "ours, empty", "ours, filled", "more", "of all rounds"]
+    header = [
+        "cell",
+        "bare, empty ms",
+        "bare, filled",
+        "ours, empty",
+        "ours, filled",
+        "more",
+        "of all rounds",
+    ]
     told = f"The cell that fills it took {median(filling_s):.2f} s."
     print_table(title, header, table, told, about("ipython", "numpy"))
 
