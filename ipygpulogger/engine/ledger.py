@@ -35,11 +35,11 @@ class DeviceSnapshot(NamedTuple):
     """One device at one moment, in bytes; None where unknown.
 
     Attributes:
-        allocated: Stand by live arrays of all frameworks of this process.
+        allocated: Held by live arrays of all frameworks of this process.
         reserved: Taken from the device by their allocators; for one that does not report it, the allocated.
         memory: The whole device.
-        own: Stand by this process, context and libraries included.
-        listed: Stand by all other processes that the driver lists.
+        own: Held by this process, context and libraries included.
+        listed: Held by all other processes that the driver lists.
     """
 
     allocated: int | None
@@ -55,12 +55,12 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def outside(self) -> int | None:
-        """Stand by this process outside the allocators (context, libraries, raw allocations)."""
+        """Held by this process outside the allocators (context, libraries, raw allocations)."""
         return None if self.own is None else self.own - (self.reserved or 0)
 
     @property
     def neighbours(self) -> int | None:
-        """Stand by other processes."""
+        """Held by other processes."""
         if self.memory is None or self.own is None:
             return None
         if self.memory.driver_in_used:  # the rest includes the driver's own
