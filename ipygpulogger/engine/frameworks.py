@@ -140,10 +140,13 @@ class Frameworks:
         """Return the counters of the devices that each imported framework uses."""
         return self.ask(_counters_of)
 
+    def current_indices(self) -> list[tuple[Framework, int | None]]:
+        """Return the current device of each imported framework; None for one that uses none."""
+        return self.ask(_current_index_of)
+
     def current_index(self) -> int | None:
         """Return the current device of the first framework that has one; None if none has."""
-        indices = self.ask(lambda framework: framework.current_index())
-        return next((index for _, index in indices if index is not None), None)
+        return next((index for _, index in self.current_indices() if index is not None), None)
 
     def hold(self) -> set[str]:
         """Keep the user's own counters true from now on, until `release`.
@@ -236,6 +239,10 @@ def _entries() -> tuple[EntryPoint, ...]:
     if not any(ENTRY_POINTS in (one.read_text("entry_points.txt") or "") for one in distributions()):
         return ()
     return tuple(entry_points(group=ENTRY_POINTS))
+
+
+def _current_index_of(framework: Framework) -> int | None:
+    return framework.current_index()
 
 
 def _counters_of(framework: Framework) -> list[DeviceCounter]:

@@ -37,10 +37,12 @@ class _Series:
 
     def __init__(self, reading: Reading, *, fresh: bool) -> None:
         self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
-        # Without a reset the counter still holds an older peak: only a reading above it certainly belongs to
-        # this interval.
-        self.record_bytes = None if fresh else reading.peak_bytes
         self.sampled = reading.peak_bytes is None
+        # Without a reset the counter still holds an older peak: it bounds this interval's own, and only a
+        # reading above it certainly belongs to this interval.
+        self.record_bytes = None if fresh else reading.peak_bytes
+        if not fresh:
+            self.fold(reading)
 
     def lap(self, reading: Reading, *, fresh: bool) -> Lap:
         """End the lap with this reading, begin the next one with it, and return the ended one."""

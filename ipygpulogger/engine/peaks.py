@@ -46,6 +46,7 @@ class PeakTracker:
         self._lifetime: list[int] = []
         self._series_count = 0
         self._standing: list[int] | None = None  # each peak as last read since our last reset
+        self._last: Look | None = None  # the last look since our last reset; the open intervals know it
         _trackers.add(self)
 
     @property
@@ -63,9 +64,7 @@ class PeakTracker:
             Unavailable: It cannot be read now.
         """
         with self._lock:
-            look = self._look()
-            self._fold(look)
-            return look
+            return self._look()
 
     def current_bytes(self, series: int = 0) -> int:
         """Return what is in use now.
@@ -77,7 +76,9 @@ class PeakTracker:
 
     def _look(self) -> Look:
         try:
-            look = self.counter.look()
+            look, last = self.counter.look(), self._last
+            if look == last and not look.reset_elsewhere:
+                return last
             readings = look.readings
             count = self._series_count or len(readings)
             if not count or len(readings) != count or not all(map(_is_whole, readings)):
@@ -93,6 +94,8 @@ class PeakTracker:
             ) from error
         self._series_count = count
         self._check_standing(look)
+        self._fold(look)
+        self._last = look
         return look
 
     def _check_standing(self, look: Look) -> None:
@@ -101,22 +104,30 @@ class PeakTracker:
         Within its granularity even a peak may fall: where the exact resident size is above the stored
         high-water mark, which is not exact, Linux reports the former.
         """
-        precision_bytes, standing = self.counter.precision_bytes, self._standing
+        precision_bytes = self.counter.precision_bytes
         peaks = [reading.peak_bytes or 0 for reading in look.readings]
-        fell = look.reset_elsewhere
-        for i, stood in enumerate(standing or ()):
-            if peaks[i] + precision_bytes < stood:
-                fell = True
-        if fell:
+        stood = self._standing or peaks
+        fell = any(now + precision_bytes < before for now, before in zip(peaks, stood, strict=True))
+        if fell or look.reset_elsewhere:
+            stood = peaks
             for interval in self._open:
                 interval.was_reset_elsewhere()
-        elif standing is not None:
-            peaks = list(map(max, peaks, standing))
-        self._standing = peaks
+        self._standing = list(map(max, peaks, stood))
+
+    def _fold(self, look: Look) -> None:
+        if not self._lifetime:
+            self._lifetime = [0] * len(look.readings)
+        for i, reading in enumerate(look.readings):
+            known_bytes = reading.current_bytes, reading.seen_bytes, reading.peak_bytes or 0
+            self._lifetime[i] = max(self._lifetime[i], *known_bytes)
+        for interval in self._open:
+            interval.fold(look)
 
     def _reset_counter(self, reset: Callable[[], None]) -> None:
-        self._standing = None
+        self._standing = self._last = None
         reset()
+        for interval in self._open:
+            interval.counter_was_reset()
 
     def open(self, *, reset: bool = True) -> Interval:
         """Open an interval.
@@ -133,14 +144,12 @@ class PeakTracker:
             if not self._open:
                 counter.watch(on=True)
             look = self._look()
-            self._fold(look)
             fresh = all(reading.peak_bytes == reading.current_bytes for reading in look.readings)
             if not fresh and reset and counter.peak_class == "resettable":
                 try:
                     look, fresh = self._reset(counter.reset, look), True
                 except Exception:  # this look shows whether anything is left to measure
                     look = self._look()
-                    self._fold(look)
             interval = Interval(look, fresh=fresh, precision_bytes=counter.precision_bytes)
             self._open.add(interval)
             return interval
@@ -158,7 +167,6 @@ class PeakTracker:
             if not self._open:
                 self.counter.watch(on=True)
             look = self._look()
-            self._fold(look)
             unborn = look._replace(
                 readings=tuple(
                     reading._replace(current_bytes=0, peak_bytes=None if reading.peak_bytes is None else 0)
@@ -180,7 +188,7 @@ class PeakTracker:
         """
         with self._lock:
             if self._has(interval):
-                self._fold(self._look())
+                self._look()
 
     def close(self, interval: Interval) -> None:
         """Close an interval: its peak is final. Closing it again changes nothing.
@@ -192,7 +200,7 @@ class PeakTracker:
             if not self._has(interval):
                 return
             try:
-                self._fold(self._look())
+                self._look()
             except BaseException:
                 interval.give_up()
                 raise
@@ -227,7 +235,6 @@ class PeakTracker:
         """
         with self._lock:
             counter, look = self.counter, self._look()
-            self._fold(look)
             fresh = False
             if reset and counter.peak_class == "resettable" and self._stands_above(look):
                 try:
@@ -249,13 +256,10 @@ class PeakTracker:
         if not look.stamp or counter.stamp() != look.stamp:
             return self._reset(counter.reset, look)
         self._reset_counter(counter.reset)
-        for interval in self._open:
-            interval.counter_was_reset()
         if counter.stamp() == look.stamp:
             return look
         after = self._look()
         self._doubt(look, counter.growth_bytes(look.stamp, after.stamp))
-        self._fold(after)
         return after
 
     def user_resets(self, reset: Callable[[], None]) -> None:
@@ -266,9 +270,7 @@ class PeakTracker:
         """
         with self._lock:
             if self._open:
-                look = self._look()
-                self._fold(look)
-                self._reset(reset, look)
+                self._reset(reset, self._look())
             else:
                 self._reset_counter(reset)
 
@@ -285,40 +287,25 @@ class PeakTracker:
             Unavailable: The counter cannot be read now.
         """
         with self._lock:
-            self._fold(self._look())
+            self._look()
             return self._lifetime[series]
 
-    def _fold(self, look: Look) -> None:
-        lifetime = self._lifetime = self._lifetime or [0] * len(look.readings)
-        for i, reading in enumerate(look.readings):
-            known_bytes = reading.current_bytes, reading.seen_bytes, reading.peak_bytes or 0
-            lifetime[i] = max(lifetime[i], *known_bytes)
-        for interval in self._open:
-            interval.fold(look)
-
     def _reset(self, reset: Callable[[], None], look: Look) -> Look:
-        """Reset after a look that was folded, and return the look right after.
+        """Reset after a look, and return the look right after.
 
         What may have been lost in between widens the bounds of the open intervals.
         """
-        counter = self.counter
         if self._open:
             for _ in range(QUIET_TRIES):
-                again = self._look()
-                self._fold(again)
-                quiet, look = again.stamp == look.stamp, again
-                if quiet:
+                was, look = look, self._look()
+                if look.stamp == was.stamp:
                     break
         self._reset_counter(reset)
         after = self._look()
-        if self._open:
-            if not look.stamp:
-                self._doubt(look, (None,) * len(look.readings))
-            elif after.stamp != look.stamp:
-                self._doubt(look, counter.growth_bytes(look.stamp, after.stamp))
-            for interval in self._open:
-                interval.counter_was_reset()
-        self._fold(after)
+        if not look.stamp:
+            self._doubt(look, (None,) * len(look.readings))
+        elif after.stamp != look.stamp:
+            self._doubt(look, self.counter.growth_bytes(look.stamp, after.stamp))
         return after
 
     def _doubt(self, look: Look, growth_bytes: tuple[int | None, ...]) -> None:
@@ -338,7 +325,7 @@ def _after_fork_in_child() -> None:
     # Another thread may have held a lock at the moment of the fork, and does not run in the child.
     for tracker in _trackers:
         tracker._lock = threading.RLock()
-        tracker._standing = None  # the child's own counter starts again
+        tracker._standing = tracker._last = None  # the child's own counter starts again
         for interval in tracker._open:  # the parent's, whose counter does not count the child
             interval.give_up()
 

@@ -49,18 +49,16 @@ class Gap:
             self._own_bytes += self._resident_bytes() - before_bytes
 
     def preload(self) -> None:
-        """Create the GPU context if the user has imported its framework; within `own_work`."""
+        """Create the GPU context if the user has imported its framework and uses none so far."""
         on = machine()
-        if not on.frameworks.imported():
+        if not any(index is None for _, index in on.frameworks.current_indices()):
             return
-        before_bytes = self._resident_bytes()
-        has_context = on.frameworks.current_index() is not None
-        on.settling.preload()
-        if not has_context:
-            self._context_on, self._context_bytes = (
-                on.frameworks.current_index(),
-                self._resident_bytes() - before_bytes,
-            )
+        index, before_bytes = on.frameworks.current_index(), self._own_bytes
+        with self.own_work():
+            on.settling.preload()
+        if index is None:
+            self._context_on = on.frameworks.current_index()
+            self._context_bytes = self._own_bytes - before_bytes
 
     def moved(self, scope: Scope, before_bytes: int) -> Sizes:
         """Return how much memory was allocated or freed, in bytes by device, where it is more than 1 MB.

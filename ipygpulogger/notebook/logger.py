@@ -218,12 +218,12 @@ class IPyGPULogger(Options):
 
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if `preload` is set."""
-        with self._gap.own_work():
-            self._reporter.load()
-            if self.preload:
-                self._gap.preload()
-            with self._reporter.explaining():
-                self._growth.refresh()
+        own_work = self._gap.own_work
+        self._reporter.load(own_work)
+        if self.preload:
+            self._gap.preload()
+        with self._reporter.explaining():
+            self._growth.refresh(own_work)
 
     def _settle(self) -> None:
         """Collect garbage and empty caches, as far as the options say."""
@@ -318,7 +318,8 @@ class IPyGPULogger(Options):
         with self._reporter.explaining():
             record = self._history.marked(record)
         over = self._over_budget(record)
-        record = replace(record, notes=(*record.notes, *over))
+        if over:
+            record = replace(record, notes=(*record.notes, *over))
         self._history.append(record)
         self._keep(record)
         requested = measured.request.explicit

@@ -164,8 +164,9 @@ class MeasuredCell:
             gpulog_only=is_gpulog_only(cell.raw),
         )
         if self.gap is not None:
-            between = self.gap.moved(scope, record.gen.before_bytes)
-            record = replace(record, between=between, notes=(*self.gap.notes(scope), *record.notes))
+            between, notes = self.gap.moved(scope, record.gen.before_bytes), self.gap.notes(scope)
+            if between or notes:
+                record = replace(record, between=between, notes=(*notes, *record.notes))
         if self._autopsy is not None:
             late = () if self._autopsy.complete else ("There was no time to find all who hold memory.",)
             verdict = self._autopsy.verdict(record.gpus)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -16,11 +16,13 @@ from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from ..records import CellRecord, LineUsage, Measurement
     from .options import Options
 
+_RICH = f"{__package__}.rich_report"
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
 _told_of_no_gpu: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
@@ -38,10 +40,15 @@ class Reporter:
         self._options = options
         self._said: set[str] = set()
 
-    def load(self) -> None:
-        """Import what the rich report needs, so that no cell waits for it or holds its memory."""
-        if self._options.report == "rich":
-            from . import rich_report  # noqa: F401 - for `show`
+    def load(self, around: Callable[[], AbstractContextManager[None]]) -> None:
+        """Import what the rich report needs, so that no cell waits for it or holds its memory.
+
+        Args:
+            around: Makes a context in which to import.
+        """
+        if self._options.report == "rich" and _RICH not in sys.modules:
+            with around():
+                from . import rich_report  # noqa: F401 - for `show`
 
     def show(self, record: CellRecord, publisher: Any, *, within: bool = False) -> None:
         """Report a cell; a rich report is the last output of the cell when the cell ends.
@@ -94,15 +101,9 @@ class Reporter:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
         self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
 
-    @contextmanager
-    def explaining(self, what: str = "who holds memory") -> Iterator[None]:
+    def explaining(self, what: str = "who holds memory") -> Explaining:
         """Guard code that explains a record: if it fails, say so once, and leave the record as it is."""
-        try:
-            yield
-        except Unavailable:  # the measurement itself says so
-            pass
-        except Exception as error:
-            self.warn_once(f"ipygpulogger could not tell {what}: {why(error)}")
+        return Explaining(self, what)
 
     def say_if_no_gpu(self) -> None:
         """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
@@ -129,6 +130,31 @@ class Reporter:
 
     def _cannot_show(self, reason: str) -> None:
         self.warn_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
+
+
+class Explaining:
+    """The context of code that explains a record; a class, as a generator would take four times as long.
+
+    Args:
+        reporter: Says that the code failed.
+        what: What it explains.
+    """
+
+    __slots__ = ("_reporter", "_what")
+
+    def __init__(self, reporter: Reporter, what: str) -> None:
+        self._reporter, self._what = reporter, what
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        """End; no error but one that ends programs goes on. If a figure was unavailable, the record says so."""
+        if error is None or not isinstance(error, Exception):
+            return False
+        if not isinstance(error, Unavailable):
+            self._reporter.warn_once(f"ipygpulogger could not tell {self._what}: {why(error)}")
+        return True
 
 
 def publisher_of(shell: Any, *, nested: bool) -> Any:

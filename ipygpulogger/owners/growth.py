@@ -12,6 +12,7 @@ Only names, sizes and weak references are kept: nothing here keeps a value of th
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,7 @@ from .libraries import Libraries
 if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from .attribution import Kind, WalkResult
     from .libraries import Look
@@ -123,11 +125,15 @@ class Growth:
 
         return cls(find, _in_use, lambda: _bindings(shell), garbage)
 
-    def refresh(self) -> None:
-        """Walk again before a cell begins, if a notable amount of memory has changed since the last walk."""
+    def refresh(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        """Walk again before a cell begins, if a notable amount of memory has changed since the last walk.
+
+        Args:
+            around: Makes a context in which to walk.
+        """
         used = self._used()
         if self._last is None or self._is_stale(self._last, used):
-            with undisturbed():
+            with around(), undisturbed():
                 self._last = self._take(used)
 
     def begin(self) -> Before | None:
