@@ -30,17 +30,18 @@ class Allocators:
             The device, or None for page-locked host memory; the tracker of its peaks; whether it is certain
             that every reset of these peaks by the user was noticed.
         """
-        if not self._frameworks.imported():
+        imported = self._frameworks.imported()
+        if not imported:
             return
-        late = self._frameworks.hold()
-        for framework, counters in self._frameworks.counters():
+        late = self._frameworks.hold(imported)
+        for framework, counters in self._frameworks.counters(imported):
             for counter in counters:
                 key = framework.name, counter.device.key
                 if key not in self._trackers:
                     device = self._devices.identify(counter.device)
                     tracker = self._trackers[key] = PeakTracker(counter)
                     yield device, tracker, framework.name not in late
-        for framework, pinned in self._frameworks.ask(lambda framework: framework.pinned()):
+        for framework, pinned in self._frameworks.pinned(imported):
             if pinned is not None and framework.name not in self._pinned:
                 tracker = self._pinned[framework.name] = PeakTracker(pinned)
                 yield None, tracker, True
@@ -58,8 +59,8 @@ class Allocators:
 
     def counters(self, device: Device) -> list[DeviceCounter]:
         """Return the counters of the allocators on a device."""
-        trackers = tuple(self._trackers.items())
-        return [_device_counter(tracker) for (_, key), tracker in trackers if key == device.key]
+        wanted, trackers = device.key, tuple(self._trackers.items())
+        return [_device_counter(tracker) for (_, key), tracker in trackers if key == wanted]
 
     def tracker(self, framework: str, index: int | None) -> PeakTracker | None:
         """Return the tracker of the peaks on a device, or of page-locked host memory (index None), if any."""

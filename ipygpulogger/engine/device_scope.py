@@ -123,7 +123,8 @@ class DeviceScope:
             allowance: The limit, fragmentation and private pools of its allocators.
             timeline: The time series for the record.
         """
-        before, device = self.before, self.device
+        before, device, intervals = self.before, self.device, list(self.intervals.values())
+        tells_reserved = bool(intervals) and all(interval.series_count > 1 for interval in intervals)
         outside_before = before.outside if before else after.outside  # a new context is not consumed
         outside_after, unattributed_bytes, seen_bytes = after.outside, 0, self.seen_bytes
         if outside_before is None or outside_after is None:
@@ -132,7 +133,7 @@ class DeviceScope:
             if was is not None and now is not None and not device.unified:  # there other RAM is outside too
                 unattributed_bytes = now - was
             outside_before = outside_after = 0
-        before_bytes = outside_before + sum(i.before_bytes(ALLOCATED) for i in self.intervals.values())
+        before_bytes = outside_before + sum(interval.before_bytes(ALLOCATED) for interval in intervals)
         after_bytes = outside_after + (after.allocated or 0)
         peak = self._peak(after, before_bytes, after_bytes, (outside_before, outside_after), seen_bytes)
         memory = after.memory
@@ -150,10 +151,8 @@ class DeviceScope:
             used_bytes=memory.used_bytes if memory else None,
             free_bytes=memory.free_bytes if memory else None,
             allocated_bytes=after.allocated,
-            reserved_bytes=after.reserved if self._tells_reserved() else None,
-            reserved_peak=together(list(self.intervals.values()), RESERVED)
-            if self._tells_reserved()
-            else None,
+            reserved_bytes=after.reserved if tells_reserved else None,
+            reserved_peak=together(intervals, RESERVED) if tells_reserved else None,
             pools_bytes=allowance.pools_bytes,
             other_bytes=after.other,
             neighbours_bytes=after.neighbours,
@@ -167,9 +166,6 @@ class DeviceScope:
             metrics=self.metrics,
             timeline=timeline,
         )
-
-    def _tells_reserved(self) -> bool:
-        return bool(self.intervals) and all(i.series_count > 1 for i in self.intervals.values())
 
     def _ends(self, after: DeviceSnapshot) -> list[DeviceSnapshot]:
         return [after] if self.before is None else [self.before, after]
@@ -187,7 +183,7 @@ class DeviceScope:
     def _unknown_rise_bytes(self, after: DeviceSnapshot) -> int:
         """Return how far the highest unattributed jump was above both ends; 0 if by less than a jump."""
         ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
-        if not ends_bytes:
+        if not ends_bytes or not self._jumped:
             return 0
         rise_bytes = 0
         for seen_bytes, known_bytes in self._jumped:
@@ -234,7 +230,8 @@ class DeviceScope:
 
     def _rose_unseen(self, after: DeviceSnapshot) -> bool:
         """Return whether a sample was higher than the allocators and both ends can explain."""
-        if after.other is None:
+        highest_bytes = self.highest_used_bytes, self.highest_other_bytes
+        if after.other is None or not any(highest_bytes):  # or there was no sample
             return False
         ends_bytes = max(after.other, (self.before and self.before.other) or 0, 0) + MB
         reserved = together(list(self.intervals.values()), RESERVED)

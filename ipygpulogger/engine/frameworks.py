@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
-from ..sources import DeviceCounter, Framework
+from ..sources import Counter, DeviceCounter, Framework
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -136,9 +136,17 @@ class Frameworks:
                 self._leave_out(framework, error)
         return answers
 
-    def counters(self) -> list[tuple[Framework, list[DeviceCounter]]]:
-        """Return the counters of the devices that each imported framework uses."""
-        return self.ask(_counters_of)
+    def counters(self, of: Iterable[Framework] | None = None) -> list[tuple[Framework, list[DeviceCounter]]]:
+        """Return the counters of the devices that each imported framework uses.
+
+        Args:
+            of: Which of the frameworks; by default those that are imported.
+        """
+        return self.ask(_counters_of, of)
+
+    def pinned(self, of: Iterable[Framework]) -> list[tuple[Framework, Counter | None]]:
+        """Return the counter of page-locked host memory of each of these frameworks, None without one."""
+        return self.ask(_pinned_of, of)
 
     def current_indices(self) -> list[tuple[Framework, int | None]]:
         """Return the current device of each imported framework; None for one that uses none."""
@@ -148,17 +156,19 @@ class Frameworks:
         """Return the current device of the first framework that has one; None if none has."""
         return next((index for _, index in self.current_indices() if index is not None), None)
 
-    def hold(self) -> set[str]:
+    def hold(self, of: Iterable[Framework] | None = None) -> set[str]:
         """Keep the user's own counters true from now on, until `release`.
 
+        Args:
+            of: Those of which of the frameworks; by default of those that are imported.
+
         Returns:
-            The names of the frameworks that were in use before, so that resets by the user may have gone
-            unnoticed.
+            The names of those that were in use before, so that resets by the user may have gone unnoticed.
         """
-        imported = self.imported()
-        for framework in imported:  # first: after an interrupt below, `release` reaches all of them
+        held = self.imported() if of is None else of
+        for framework in held:  # first: after an interrupt below, `release` reaches all of them
             self._held[id(framework)] = framework
-        return {framework.name for framework, late in self.ask(lambda f: f.hold(), imported) if late}
+        return {framework.name for framework, late in self.ask(_held, held) if late}
 
     def release(self) -> None:
         """Take off the wrappers that keep the user's counters true."""
@@ -239,6 +249,14 @@ def _entries() -> tuple[EntryPoint, ...]:
     if not any(ENTRY_POINTS in (one.read_text("entry_points.txt") or "") for one in distributions()):
         return ()
     return tuple(entry_points(group=ENTRY_POINTS))
+
+
+def _held(framework: Framework) -> bool | None:
+    return framework.hold()
+
+
+def _pinned_of(framework: Framework) -> Counter | None:
+    return framework.pinned()
 
 
 def _current_index_of(framework: Framework) -> int | None:

@@ -149,7 +149,7 @@ class Explaining:
         """Begin."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        """End; no error but one that ends programs goes on. If a figure was unavailable, the record says so."""
+        """End; only errors that end a program go on. Of an unavailable figure the record speaks itself."""
         if error is None or not isinstance(error, Exception):
             return False
         if not isinstance(error, Unavailable):

@@ -48,9 +48,11 @@ class Wrappers:
         with self.lock:
             self._leaving = False
             for name, maker in makers.items():
+                if name in self._on:
+                    continue
                 original = getattr(place, name, None)
                 original = getattr(original, _ORIGINAL, original)  # a fork's parent may have wrapped it
-                if original is not None and name not in self._on:
+                if original is not None:
                     ours = functools.wraps(original)(maker(original))
                     setattr(ours, _ORIGINAL, original)
                     try:

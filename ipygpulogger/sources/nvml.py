@@ -6,7 +6,6 @@ one figure, never a cell, and is reported once.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from .nvml_errors import Missing, reason, remedy
 from .nvml_library import NvmlLibrary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
 
@@ -99,8 +98,9 @@ class Nvml:
         A device is asked by the same version of the query each time: v1, for drivers before R510, counts
         what the driver reserves as used, v2 does not (nvml-wrapper#57).
         """
-        with self._device(uuid) as (module, handle):
-            if module is None:
+        with self._library.use() as module:
+            handle = self._handles.get(_bare(uuid))
+            if module is None or handle is None:
                 return None
             memory: DeviceMemory | None = self._ask(
                 module, lambda: self._memory(module, uuid, handle), "device memory"
@@ -127,8 +127,9 @@ class Nvml:
         This is slow (4.5 ms on one laptop, holding a driver-wide lock). So it is called only at the ends of
         scopes, and only if memory outside the allocators changed.
         """
-        with self._device(uuid) as (module, handle):
-            if module is None:
+        with self._library.use() as module:
+            handle = self._handles.get(_bare(uuid))
+            if module is None or handle is None:
                 return Processes(None, None)
             rows = self._ask(module, lambda: module.nvmlDeviceGetComputeRunningProcesses(handle), "processes")
         if rows is None:
@@ -149,8 +150,9 @@ class Nvml:
         Raises:
             Unavailable: The driver does not report it (before Volta, under MIG and WSL).
         """
-        with self._device(uuid) as (module, handle):
-            if module is None:
+        with self._library.use() as module:
+            handle = self._handles.get(_bare(uuid))
+            if module is None or handle is None:
                 raise Unavailable("NVML does not know this device")
             try:
                 return int(module.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
@@ -169,8 +171,9 @@ class Nvml:
         Raises:
             Unavailable: The driver took no sample since, or offers none.
         """
-        with self._device(uuid) as (module, handle):
-            if module is None:
+        with self._library.use() as module:
+            handle = self._handles.get(_bare(uuid))
+            if module is None or handle is None:
                 raise Unavailable("NVML does not know this device")
             try:
                 _, samples = module.nvmlDeviceGetSamples(
@@ -226,13 +229,6 @@ class Nvml:
     def _forget_devices(self) -> None:
         self._devices = ()
         self._handles.clear()
-
-    @contextlib.contextmanager
-    def _device(self, uuid: str) -> Iterator[tuple[ModuleType | None, Any]]:
-        """Yield pynvml and a handle of this device; None twice if the library is closed or knows none."""
-        with self._library.use() as module:
-            handle = None if module is None else self._handles.get(_bare(uuid))
-            yield (None, None) if handle is None else (module, handle)
 
     def _find(self, module: ModuleType, index: int) -> list[NvmlDevice]:
         """Return a device, or its MIG slices, as for a divided card NVML adds up what all slices use."""

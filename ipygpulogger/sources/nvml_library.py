@@ -6,7 +6,6 @@ Closing it during a call of another thread would free what the driver works on. 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import sys
@@ -19,7 +18,7 @@ from ..runtime.signals import call_uninterrupted, is_from_a_handler
 from .nvml_errors import NO_DRIVER, NOT_INSTALLED, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from types import ModuleType
 
     from .nvml_errors import Missing
@@ -53,21 +52,25 @@ class NvmlLibrary:
                 if self._pid != os.getpid():
                     self._open()
 
-    @contextlib.contextmanager
-    def use(self) -> Iterator[ModuleType | None]:
-        """Yield pynvml, and keep the library open meanwhile; None while it is closed."""
-        thread = threading.get_ident()
-        within = thread in self._using  # another use by this thread
-        try:
-            with self._gate:
-                self._using.add(thread)
-                module = self._module if self._pid == os.getpid() else None
-            yield module
-        finally:
-            if not within:
-                self._using.discard(thread)
-                if self._closing:
-                    self.close()
+    def use(self) -> Use:
+        """Return a context that gives pynvml and keeps it open meanwhile; None while it is closed."""
+        return Use(self)
+
+    def enter(self, thread: int) -> ModuleType | None:
+        """Note that a thread begins to use the library; return pynvml, or None while it is closed."""
+        with self._gate:
+            self._using.add(thread)
+            return self._module if self._pid == os.getpid() else None
+
+    def leave(self, thread: int) -> None:
+        """Note that a thread has ended its use."""
+        self._using.discard(thread)
+        if self._closing:
+            self.close()
+
+    def is_used_by(self, thread: int) -> bool:
+        """Return whether a thread is in the library."""
+        return thread in self._using
 
     def close(self) -> None:
         """Close the library, now or as soon as no other thread is in it."""
@@ -145,6 +148,29 @@ class NvmlLibrary:
     def _forget(self) -> None:
         self._pid, self._module, self._closing = 0, None, False
         self._closed()
+
+
+class Use:
+    """One use of the library by the calling thread; a class, as a generator would take far longer."""
+
+    __slots__ = ("_library", "_outermost", "_thread")
+
+    def __init__(self, library: NvmlLibrary) -> None:
+        self._library, self._thread = library, threading.get_ident()
+        self._outermost = not library.is_used_by(self._thread)
+
+    def __enter__(self) -> ModuleType | None:
+        """Begin."""
+        try:
+            return self._library.enter(self._thread)
+        except BaseException:  # interrupted
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        if self._outermost:
+            self._library.leave(self._thread)
 
 
 def _openings(module: ModuleType) -> int:

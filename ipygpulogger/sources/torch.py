@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .holding import Dimensions, Holding
     from .user_counters import Stats
 
-_SERIES = ("allocated_bytes", "reserved_bytes")
-
 
 class TorchCounter(DeviceCounter):
     """The caching allocator of one device: allocated and reserved bytes."""
@@ -41,15 +39,17 @@ class TorchCounter(DeviceCounter):
     def look(self) -> Look:
         """Read the allocator's statistics, with its counts of allocations as the stamp."""
         stats = self._last = self._statistics.read(self.device.index)
-        readings = tuple(
-            Reading(stats[series]["all"]["current"], stats[series]["all"]["peak"]) for series in _SERIES
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        readings = (
+            Reading(allocated["current"], allocated["peak"]),
+            Reading(reserved["current"], reserved["peak"]),
         )
         # torch counts allocations under the same lock, so the stamp is as old as the readings. Its
         # asynchronous backend (cudaMallocAsync) counts none: then a loss at a reset cannot be detected.
         allocations = stats["allocation"]["all"]["allocated"]
         if not allocations and readings[0].current_bytes:
             return Look(readings, ())
-        return Look(readings, (allocations, *(stats[series]["all"]["allocated"] for series in _SERIES)))
+        return Look(readings, (allocations, allocated["allocated"], reserved["allocated"]))
 
     def reset(self) -> None:
         """Reset the peaks, and keep for the user what they would have read."""

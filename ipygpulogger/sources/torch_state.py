@@ -22,7 +22,7 @@ def module() -> ModuleType | None:
 
 def accelerator() -> str | None:
     """Return the type of accelerator that is initialised: "cuda", "xpu", "mps", ...; None without one."""
-    torch = module()
+    torch = sys.modules.get("torch")
     if torch is None:
         return None
     try:

@@ -118,9 +118,7 @@ def test_our_own_work_is_left_out(il, run, monkeypatch):
     run("x = 1")
     for target, name in ((il, "_show"), (il._growth, "_find")):
         real = getattr(target, name)
-        monkeypatch.setattr(
-            target, name, lambda *args, real=real: (kept.append(Block(20)), real(*args))[1]
-        )
+        monkeypatch.setattr(target, name, lambda *args, real=real: (kept.append(Block(20)), real(*args))[1])
     run("x = 1")
     assert len(kept) == 1
     block = Block(10)
