@@ -218,12 +218,11 @@ class IPyGPULogger(Options):
 
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if `preload` is set."""
-        own_work = self._gap.own_work
-        self._reporter.load(own_work)
+        self._reporter.load()
         if self.preload:
             self._gap.preload()
         with self._reporter.explaining():
-            self._growth.refresh(own_work)
+            self._growth.refresh(self._gap.own_work)
 
     def _settle(self) -> None:
         """Collect garbage and empty caches, as far as the options say."""

@@ -16,8 +16,7 @@ from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
     from ..records import CellRecord, LineUsage, Measurement
     from .options import Options
@@ -40,14 +39,10 @@ class Reporter:
         self._options = options
         self._said: set[str] = set()
 
-    def load(self, around: Callable[[], AbstractContextManager[None]]) -> None:
-        """Import what the rich report needs, so that no cell waits for it or holds its memory.
-
-        Args:
-            around: Makes a context in which to import.
-        """
+    def load(self) -> None:
+        """Import what the rich report needs, so that no cell waits for it or holds its memory."""
         if self._options.report == "rich" and _RICH not in sys.modules:
-            with around():
+            with importing():
                 from . import rich_report  # noqa: F401 - for `show`
 
     def show(self, record: CellRecord, publisher: Any, *, within: bool = False) -> None:
