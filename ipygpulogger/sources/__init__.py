@@ -28,6 +28,7 @@ ram_limit        how much RAM there is: the machine's, or what a container is al
 rss_watcher      the process that samples resident memory where no counter has peaks
 malloc           the heap: in use, and kept by malloc
 children         child processes: memory of their own, and what ended ones needed
+pacing           reads that are skipped for a while once they were slow
 process          `Process`: all of the above, as this system offers it
 ===============  ================================================================================
 

@@ -24,6 +24,7 @@ from .children import descendants
 from .counter import Unavailable
 from .grain import high_water_precision_bytes, resident_precision_bytes
 from .high_water_mark import HighWaterMark
+from .pacing import Paced
 from .rising_peak import UNREADABLE, RisingPeak
 from .rss_watcher import RssWatcher
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is used up now may be available again later
 _WALK_S = 0.002  # the page tables are walked for an exact size if that takes less
+_HEAP_S = 0.001  # malloc is asked for all that it keeps as long as that takes less
 _WALK_S_PER_BYTE = 11e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a hundredth
 
 
@@ -47,6 +49,8 @@ class Process:
         self._counter = counter
         self._choosing = threading.Lock()
         self._walk_s_per_byte = _WALK_S_PER_BYTE
+        self._walked_bytes = Paced(procfs.walked_resident_bytes, 2 * _WALK_S)
+        self._heap = Paced(malloc.heap, _HEAP_S)
 
     @property
     def counter(self) -> Counter:
@@ -97,7 +101,8 @@ class Process:
         """Return the resident memory as the page tables have it, if the kernel's own count is approximate.
 
         Returns:
-            None if that count is good to a megabyte, and if walking the page tables would take over 2 ms.
+            None if that count is good to a megabyte, if walking the page tables would take over 2 ms, and for
+            a while after it did all the same, as where very many ranges are mapped.
         """
         if self.counter.current_precision_bytes <= MB:
             return None
@@ -106,17 +111,24 @@ class Process:
             if size_bytes * self._walk_s_per_byte > _WALK_S:
                 return None
             began_s = clock.monotonic_s()
-            exact_bytes = procfs.walked_resident_bytes()
+            exact_bytes = self._walked_bytes()
             took_s = clock.monotonic_s() - began_s
         except (OSError, ValueError):  # before Linux 4.14, or refused
+            return None
+        if exact_bytes is None:
             return None
         # Limited: one slow walk, on a busy machine, should not be the last.
         self._walk_s_per_byte = min(took_s / max(1, size_bytes), 2 * _WALK_S_PER_BYTE)
         return exact_bytes
 
     def heap(self) -> Heap | None:
-        """Return what malloc handed out and what it keeps; None unless it is glibc's, of 2.33 or later."""
-        return malloc.heap()
+        """Return what malloc handed out and what it keeps.
+
+        Returns:
+            None unless it is glibc's, of 2.33 or later. None as well for a while after it took over 1 ms:
+            malloc counts the chunks that were freed one by one, 80 ns each (measured).
+        """
+        return self._heap()
 
     def children(self, peak_bytes: Callable[[], int]) -> dict[int, Child] | None:
         """Return the resident memory of every descendant, by pid, without our own sampling process.
