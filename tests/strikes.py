@@ -194,6 +194,7 @@ class Session:
         import ipygpulogger
         from ipygpulogger.engine import machine, sampler
         from ipygpulogger.notebook import live, logger
+        from ipygpulogger.notebook.live_display import LiveDisplay
 
         self.name = name
         self.cell, self.options = SCENARIOS[name]
@@ -204,7 +205,7 @@ class Session:
         live.AFTER_S, live.EVERY_S = 0.0, 0.001
         if name == "live":
             self.publisher = Publisher()
-            logger.place_for = lambda *_: live.LiveDisplay(self.publisher)
+            logger.place_for = lambda *_: LiveDisplay(self.publisher)
         if name in ("live", "gpu"):  # the sampler looks in short cells too
             self.machine.sampler = sampler.Sampler(self.machine.sample, delay_s=0.0, period_s=0.0)
         if name.startswith("torch"):

@@ -8,7 +8,8 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.clock import monotonic_s
-from .tracing_backend import ENDED, TracingBackend, name_of, this_thread
+from .spent import this_thread
+from .tracing_backend import ENDED, TracingBackend, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

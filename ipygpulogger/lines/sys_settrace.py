@@ -9,7 +9,8 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.clock import monotonic_s
-from .tracing_backend import ENDED, TracingBackend, name_of, running_frames, this_thread
+from .spent import this_thread
+from .tracing_backend import ENDED, TracingBackend, name_of, running_frames
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

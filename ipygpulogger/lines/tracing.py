@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
+from .spent import Spent, spent
 from .sys_monitoring import SysMonitoring
 from .sys_settrace import SysSetTrace
-from .tracing_backend import Spent, TracingBackend, spent
+
+if TYPE_CHECKING:
+    from .tracing_backend import TracingBackend
 
 __all__ = ["Spent", "spent", "subscribe", "trace_this_thread", "unsubscribe", "untrace_this_thread"]
 

@@ -19,6 +19,7 @@ from ..runtime.clock import monotonic_s
 from ..runtime.errors import named
 from ..runtime.frames import walk_stack
 from ..runtime.signals import is_from_a_handler
+from .spent import this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,34 +56,6 @@ class Subscriber(Protocol):
 
     def cut_off(self, sentence: str) -> None:
         """Note why nothing more is reported, not even the end of the lines that run now."""
-
-
-class Spent:
-    """The time that tracing has cost one thread so far.
-
-    Attributes:
-        s: Seconds.
-    """
-
-    __slots__ = ("s",)
-
-    def __init__(self) -> None:
-        self.s = 0.0
-
-
-class _ThisThread(threading.local):
-    """The calling thread's own."""
-
-    def __init__(self) -> None:
-        self.spent = Spent()
-
-
-this_thread = _ThisThread()
-
-
-def spent() -> Spent:
-    """Return what tracing cost the calling thread so far; the object keeps counting."""
-    return this_thread.spent
 
 
 def now_s() -> float:

@@ -11,6 +11,7 @@ completion      what completion offers in a line of ``%gpulog``
 logger          `IPyGPULogger`: measures each cell, keeps its record and shows the report
 options         the options of a logger, and the values that each accepts
 quiet           which cells have no report
+threshold       what a cell must reach under the option ``quiet``
 cell_events     IPython's events, filtered to "a real cell began" and "it ended"
 cell            one running cell, as IPython describes it
 cell_options    the options of ``%%gpulog`` in a cell's first line

@@ -21,7 +21,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ..lines.tracing import spent
+from ..lines.spent import spent
 from ..runtime import clock, collector
 from .cell import Cell, cells_behind
 

@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 OPTIONS = ("--lines", "--label")
-_ASKS = re.compile(r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$")  # IPython takes prompts off
-_OURS = re.compile(  # a line of our own magics; under automagic they need no %
+_ASKS = r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$"  # IPython takes prompts off
+_OURS = (  # a line of our own magics; under automagic they need no %
     r"(?:\w+ *= *)?%gpulog(?![\w.]).*"
     r"|gpulog(?: +-?-?[a-z].*)?"
     r"|%{0,2}gpulog\?\??|\?\??%{0,2}gpulog"  # help
     r"|%?(?:re|un)?load_ext +ipygpulogger"
-    r"|%?config +IPyGPULogger(?:\.\w.*)?",
-    re.ASCII,
+    r"|%?config +IPyGPULogger(?:\.\w.*)?"
 )
+_LOADS = {"%load_ext ipygpulogger", "%reload_ext ipygpulogger"}  # of those, what every notebook has
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+@cache
+def _compiled(pattern: str, flags: re.RegexFlag = re.ASCII) -> re.Pattern[str]:
+    """Compile a pattern when a cell needs it: few do, and it takes longer than all else in this file."""
+    return re.compile(pattern, flags)
+
+
+class Request(NamedTuple):
     """What a cell asks for.
 
     Attributes:
@@ -62,7 +68,9 @@ def request_in(options: str) -> Request:
 
 def options_of(first_line: str) -> str | None:
     """Return what follows ``%%gpulog`` in a line; None if the line does not begin with it."""
-    found = _ASKS.match(first_line.rstrip())
+    if "%%gpulog" not in first_line:
+        return None
+    found = _compiled(_ASKS, re.UNICODE).match(first_line.rstrip())
     return found and (found["options"] or "")
 
 
@@ -80,9 +88,11 @@ def request_of(source: str) -> Request | None:
 
 def is_gpulog_only(source: str) -> bool:
     """Return whether a cell's text, as the user wrote it, holds only our own magics and comments."""
+    if "gpulog" not in source and "GPULog" not in source:
+        return False
     code = [line for line in map(str.strip, source.splitlines()) if line and not line.startswith("#")]
     empty = len(code) == 1 and options_of(code[0]) is not None  # %%gpulog with nothing to measure
-    return empty or (bool(code) and all(map(_OURS.fullmatch, code)))
+    return empty or (bool(code) and all(line in _LOADS or _compiled(_OURS).fullmatch(line) for line in code))
 
 
 def split_words(line: str) -> list[str]:

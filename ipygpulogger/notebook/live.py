@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..engine.sampler import Sampler
 from ..runtime import clock
 from ..runtime.signals import is_from_a_handler
-from .live_display import LiveDisplay
-from .live_terminal import LiveTerminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,12 +152,17 @@ def place_for(shell: Any, report: str) -> Place | None:
     if report == "none":
         return None
     if getattr(shell, "kernel", None) is not None:
+        from .live_display import LiveDisplay
+
         publisher = shell.display_pub
         seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
         return LiveDisplay(publisher, shows=report == "rich") if seen else None
     try:
-        can_rewrite = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        return LiveTerminal(shell) if can_rewrite else None
+        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+            return None
+        from .live_terminal import LiveTerminal
+
+        return LiveTerminal(shell)
     except Exception as error:  # no stream, a closed or broken one
         if is_from_a_handler(error):
             raise

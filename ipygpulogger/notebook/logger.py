@@ -8,33 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 from traitlets import observe
 
-from ..engine.machine import machine
+from ..engine.machine import importing, machine
 from ..engine.scope import Scope
 from ..owners.growth import Growth
 from ..records import CellRecord, Data
 from ..records.history import History
-from ..records.log import Log
 from ..records.units import truncated_mb
 from ..runtime.errors import why
 from ..runtime.shell import current_shell
 from ..sources import Unavailable
 from .between_cells import Gap
 from .cell_events import CellEvents
-from .cell_lines import CellLines
 from .cell_options import Request, request_of
 from .help import documented
 from .live import Live, place_for
 from .measured_cell import MeasuredCell
 from .options import Options
-from .quiet import Threshold, is_reported
+from .quiet import is_reported
 from .report import Reporter, over_budget, publisher_of
 
 if TYPE_CHECKING:
     from ..records import Measurement, Owner
+    from ..records.log import Log
     from ..render.freed import Freed
     from .cell import Cell
     from .live import LiveCell
     from .magics import GpulogMagics
+    from .threshold import Threshold
 
 
 @documented
@@ -85,10 +85,14 @@ class IPyGPULogger(Options):
 
     @observe("log")
     def _open_log(self, _: Any) -> None:
+        from ..records.log import Log
+
         self._log = None if self.log is None else Log(self.log)
 
     @observe("quiet")
     def _read_quiet(self, _: Any) -> None:
+        from .threshold import Threshold
+
         self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
 
     # -- what users call -----------------------------------------------------------------------
@@ -254,6 +258,8 @@ class IPyGPULogger(Options):
         )
         lines = None
         if self.lines or request.lines:
+            with importing():
+                from .cell_lines import CellLines
             lines = CellLines(self._shell, cell, self._lines_of_cells, reset_peaks=self.reset_peaks)
         live = self._live_cell(cell, scope)
         return MeasuredCell(cell, request, scope, self._growth, self._reporter, gap, live, lines)

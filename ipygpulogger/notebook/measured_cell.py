@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
-from ..lines.tracing import spent
+from ..lines.spent import spent
 from ..records import CellRecord
 from ..runtime.errors import why
 from ..runtime.signals import is_from_a_handler

@@ -10,9 +10,6 @@ from traitlets import TraitError
 from traitlets.config import Configurable
 
 from ..engine.metrics import METRICS
-from ..records.budget import parse
-from ..records.log import Log
-from .quiet import Threshold
 
 
 class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, reported in one sentence
@@ -79,6 +76,8 @@ class Size(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-i
         """Return the text if it is a size; called by traitlets."""
         if not isinstance(value, str):
             self.error(obj, value)
+        from ..records.budget import parse
+
         try:
             parse(value)
         except ValueError as error:
@@ -95,6 +94,8 @@ class Quiet(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-
         """Return the text if it says a size or a time; called by traitlets."""
         if not isinstance(value, str):
             self.error(obj, value)
+        from .threshold import Threshold
+
         try:
             Threshold.parse(value)
         except ValueError:
@@ -113,6 +114,8 @@ class LogPath(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unuse
             self.error(obj, value)
         if Path(value).suffix.lower() != ".jsonl":
             raise BadOption(f"{self.name} takes the path of a .jsonl file, not {str(value)!r}")
+        from ..records.log import Log
+
         try:
             Log(value)
         except ValueError as error:

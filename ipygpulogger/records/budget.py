@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 OVER = "Over budget on"  # how a record's note about an excess begins
 
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
-_SIZE = re.compile(_NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)", re.ASCII | re.IGNORECASE)
-_UNITLESS = re.compile(_NUMBER, re.ASCII)
+_SIZE = _NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)"
 _POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII | re.IGNORECASE)
 
 
 def parse(text: str) -> int:
@@ -30,11 +34,13 @@ def parse(text: str) -> int:
     Raises:
         ValueError: The text is not a size, has no unit, or is less than a byte.
     """
+    from fractions import Fraction  # like the pattern, nothing that every process needs
+
     text = text.strip()
-    match = _SIZE.fullmatch(text)
+    match = _compiled(_SIZE).fullmatch(text)
     size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2] and match[2].lower()]) if match else 0
     if not size_bytes:
-        fault = "has no unit" if _UNITLESS.fullmatch(text) else "is not a memory size"
+        fault = "has no unit" if _compiled(_NUMBER).fullmatch(text) else "is not a memory size"
         raise ValueError(f"{text!r} {fault}: write a size such as 10GB, 512MB or 4096B")
     return size_bytes
 

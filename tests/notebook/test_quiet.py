@@ -9,7 +9,8 @@ from memory import Block, blip
 from reports import REPORT, labels, run
 
 from ipygpulogger import History, IPyGPULogger
-from ipygpulogger.notebook.quiet import Threshold, is_reported
+from ipygpulogger.notebook.quiet import is_reported
+from ipygpulogger.notebook.threshold import Threshold
 from ipygpulogger.records import ChildrenUsage, Peak, Usage
 
 # -- what a threshold is ------------------------------------------------------------------------------------
