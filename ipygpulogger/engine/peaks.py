@@ -74,6 +74,20 @@ class PeakTracker:
         """
         return self.look().readings[series].current_bytes
 
+    def last_bytes(self) -> int:
+        """Return what was in use at the last look if nothing was allocated since, else what is in use now.
+
+        Memory that was freed since still counts: this is for the second look of one hook, which frees nothing
+        of the user's in between. It costs a fifth of a look.
+
+        Raises:
+            Unavailable: The counter cannot be read now.
+        """
+        last = self._last
+        if last is None or not last.stamp or self.counter.stamp() != last.stamp:
+            return self.current_bytes()
+        return last.readings[0].current_bytes
+
     def _look(self) -> Look:
         try:
             look, last = self.counter.look(), self._last

@@ -37,7 +37,7 @@ class Gap:
         self._context_on: int | None = None  # index of the device on which we created a context
         if after is not None:
             self._ended = after.held_after()
-            self._ended[CPU] = Held(CPU, self._resident_bytes())
+            self._ended[CPU] = Held(CPU, self._resident_bytes(again=True))
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
@@ -95,11 +95,16 @@ class Gap:
         backend, _, index = held.name.partition(":")
         return backend != DRIVER and index == str(self._context_on)
 
-    def _resident_bytes(self) -> int:
-        """Return the resident memory without what late imports of ours took so far."""
+    def _resident_bytes(self, *, again: bool = False) -> int:
+        """Return the resident memory without what late imports of ours took so far.
+
+        Args:
+            again: It was read in this hook before, and need not be read again unless memory was allocated.
+        """
         on = machine()
         try:
-            return on.resident_bytes() - on.own_imports.bytes
+            resident_bytes = on.ram.last_bytes() if again else on.ram.current_bytes()
+            return resident_bytes - on.own_imports.bytes
         except (OSError, Unavailable):  # no file descriptors left, for example: then the gap is unknown
             self._ended = None
             return 0

@@ -205,7 +205,8 @@ def test_a_cell_that_fails(run):
 
 def test_no_figure_where_memory_cannot_be_read(il, run, monkeypatch):
     """For want of descriptors, say: then nothing is told, and the cell is measured all the same."""
-    look, times = machine().process.counter.look, iter([OSError(24, "Too many open files")])
+    counter = machine().process.counter
+    look, times = counter.look, iter([OSError(24, "Too many open files")])
 
     def failing():
         for error in times:
@@ -213,7 +214,8 @@ def test_no_figure_where_memory_cannot_be_read(il, run, monkeypatch):
         return look()
 
     with monkeypatch.context() as patch:
-        patch.setattr(il, "_show", lambda *_: patch.setattr(machine().process.counter, "look", failing))
+        patch.setattr(counter, "stamp", tuple)  # as if memory was allocated since the last look
+        patch.setattr(il, "_show", lambda *_: patch.setattr(counter, "look", failing))
         run("x = 1")  # at whose end the gap begins
     block = Block(20)
     record = run("y = Block(10)")

@@ -1,0 +1,217 @@
+"""Our own system calls: how many a light cell makes, and that none of them gives up the GIL."""
+
+import ctypes
+import errno
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ipygpulogger.sources import system_calls
+from ipygpulogger.sources.system_calls import Calls, gil_held
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the GIL is kept on Linux alone")
+MOST_CALLS, MOST_GETPID = 30, 20  # of a light cell
+
+# A shell with a logger, in a process of its own.
+CELLS = """
+import os, sys, threading, time
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+from ipygpulogger import IPyGPULogger
+
+shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+light = {"gc_collect": False, "clear_cache": False, "preload": False}
+logger = IPyGPULogger(**(light if "light" in sys.argv else {}), report="none").start()
+
+def cells(count):
+    for _ in range(count):
+        shell.run_cell("pass", store_history=True)
+
+cells(10)
+"""
+
+
+def run(program, options, *command):
+    """Return what a program prints."""
+    words = [*command, sys.executable, "-c", CELLS + program, options]
+    return subprocess.check_output(words, text=True, cwd=Path(__file__).parents[1])
+
+
+@pytest.mark.skipif(
+    not shutil.which("strace"), reason="strace, which counts the calls, is not installed here"
+)
+def test_the_system_calls_of_a_light_cell(tmp_path):
+    """An empty cell makes a few calls of these kinds alone; a bare one makes none."""
+    trace, count = tmp_path / "trace", 20
+    run(
+        f'os.access("/cells begin", 0); cells({count}); os.access("/cells end", 0)',
+        "light",
+        "strace",
+        "-f",
+        "-o",
+        str(trace),
+    )
+    traced = trace.read_text().partition("/cells begin")[2].partition("/cells end")[0].splitlines()[1:-1]
+    calls = [line.split(maxsplit=1)[1].partition("(")[0] for line in traced]
+    by_kind = {call: calls.count(call) / count for call in calls}
+    ours = {"openat", "open", "read", "close", "write", "getrusage", "waitid", "getpid", "clock_gettime"}
+    pythons = {"brk", "mmap", "munmap", "madvise"}  # its allocator's, now and then
+    assert set(by_kind) <= ours | pythons, by_kind
+    assert by_kind.pop("getpid") <= MOST_GETPID
+    assert sum(by_kind.get(call, 0) for call in ours) <= MOST_CALLS, by_kind
+
+
+@on_linux
+@pytest.mark.parametrize("options", ["light", "default"])
+def test_no_hook_gives_up_the_gil(options):
+    """A thread that waits for the GIL gets it in none of a hundred hooks."""
+    program = """
+turns, done, given_up = [0], False, []
+
+def wait():
+    while not done:
+        turns[0] += 1
+        time.sleep(0)  # gives it up at once, and waits for it again
+
+def counted(hook):
+    def count(*args):
+        before = turns[0]
+        hook(*args)
+        given_up.append(turns[0] - before)
+    return count
+
+sys.setswitchinterval(1000)  # none takes it from a thread that does not give it up
+threading.Thread(target=wait, daemon=True).start()
+for event in ("pre_run_cell", "post_run_cell"):
+    hooks = shell.events.callbacks[event]
+    (ours,) = [hook for hook in hooks if "ipygpulogger" in hook.__module__]
+    hooks[hooks.index(ours)] = counted(ours)
+for _ in range(50):
+    time.sleep(0.001)  # the thread comes to wait again
+    cells(1)
+done = True
+print(len(given_up), sum(given_up), turns[0] > 50)
+"""
+    assert run(program, options).split() == ["100", "0", "True"]
+
+
+@pytest.fixture(params=["os", "held"])
+def calls(request):
+    """Both ways to make the calls."""
+    return Calls() if request.param == "os" else gil_held()
+
+
+def test_a_call_that_fails_raises_what_os_raises(calls, tmp_path):
+    """The same class, number, text and file name, whoever makes the call."""
+    for path, error in ((tmp_path / "none", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        for call in (calls.read_file, lambda path: calls.write_file(path, b"x")):
+            with pytest.raises(error) as caught:
+                call(str(path))
+            assert caught.value.errno and caught.value.strerror
+            assert caught.value.filename in (str(path), None)  # a call with a descriptor knows none
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        calls.read(10**6)
+
+
+def test_a_call_without_a_descriptor_left(calls):
+    """As with `os`: it says so, and the next one works again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError) as caught:
+            calls.read_file("/proc/self/statm")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert caught.value.errno == errno.EMFILE
+    assert calls.read_file("/proc/self/statm")
+
+
+def test_what_can_be_read_at_once(calls, tmp_path):
+    """Of a file its beginning, of a descriptor what has come, and None if nothing has."""
+    (tmp_path / "long").write_bytes(bytes(range(256)) * 1000)
+    (tmp_path / "written").write_bytes(b"....")
+    assert calls.read_file(str(tmp_path / "long")) == (bytes(range(256)) * 1000)[: 2**16]
+    calls.write_file(str(tmp_path / "written"), b"56")
+    assert calls.read_file(str(tmp_path / "written")) == b"56.."
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    assert calls.read(reader) is None
+    os.write(writer, b"some")
+    assert calls.read(reader) == b"some"
+    os.close(writer)
+    assert calls.read(reader) == b""
+    os.close(reader)
+
+
+def test_whether_there_are_children(calls):
+    """A child counts while it runs and until it was waited for, and stays there to be waited for."""
+    before = calls.has_children()  # left by other tests
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    assert calls.has_children()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert calls.has_children() == before
+
+
+@on_linux
+def test_an_interrupted_call_is_made_again(monkeypatch):
+    """A signal that comes within a call is no failure of it."""
+    held = gil_held()
+    interrupted = []
+
+    def interrupt(name):
+        real = getattr(held, name)
+
+        def call(*args):
+            if interrupted.count(name) < 2:
+                interrupted.append(name)
+                ctypes.set_errno(errno.EINTR)
+                return -1
+            return real(*args)
+
+        monkeypatch.setattr(held, name, call)
+
+    for name in ("_open", "_read", "_write"):
+        interrupt(name)
+    assert held.read_file("/proc/self/statm").split()
+    held.write_file("/dev/null", b"x")
+    assert interrupted == ["_open"] * 2 + ["_read"] * 2 + ["_write"] * 2
+
+
+@pytest.mark.parametrize("lack", ["another system", "no ctypes"])
+def test_where_the_gil_cannot_be_kept_os_makes_the_calls(monkeypatch, lack):
+    """The figures are the same there."""
+    if lack == "no ctypes":
+        monkeypatch.setitem(sys.modules, "ctypes", None)
+    else:
+        monkeypatch.setattr(system_calls.sys, "platform", "freebsd14")
+    assert type(gil_held.__wrapped__()) is Calls
+
+
+@on_linux
+def test_many_threads_at_once():
+    """Each gets its own answer, though they share what the calls read into."""
+    paths = [f"/proc/self/{name}" for name in ("comm", "cmdline", "limits", "cgroup")]
+    true = {path: Path(path).read_bytes() for path in paths}
+    wrong, interval_s = [], sys.getswitchinterval()
+
+    def read(path):
+        wrong.extend(path for _ in range(300) if gil_held().read_file(path) != true[path])
+
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=read, args=[path]) for path in paths * 2]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert not wrong
