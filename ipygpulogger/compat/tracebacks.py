@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from ..engine.machine import machine
 from ..owners.exceptions import args_of, exception_chain
-from ..owners.oom_message import out_of_memory_in
+from ..owners.oom_error import out_of_memory_in
 from ..runtime.calls import around_calls
 from .empty_frames import empty_frames
 

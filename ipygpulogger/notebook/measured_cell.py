@@ -17,8 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..engine.machine import machine
+from ..engine.machine import importing, machine
 from ..lines.spent import spent
+from ..owners.oom_error import out_of_memory_in
 from ..records import CellRecord
 from ..runtime.errors import why
 from ..runtime.signals import is_from_a_handler
@@ -101,9 +102,11 @@ class MeasuredCell:
 
     def examine(self, shell: Any) -> None:
         """Examine the memory as an out-of-memory error left it, before memory is settled."""
-        from ..owners.oom_examine import examine  # 10 ms of loading, which few cells need
-
         try:
+            if out_of_memory_in(self.cell.exception) is None:
+                return
+            with importing():  # 10 ms, which few cells need
+                from ..owners.oom_examine import examine
             self._autopsy = examine(self.cell.exception, shell, machine().frameworks.imported())
         except Exception as error:  # the cell's numbers are worth more than their explanation
             self.reporter.warn_once(f"ipygpulogger could not explain an error: {why(error)}")

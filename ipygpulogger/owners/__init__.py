@@ -22,7 +22,8 @@ growth         the names to which a cell's consumption is attributed
 libraries      memory that came with imported libraries
 cycles         memory that unreachable reference cycles hold
 release        drops the shell's hidden references
-oom_message    recognises an out-of-memory error, and reads its message
+oom_error      recognises an out-of-memory error
+oom_message    reads the figures in its message
 oom_asked      the exact size of the allocation that failed
 oom_batch      the batch size of the failed code
 oom_autopsy    the figures at the error, and the one next step

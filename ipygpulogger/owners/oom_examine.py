@@ -10,7 +10,8 @@ from .exceptions import message_of
 from .oom_asked import exactly_asked_bytes
 from .oom_autopsy import Autopsy
 from .oom_batch import find_batch
-from .oom_message import FRAMEWORKS, first_word, out_of_memory_in, read
+from .oom_error import FRAMEWORKS, first_word, out_of_memory_in
+from .oom_message import read
 from .roots import owners_in
 
 if TYPE_CHECKING:

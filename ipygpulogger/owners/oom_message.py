@@ -1,25 +1,10 @@
-"""Out-of-memory errors of devices: recognising one, and the figures in its message.
-
-An error is recognised by the name of its class or by its message, without importing any framework.
-"""
+"""The figures in the message of an out-of-memory error."""
 
 from __future__ import annotations
 
 import re
 from math import prod
 from typing import NamedTuple
-
-from .exceptions import exception_chain, message_of
-
-_CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
-FRAMEWORKS = {"torch": "torch", "cupy": "cupy", "cupy_backends": "cupy", "tensorflow": "tensorflow"}
-FRAMEWORKS |= {"jaxlib": "jax", "jax": "jax", "rmm": "rmm"}  # by the first word of a class's module
-_WORDS = re.compile(
-    r"\b(?:CUDA|HIP|XPU|MPS|GPU|MTIA|NPU)\b.{0,40}out of memory|RESOURCE_EXHAUSTED|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|cudaErrorMemoryAllocation|out_of_memory: CUDA|OOM when allocating"
-    r"|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
-    re.IGNORECASE,
-)
 
 _SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"
 _ASKED = re.compile(rf"(?:tr(?:ied|ying) to allocate|out of memory allocating)\s+{_SIZE}", re.IGNORECASE)
@@ -61,11 +46,6 @@ class Said(NamedTuple):
     setting: str | None = None
 
 
-def out_of_memory_in(error: BaseException | None) -> BaseException | None:
-    """Return the out-of-memory error in an exception's chain, itself or one that led to it; else None."""
-    return next((one for one in exception_chain(error) if _is_out_of_memory(one)), None)
-
-
 def read(message: str) -> Said:
     """Read the figures in a message of torch, JAX, CuPy or TensorFlow."""
     asked = _ASKED.search(message)
@@ -86,16 +66,6 @@ def read(message: str) -> Said:
         tuple((int(found["pid"]), _bytes_of(found) or 0) for found in _NEIGHBOUR.finditer(message)),
         setting[1] if setting else None,
     )
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    known = any(base.__name__ in _CLASSES and first_word(base) in FRAMEWORKS for base in type(error).__mro__)
-    return known or _WORDS.search(message_of(error)) is not None
-
-
-def first_word(kind: type) -> str:
-    """Return the top-level package that a class comes from."""
-    return str(vars(kind).get("__module__", "")).partition(".")[0]
 
 
 def _bytes_of(found: re.Match[str] | None) -> int | None:

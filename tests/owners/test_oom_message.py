@@ -3,7 +3,8 @@
 import pytest
 from memory import MB
 
-from ipygpulogger.owners.oom_message import out_of_memory_in, read
+from ipygpulogger.owners.oom_error import out_of_memory_in
+from ipygpulogger.owners.oom_message import read
 
 GIB = 2**30
 

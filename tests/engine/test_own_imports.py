@@ -1,0 +1,120 @@
+"""What our own late imports take is neither a cell's nor told between two; the truth is known by construction."""
+
+import sys
+from types import ModuleType
+
+import pytest
+from memory import MB, Block
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine import frameworks
+from ipygpulogger.engine.machine import Machine, importing
+from ipygpulogger.engine.scope import Scope
+from ipygpulogger.records import Measurement
+from ipygpulogger.sources import Framework
+
+KEPT = []  # what the imports took
+
+
+class Late(Framework):
+    """An adapter whose import takes three megabytes."""
+
+    name = "torch"
+
+    def counters(self):
+        return []
+
+
+def adapter():
+    KEPT.append(Block(3))
+    return Late
+
+
+@pytest.fixture(autouse=True)
+def gone():
+    yield
+    KEPT.clear()
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """A machine whose adapter of torch is not loaded."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setitem(frameworks._ADAPTERS, "torch", adapter)
+    on = Machine()
+    yield on
+    on.close()
+
+
+def mb(size_bytes):
+    return round(size_bytes / MB)
+
+
+def test_an_adapter_comes_when_its_framework_does(on, monkeypatch):
+    """Loaded at the end of the scope in which the user imports torch; the scope has the user's memory alone."""
+    scope = Scope(on).open()
+    assert [one.name for one in on.frameworks.loaded()] == []
+    kept = Block(20)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    scope.close()
+    gen = scope.result(Measurement, "").gen
+    assert [one.name for one in on.frameworks.loaded()] == ["torch"]
+    assert len(KEPT) == 1
+    assert (mb(gen.consumed_bytes), mb(gen.peaked_bytes)) == (20, 0)
+    kept.free()
+
+
+def test_an_import_within_a_scope_is_in_neither_end_nor_peak(on):
+    """Of a part of ours that a command of the user's needed."""
+    scope = Scope(on).open()
+    with on.own_imports.importing():
+        KEPT.append(Block(3))
+        with on.own_imports.importing():  # one that imports another counts once
+            pass
+    more = Block(40)
+    more.free()
+    scope.close()
+    gen = scope.result(Measurement, "").gen
+    assert (mb(gen.consumed_bytes), mb(gen.peaked_bytes)) == (0, 40)
+    assert gen.peak.quality == "exact"
+
+
+def test_an_import_that_fails_is_tried_again(on, monkeypatch):
+    """No descriptor was left at that moment: it is told once, and the framework is not left out for good."""
+
+    def refuse():
+        raise OSError("too many open files")
+
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    with monkeypatch.context() as patch:
+        patch.setitem(frameworks._ADAPTERS, "torch", refuse)
+        assert on.frameworks.imported() == on.frameworks.imported() == []
+    assert on.take_notes() == ("the source torch cannot be loaded: OSError: too many open files",)
+    assert [one.name for one in on.frameworks.imported()] == ["torch"]
+
+
+def test_an_adapter_is_made_once(on, monkeypatch):
+    """Though a finalizer asks for it while it is being imported."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    asked = []
+
+    def reentered():
+        if not asked:
+            asked.append(True)
+            asked.append(on.frameworks.imported())
+        return Late
+
+    monkeypatch.setitem(frameworks._ADAPTERS, "torch", reentered)
+    assert on.frameworks.imported() == asked[1]
+    assert len(asked[1]) == 1
+
+
+def test_between_two_cells(shell):
+    """Completion, for one, is loaded at the first key press."""
+    il = IPyGPULogger(report="none", gc_collect=False).start()
+    shell.run_cell("x = 1", store_history=True)
+    with importing():
+        KEPT.append(Block(3))
+    shell.run_cell("x = 1", store_history=True)
+    assert il.record.between == ()
+    il.stop()
