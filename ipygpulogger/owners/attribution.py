@@ -162,14 +162,25 @@ class Attribution:
         self._shared: dict[OwnerKey, dict[str, None]] = {}
         self._sharers: dict[int, dict[str, None]] = {}
 
-    def result(self, traversals: Iterable[Traversal], uncounted: Iterable[str]) -> WalkResult:
-        """Attribute every block that these traversals found."""
-        traversals = sorted(traversals, key=attrgetter("rank"))
-        cut = frozenset(one.root.name for one in traversals if one.pending)
+    def result(
+        self, traversals: Iterable[Traversal], uncounted: Iterable[str], left_out: Iterable[str] = ()
+    ) -> WalkResult:
+        """Attribute every block that these traversals found.
+
+        Args:
+            traversals: From each name.
+            uncounted: The names that hold memory of unknown size.
+            left_out: The names from which there was none, for lack of time.
+        """
+        traversals = sorted((one for one in traversals if one.found or one.pending), key=attrgetter("rank"))
+        cut = frozenset(one.root.name for one in traversals if one.pending).union(left_out)
         in_time, branching = True, []
         for one in traversals:
             in_time = in_time and self._in_time()
-            reachable, branches = self._reachable(one) if in_time else (self._merged(one.own_blocks()), [])
+            if in_time and any(type(entry) is not int for entry in one.found):
+                reachable, branches = self._reachable(one)
+            else:
+                reachable, branches = self._merged(one.own_blocks()), []
             self._attribute(one, reachable)
             branching += [(one, branches)] if branches else []
         for one, branches in branching:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from ..runtime.frames import walk_tb
 from .attribution import Root
 from .exceptions import exception_chain, traceback_of
+from .referents import worth_visiting
 from .user_code import is_users_module, module_namespace
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
     from types import TracebackType
     from typing import TypeGuard
 
@@ -33,7 +34,11 @@ DEBUGGERS = "__pdb_convenience_variables"  # where pdb puts exceptions, from Pyt
 
 
 def owners_in(
-    shell: Any, readers: ArrayReaders, exception: BaseException | None = None, budget_s: float = BUDGET_S
+    shell: Any,
+    readers: ArrayReaders,
+    exception: BaseException | None = None,
+    budget_s: float = BUDGET_S,
+    urgent: Container[str] = (),
 ) -> WalkResult:
     """Attribute the memory that is reachable from a shell's user namespace and its hidden references.
 
@@ -45,10 +50,12 @@ def owners_in(
         readers: Functions that return the memory behind a value, such as those of `array_readers`.
         exception: Its frames are attributed to the last traceback too.
         budget_s: The time budget of the walk.
+        urgent: The names that are visited first, without preceding any other.
     """
-    roots = [*_shells_names(shell, exception), *_modules_globals(_users_modules())]
-    closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, _modules())]
-    return walk(roots, readers, closed=closed, budget_s=budget_s)
+    modules = _modules()
+    roots = [*_shells_names(shell, exception), *_modules_globals(filter(is_users_module, modules))]
+    closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, modules)]
+    return walk(roots, readers, closed=closed, budget_s=budget_s, urgent=urgent)
 
 
 class Roots:
@@ -78,7 +85,11 @@ def _shells_names(shell: Any, exception: BaseException | None = None) -> Iterato
 
 def _variables(shell: Any) -> Iterator[Root]:
     hidden = shell.user_ns_hidden
-    for name, value in list(shell.user_ns.items()):
+    names = dict(shell.user_ns)
+    worth = set(map(id, worth_visiting(names.values())))
+    for name, value in names.items():
+        if id(value) not in worth:
+            continue
         shells = type(name) is not str or name in _SHELLS_OWN or name.startswith("_")
         if name != DEBUGGERS and not (shells and hidden.get(name, hidden) is value):
             yield Root(str(name), "variable", value)

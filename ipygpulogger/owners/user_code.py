@@ -30,10 +30,13 @@ def is_users_module(module: Any) -> bool:
     if not issubclass(type(module), ModuleType):
         return False
     namespace = module_namespace(module)
-    name, file = namespace.get("__name__"), namespace.get("__file__")
-    if type(name) is not str or type(file) is not str or name in ("__main__", "__mp_main__"):
+    file = namespace.get("__file__")
+    if type(file) is not str or not is_users_file(file):  # first: nearly all end here
         return False
-    return name.partition(".")[0] not in _SHELL_PACKAGES and is_users_file(file)
+    name = namespace.get("__name__")
+    if type(name) is not str or name in ("__main__", "__mp_main__"):
+        return False
+    return name.partition(".")[0] not in _SHELL_PACKAGES
 
 
 @functools.cache

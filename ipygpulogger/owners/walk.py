@@ -27,21 +27,28 @@ from .referents import PLAIN_CONTAINERS, TICK, in_pieces, referents_of, worth_vi
 from .user_code import is_shell_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 
     from .array_readers import ArrayReaders
 
 
 BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
 _TURN = 0.4  # of the time left, for one name; in the first turn every name gets a glance
+_URGENT_TURNS = 2  # of urgent names, before the others
 _LOOK_AT_CLOCK = 128  # objects
-_LATE_S = 0.1  # more, for attributing
+_NAMES_TO_CLOCK = 32
+_LATE_S = 0.1  # more, for attributing; at most half the budget
 _LAST = 1 << 30
 _LISTED_FROM = 128  # items: the table of a smaller container does not count
 
 
 def walk(
-    roots: Iterable[Root], readers: ArrayReaders, *, closed: Iterable[Any] = (), budget_s: float = BUDGET_S
+    roots: Iterable[Root],
+    readers: ArrayReaders,
+    *,
+    closed: Iterable[Any] = (),
+    budget_s: float = BUDGET_S,
+    urgent: Container[str] = (),
 ) -> WalkResult:
     """Attribute the memory that is reachable from each root; what several reach belongs to the first.
 
@@ -51,9 +58,10 @@ def walk(
         readers: Functions that return the memory behind a value.
         closed: Objects that are not visited.
         budget_s: The time budget; what is not visited by then is not counted.
+        urgent: The names that are visited before all others, for most of the time. They precede no other.
     """
     with undisturbed():  # a collection would free what is to be counted, and ids would be used again
-        return _Walk(readers, closed, budget_s).run(roots)
+        return _Walk(readers, closed, budget_s).run(list(roots), urgent)
 
 
 def _close(stack: list[tuple[Iterator[Any], Span | None, int]], found: list[Entry], visited: Any) -> None:
@@ -79,26 +87,27 @@ class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
         self._readers = readers
         self._deadline_s = clock.monotonic_s() + budget_s
+        self._late_s = self._deadline_s + min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
         # kept alive by others or by `_kept`, so that no id is used twice.
         self._visited: dict[int, Entry | None] = {id(value): None for value in closed}
         self._kinds: dict[int, tuple[type, ArrayReaders, Callable[[Any], Iterable[Any]] | None]] = {}
         self._kept: list[Any] = []
         self._blocks = MemoryBlocks()
+        self._ranks: dict[Kind, int] = {}
+        self._branch_order = 0
         self._traversals: list[Traversal] = []
+        self._left_out: set[str] = set()  # names that were not visited at all
         self._uncounted: dict[str, None] = {}
         self._parents: dict[int, int] = {}  # as `Paths.parents`
         self._paths: dict[Hashable, int] = {}  # as `Paths.ends`
 
-    def run(self, roots: Iterable[Root]) -> WalkResult:
-        groups: dict[Kind, int] = {}
+    def run(self, roots: list[Root], urgent: Container[str]) -> WalkResult:
         for root in roots:
-            rank = groups.setdefault(root.kind, 2 * len(groups))
-            # An exception's own attributes come after the variables of its frames.
-            traversal = Traversal(root, (rank | 1, _LAST) if root.label else (rank, len(self._traversals)))
-            traversal.push(worth_visiting((root.value,)))
-            self._traversals.append(traversal)
+            self._ranks.setdefault(root.kind, 2 * len(self._ranks))
+        self._branch_order = len(roots)
         try:
+            self._walk(roots, urgent)
             return self._result()
         finally:  # leave no reference cycle of ours to the garbage collector
             self._visited.clear()
@@ -106,15 +115,62 @@ class _Walk:
                 traversal.found.clear()
                 traversal.pending.clear()
 
+    def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
+        """Visit what is reachable: first a glance at each name, so that one does not take all the time."""
+        if urgent:
+            for order, root in enumerate(roots):
+                if (root.label or root.name) in urgent:
+                    self._begin(root, order).push((root.value,))
+            for _ in range(_URGENT_TURNS):
+                self._turn(_TURN)
+        begun = {id(traversal.root) for traversal in self._traversals}
+        for order, root in enumerate(roots):
+            if not order % _NAMES_TO_CLOCK and not self._in_time():
+                self._left_out.update(one.name for one in roots[order:] if id(one) not in begun)
+                return
+            if id(root) not in begun:
+                self._glance(root, order)
+        while self._turn(_TURN):
+            pass
+
+    def _turn(self, share: float) -> bool:
+        """Continue each traversal for this share of the time left; return whether there was one, and time."""
+        pending = [one for one in self._traversals if one.pending]
+        if not (pending and self._in_time()):
+            return False
+        for traversal in sorted(pending, key=attrgetter("rank")):
+            self._go(traversal, share)
+        return True
+
+    def _begin(self, root: Root, order: int) -> Traversal:
+        rank = self._ranks[root.kind]
+        # An exception's own attributes come after the variables of its frames.
+        traversal = Traversal(root, (rank | 1, _LAST) if root.label else (rank, order))
+        self._traversals.append(traversal)
+        return traversal
+
+    def _glance(self, root: Root, order: int) -> None:
+        """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
+        value = root.value
+        kind = type(value)
+        how = self._kinds.get(id(kind)) or self._learn(kind)
+        if id(value) not in self._visited and not (how[2] and how[2](value)):
+            small = id(kind) in PLAIN_CONTAINERS and len(value) < _LISTED_FROM
+            holding = read(value, how[1]) if how[1] and not small else None
+            if holding is None:
+                self._visited[id(value)] = None
+                return
+            if holding.size_bytes < LARGE and not holding.parts and holding.graph is None and holding.counted:
+                number = self._visited[id(value)] = self._blocks.number(holding)
+                self._begin(root, order).found.append(number)
+                return
+        traversal = self._begin(root, order)
+        traversal.push((value,))
+        self._go(traversal, 0.0)
+
     def _result(self) -> WalkResult:
-        share = 0.0  # of the first turn: a glance at each, so that one huge list does not take all the time
-        while (pending := [one for one in self._traversals if one.pending]) and self._in_time():
-            for traversal in sorted(pending, key=attrgetter("rank")):
-                self._go(traversal, share)
-            share = _TURN
-        late_s = self._deadline_s + _LATE_S
-        attribution = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= late_s)
-        found = attribution.result(self._traversals, self._uncounted)
+        attribution = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= self._late_s)
+        found = attribution.result(self._traversals, self._uncounted, self._left_out)
         return found._replace(paths=Paths(self._parents, self._paths))
 
     def _in_time(self) -> bool:
@@ -241,6 +297,7 @@ class _Walk:
 
     def _branch_off(self, traversal: Traversal, name: str) -> Traversal:
         root = Root(name, traversal.root.kind, None)
-        branch = Traversal(root, (traversal.rank[0] | 1, len(self._traversals)))
+        self._branch_order += 1
+        branch = Traversal(root, (traversal.rank[0] | 1, self._branch_order))
         self._traversals.append(branch)
         return branch
