@@ -2,9 +2,11 @@
 
 The last walk before the cell is compared with one after it. Only blocks that were allocated or freed between
 them count: a block that was there before is not growth of the name that holds it now, so a rename or an alias
-grows nothing. What a name lost is subtracted from what it gained. A walk takes time: a cell that consumed
-next to nothing has none after it, and one walk serves several cells as long as no notable amount of memory
-has changed.
+grows nothing. What a name lost is subtracted from what it gained.
+
+A walk takes time. A cell that consumed next to nothing has none after it, and one walk serves several cells
+as long as no notable amount of memory has changed. Its time budget is in proportion to how long cells ran
+since the last walk, and to how much memory has changed. Names that were bound since are visited first.
 
 Only names, sizes and weak references are kept: nothing here keeps a value of the user's alive.
 """
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
 
 Named = tuple[str, str]  # a name and a device
 
-BUDGET_S = 0.02  # of a walk
+BUDGET_S = 0.02  # of a walk, at most, and of the first one
+# Of that time: a walk at least, and more for each second that cells ran, and for each byte that changed.
+_LEAST = 0.15
+_PER_S = 2.5
+_PER_BYTE = 1 / 2**30
 _OWNERS = 16  # in a record
 
 
@@ -89,7 +95,7 @@ class Growth:
     """The growth of names over cells, which may nest and overlap.
 
     Args:
-        find: Walks from every name.
+        find: Walks from every name, with a time budget in seconds, these names first.
         used: Returns the memory in use now, in bytes by device.
         bound: Returns, by name, the `id` of what it is bound to now.
         garbage: Returns the memory that waits for the garbage collector, in bytes by device, without the
@@ -98,24 +104,25 @@ class Growth:
 
     def __init__(
         self,
-        find: Callable[[], WalkResult],
+        find: Callable[[float, Container[str]], WalkResult],
         used: Callable[[], dict[str, int]],
         bound: Callable[[], dict[str, int]],
         garbage: Callable[[Container[Hashable]], Mapping[str, int]] = lambda _: {},
     ) -> None:
         self._find, self._used, self._bound, self._garbage = find, used, bound, garbage
         self._last: Snapshot | None = None
+        self._ran_s = 0.0  # cells, since the last walk
         self._libraries = Libraries()
 
     @classmethod
     def of(cls, shell: Any) -> Growth:
         """Make one for a shell's names."""
 
-        def find() -> WalkResult:
+        def find(budget_s: float, urgent: Container[str]) -> WalkResult:
             from .array_readers import array_readers  # 10 ms of loading, which not every process needs
             from .roots import owners_in
 
-            return owners_in(shell, array_readers(), budget_s=BUDGET_S)
+            return owners_in(shell, array_readers(), budget_s=budget_s, urgent=urgent)
 
         def garbage(attributed: Container[Hashable]) -> Mapping[str, int]:
             from .array_readers import array_readers
@@ -153,6 +160,7 @@ class Growth:
             record: The cell's.
             collected: Whether garbage was collected before the record's snapshots.
         """
+        self._ran_s += record.time_s
         if before is None or not record.grown():
             return record
         with undisturbed():
@@ -185,8 +193,20 @@ class Growth:
         bound = self._bound()
         return any(bound.get(name) != snapshot.bound.get(name) for name in snapshot.large)
 
+    def _budget_s(self, used: Mapping[str, int]) -> float:
+        """Return the time budget of a walk now, with this memory in use."""
+        if self._last is None:
+            return BUDGET_S
+        were = self._last.used
+        changed_bytes = sum(abs(size - were.get(device, 0)) for device, size in used.items())
+        return BUDGET_S * min(1.0, _LEAST + _PER_S * self._ran_s + _PER_BYTE * changed_bytes)
+
     def _take(self, used: dict[str, int]) -> Snapshot:
-        bound, found = self._bound(), self._find()
+        bound = self._bound()
+        known = {} if self._last is None else self._last.bound
+        urgent = {name for name, value in bound.items() if known.get(name) != value} if known else set()
+        found = self._find(self._budget_s(used), urgent)
+        self._ran_s = 0.0
         # With an older torch the weak reference dies before the block.
         alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
         blocks = {
@@ -341,7 +361,10 @@ def _in_use() -> dict[str, int]:
 
 def _bindings(shell: Any) -> dict[str, int]:
     """Return, by name as the walk calls it, the `id` of what it is bound to."""
-    found = {name: id(value) for name, value in list(shell.user_ns.items()) if type(name) is str}
+    names = dict(shell.user_ns)  # another thread may change it meanwhile
+    found = dict(zip(names, map(id, names.values()), strict=True))
+    if not set(map(type, names)) <= {str}:
+        found = {name: value for name, value in found.items() if type(name) is str}
     found["last traceback"] = id(getattr(sys, "last_value", None))
     outputs = shell.user_ns.get("_oh")
     if type(outputs) is dict:

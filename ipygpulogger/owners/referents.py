@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 LARGE = 1 << 14  # bytes: smaller strings, bytes and numbers are not visited
-_LONG = 20_000  # items: a longer container is visited in pieces, with a look at the clock after each
+_LONG = 4096  # items: a longer container is visited in pieces, with a look at the clock after each
 _PIECE = 4096
 TICK = object()  # comes between two pieces: time to look at the clock
 

@@ -69,7 +69,7 @@ class World:
                 found.setdefault(block.address, (block, []))[1].append(name)
         return found
 
-    def find(self):
+    def find(self, _budget_s, _urgent):
         self.walks += 1
         blocks, shared, of_each = {}, {}, {}
         for address, (block, names) in self.holders().items():
@@ -429,8 +429,9 @@ class Counted:
         extra = () if garbage is None else (lambda claimed: self.searches.append(claimed) or garbage,)
         self.growth = Growth(self.find, lambda: dict(self.used), lambda: dict(self.bound), *extra)
 
-    def find(self):
+    def find(self, budget_s, urgent):
         self.walks += 1
+        self.budget_s, self.urgent = budget_s, urgent
         return Found((), self.complete, self.blocks, frozenset(), {}, {})
 
     def walked(self):
@@ -665,17 +666,61 @@ def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
     assert found == {"x": id(value), "_oh": id(None), "last traceback": id(None)}
 
 
-def test_a_walk_of_a_cell_has_twenty_milliseconds(monkeypatch):
+def test_the_first_walk_of_a_shell_has_twenty_milliseconds(monkeypatch):
     """However much there is to see: the cells of a notebook shall not wait for us."""
-    budgets = []
+    asked = []
 
-    def owners_in(_, __, *, budget_s):
-        budgets.append(budget_s)
+    def owners_in(_, __, *, budget_s, urgent):
+        asked.append((budget_s, urgent))
         return Found((), True, {}, frozenset(), {}, {})
 
     monkeypatch.setattr(roots, "owners_in", owners_in)
-    Growth.of(SimpleNamespace(user_ns={})).refresh()
-    assert budgets == [0.02]
+    Growth.of(SimpleNamespace(user_ns={"x": 1})).refresh()
+    assert asked == [(0.02, set())]
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "changed", "budget_s"),
+    [
+        (0, 0, 0.003),
+        (0.1, 0, 0.008),
+        (0, 100 * MB, 0.003 + 0.02 * 100 / 1024),
+        (0, -100 * MB, 0.003 + 0.02 * 100 / 1024),
+        (0.1, 100 * MB, 0.008 + 0.02 * 100 / 1024),
+        (1, 0, 0.02),
+        (0, 1024 * MB, 0.02),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_a_walk_takes_time_in_proportion_to_the_cells(ran_s, changed, budget_s, device):
+    """To how long those since the last walk ran, and to the memory that changed; 20 ms at most."""
+    shell = Counted()
+    shell.used = {"cpu": 4096 * MB, "cuda:0": 4096 * MB}
+    shell.growth.refresh()
+    for part_s in (ran_s / 4, ran_s * 3 / 4):
+        began = shell.growth.begin()
+        shell.growth.end(began, record(shell.used, shell.used, time_s=part_s), collected=True)
+    shell.used[device] += changed
+    shell.bound["x"] = 1  # whatever was large, so that it is walked at all
+    shell.growth._take(dict(shell.used))
+    assert shell.budget_s == pytest.approx(budget_s)
+    shell.growth._last = None
+    shell.growth.refresh()
+    assert shell.budget_s == 0.02
+
+
+def test_names_that_were_bound_since_the_last_walk_are_urgent():
+    """And those that are new; a first walk knows of none."""
+    shell = Counted()
+    shell.bound = {"same": 1, "rebound": 2, "deleted": 3}
+    shell.cell({})
+    assert (shell.walks, shell.urgent) == (1, set())
+    shell.bound = {"same": 1, "rebound": 4, "new": 5}
+    shell.cell({"cpu": 50 * MB})
+    assert (shell.walks, shell.urgent) == (2, {"rebound", "new"})
+    shell.bound["new"] = 6
+    shell.cell({"cpu": 50 * MB})
+    assert (shell.walks, shell.urgent) == (3, {"new"})
 
 
 # -- any program -----------------------------------------------------------------------------------

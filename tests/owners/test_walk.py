@@ -280,6 +280,53 @@ def test_many_huge_lists_starve_nobody(monkeypatch):
     assert {f"huge{n}" for n in range(8)} == found.cut_short
 
 
+@pytest.mark.parametrize("urgent", [True, False])
+def test_an_urgent_name_is_found_however_much_there_is(urgent, monkeypatch):
+    """With time for a few names only, those that are urgent are found, wherever they stand."""
+    clock = itertools.count()  # a millisecond whenever somebody looks
+    monkeypatch.setattr(walk_module, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
+    roots = [Root("huge", "variable", [(str(i), [i]) for i in range(20_000)])]
+    roots += [Root(f"a{i}", "variable", Plain(Array(2))) for i in range(200)]
+    late = Array(3)
+    roots += [Root("late", "variable", [[late], *([i] for i in range(1000))])]
+    found = walk(roots, [holding], budget_s=0.05, urgent={"late"} if urgent else ())
+    sizes = {owner.name: owner.size_bytes for owner in found.owners}
+    assert sizes.get("late") == (late.size_bytes if urgent else None)
+    assert not found.complete
+    assert {"huge", "a199"} <= found.cut_short
+    assert ("late" in found.cut_short) is not urgent
+    assert set(sizes).isdisjoint(found.cut_short)
+
+
+def test_an_urgent_name_precedes_no_other():
+    """What it shares with an earlier name is that one's."""
+    shared = Array(2)
+    names = {"first": Plain(shared), "second": [shared, Array(1)]}
+    assert held(names, urgent={"second"}) == held(names)
+    assert held(names) == {"first": shared.size_bytes, "second": 1}
+
+
+def test_many_small_names_are_seen_in_a_look_each(monkeypatch):
+    """5,000 names without memory take no look at the clock each, and no place in what was found."""
+    looks = itertools.count()
+    monkeypatch.setattr(walk_module, "clock", types.SimpleNamespace(monotonic_s=lambda: next(looks) / 1e6))
+    makes = (
+        int,
+        str,
+        lambda i: [i],
+        lambda i: {i: i},
+        bytearray,
+        Array,
+        lambda _: OrderedDict(),
+        lambda _: hash,
+    )
+    roots = [Root(f"v{i}", "variable", makes[i % 8](i % 100)) for i in range(5000)]
+    found = walk(roots, [holding], budget_s=60)
+    assert found.complete
+    assert len(found.owners) == sum(root.value.size_bytes > 0 for root in roots if type(root.value) is Array)
+    assert next(looks) < 5000
+
+
 def test_the_collector_stays_as_others_set_it():
     """Another thread turns it off, or sets it, under our hands: that stands; else all is as before."""
     before = gc.get_threshold()
