@@ -6,6 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ..records import budget
+from ..records.fold import Fold
+from ..records.ranking import Ranking
+from ..records.row import Row, record_of
 from ..records.units import MB, rounded_mb
 from ..render import summary
 from ..runtime import files
@@ -82,8 +85,17 @@ def run(options: argparse.Namespace) -> int:
                     progress.wait("making the page", after_s=0.2)
                     with results.failure(options.html):
                         remarks += results.problems
-                        write_page(options.html, path.stem, results.history, results.sources, remarks)
+                        _write_page(options.html, path.stem, results, remarks)
     return 1 if results.problems else 0
+
+
+def _write_page(page: Path, title: str, results: Results, remarks: Sequence[str]) -> None:
+    texts = {id(record): text for record, text in zip(results.history, results.sources, strict=True)}
+    fold, ranking = Fold(source=lambda record: texts[id(record)]), Ranking("peak")
+    for row in map(Row.of, results.history):
+        fold.add(row)
+        ranking.add(row)
+    write_page(page, title, fold, ranking.ranked(record_of, results.history.suspects()), remarks)
 
 
 def _judge(execution: Execution, results: Results, options: argparse.Namespace) -> list[str]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .last_runs import LastRuns
+from .row import Row, record_of
 from .units import MB
-from .usage import Peak, Usage
+from .usage import Peak, Usage, consumed
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from .cell_record import CellRecord
+    from .row import Origin
 
 TOLERANCE = 0.05  # of the peak before
 FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
+_WORST, _FIRST = 100, 20  # cells that grew, and new or removed ones, that are listed of very many
 _UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not use
 
 
@@ -65,6 +69,25 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """How many cells two runs have, where a comparison does not list all of them.
+
+    Attributes:
+        pairs: The cells of both runs.
+        regressed: Those of them with a peak that grew beyond the tolerance.
+        unsure: Those of these that may be another cell than it was.
+        new: The cells of the second run only.
+        removed: The cells of the first run only.
+    """
+
+    pairs: int
+    regressed: int
+    unsure: int
+    new: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Two runs of a notebook, in the order of the second.
 
@@ -74,6 +97,8 @@ class Comparison:
         removed: The cells of the first run only.
         tolerance: By which fraction of itself a peak may grow.
         floor_bytes: By how much any peak may grow.
+        counts: How many of each there are, if these are not all of them: of very many cells only those that
+            grew most are listed, and the first new and removed ones.
     """
 
     pairs: tuple[Pair, ...]
@@ -81,6 +106,7 @@ class Comparison:
     removed: tuple[CellRecord, ...]
     tolerance: float
     floor_bytes: int
+    counts: Counts | None = None
 
     @property
     def regressed(self) -> tuple[Pair, ...]:
@@ -89,8 +115,8 @@ class Comparison:
 
 
 def compare(
-    base: Sequence[CellRecord],
-    new: Sequence[CellRecord],
+    base: Iterable[CellRecord],
+    new: Iterable[CellRecord],
     *,
     tolerance: float = TOLERANCE,
     floor_bytes: int = FLOOR_BYTES,
@@ -111,76 +137,136 @@ def compare(
         tolerance: By which fraction of itself a peak may grow.
         floor_bytes: By how much any peak may grow.
     """
-    was, now = _last_runs(base), _last_runs(new)
-    found = _matched(was, now)
-    pairs = tuple(
-        Pair(found[i][0], after, tuple(_changes(found[i][0], after, tolerance, floor_bytes)), found[i][1])
-        for i, after in enumerate(now)
-        if i in found
-    )
-    taken = {id(pair.before) for pair in pairs}
-    return Comparison(
-        pairs,
-        tuple(after for i, after in enumerate(now) if i not in found),
-        tuple(before for before in was if id(before) not in taken),
-        tolerance,
-        floor_bytes,
-    )
+    names: dict[str, int] = {}
+    was, now = LastRuns(names), LastRuns(names)
+    for runs, records in ((was, base), (now, new)):
+        for record in records:
+            runs.add(Row.of(record))
+    return Compared(was, now, tolerance, floor_bytes).comparison(record_of, record_of)
 
 
-def _last_runs(records: Iterable[CellRecord]) -> list[CellRecord]:
-    """Return the last run of each cell; records without an id count as different cells."""
-    kept: dict[Hashable, CellRecord] = {}
-    for number, record in enumerate(records):
-        identity = number if record.cell_id is None else record.cell_id
-        kept.pop(identity, None)  # its place is that of its last run
-        kept[identity] = record
-    return list(kept.values())
+class Compared:
+    """Two runs of a notebook, which `compare` describes, from the last runs of their cells.
 
+    Args:
+        was: The first run.
+        now: The second run.
+        tolerance: By which fraction of itself a peak may grow.
+        floor_bytes: By how much any peak may grow.
+    """
 
-def _matched(base: list[CellRecord], new: list[CellRecord]) -> dict[int, tuple[CellRecord, int]]:
-    """Return, by place in the second run, the record in the first, and how many cells it may be of."""
-    found: dict[int, tuple[CellRecord, int]] = {}
-    for key in (_by_id, _by_source):
-        taken = {id(record) for record, _ in found.values()}
-        before, after = defaultdict(list), defaultdict(list)
-        for record in base:
-            if id(record) not in taken:
-                before[key(record)].append(record)
-        for i, record in enumerate(new):
-            if i not in found and key(record) is not None:
-                after[key(record)].append(i)
-        for name, places in after.items():
-            alike = max(len(before[name]), len(places))
-            for i, record in zip(reversed(places), reversed(before[name]), strict=False):
-                found[i] = record, alike
-    return found
+    def __init__(self, was: LastRuns, now: LastRuns, tolerance: float, floor_bytes: int) -> None:
+        self._was, self._now = was, now
+        self._tolerance, self._floor_bytes = tolerance, floor_bytes
+        self._before = (
+            array("q", [-1]) * now.runs
+        )  # of each later run, the earlier one that it is matched with
+        self._taken = bytearray(was.runs)
+        self._alike: dict[int, int] = {}  # where it is more than 1
+        self._match_ids()
+        self._match_sources()
 
+    def comparison(
+        self,
+        before: Callable[[Origin], CellRecord],
+        after: Callable[[Origin], CellRecord],
+        *,
+        at_most: int | None = None,
+    ) -> Comparison:
+        """Return the comparison.
 
-def _by_id(record: CellRecord) -> Hashable:
-    return record.cell_id
-
-
-def _by_source(record: CellRecord) -> Hashable:
-    return record.source, record.execution_count is None  # a nested cell is not the outer one
-
-
-def _changes(before: CellRecord, after: CellRecord, tolerance: float, floor_bytes: int) -> Iterator[Change]:
-    was, now = _usages(before), _usages(after)
-    for name in dict.fromkeys((*was, *now)):
-        yield _change(name, was.get(name, _UNTOUCHED), now.get(name, _UNTOUCHED), tolerance, floor_bytes)
-
-
-def _usages(record: CellRecord) -> dict[str, Usage | None]:
-    """Return the usages by name; None for a device without attributed use."""
-    found: dict[str, Usage | None] = {"RAM": record.gen}
-    parts = Counter[str]()  # slices of one card share its index
-    for gpu in record.gpus:
-        parts[gpu.id] += 1
-        found[gpu.id if parts[gpu.id] == 1 else f"{gpu.id}.{parts[gpu.id] - 1}"] = (
-            gpu if gpu.attributed else None
+        Args:
+            before: Returns a record of the first run by its origin.
+            after: The same of the second run.
+            at_most: How many cells are listed; of more only the worst. None for all.
+        """
+        was, now = self._was, self._now
+        paired = [number for number in now if self._before[number] >= 0]
+        new = [number for number in now if self._before[number] < 0]
+        removed = [number for number in was if not self._taken[number]]
+        counts = None
+        if at_most is not None and len(paired) + len(new) + len(removed) > at_most:
+            grown = {number: grown_bytes for number in paired if (grown_bytes := self._grown_bytes(number))}
+            unsure = sum(number in self._alike for number in grown)
+            counts = Counts(len(paired), len(grown), unsure, len(new), len(removed))
+            listed = set(sorted(grown, key=grown.__getitem__, reverse=True)[:_WORST])
+            paired = [number for number in paired if number in listed]
+            new, removed = new[:_FIRST], removed[:_FIRST]
+        return Comparison(
+            tuple(
+                Pair(
+                    before(was.origin(self._before[number])),
+                    after(now.origin(number)),
+                    tuple(self._changes(number)),
+                    self._alike.get(number, 1),
+                )
+                for number in paired
+            ),
+            tuple(after(now.origin(number)) for number in new),
+            tuple(before(was.origin(number)) for number in removed),
+            self._tolerance,
+            self._floor_bytes,
+            counts,
         )
-    return found
+
+    def _match(self, before: int, after: int) -> None:
+        self._before[after] = before
+        self._taken[before] = True
+
+    def _match_ids(self) -> None:
+        for name, after in self._now.with_ids():
+            before = self._was.by_id(name)
+            if before is not None:
+                self._match(before, after)
+
+    def _match_sources(self) -> None:
+        """Match the rest by their first lines, from the end."""
+        was = _Chains(self._was, (number for number in self._was if not self._taken[number]))
+        now = _Chains(self._now, (number for number in self._now if self._before[number] < 0))
+        for source in now.last:
+            before, after = was.numbers(source), now.numbers(source)
+            alike = max(len(before), len(after))
+            for one, other in zip(before, after, strict=False):
+                self._match(one, other)
+                if alike > 1:
+                    self._alike[other] = alike
+
+    def _grown_bytes(self, number: int) -> int:
+        """Return by how much the peak of a cell grew that grew most beyond the tolerance; 0 if none did."""
+        if not self._now.rose(number, self._was, self._before[number], self._floor_bytes):
+            return 0
+        grown = (
+            consumed(change.before_bytes, change.after_bytes)
+            for change in self._changes(number)
+            if change.regressed and change.before_bytes is not None and change.after_bytes is not None
+        )
+        return max(grown, default=0)
+
+    def _changes(self, number: int) -> Iterator[Change]:
+        was, now = self._was.usages(self._before[number]), self._now.usages(number)
+        for name in dict.fromkeys((*was, *now)):
+            usages = was.get(name, _UNTOUCHED), now.get(name, _UNTOUCHED)
+            yield _change(name, *usages, self._tolerance, self._floor_bytes)
+
+
+class _Chains:
+    """Runs by the first lines of their cells, of each line from its last run to its first."""
+
+    def __init__(self, runs: LastRuns, numbers: Iterable[int]) -> None:
+        self.last: dict[Hashable, int] = {}
+        self._earlier = array("q", [-1]) * runs.runs
+        for number in numbers:
+            source, nested = runs.source(number)  # a nested cell is not the outer one
+            key = (source, nested) if nested else source
+            self._earlier[number] = self.last.get(key, -1)
+            self.last[key] = number
+
+    def numbers(self, source: Hashable) -> list[int]:
+        found, number = [], self.last.get(source, -1)
+        while number >= 0:
+            found.append(number)
+            number = self._earlier[number]
+        return found
 
 
 def _change(name: str, was: Usage | None, now: Usage | None, tolerance: float, floor_bytes: int) -> Change:

@@ -89,6 +89,11 @@ def from_json(text: str | bytes) -> Any:
         return json.loads(text, parse_int=lambda digits: int(digits[:30]))
 
 
+def may_be_negative(kind: Any, name: str) -> bool:
+    """Return whether a number of a record class may be negative, by the name of its field."""
+    return name not in _NEVER_NEGATIVE and not (kind in _RESIDENT and name in _ENDS)
+
+
 class _WrongError(Exception):
     """A value is wrong: where it is, and in which way."""
 
@@ -156,7 +161,7 @@ def _of_dataclass(kind: Any) -> _Decoder:
         (
             name,
             _PLAIN.get(hints[name], ()),
-            0 if name in _NEVER_NEGATIVE or (kind in _RESIDENT and name in _ENDS) else -_BEYOND,
+            -_BEYOND if may_be_negative(kind, name) else 0,
             _decoder(hints[name]),
             _if_missing(kind, name, default, hints[name]),
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
 _CUT_SHORT = "this line was cut short and is left out"
+_BATCH = 500  # rows of a .parquet file
 
 _Found = Iterator[tuple[str, Any]]  # a place in the file, and plain values or, as text, why there are none
 
@@ -83,21 +84,47 @@ def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _read_jsonl(path: Path) -> _Found:
-    lines = path.read_bytes().split(b"\n")
-    for number, text in enumerate(lines, 1):
-        where = f"line {number}"
-        if not text.strip(b" \t\r\0"):
-            if b"\0" in text:  # after a power cut, in place of the last lines
-                yield where, _CUT_SHORT
-            continue
-        try:
-            yield where, from_json(text)
-        except (ValueError, RecursionError):
-            # A partial line is the last of the file, or `log.Log` wrote an empty line behind it.
-            ends = number == len(lines) or (number < len(lines) - 1 and not lines[number])
-            if not ends or text[: len(_BEGINS)] != _BEGINS[: len(text)]:
-                raise ValueError(f"{path}, {where}: this is no JSON") from None
-            yield where, _CUT_SHORT
+    with path.open("rb") as file:
+        for number, _, text, may_be_cut in log_lines(file):
+            yield f"line {number}", values_of(text, f"{path}, line {number}", may_be_cut=may_be_cut)
+
+
+def log_lines(file: Iterable[bytes]) -> Iterator[tuple[int, int, bytes, bool]]:
+    """Yield the lines of a log that are not blank: number, place, text, and whether it may be cut short.
+
+    A line that was cut short is the last of the file, or `log.Log` wrote an empty line behind it.
+    """
+    lines = iter(file)
+    line, number, place = next(lines, b""), 0, 0
+    while line:
+        number += 1
+        after = next(lines, b"")
+        text = line.removesuffix(b"\n")
+        if text.strip(b" \t\r"):
+            yield number, place, text, after == b"\n" or (not after and text == line)
+        place += len(line)
+        line = after
+
+
+def values_of(text: bytes, where: str, *, may_be_cut: bool) -> Any:
+    """Return what a line of a log holds: a record's values, or as text why there are none.
+
+    Args:
+        text: The line.
+        where: The file and the line's number, for an error.
+        may_be_cut: Whether the line may have been cut short.
+
+    Raises:
+        ValueError: The line is no JSON.
+    """
+    if not text.strip(b" \t\r\0"):  # after a power cut, in place of the last lines
+        return _CUT_SHORT
+    try:
+        return from_json(text)
+    except (ValueError, RecursionError):
+        if not may_be_cut or text[: len(_BEGINS)] != _BEGINS[: len(text)]:
+            raise ValueError(f"{where}: this is no JSON") from None
+        return _CUT_SHORT
 
 
 def _read_ipynb(path: Path) -> _Found:
@@ -188,15 +215,19 @@ def _packed(value: Any) -> Any:
 
 
 def _read_parquet(path: Path) -> _Found:
-    pyarrow, parquet = _pyarrow()
-    content = path.read_bytes()
-    try:
-        rows = parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
-    except Exception:  # pyarrow raises many types, with messages of several lines
-        raise ValueError(f"{path} is not a parquet file") from None
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(_parquet_rows(path), 1):
         where = f"row {number}"
         yield where, _nested(row, _unpacked, f"{path}, {where}")
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    _, parquet = _pyarrow()
+    with path.open("rb") as file:
+        try:
+            for batch in parquet.ParquetFile(file).iter_batches(_BATCH):
+                yield from batch.to_pylist()
+        except Exception:  # pyarrow raises many types, with messages of several lines
+            raise ValueError(f"{path} is not a parquet file") from None
 
 
 def _unpacked(value: Any, hint: Any) -> Any:

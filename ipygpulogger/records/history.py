@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from . import formats, leaks
 from .cell_record import CellRecord
-from .decode import ImpossibleNumberError, record_from
 from .displayed import Displayed
 from .units import MB, printable
 
@@ -139,24 +138,16 @@ class History(Displayed, Sequence[CellRecord]):
             ImportError: pyarrow is not installed, and the file is .parquet.
             OSError: The file cannot be read.
         """
-        path = Path(path)
-        records, problems = [], []
+        from . import saved  # patterns and more, which few sessions need
+
+        problems: list[str] = []
         with _no_collection():
             try:
-                for where, found in formats.read(path):
-                    if isinstance(found, str):
-                        problems.append(f"{path}, {where}: {found}")
-                        continue
-                    try:
-                        records.append(record_from(found))
-                    except ImpossibleNumberError as error:
-                        problems.append(f"{path}, {where}: {error}; it is left out")
-                    except ValueError as error:
-                        raise ValueError(f"{path}, {where}: {error}") from None
+                records = list(saved.records(Path(path), problems))
             except ValueError as error:
                 raise ValueError(printable(str(error))) from None
         for problem in problems:
-            warnings.warn(printable(problem), stacklevel=2)
+            warnings.warn(problem, stacklevel=2)
         return cls(records)
 
 

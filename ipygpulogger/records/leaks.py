@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 GREW = "grew in each of its last"  # how a record's note about a suspect begins
 
-_RUNS = 3  # in a row: neither a warm-up nor a coincidence
-_GROWTH_BYTES = MB  # that each of them must exceed
+RUNS = 3  # in a row: neither a warm-up nor a coincidence
+GROWTH_BYTES = MB  # that each of them must exceed
 
 
 def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
@@ -32,7 +32,7 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
     for kernel, record in _with_kernel(records):
         if (cell := _identity(record)) is not None:
             runs.setdefault((kernel, cell), []).append(record)
-    return [found for cell in runs.values() if len(found := _growing_runs(cell)) >= _RUNS]
+    return [found for cell in runs.values() if len(found := _growing_runs(cell)) >= RUNS]
 
 
 def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[CellRecord, ...]:
@@ -46,7 +46,7 @@ def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[
     if cell is None or not record.grown():
         return ()
     runs = _growing_runs([*(one for one in earlier if _identity(one) == cell), record])
-    return runs if len(runs) >= _RUNS else ()
+    return runs if len(runs) >= RUNS else ()
 
 
 def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
@@ -102,11 +102,11 @@ def _growing_on(runs: list[CellRecord], device: Hashable) -> tuple[CellRecord, .
     count = 0
     for i in reversed(range(len(runs))):
         usage = memories(runs[i]).get(device)
-        if usage is None or _consumed_bytes(runs[i], usage) <= _GROWTH_BYTES:
+        if usage is None or _consumed_bytes(runs[i], usage) <= GROWTH_BYTES:
             break
         count += 1
         before = memories(runs[i - 1]).get(device) if i else None
-        if before is None or usage.after_bytes - before.after_bytes <= _GROWTH_BYTES:
+        if before is None or usage.after_bytes - before.after_bytes <= GROWTH_BYTES:
             break
     return tuple(runs[len(runs) - count :])
 

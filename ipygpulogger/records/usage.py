@@ -28,6 +28,12 @@ def above_ends(peak_bytes: Bytes, before_bytes: int, after_bytes: int) -> Bytes:
     return peak_bytes - max(before_bytes, after_bytes)
 
 
+def needed(peak_bytes: int, before_bytes: int, after_bytes: int) -> int:
+    """Return the most that a scope held at once above what was in use before it; never negative."""
+    peaked_bytes = max(0, above_ends(peak_bytes, before_bytes, after_bytes))
+    return max(0, consumed(before_bytes, after_bytes)) + peaked_bytes
+
+
 def notable(moved_bytes: int, used_bytes: int) -> bool:
     """Return whether a change deserves to be explained: more than 1 MB, and more than 1 % of what is used."""
     return moved_bytes > MB and moved_bytes > _NOTABLE * used_bytes
@@ -116,7 +122,7 @@ class Usage:
     @property
     def needed_bytes(self) -> int:
         """The most that the scope held at once above what was in use before it; never negative."""
-        return max(0, self.consumed_bytes) + self.peaked_bytes
+        return needed(self.peak.lo_bytes, self.before_bytes, self.after_bytes)
 
     def described(self) -> str:
         """Return the figures as words, in whole megabytes: "consumed 128 MB, peaked 0 MB, used 170 MB"."""

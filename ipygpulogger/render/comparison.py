@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..records.compare import Counts
 from ..records.units import mb_text, printable_lines, rounded_mb
 from .summary import named
 from .text import outcome
@@ -17,17 +18,29 @@ def comparison(found: Comparison) -> str:
     lines = [f"{'MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"]
     for pair in found.pairs:
         lines += _compared(pair)
+    unsure = sum(pair.alike > 1 for pair in found.regressed)
+    counts = found.counts or Counts(
+        len(found.pairs), len(found.regressed), unsure, len(found.new), len(found.removed)
+    )
+    if grew := counts.regressed - len(found.regressed):
+        lines.append(f"and {grew:,} more that grew")
+    if listed := counts.pairs - counts.regressed - (len(found.pairs) - len(found.regressed)):
+        lines.append(f"and {listed:,} more that did not grow")
     shared = {pair.after.source for pair in found.pairs if pair.alike > 1}
-    for word, records in ("new", found.new), ("removed", found.removed):
+    for word, records, count in (
+        ("new", found.new, counts.new),
+        ("removed", found.removed, counts.removed),
+    ):
         for record in records:
             doubt = " (or an earlier run of a cell above)" if record.source in shared else ""
             lines.append(f"{word}: {named(record)}{doubt}")
-    grew, count = len(found.regressed), len(found.pairs)
-    unsure = sum(pair.alike > 1 for pair in found.regressed)
+        if count > len(records):
+            lines.append(f"{word}: {count - len(records):,} more")
+    grew, count = counts.regressed, counts.pairs
     lines.append(
         f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
         f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
-        + (f"; {unsure} of them may be another cell than it was" if unsure else "")
+        + (f"; {counts.unsure} of them may be another cell than it was" if counts.unsure else "")
     )
     return printable_lines(lines)
 

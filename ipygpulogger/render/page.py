@@ -6,10 +6,13 @@ from datetime import timezone
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..records.row import RAM, Row, record_of
+from ..records.totals import Totals
 from ..records.units import size_text, time_text, without_controls
-from .devices import named_devices
+from . import folded
+from .devices import named
 from .html import line_and_body
-from .markup import BLUE, Part, bar
+from .markup import BLUE, Part, bar, small
 from .plot import figure
 from .plot_axis import Axis
 from .plot_panels import description
@@ -17,9 +20,12 @@ from .plot_svg import svg
 from .text import outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ..records import CellRecord, Usage
+    from ..records import CellRecord, DeviceUsage
+    from ..records.fold import Fold
+    from ..records.row import Key, Origin
+    from ..records.totals import MemoryTotals
 
 # Browsers enforce it: no script, nothing from other places, whatever a cell's text contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -99,60 +105,107 @@ def page(
         ranked: The ranked cells, as markup.
         said: Sentences to put on top, such as why the run ended early.
     """
-    texts = sources or [record.source for record in records]
-    cells = "\n".join(_cell(record, source) for record, source in zip(records, texts, strict=True))
-    body = [f"<h1>{escape(title)}</h1>", *_totals(records)]
-    body += [f"<p class=said>{escape(sentence)}</p>" for sentence in said]
-    body += [_plot(records)] if records else []
-    body += [f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>"] if ranked else []
-    body += ["<h2>Cells</h2>", f"<main>\n{cells}\n</main>"] if cells else []
+    totals = Totals()
+    for record in records:
+        totals.add(Row.of(record))
+    plot = _plot(records) if records else ""
+    return _page(
+        title, [*_totals(totals, record_of), *_said(said), plot, _ranked(ranked), *_cells(records, sources)]
+    )
+
+
+def folded_page(title: str, fold: Fold, *, ranked: str = "", said: Sequence[str] = ()) -> str:
+    """Return the page of very many cells: the worst of them in full, and the figures of all.
+
+    Args:
+        title: The notebook's name.
+        fold: The cells.
+        ranked: The ranked cells, as markup.
+        said: Sentences to put on top, as in `page`.
+    """
+    shown, longest = fold.shown(), time_text(fold.course.longest_s)
+    few = f"{len(shown)} of {fold.count:,}: those that needed most, took longest, or failed last"
+    body = [*_totals(fold.totals, fold.record), *_said(said), _plot(fold.course.cells(fold.record))]
+    body += [small(f"Cells within {longest} are drawn as one, with the highest of their peaks")]
+    body += [_ranked(ranked), f"<h2>All {fold.count:,} cells</h2>"]
+    body += [folded.spread(fold.spread, _names(fold.totals, fold.record))]
+    return _page(title, [*body, *_cells(shown, list(map(fold.source, shown)), few)])
+
+
+def _page(title: str, body: Iterable[str]) -> str:
     return without_controls(
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
+        + "\n".join([f"<h1>{escape(title)}</h1>", *filter(None, body)])
         + "\n</body>\n</html>\n"
     )
+
+
+def _said(said: Sequence[str]) -> Iterator[str]:
+    return (f"<p class=said>{escape(sentence)}</p>" for sentence in said)
+
+
+def _ranked(ranked: str) -> str:
+    return f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>" if ranked else ""
+
+
+def _cells(records: Sequence[CellRecord], sources: Sequence[str], few: str = "") -> Iterator[str]:
+    texts = sources or [record.source for record in records]
+    cells = "\n".join(_cell(record, source) for record, source in zip(records, texts, strict=True))
+    if cells:
+        yield f"<h2>Cells</h2>{small(few) if few else ''}"
+        yield f"<main>\n{cells}\n</main>"
 
 
 # -- the totals ----------------------------------------------------------------------------------------
 
 
-def _totals(records: Sequence[CellRecord]) -> Iterator[str]:
+def _totals(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator[str]:
     """Yield when the notebook ran, and its highest figures."""
-    if not records:
+    if totals.begin is None:
         return
-    outer = [record for record in records if record.execution_count is not None] or records
-    begin = min(record.started_at for record in records).astimezone(timezone.utc)
-    failed = sum(record.status != "ok" for record in outer)
-    about = [f"{begin:%Y-%m-%d %H:%M} UTC", "1 cell" if len(outer) == 1 else f"{len(outer):,} cells"]
-    about += [f"{failed} failed"] if failed else []
+    outer = totals.outer if totals.outer.count else totals.every
+    begin = totals.begin.astimezone(timezone.utc)
+    about = [f"{begin:%Y-%m-%d %H:%M} UTC", "1 cell" if outer.count == 1 else f"{outer.count:,} cells"]
+    about += [f"{outer.failed} failed"] if outer.failed else []
     yield f"<p class=when>{' · '.join(about)}</p>"
-    longest = max(outer, key=lambda record: record.time_s)
-    time_s = sum(record.time_s for record in outer)
-    cards = [
-        _card("Time in cells", time_text(time_s), f"longest {longest.label}, {time_text(longest.time_s)}")
-    ]
-    cards.append(_highest("Highest RAM", [(record, record.gen) for record in records], None))
-    for key, (name, gpu) in named_devices(records).items():
-        usages = [(record, use) for record in records for use in record.gpus if use.key == key]
-        known: list[tuple[CellRecord, Usage]] = [(record, use) for record, use in usages if use.attributed]
-        if known:
-            cards.append(_highest(f"Highest {name}", known, gpu.total_bytes))
-        elif gpu.used_bytes is not None:
-            used_bytes = max(use.used_bytes or 0 for _, use in usages)
-            cards.append(_card(f"{name}, all processes", size_text(used_bytes), gpu.name))
+    longest = f"longest {record(outer.longest).label}, {time_text(outer.longest_s)}"
+    cards = [_card("Time in cells", time_text(outer.time_s), longest)]
+    devices = {gpu.key: (name, gpu) for name, gpu in _devices(totals, record)}
+    for key, memory in ((RAM, totals.memories[RAM]), *((key, totals.memories[key]) for key in devices)):
+        name, gpu = devices.get(key, ("RAM", None))
+        if memory.peak_bytes is not None:
+            label = record(memory.highest).label
+            cards.append(_highest(name, memory, label, gpu.total_bytes if gpu else None))
+        elif gpu is not None and gpu.used_bytes is not None:
+            cards.append(_card(f"{name}, all processes", size_text(memory.used_bytes), gpu.name))
     yield f"<dl class=totals>{''.join(cards)}</dl>"
 
 
-def _highest(name: str, usages: Sequence[tuple[CellRecord, Usage]], total_bytes: int | None) -> str:
+def _devices(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator[tuple[str, DeviceUsage]]:
+    """Yield the devices of a run: the name of each among them all, and its latest figures."""
+    latest = {
+        key: {gpu.key: gpu for gpu in record(memory.latest).gpus}[key]
+        for key, memory in totals.memories.items()
+        if key != RAM
+    }
+    yield from named(latest.values()).values()
+
+
+def _names(totals: Totals, record: Callable[[Origin], CellRecord]) -> dict[Key, str]:
+    """Return the names of RAM and of the devices."""
+    return {RAM: "RAM", **{gpu.key: name for name, gpu in _devices(totals, record)}}
+
+
+def _highest(name: str, memory: MemoryTotals, label: str, total_bytes: int | None) -> str:
     """Return the card of the highest peak of one memory."""
-    record, usage = max(usages, key=lambda found: found[1].peak.lo_bytes)
-    least = "at least " if any(use.peak.quality != "exact" for _, use in usages) else ""
+    peak_bytes = memory.peak_bytes or 0
+    least = "" if memory.exact else "at least "
     of = f"of {size_text(total_bytes).replace('.0 ', ' ')}, " if total_bytes else ""
-    drawn = bar([Part("", usage.peak.lo_bytes, BLUE)], total_bytes or 0)
-    return _card(name, least + size_text(usage.peak.lo_bytes), f"{of}in {record.label}", drawn)
+    drawn = bar([Part("", peak_bytes, BLUE)], total_bytes or 0)
+    return _card(f"Highest {name}", least + size_text(peak_bytes), f"{of}in {label}", drawn)
 
 
 def _card(name: str, figure: str, words: str, drawn: str = "") -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..records import growing_names
+from ..records import DeviceUsage, growing_names
+from ..records.ranking import GIVEN, ranking_of
+from ..records.row import Row, record_of
 from ..records.units import (
     MB,
     printable_lines,
@@ -14,20 +17,22 @@ from ..records.units import (
     time_text,
     without_controls,
 )
+from .devices import named as named_devices_of
 from .devices import named_devices
 from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, line, scrolling, small
 from .markup import table as markup_table
 from .text import outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..records import CellRecord, Usage
     from ..records.history import History
+    from ..records.ranking import Ranked
+    from ..records.row import Key
     from .markup import Cell
 
-_ROWS = 20  # cells
-_GROUPS = 5  # leak suspects
+_ROWS = 20  # cells of a history
 _NAMES = 5  # that grew in one suspect
 _RUNS = 6  # of one suspect
 _FIRST = {
@@ -48,49 +53,69 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     Returns:
         Lines of text, without a newline at the end.
     """
-    if not records:
-        return "no cell has been reported yet"
-    names = {key: name for key, (name, _) in named_devices(records).items()}
-    worst = _worst(records, names)
-    marked = {id(record) for _, found in worst for record, _ in found}
-    lines = [f"{_cells(len(records))}, {_FIRST[by]}; MB"]
-    lines.append(f"{'':16}{'Consumed':>9}{'Peaked':>7}{'Needed':>8}{'Peak':>8}{'Time':>10}  Cell")
-    for record in records[:_ROWS]:
-        lines += _ranked(record, names, "*" if id(record) in marked else "")
-    if len(records) > _ROWS:
-        lines.append(f"  and {len(records) - _ROWS:,} more")
-    for words, found in worst:
-        told = (f"{shortened(record.label)}, {figure}" for record, figure in found)
-        lines.append(f"* {words}: {'; '.join(told)}")
-    coarse = [record.gen.peak.precision_bytes for record in records if record.gen.peak.coarse]
-    if coarse:
-        lines.append(
-            f"RAM: each peak is within ±{rounded_mb(max(coarse))} MB, as coarsely as the kernel counts"
-        )
-    if suspects:
-        lines.append("May leak: every run consumed more, and left more in use than the one before:")
-        lines += [f"  {_suspect(runs, names)}" for runs in suspects[:_GROUPS]]
-    if len(suspects) > _GROUPS:
-        lines.append(f"  and {len(suspects) - _GROUPS} more")
-    return printable_lines(lines)
+    return ranking(_ranked(records, by, suspects))
 
 
 def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
     """Return the same as HTML: a table with a bar for each memory, its highest figures in bold."""
-    if not records:
+    return ranking_html(_ranked(records, by, suspects))
+
+
+def ranking(found: Ranked | None) -> str:
+    """Return the same as `summary`, of cells that were ranked as they were read."""
+    if found is None:
+        return "no cell has been reported yet"
+    names = _names(found)
+    worst = _worst(found, names)
+    marked = {id(record) for _, cells in worst for record, _ in cells}
+    lines = [f"{_cells(found.count)}, {_FIRST[found.by]}; MB"]
+    lines.append(f"{'':16}{'Consumed':>9}{'Peaked':>7}{'Needed':>8}{'Peak':>8}{'Time':>10}  Cell")
+    for record in found.first:
+        lines += _rows_of(record, names, "*" if id(record) in marked else "")
+    if found.count > len(found.first):
+        lines.append(f"  and {found.count - len(found.first):,} more")
+    for words, cells in worst:
+        told = (f"{shortened(record.label)}, {figure}" for record, figure in cells)
+        lines.append(f"* {words}: {'; '.join(told)}")
+    if found.coarse_bytes:
+        lines.append(
+            f"RAM: each peak is within ±{rounded_mb(found.coarse_bytes)} MB, as coarsely as the kernel counts"
+        )
+    if found.suspects:
+        lines.append("May leak: every run consumed more, and left more in use than the one before:")
+        lines += [f"  {_suspect(runs, names)}" for runs in found.suspects]
+    if found.suspects_count > len(found.suspects):
+        lines.append(f"  and {found.suspects_count - len(found.suspects)} more")
+    return printable_lines(lines)
+
+
+def ranking_html(found: Ranked | None) -> str:
+    """Return the same as `html`, of cells that were ranked as they were read."""
+    if found is None:
         return line("no cell has been reported yet", quiet=True)
-    names = {key: name for key, (name, _) in named_devices(records).items()}
-    told = _table(records[:_ROWS], names, f"{_cells(len(records))}, {_FIRST[by]}; MB")
-    if len(records) > _ROWS:
-        told += small(f"and {len(records) - _ROWS:,} more")
-    for words, found in _worst(records, names):
-        told += small(f"{words}: {'; '.join(f'{shortened(cell.label)}, {said}' for cell, said in found)}")
-    if suspects:
+    names = _names(found)
+    told = _table(found.first, names, f"{_cells(found.count)}, {_FIRST[found.by]}; MB")
+    if found.count > len(found.first):
+        told += small(f"and {found.count - len(found.first):,} more")
+    for words, cells in _worst(found, names):
+        told += small(f"{words}: {'; '.join(f'{shortened(cell.label)}, {said}' for cell, said in cells)}")
+    if found.suspects:
         told += line("<b>May leak</b>: every run consumed more, and left more in use than the one before")
-        told += "".join(line(escape(_suspect(runs, names))) for runs in suspects[:_GROUPS])
-    if len(suspects) > _GROUPS:
-        told += small(f"and {len(suspects) - _GROUPS} more")
+        told += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
+    if found.suspects_count > len(found.suspects):
+        told += small(f"and {found.suspects_count - len(found.suspects)} more")
     return without_controls(told)
+
+
+def _ranked(
+    records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]
+) -> Ranked | None:
+    found = ranking_of(map(Row.of, records), GIVEN).ranked(record_of, suspects)
+    return found and replace(found, by=by)
+
+
+def _names(found: Ranked) -> dict[Key, str]:
+    return {key: name for key, (name, _) in named_devices_of(found.devices).items()}
 
 
 def history(cells: History) -> str:
@@ -107,7 +132,7 @@ def _cells(count: int) -> str:
     return "1 cell" if count == 1 else f"{count:,} cells"
 
 
-def _table(records: Sequence[CellRecord], names: dict[Any, str], caption: str) -> str:
+def _table(records: Sequence[CellRecord], names: dict[Key, str], caption: str) -> str:
     """Return cells as an HTML table, a row for each memory; the highest figure of each column is bold."""
     shown = [(record, i == 0, *row) for record in records for i, row in enumerate(_moved(record, names))]
     usages = [usage for *_, usage in shown if usage is not None]
@@ -144,7 +169,7 @@ def _table(records: Sequence[CellRecord], names: dict[Any, str], caption: str) -
     return scrolling(markup_table(head, rows, caption=caption))
 
 
-def _moved(record: CellRecord, names: dict[Any, str]) -> list[tuple[str, Usage | None]]:
+def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage | None]]:
     """Return the rows of a cell where anything changed or is unknown; RAM if nothing did."""
     found = list(_rows(record, names))
     moved = [
@@ -160,44 +185,27 @@ def _cell(record: CellRecord) -> str:
     return f"{escape(shortened(record.label))}{ended}"
 
 
-def _memories(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usage | None]]:
+def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
     """Yield RAM and the cell's devices by name; None for a device without attributed use."""
     yield "RAM", record.gen
     for gpu in record.gpus:
         yield names[gpu.key], gpu if gpu.attributed else None
 
 
-def _worst(
-    records: Sequence[CellRecord], names: dict[Any, str]
-) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
+def _worst(found: Ranked, names: dict[Key, str]) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
     """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
-    memories = [(record, *memory) for record in records for memory in _memories(record, names)]
-    figures: dict[str, tuple[Callable[[Usage], int], Callable[[Usage, str], str]]] = {
-        "needed most": (
-            lambda usage: usage.needed_bytes,
-            lambda usage, where: f"{_needed(usage)} {where} (peak {_peak(usage)})",
-        ),
-        "consumed most": (
-            lambda usage: usage.consumed_bytes,
-            lambda usage, where: f"{rounded_mb(usage.consumed_bytes)} {where}",
-        ),
-    }
-    worst = []
-    for words, (figure, said) in figures.items():
-        found = []
-        for ram in (True, False):
-            known = [(cell, name, use) for cell, name, use in memories if use and (name == "RAM") == ram]
-            if known:
-                top_mb = max(rounded_mb(figure(use)) for _, _, use in known)
-                first = (one for one in known if rounded_mb(figure(one[2])) == top_mb)
-                cell, name, use = min(first, key=lambda one: one[0].started_at)
-                found += [(cell, said(use, _where(name)))] if figure(use) >= MB else []
-        worst += [(words, found)] if found else []
-    longest = max(records, key=lambda record: record.time_s)
-    return [*worst, ("longest", [(longest, f"{longest.time_s:.3f}s")])]
+    told: dict[str, list[tuple[CellRecord, str]]] = {}
+    for figure, record, usage in found.worst:
+        where = _where(names[usage.key] if isinstance(usage, DeviceUsage) else "RAM")
+        if figure == "needed":
+            said = f"{_needed(usage)} {where} (peak {_peak(usage)})"
+        else:
+            said = f"{rounded_mb(usage.consumed_bytes)} {where}"
+        told.setdefault(f"{figure} most", []).append((record, said))
+    return [*told.items(), ("longest", [(found.longest, f"{found.longest.time_s:.3f}s")])]
 
 
-def _rows(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usage | None]]:
+def _rows(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
     """Yield RAM, and each device that changed or has the highest peak of the cell."""
     fullest = max((gpu.peak.lo_bytes for gpu in record.gpus), default=0)
     for name, usage in _memories(record, names):
@@ -206,7 +214,7 @@ def _rows(record: CellRecord, names: dict[Any, str]) -> Iterator[tuple[str, Usag
             yield name, usage
 
 
-def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[str]:
+def _rows_of(record: CellRecord, names: dict[Key, str], mark: str) -> Iterator[str]:
     """Yield a row for RAM, and one for each device that changed or has the highest peak of the cell."""
     ended = shortened(outcome(record))
     tail = f"{record.time_s:9.3f}s  {shortened(record.source)}{f'  ({ended})' if ended else ''}"
@@ -220,7 +228,7 @@ def _ranked(record: CellRecord, names: dict[Any, str], mark: str) -> Iterator[st
         head = tail = ""
 
 
-def _suspect(runs: Sequence[CellRecord], names: dict[Any, str]) -> str:
+def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
     """Return one cell that may leak: its runs, and what each consumed where it grew every time."""
     grown: dict[str, list[int]] = {}
     for record in runs:

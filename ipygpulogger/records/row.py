@@ -1,0 +1,127 @@
+"""A row: the figures of a record by which cells are ranked, compared and folded, without its texts.
+
+A row of a log is read without decoding its record, and takes little memory. The record of a cell that is
+shown is decoded then, from the row's place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .usage import consumed, needed
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from .cell_record import CellRecord
+    from .usage import Peak
+
+    Key = tuple[str, int, str | None]  # `DeviceUsage.key`, and `RAM`
+    Origin = CellRecord | int
+
+RAM: Key = ("RAM", -1, None)
+
+
+@dataclass(slots=True)
+class Memory:
+    """One memory over a cell: general RAM, or a device.
+
+    Attributes:
+        key: `DeviceUsage.key`, or `RAM`.
+        before_bytes: In use at the beginning, as in `Usage`.
+        after_bytes: In use at the end.
+        peak: The peak.
+        attributed: Whether this process's memory is known.
+        used_bytes: In use on the whole device by all processes; None when unknown, and for RAM.
+        newly_kept_bytes: Of RAM, how much more freed memory malloc keeps than before.
+    """
+
+    key: Key
+    before_bytes: int
+    after_bytes: int
+    peak: Peak
+    attributed: bool = True
+    used_bytes: int | None = None
+    newly_kept_bytes: int = 0
+
+    @property
+    def consumed_bytes(self) -> int:
+        """As in `Usage`."""
+        return consumed(self.before_bytes, self.after_bytes)
+
+    @property
+    def needed_bytes(self) -> int:
+        """As in `Usage`."""
+        return needed(self.peak.lo_bytes, self.before_bytes, self.after_bytes)
+
+
+@dataclass(slots=True)
+class Row:
+    """The figures of one cell.
+
+    Attributes:
+        origin: Where its record is: the record itself, or the place in a log at which its line begins.
+        started_at: As in `CellRecord`, and so are the others.
+        time_s: Seconds.
+        gen: General RAM.
+        gpus: The devices, in the order of the record.
+        execution_count: The 4 of "In [4]".
+        cell_id: The front end's id of the cell.
+        source: The cell's first line.
+        succeeded: Whether the status is "ok".
+        gpulog_only: Whether the cell contains only this package's own magics.
+    """
+
+    origin: Origin
+    started_at: datetime
+    time_s: float
+    gen: Memory
+    gpus: tuple[Memory, ...]
+    execution_count: int | None
+    cell_id: str | None
+    source: str
+    succeeded: bool
+    gpulog_only: bool
+
+    @classmethod
+    def of(cls, record: CellRecord, origin: Origin | None = None) -> Row:
+        """Return the figures of a record.
+
+        Args:
+            record: The record.
+            origin: Where it is, if it need not be kept.
+        """
+        gen = record.gen
+        return cls(
+            record if origin is None else origin,
+            record.started_at,
+            record.time_s,
+            Memory(RAM, gen.before_bytes, gen.after_bytes, gen.peak, newly_kept_bytes=gen.newly_kept_bytes),
+            tuple(
+                Memory(gpu.key, gpu.before_bytes, gpu.after_bytes, gpu.peak, gpu.attributed, gpu.used_bytes)
+                for gpu in record.gpus
+            ),
+            record.execution_count,
+            record.cell_id,
+            record.source,
+            record.status == "ok",
+            record.gpulog_only,
+        )
+
+    def memories(self) -> dict[Key, Memory]:
+        """Return RAM and each device whose use is attributed to this process, by its key."""
+        if not self.gpus:
+            return {RAM: self.gen}
+        return {RAM: self.gen, **{gpu.key: gpu for gpu in self.gpus if gpu.attributed}}
+
+
+def record_of(origin: Origin) -> CellRecord:
+    """Return the record that is a row's origin.
+
+    Raises:
+        TypeError: The row was read from a log.
+    """
+    if isinstance(origin, int):
+        raise TypeError("this row's record is in a log")
+    return origin
