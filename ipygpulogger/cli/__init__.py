@@ -16,7 +16,7 @@ progress       the line on the terminal that shows which cell runs
 keys           the keys pressed meanwhile
 report         ``report``: the cells of a log or of a saved notebook, ranked
 compare        ``compare``: two runs, cell by cell
-saved_run      reading a log or a saved notebook
+saved_run      reading a log or a saved notebook, cell by cell
 page           writing the HTML page
 doctor         ``doctor``: what can be measured here
 streams        writing to stdout and stderr

@@ -20,6 +20,16 @@ leaks          cells that grow with every run
 formats        the files that hold records
 log            a file that gains a line of JSON with every cell
 budget         how much memory a cell may use
+row            the figures of a record by which cells are ranked, compared and folded
+scan           a row from a line of a log, without decoding the record
+saved          the records that a file holds, one after the other
+growing        cells that grow with every run, found row by row
+ranking        what a summary tells, found row by row
+totals         the totals of a run, found row by row
+course         memory over time, in few stretches
+spread         how the figures of very many cells are spread
+fold           the cells of a page: all, or the worst of very many
+last_runs      the last run of each cell, in little memory
 compare        two runs of a notebook
 units          bytes to megabytes, foreign text to printable text
 =============  ==============================================================================

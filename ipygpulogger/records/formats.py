@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
+_BRACE = _BEGINS[0]
 _CUT_SHORT = "this line was cut short and is left out"
 _BATCH = 500  # rows of a .parquet file
 
@@ -85,44 +86,43 @@ def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _read_jsonl(path: Path) -> _Found:
     with path.open("rb") as file:
-        for number, _, text, may_be_cut in log_lines(file):
-            yield f"line {number}", values_of(text, f"{path}, line {number}", may_be_cut=may_be_cut)
+        for number, _, line, after in log_lines(file):
+            yield f"line {number}", values_of(line, after, f"{path}, line {number}")
 
 
-def log_lines(file: Iterable[bytes]) -> Iterator[tuple[int, int, bytes, bool]]:
-    """Yield the lines of a log that are not blank: number, place, text, and whether it may be cut short.
-
-    A line that was cut short is the last of the file, or `log.Log` wrote an empty line behind it.
-    """
+def log_lines(file: Iterable[bytes]) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Yield the lines of a log that are not blank: number, place in the file, line, and the line after it."""
     lines = iter(file)
     line, number, place = next(lines, b""), 0, 0
     while line:
         number += 1
         after = next(lines, b"")
-        text = line.removesuffix(b"\n")
-        if text.strip(b" \t\r"):
-            yield number, place, text, after == b"\n" or (not after and text == line)
+        if line[0] == _BRACE or line.strip(b" \t\r\n"):
+            yield number, place, line, after
         place += len(line)
         line = after
 
 
-def values_of(text: bytes, where: str, *, may_be_cut: bool) -> Any:
+def values_of(line: bytes, after: bytes, where: str) -> Any:
     """Return what a line of a log holds: a record's values, or as text why there are none.
 
     Args:
-        text: The line.
+        line: The line.
+        after: The line after it; empty at the end of the file.
         where: The file and the line's number, for an error.
-        may_be_cut: Whether the line may have been cut short.
 
     Raises:
         ValueError: The line is no JSON.
     """
+    text = line.removesuffix(b"\n")
     if not text.strip(b" \t\r\0"):  # after a power cut, in place of the last lines
         return _CUT_SHORT
     try:
         return from_json(text)
     except (ValueError, RecursionError):
-        if not may_be_cut or text[: len(_BEGINS)] != _BEGINS[: len(text)]:
+        # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
+        ends = after == b"\n" or (not after and text == line)
+        if not ends or text[: len(_BEGINS)] != _BEGINS[: len(text)]:
             raise ValueError(f"{where}: this is no JSON") from None
         return _CUT_SHORT
 

@@ -48,7 +48,7 @@ class Growing:
             return
         cell = row.cell_id, row.source
         self._order.setdefault(hash(cell))
-        before = self._streaks.pop(cell, None)
+        before = self._streaks.pop(cell, None) if self._streaks else None
         streaks = {}
         for key, memory in row.memories().items():
             if _consumed_bytes(memory) > GROWTH_BYTES:

@@ -102,6 +102,10 @@ class Ranking:
         self._number = 0
         self._first = Highest["Row"](FIRST)
         self._worst: dict[tuple[str, bool], _Worst] = {}
+        # What rounds to fewer megabytes than the worst has is less.
+        self._least = {
+            (figure, is_ram): MB / 2 for figure in ("needed", "consumed") for is_ram in (True, False)
+        }
         self._longest: tuple[float, Any, int] | None = None
         self._longest_origin: Origin = 0
         self._coarse_bytes = 0
@@ -115,13 +119,14 @@ class Ranking:
         self._number -= 1
         rank, number = self._rank(row), self._number
         self._first.add(rank, row)
-        self._compare(row, row.gen, is_ram=True, place=(rank, number))
+        place = rank, number
+        self._compare(row, row.gen, is_ram=True, place=place)
         for position, gpu in enumerate(row.gpus):
-            place = rank, number, -position
-            if gpu.key not in self._devices or place > self._devices[gpu.key][:3]:
-                self._devices[gpu.key] = (*place, row.origin)
+            named = rank, number, -position
+            if gpu.key not in self._devices or named > self._devices[gpu.key][:3]:
+                self._devices[gpu.key] = (*named, row.origin)
             if gpu.attributed:
-                self._compare(row, gpu, is_ram=False, place=(rank, number))
+                self._compare(row, gpu, is_ram=False, place=place)
         if self._longest is None or row.time_s >= self._longest[0]:
             longest = row.time_s, rank, number
             if self._longest is None or longest > self._longest:
@@ -131,11 +136,12 @@ class Ranking:
 
     def _compare(self, row: Row, memory: Memory, *, is_ram: bool, place: tuple[Any, int]) -> None:
         for figure, size_bytes in ("needed", memory.needed_bytes), ("consumed", memory.consumed_bytes):
-            highest = self._worst.get((figure, is_ram))
-            if size_bytes > (MB // 2 if highest is None else highest.least_bytes):
+            if size_bytes >= self._least[figure, is_ram]:
                 found = _Worst(size_bytes, row, memory, place)
+                highest = self._worst.get((figure, is_ram))
                 if highest is None or found.exceeds(highest):
                     self._worst[figure, is_ram] = found
+                    self._least[figure, is_ram] = (rounded_mb(size_bytes) - 0.5) * MB
 
     def ranked(
         self, record: Callable[[Origin], CellRecord], suspects: Sequence[Sequence[Origin]]
@@ -182,11 +188,6 @@ class _Worst(NamedTuple):
     memory: Memory
     place: tuple[Any, int]
 
-    @property
-    def least_bytes(self) -> float:
-        """What another must exceed, not to be less in whole megabytes."""
-        return (rounded_mb(self.size_bytes) - 0.5) * MB - 1
-
     def usage(self, record: Callable[[Origin], CellRecord]) -> Usage:
         """Return the usage of the record that has the figure."""
         found = record(self.row.origin)
@@ -209,7 +210,10 @@ def _device(record: CellRecord, key: Key) -> DeviceUsage:
 
 def by_peak(row: Row) -> tuple[int, int]:
     """Return the rank of `History.rank` by "peak"."""
-    on_devices = max((gpu.needed_bytes for gpu in row.gpus if gpu.attributed), default=0)
+    on_devices = 0
+    for gpu in row.gpus:
+        if gpu.attributed and gpu.needed_bytes > on_devices:
+            on_devices = gpu.needed_bytes
     return on_devices if on_devices >= MB else 0, row.gen.needed_bytes
 
 

@@ -6,7 +6,7 @@ shown is decoded then, from the row's place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .usage import consumed, needed
@@ -35,6 +35,7 @@ class Memory:
         attributed: Whether this process's memory is known.
         used_bytes: In use on the whole device by all processes; None when unknown, and for RAM.
         newly_kept_bytes: Of RAM, how much more freed memory malloc keeps than before.
+        needed_bytes: As in `Usage`.
     """
 
     key: Key
@@ -44,16 +45,15 @@ class Memory:
     attributed: bool = True
     used_bytes: int | None = None
     newly_kept_bytes: int = 0
+    needed_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.needed_bytes = needed(self.peak.lo_bytes, self.before_bytes, self.after_bytes)
 
     @property
     def consumed_bytes(self) -> int:
         """As in `Usage`."""
         return consumed(self.before_bytes, self.after_bytes)
-
-    @property
-    def needed_bytes(self) -> int:
-        """As in `Usage`."""
-        return needed(self.peak.lo_bytes, self.before_bytes, self.after_bytes)
 
 
 @dataclass(slots=True)

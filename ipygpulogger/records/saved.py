@@ -1,7 +1,8 @@
 """The records that a file holds, read one after the other.
 
-A log (.jsonl) is read line by line, and of a line that is valid only the figures are decoded: see `scan`. Of
-.csv and .parquet files row by row is decoded. A notebook is one JSON document, which is in memory as a whole.
+A log (.jsonl) is read line by line, and of a line that is valid only the figures are decoded: see `scan`. The
+rows of .csv and .parquet files are decoded one by one. A notebook is one JSON document, which is in memory as
+a whole.
 """
 
 from __future__ import annotations
@@ -92,12 +93,11 @@ class Saved:
 
     def _lines(self) -> Iterator[Row]:
         self._file = file = self._seekable()
-        for number, place, text, may_be_cut in formats.log_lines(file):
-            row = scan(text, place)
+        for number, place, line, after in formats.log_lines(file):
+            row = scan(line, place)
             if row is None:
                 where = f"{self._path}, line {number}"
-                values = formats.values_of(text, where, may_be_cut=may_be_cut)
-                record = _record(values, where, self.problems)
+                record = _record(formats.values_of(line, after, where), where, self.problems)
                 if record is None:
                     continue
                 row = Row.of(record, place)

@@ -82,42 +82,36 @@ def scan(line: bytes, place: int) -> Row | None:
         started_at = datetime.fromisoformat(began[1:-1].decode())
     except ValueError:  # the 30th of February
         return None
+    peak = Peak(int(lo), None if hi == b"null" else int(hi), _QUALITIES[quality], int(precision))
     newly_kept_bytes = consumed(int(was_kept), int(kept)) if was_kept and kept else 0
-    peak = _peak(lo, hi, quality, precision)
     return Row(
         place,
         started_at,
         float(time_s),
-        Memory(RAM, int(before), int(after), peak, newly_kept_bytes=newly_kept_bytes),
+        Memory(RAM, int(before), int(after), peak, True, None, newly_kept_bytes),
         tuple(gpus),
         None if count == b"null" else int(count),
-        _text(cell_id),
-        _text(source) or "",
+        None if cell_id == b"null" else _text(cell_id),
+        _text(source),
         status == b'"ok"',
         ours == b"true",
     )
 
 
 def _gpu(found: re.Match[bytes], groups: tuple[int, ...]) -> Memory:
-    backend, index, uuid, attributed, before, after, used, *peak = found.group(*groups)
+    backend, index, uuid, attributed, before, after, used, lo, hi, quality, precision = found.group(*groups)
     return Memory(
         _key(backend, index, uuid),
         int(before),
         int(after),
-        _peak(*peak),
+        Peak(int(lo), None if hi == b"null" else int(hi), _QUALITIES[quality], int(precision)),
         attributed == b"true",
-        used_bytes=None if used == b"null" else int(used),
+        None if used == b"null" else int(used),
     )
 
 
-def _peak(lo: bytes, hi: bytes, quality: bytes, precision: bytes) -> Peak:
-    return Peak(int(lo), None if hi == b"null" else int(hi), _QUALITIES[quality], int(precision))
-
-
-def _text(found: bytes) -> str | None:
-    if b"\\" in found:
-        return str(json.loads(found))
-    return None if found == b"null" else found[1:-1].decode()
+def _text(found: bytes) -> str:
+    return str(json.loads(found)) if b"\\" in found else found[1:-1].decode()
 
 
 _keys: dict[tuple[bytes, bytes, bytes], tuple[str, int, str | None]] = {}
@@ -129,7 +123,8 @@ def _key(backend: bytes, index: bytes, uuid: bytes) -> tuple[str, int, str | Non
     if found is None:
         if len(_keys) >= _KEYS_KEPT:
             _keys.clear()
-        found = _keys[backend, index, uuid] = (_text(backend) or "", int(index), _text(uuid))
+        known = None if uuid == b"null" else _text(uuid)
+        found = _keys[backend, index, uuid] = (_text(backend), int(index), known)
     return found
 
 

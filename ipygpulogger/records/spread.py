@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .row import Key, Row
+    from .row import Key, Memory, Row
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
@@ -61,18 +61,12 @@ class Spread:
     def add(self, row: Row) -> None:
         """Add the next cell."""
         self.time_s.append(row.time_s)
+        self._add(row.gen)
         gpu_bytes = -1
-        for key, memory in row.memories().items():
-            spread = self.memories.get(key)
-            if spread is None:
-                spread = self.memories[key] = MemorySpread()
-            needed_bytes = memory.needed_bytes
-            spread.needed.append(needed_bytes)
-            spread.peak.append(memory.peak.lo_bytes)
-            if memory is not row.gen:
-                gpu_bytes = max(gpu_bytes, needed_bytes)
-            else:
-                ram_bytes = needed_bytes
+        for gpu in row.gpus:
+            if gpu.attributed:
+                self._add(gpu)
+                gpu_bytes = max(gpu_bytes, gpu.needed_bytes)
         number = self._numbers.setdefault(row.source, len(self._numbers))
         if number == len(self._count):
             self._count.append(0)
@@ -83,8 +77,15 @@ class Spread:
         self._count[number] += 1
         self._failed[number] += not row.succeeded
         self._time_s[number] += row.time_s
-        self._ram_bytes[number] = max(self._ram_bytes[number], ram_bytes)
+        self._ram_bytes[number] = max(self._ram_bytes[number], row.gen.needed_bytes)
         self._gpu_bytes[number] = max(self._gpu_bytes[number], gpu_bytes)
+
+    def _add(self, memory: Memory) -> None:
+        spread = self.memories.get(memory.key)
+        if spread is None:
+            spread = self.memories[memory.key] = MemorySpread()
+        spread.needed.append(memory.needed_bytes)
+        spread.peak.append(memory.peak.lo_bytes)
 
     def lines(self, at_most: int) -> tuple[list[Lines], int]:
         """Return the first lines whose cells took the most time, and how many such lines there are."""

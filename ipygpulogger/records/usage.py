@@ -29,9 +29,11 @@ def above_ends(peak_bytes: Bytes, before_bytes: int, after_bytes: int) -> Bytes:
 
 
 def needed(peak_bytes: int, before_bytes: int, after_bytes: int) -> int:
-    """Return the most that a scope held at once above what was in use before it; never negative."""
-    peaked_bytes = max(0, above_ends(peak_bytes, before_bytes, after_bytes))
-    return max(0, consumed(before_bytes, after_bytes)) + peaked_bytes
+    """Return the most that a scope held at once above what was in use before it; never negative.
+
+    This is what was consumed, if that is positive, and the transient part of the peak.
+    """
+    return max(peak_bytes, before_bytes, after_bytes) - before_bytes
 
 
 def notable(moved_bytes: int, used_bytes: int) -> bool:

@@ -23,6 +23,7 @@ plot_time      its drawn time: bands and their numbers, ticks, gaps
 plot           the plot as a matplotlib figure
 plot_svg       the same as SVG for a page
 displays       what a notebook displays of a record, a history, a line: loaded with the first of them
+folded         the figures of very many cells as tables
 page           a notebook's report as one self-contained HTML page
 experiments    what ipyexperiments printed
 =============  ===========================================================================

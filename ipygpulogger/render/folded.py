@@ -32,8 +32,8 @@ def spread(found: Spread, names: dict[Key, str]) -> str:
             for what, figures in ("Needed", memory.needed), ("Peak", memory.peak):
                 told = [f"{rounded_mb(size_bytes):,}" for size_bytes in quantiles(figures)]
                 rows.append([what, Text(escape(name)), *told])
-    quantile_table = table(["", Text(""), *_HEAD], rows, caption="How the figures are spread; MB")
-    return f"<div class=ranked>{scrolling(quantile_table)}{_lines(found)}</div>"
+    parts = scrolling(table(["", Text(""), *_HEAD], rows, caption="How the figures are spread; MB"))
+    return f"<div class=ranked>{parts}<div style=margin-top:.8rem>{_lines(found)}</div></div>"
 
 
 def _lines(found: Spread) -> str:
