@@ -3,6 +3,7 @@
 In the order in which a reader meets them:
 
 =============  ==============================================================================
+value          equality and `repr` of a record
 displayed      how a notebook displays a record
 usage          `Usage` and `Peak`: memory at both ends and at the peak; consumed and peaked
 device_usage   `DeviceUsage`: the same on one accelerator device; the device ids

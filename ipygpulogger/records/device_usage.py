@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .units import rounded_mb
 from .usage import Peak, Timeline, Usage
+from .value import Value
 
 CPU = "cpu"  # the device id of general RAM
 DRIVER = "nvml"  # the backend of a device that no framework of this process uses
@@ -19,8 +20,8 @@ def device_id(backend: str, index: int) -> str:
     return f"{backend}:{index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Metric(Value):
     """A figure of a whole device over a scope, all processes together.
 
     Attributes:
@@ -43,7 +44,7 @@ class Rung(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DeviceUsage(Usage):
     """Memory of one accelerator device.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .value import Value
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Diagnosis(Value):
     """What one source of figures reports about itself on this machine.
 
     Attributes:

@@ -8,10 +8,11 @@ from .device_usage import DeviceUsage, Sizes  # noqa: TC001 - decoding evaluates
 from .displayed import Displayed
 from .units import shortened
 from .usage import Usage
+from .value import Value
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LineUsage(Displayed):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LineUsage(Displayed, Value):
     """One source line of a cell or function, including everything that it called.
 
     For a line that ran several times, `consumed_bytes` is the sum over its runs and `peaked_bytes` the

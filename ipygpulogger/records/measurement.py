@@ -11,6 +11,7 @@ from .device_usage import CPU, DRIVER, DeviceUsage
 from .displayed import Displayed
 from .units import shortened
 from .usage import ChildrenUsage, RamUsage, Usage, notable
+from .value import Value
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _DEVICES = 4  # in a `repr`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Measurement(Displayed):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Measurement(Displayed, Value):
     """What one scope used.
 
     Attributes:

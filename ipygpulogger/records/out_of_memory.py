@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from .displayed import Displayed
 from .owner import Owner  # noqa: TC001 - decoding evaluates the type hints
 from .units import MB, printable, rounded_mb
+from .value import Value
 
 _GIB = 1024 * MB
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class OutOfMemory(Displayed):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OutOfMemory(Displayed, Value):
     """A device at the moment when an allocation on it failed; each figure is None when unknown.
 
     Attributes:

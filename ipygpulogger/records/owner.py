@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .value import Value
+
 LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Owner(Value):
     """A name that holds memory: "model", "Out[3]", "last traceback: step.act".
 
     Attributes:

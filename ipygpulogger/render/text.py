@@ -9,7 +9,6 @@ from ..records.units import MB, mb_range, mb_text, printable, printable_lines, r
 from . import out_of_memory
 from .devices import device_name
 from .growth import between, grew
-from .lines import heaviest
 from .sparkline import sparkline, varies
 
 if TYPE_CHECKING:
@@ -85,8 +84,16 @@ def outcome(measurement: Measurement) -> str:
 
 def sentences(measurement: Measurement) -> tuple[str, ...]:
     """Return the sentences below the figures: between cells, owners that grew, heaviest line, notes."""
-    line = heaviest(measurement.lines) if isinstance(measurement, CellRecord) else ""
+    line = _heaviest_line(measurement)
     return (*filter(None, [between(measurement), grew(measurement), line]), *measurement.notes)
+
+
+def _heaviest_line(measurement: Measurement) -> str:
+    if not isinstance(measurement, CellRecord) or not measurement.lines:
+        return ""
+    from .lines import heaviest  # few cells have lines
+
+    return heaviest(measurement.lines)
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Literal, NamedTuple
 
 PeakClass = Literal["resettable", "monotone", "sampled"]
+UNREADABLE = "the memory of this process cannot be read"  # how the reason begins where RAM has no counter
 
 
 class Unavailable(Exception):  # noqa: N818 - a state of the world rather than a mistake

@@ -21,12 +21,10 @@ from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
 from . import malloc, procfs, rusage
 from .children import descendants
-from .counter import Unavailable
+from .counter import UNREADABLE, Unavailable
 from .grain import high_water_precision_bytes, resident_precision_bytes
 from .high_water_mark import HighWaterMark
 from .pacing import Paced
-from .rising_peak import UNREADABLE, RisingPeak
-from .rss_watcher import RssWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from ..records import Heap
     from .children import Child
     from .counter import Counter
+    from .rss_watcher import RssWatcher
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is used up now may be available again later
 _WALK_S = 0.002  # the page tables are walked for an exact size if that takes less
@@ -45,7 +44,7 @@ class Process:
     """This process's general RAM: the best counter of this machine, malloc, children."""
 
     def __init__(self, counter: Counter | None = None) -> None:
-        self._watcher = RssWatcher()  # not started unless the counter needs it
+        self._watcher: RssWatcher | None = None  # only where the counter needs it
         self._counter = counter
         self._choosing = threading.Lock()
         self._walk_s_per_byte = _WALK_S_PER_BYTE
@@ -65,32 +64,44 @@ class Process:
         return self._counter
 
     def _best_counter(self) -> Counter:
-        watcher = self._watcher
         try:
             procfs.resident_and_mark_bytes()
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _PASSING:
                 raise Unavailable(f"{UNREADABLE}: {error}") from error
-        else:
-            if HighWaterMark.probe():
-                return HighWaterMark()
-            return RisingPeak(  # the reset is refused
-                lambda: procfs.resident_and_mark_bytes()[0],
-                lambda: procfs.resident_and_mark_bytes()[1],
-                watcher,
-                high_water_precision_bytes(),
-                resident_precision_bytes(),
-            )
+            return self._counter_of_psutil()
+        if HighWaterMark.probe():
+            return HighWaterMark()
+        return self._rising(  # the reset is refused
+            lambda: procfs.resident_and_mark_bytes()[0],
+            lambda: procfs.resident_and_mark_bytes()[1],
+            high_water_precision_bytes(),
+            resident_precision_bytes(),
+        )
+
+    def _counter_of_psutil(self) -> Counter:
         memory = _psutils_memory()
 
         def rss_bytes() -> int:
             return int(memory().rss)
 
         if hasattr(memory(), "peak_wset"):  # Windows
-            return RisingPeak(rss_bytes, lambda: int(memory().peak_wset), watcher)
+            return self._rising(rss_bytes, lambda: int(memory().peak_wset))
         if sys.platform == "darwin":
-            return RisingPeak(rss_bytes, lambda: rusage.faults_and_mark()[1], watcher)
-        return RisingPeak(rss_bytes, None, watcher)
+            return self._rising(rss_bytes, lambda: rusage.faults_and_mark()[1])
+        return self._rising(rss_bytes, None)
+
+    def _rising(
+        self,
+        resident_bytes: Callable[[], int],
+        mark_bytes: Callable[[], int] | None,
+        *precisions_bytes: int,
+    ) -> Counter:
+        from .rising_peak import RisingPeak
+        from .rss_watcher import RssWatcher
+
+        self._watcher = RssWatcher()  # not started unless the counter needs it
+        return RisingPeak(resident_bytes, mark_bytes, self._watcher, *precisions_bytes)
 
     def close(self) -> None:
         """Leave no descriptor and no process behind; the next scope acquires them again."""
@@ -139,7 +150,7 @@ class Process:
         Returns:
             None if it is unknown, as anywhere but on Linux.
         """
-        return descendants(peak_bytes, leave_out=self._watcher.pid)
+        return descendants(peak_bytes, leave_out=None if self._watcher is None else self._watcher.pid)
 
     def diagnose(self) -> Diagnosis:
         """Say how good the figures of general RAM are on this machine."""

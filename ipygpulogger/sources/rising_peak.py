@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
-from .counter import Counter, Look, PeakClass, Reading, Unavailable
+from .counter import UNREADABLE, Counter, Look, PeakClass, Reading, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .rss_watcher import RssWatcher
-
-UNREADABLE = "the memory of this process cannot be read"
 
 
 class RisingPeak(Counter):
