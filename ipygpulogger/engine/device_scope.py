@@ -170,6 +170,10 @@ class DeviceScope:
     def _ends(self, after: DeviceSnapshot) -> list[DeviceSnapshot]:
         return [after] if self.before is None else [self.before, after]
 
+    def _ends_bytes(self, after: DeviceSnapshot) -> list[int]:
+        """Return what was in use outside the allocators at both ends, where that is known."""
+        return [other for held in self._ends(after) if (other := held.other) is not None]
+
     def _unlisted_bytes(self, after: DeviceSnapshot) -> int:
         """Return the unattributed memory at that end of the scope where it was less."""
         return min((held.unlisted for held in self._ends(after) if held.unlisted is not None), default=0)
@@ -182,8 +186,10 @@ class DeviceScope:
 
     def _unknown_rise_bytes(self, after: DeviceSnapshot) -> int:
         """Return how far the highest unattributed jump was above both ends; 0 if by less than a jump."""
-        ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
-        if not ends_bytes or not self._jumped:
+        if not self._jumped:
+            return 0
+        ends_bytes = self._ends_bytes(after)
+        if not ends_bytes:
             return 0
         rise_bytes = 0
         for seen_bytes, known_bytes in self._jumped:
@@ -222,16 +228,17 @@ class DeviceScope:
 
         It may have been this process's own.
         """
-        ends_bytes = [held.other for held in self._ends(after) if held.other is not None]
-        if self.lowest_other_bytes is None or not ends_bytes or self.device.unified:
+        if self.lowest_other_bytes is None or self.device.unified:
+            return 0
+        ends_bytes = self._ends_bytes(after)
+        if not ends_bytes:
             return 0
         fell_bytes = min(ends_bytes) - self.lowest_other_bytes
         return fell_bytes if fell_bytes > MB else 0
 
     def _rose_unseen(self, after: DeviceSnapshot) -> bool:
         """Return whether a sample was higher than the allocators and both ends can explain."""
-        highest_bytes = self.highest_used_bytes, self.highest_other_bytes
-        if after.other is None or not any(highest_bytes):  # or there was no sample
+        if not (self.highest_used_bytes or self.highest_other_bytes) or after.other is None:
             return False
         ends_bytes = max(after.other, (self.before and self.before.other) or 0, 0) + MB
         reserved = together(list(self.intervals.values()), RESERVED)

@@ -36,7 +36,7 @@ def rounded_mb(size_bytes: float) -> int:
 
     The result is an integer, so a small negative size prints as "0" and never as "-0".
     """
-    return round(in_mb(size_bytes))
+    return round(size_bytes / MB)
 
 
 def mb_text(size_bytes: int | None) -> str:

@@ -123,14 +123,14 @@ def so_far(measurement: Measurement) -> list[Clause]:
 
 def is_quiet(measurement: Measurement) -> bool:
     """Return whether a scope did nothing that is worth more than one grey line."""
-    if outcome(measurement) or sentences(measurement):
-        return False
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
         return False
     others = [usage for usage in (measurement.children, measurement.pinned) if usage is not None]
     if any(moved_bytes(usage) >= _QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
         return False
-    return not any(_is_notable(gpu) for gpu in measurement.gpus)
+    if any(_is_notable(gpu) for gpu in measurement.gpus):
+        return False
+    return not (outcome(measurement) or sentences(measurement))
 
 
 def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:

@@ -72,12 +72,11 @@ def report(
         named: Say which cell it was, because the report does not stand below it.
         ram_total_bytes: The machine's RAM; None when unknown.
     """
-    clauses = _fitted_clauses(headline(measurement, named=named))
+    clauses, summary = _fitted(headline(measurement, named=named))
     if is_quiet(measurement):
         return without_controls(
             line(DOT.join(escape(typeset(str(clause))) for clause in clauses), quiet=True)
         )
-    summary = _joined(clauses)
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     if compact:
         alone = line(summary)
@@ -96,15 +95,15 @@ def line_and_body(measurement: Measurement) -> tuple[str, str]:
 
     The second is empty if the scope has no details.
     """
-    clauses = _fitted_clauses(headline(measurement))
+    clauses, summary = _fitted(headline(measurement))
     body = "" if is_quiet(measurement) else _body(measurement, _REPORT, _told(clauses))
-    return without_controls(_joined(clauses)), without_controls(body)
+    return without_controls(summary), without_controls(body)
 
 
 def so_far(measurement: Measurement) -> str:
     """Return the report of a scope that still runs: one line."""
-    clauses = _fitted_clauses(line_so_far(measurement))
-    return without_controls(line(f"<b style=color:{AMBER}>●</b> {_joined(clauses)}"))
+    _, summary = _fitted(line_so_far(measurement))
+    return without_controls(line(f"<b style=color:{AMBER}>●</b> {summary}"))
 
 
 def _told(clauses: Sequence[Clause]) -> set[str]:
@@ -259,12 +258,13 @@ def _peak(peak: Peak) -> str:
     return f"at least {lo}" if peak.hi_bytes is None else f"{lo} to {rounded_mb(peak.hi_bytes)}"
 
 
-def _fitted_clauses(clauses: Sequence[Clause]) -> list[Clause]:
-    """Return the first clauses of a line, as many as fit."""
-    count = len(clauses)
-    while count > 1 and size(_joined(clauses[:count])) > _LINE:
-        count -= 1
-    return list(clauses[:count])
+def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:
+    """Return the first clauses of a line, as many as fit, and the same as markup."""
+    summary = _joined(clauses)
+    while len(clauses) > 1 and size(summary) > _LINE:
+        clauses = clauses[:-1]
+        summary = _joined(clauses)
+    return clauses, summary
 
 
 def _joined(clauses: Iterable[Clause]) -> str:

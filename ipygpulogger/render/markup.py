@@ -99,7 +99,9 @@ def fitted(words: str, room: int) -> str:
 
 def typeset(words: str) -> str:
     """Return words in which no line ends between a figure and its unit, with real minus signs."""
-    return _HYPHEN.sub(MINUS, _BEFORE_UNIT.sub(_SPACE, words))
+    if " " in words:
+        words = _BEFORE_UNIT.sub(_SPACE, words)
+    return _HYPHEN.sub(MINUS, words) if "-" in words else words
 
 
 def size(markup: str) -> int:
