@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import DeviceUsage, Peak
+from ..records import DRIVER, DeviceUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
 from .interval import together
-from .ledger import ALLOCATED, RESERVED
+from .ledger import ALLOCATED, NOTHING, RESERVED, may_use_others
 from .time_series import TimeSeries
 
 JUMP_BYTES = 64 * MB  # a rise outside the allocators from which on the sampler queries per-process usage
@@ -245,3 +245,17 @@ class DeviceScope:
         return self.highest_other_bytes > ends_bytes or (
             reserved.hi_bytes is not None and self.highest_used_bytes > reserved.hi_bytes + ends_bytes
         )
+
+
+def without_unused(found: list[DeviceScope]) -> list[DeviceScope]:
+    """Return the devices of a scope that are worth a look at its end.
+
+    On the others this process certainly holds nothing, nor did when the scope began; this is noted there.
+    """
+    raws = [one for one in found if one.device.backend == DRIVER and not (one.before and one.before.own)]
+    ordinals = {one.device.index for one in found if one.device.backend == "cuda"}
+    if not raws or may_use_others(ordinals):
+        return found
+    for unused in raws:
+        unused.after = NOTHING
+    return [one for one in found if one not in raws]

@@ -15,7 +15,7 @@ from ..sources import Unavailable, driver
 from .peaks import QUIET_TRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvml import Nvml
@@ -84,6 +84,9 @@ class DeviceSnapshot(NamedTuple):
         if self.own is None or self.listed is None:
             return None
         return max(0, self.memory.used_bytes - self.own - self.listed)
+
+
+NOTHING = DeviceSnapshot(None, None, None, 0, None)  # of a device that this process certainly does not use
 
 
 class Shares(NamedTuple):
@@ -267,6 +270,18 @@ def surely_uses(device: Device) -> bool:
     if device.backend != DRIVER:
         return True
     return device.uuid in {driver.facts(ordinal).uuid for ordinal in driver.contexts() or ()}
+
+
+def may_use_others(ordinals: Collection[int]) -> bool:
+    """Return whether this process may hold memory on a device beside these.
+
+    Args:
+        ordinals: CUDA's numbers of the devices that its frameworks use.
+    """
+    if driver.absent():
+        return False
+    contexts = driver.contexts()
+    return any(one not in ordinals for one in contexts) if contexts else True
 
 
 def _may_use(device: Device) -> bool:

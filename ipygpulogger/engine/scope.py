@@ -20,7 +20,7 @@ from ..records import DRIVER, Held, Measurement, Peak, RamUsage, Usage
 from ..runtime import clock
 from ..sources import Device, Unavailable
 from .children import Children
-from .device_scope import DeviceScope
+from .device_scope import DeviceScope, without_unused
 from .interval import together
 from .ledger import Allowance, DeviceSnapshot, surely_uses
 from .machine import machine
@@ -338,7 +338,8 @@ class Scope:
 
     def _gpus(self, *, final: bool = True) -> tuple[DeviceUsage, ...]:
         on, usages = self._machine, []
-        for device_scope in self.device_scopes():
+        found = self.device_scopes()
+        for device_scope in without_unused(found) if final and not self._all_devices else found:
             device = device_scope.device
             try:
                 after = (on.snapshot if final else on.glance)(device, device_scope.intervals)

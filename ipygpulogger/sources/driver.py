@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import uuid as uuids
+from functools import cache
 from typing import Any, NamedTuple
 
 from ..records import device_id
@@ -107,6 +108,11 @@ def _library() -> Any:
     if no_load is None:
         return None
     try:
-        return ctypes.CDLL("libcuda.so.1", mode=no_load | os.RTLD_NOW)
+        return _loaded(no_load | os.RTLD_NOW)
     except OSError:
         return None
+
+
+@cache  # of the library alone, which stays loaded then; that it is absent is asked anew each time
+def _loaded(mode: int) -> Any:
+    return ctypes.CDLL("libcuda.so.1", mode=mode)

@@ -7,7 +7,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipygpulogger.engine import ledger as ledgers
-from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Ledger, Shares, allowance, surely_uses
+from ipygpulogger.engine.ledger import (
+    Allowance,
+    DeviceSnapshot,
+    Ledger,
+    Shares,
+    allowance,
+    may_use_others,
+    surely_uses,
+)
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Look, Reading, Unavailable, driver
 
@@ -369,6 +377,16 @@ def test_nothing_of_us_without_a_context_is_zero(clock, contexts):
     assert (held.own, held.listed, held.neighbours) == (0, 300, 300)
     contexts.ordinals = (1,)  # with a context it cannot be nothing
     assert Ledger(card).take(RAW, [], []).own is None
+
+
+@pytest.mark.parametrize(
+    ("ordinals", "ours", "may"),
+    [(None, (), False), ((), (), True), ((0,), (0,), False), ((0, 1), (0,), True), ((1,), (), True)],
+)
+def test_whether_devices_beside_the_frameworks_own_may_be_used(contexts, ordinals, ours, may):
+    """Without the library none is; without any context a library may have made one that is not listed."""
+    contexts.ordinals = ordinals
+    assert may_use_others(ours) == may
 
 
 # -- whose a sudden rise is ---------------------------------------------------------------------------

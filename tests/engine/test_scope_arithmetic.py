@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.engine import children
+from ipygpulogger.engine import children, device_scope
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
 from ipygpulogger.engine.notes import Notes
@@ -57,10 +57,11 @@ class Fake:
     """A machine: what a scope asks of it, and what it said."""
 
     def __init__(self, monkeypatch):
-        self.s, self.ended = 1000.0, NONE_ENDED
+        self.s, self.ended, self.may_use_others = 1000.0, NONE_ENDED, True
         monkeypatch.setattr(scopes.clock, "monotonic_s", lambda: self.s)
         monkeypatch.setattr(children, "children_ended", lambda **_: self.ended)
         monkeypatch.setattr(scopes, "surely_uses", lambda device: device.backend != DRIVER)
+        monkeypatch.setattr(device_scope, "may_use_others", lambda _: self.may_use_others)
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], [{}, {}]
         self.process = SimpleNamespace(
@@ -306,6 +307,29 @@ def test_on_a_raw_device_at_either_end(on):
     assert touched(held(5, 0), unknown, context=True)
     assert not touched(held(5, 0), unknown)
     assert touched(held(5, 3), unknown)
+
+
+def test_a_device_that_this_process_cannot_use_is_asked_once(on):
+    """As the scope begins, and not again at its end, unless this process held something there or all are shown."""
+    on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
+    raw, asked, snapshot = Device(DRIVER, 0, "a card", "GPU-1", None), [], on.snapshot
+    on.snapshot = lambda *args: (asked.append(1), snapshot(*args))[1]
+
+    def times(own, **options):
+        on.found[raw] = [], held(9, own)
+        asked.clear()
+        run(on, **options)
+        return len(asked)
+
+    assert times(0) == 2
+    on.may_use_others = False
+    assert times(0) == 1
+    assert times(3) == times(0, all_devices=True) == 2
+    on.found[raw] = [], held(9, 0)
+    scope = Scope(on).open()
+    scope.close()
+    assert scope.result(Measurement, "x").gpus == ()
+    assert scope.held_after() == {"GPU-1": Held("nvml:0", 0, 0)}  # what is used from here on, is used anew
 
 
 def test_a_device_that_cannot_be_read(on):
