@@ -44,7 +44,12 @@ def readers_of(kind: type, readers: ArrayReaders) -> ArrayReaders:
     """Return the readers that may know values of a class; a framework decides that by the class alone."""
     found = []
     for reader in readers:
-        may_hold = getattr(getattr(reader, "__self__", None), "may_hold", None)
+        owner = getattr(reader, "__self__", None)
+        if owner is HOST:
+            of_kind = HOST.reader_of(kind)
+            found += [] if of_kind is None else [of_kind]
+            continue
+        may_hold = getattr(owner, "may_hold", None)
         with contextlib.suppress(Exception):  # a framework in pieces
             if may_be_asked(kind) if may_hold is None else may_hold(kind):
                 found.append(reader)

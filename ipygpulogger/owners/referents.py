@@ -45,6 +45,8 @@ _SCALARS = frozenset(map(id, (float, complex, bool, range, slice, CodeType))) | 
 }
 _SIZED = frozenset(map(id, (int, str, bytes)))
 _NOTHING_IN_A_LONG_ONE = _SCALARS | {id(int)}
+_HAVE_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
+_flags_of: Callable[[type], int] = vars(type)["__flags__"].__get__
 _C_ATTRIBUTES = frozenset(map(id, (GetSetDescriptorType, MemberDescriptorType)))
 
 
@@ -73,6 +75,8 @@ def referents_of(kind: type) -> Callable[[Any], Iterable[Any]] | None:  # noqa: 
     if kind is FunctionType:
         return _of_function
     base = next((base for base in CONTAINERS if issubclass(kind, base)), None)
+    if base is None and not _flags_of(kind) & _HAVE_GC:
+        return None  # a class whose values the garbage collector does not visit
     if base is None:
         return _of_object if _is_users(kind) else lambda value: worth_visiting(gc.get_referents(value), kind)
     return _of_plain if id(kind) in PLAIN_CONTAINERS else lambda value: _of_container(base, value)

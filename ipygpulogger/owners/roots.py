@@ -10,6 +10,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..runtime import clock
 from ..runtime.frames import walk_tb
 from .attribution import Root
 from .exceptions import exception_chain, traceback_of
@@ -52,10 +53,11 @@ def owners_in(
         budget_s: The time budget of the walk.
         urgent: The names that are visited first, without preceding any other.
     """
+    ends_s = clock.monotonic_s() + budget_s
     modules = _modules()
     roots = [*_shells_names(shell, exception), *_modules_globals(filter(is_users_module, modules))]
     closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, modules)]
-    return walk(roots, readers, closed=closed, budget_s=budget_s, urgent=urgent)
+    return walk(roots, readers, closed=closed, budget_s=max(0.0, ends_s - clock.monotonic_s()), urgent=urgent)
 
 
 class Roots:
@@ -83,16 +85,20 @@ def _shells_names(shell: Any, exception: BaseException | None = None) -> Iterato
     yield from _figures()
 
 
-def _variables(shell: Any) -> Iterator[Root]:
-    hidden = shell.user_ns_hidden
-    names = dict(shell.user_ns)
+def _variables(shell: Any) -> list[Root]:
+    names, hidden = dict(shell.user_ns), shell.user_ns_hidden
     worth = set(map(id, worth_visiting(names.values())))
-    for name, value in names.items():
-        if id(value) not in worth:
-            continue
-        shells = type(name) is not str or name in _SHELLS_OWN or name.startswith("_")
-        if name != DEBUGGERS and not (shells and hidden.get(name, hidden) is value):
-            yield Root(str(name), "variable", value)
+    return [
+        Root(str(name), "variable", value)
+        for name, value in names.items()
+        if id(value) in worth
+        and (not _is_shells(name) or (name != DEBUGGERS and hidden.get(name, hidden) is not value))
+    ]
+
+
+def _is_shells(name: Any) -> bool:
+    """Return whether a name of this kind may be the shell's own."""
+    return type(name) is not str or name[:1] == "_" or name in _SHELLS_OWN
 
 
 def _outputs(shell: Any) -> Iterator[Root]:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
 _TURN = 0.4  # of the time left, for one name; in the first turn every name gets a glance
-_URGENT_TURNS = 2  # of urgent names, before the others
 _LOOK_AT_CLOCK = 128  # objects
 _NAMES_TO_CLOCK = 32
 _LATE_S = 0.1  # more, for attributing; at most half the budget
@@ -117,21 +116,24 @@ class _Walk:
 
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
         """Visit what is reachable: first a glance at each name, so that one does not take all the time."""
+        numbered = list(enumerate(roots))
         if urgent:
-            for order, root in enumerate(roots):
-                if (root.label or root.name) in urgent:
-                    self._begin(root, order).push((root.value,))
-            for _ in range(_URGENT_TURNS):
+            first = [one for one in numbered if (one[1].label or one[1].name) in urgent]
+            numbered = [one for one in numbered if (one[1].label or one[1].name) not in urgent]
+            if self._glances(first, _TURN):
                 self._turn(_TURN)
-        begun = {id(traversal.root) for traversal in self._traversals}
-        for order, root in enumerate(roots):
-            if not order % _NAMES_TO_CLOCK and not self._in_time():
-                self._left_out.update(one.name for one in roots[order:] if id(one) not in begun)
-                return
-            if id(root) not in begun:
-                self._glance(root, order)
-        while self._turn(_TURN):
-            pass
+        if self._glances(numbered, 0.0):
+            while self._turn(_TURN):
+                pass
+
+    def _glances(self, roots: list[tuple[int, Root]], share: float) -> bool:
+        """Begin at these roots, each for a share of the time left; return whether there was time."""
+        for number, (order, root) in enumerate(roots):
+            if not number % _NAMES_TO_CLOCK and not self._in_time():
+                self._left_out.update(one.name for _, one in roots[number:])
+                return False
+            self._glance(root, order, share)
+        return True
 
     def _turn(self, share: float) -> bool:
         """Continue each traversal for this share of the time left; return whether there was one, and time."""
@@ -149,12 +151,12 @@ class _Walk:
         self._traversals.append(traversal)
         return traversal
 
-    def _glance(self, root: Root, order: int) -> None:
+    def _glance(self, root: Root, order: int, share: float) -> None:
         """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
         value = root.value
         kind = type(value)
         how = self._kinds.get(id(kind)) or self._learn(kind)
-        if id(value) not in self._visited and not (how[2] and how[2](value)):
+        if id(value) not in self._visited and not (how[2] is not None and how[2](value)):
             small = id(kind) in PLAIN_CONTAINERS and len(value) < _LISTED_FROM
             holding = read(value, how[1]) if how[1] and not small else None
             if holding is None:
@@ -166,7 +168,7 @@ class _Walk:
                 return
         traversal = self._begin(root, order)
         traversal.push((value,))
-        self._go(traversal, 0.0)
+        self._go(traversal, share)
 
     def _result(self) -> WalkResult:
         attribution = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= self._late_s)
