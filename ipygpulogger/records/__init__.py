@@ -14,6 +14,7 @@ out_of_memory  `OutOfMemory`: a device on which an allocation failed
 cell_record    `CellRecord`: what one cell used, with all of the above; `Data`
 changes        what changed between two measurements
 diagnosis      `Diagnosis`: how good the figures of one source are on this machine
+hints          the types of the fields of records
 embed          a record as a notebook output embeds it
 decode         records from JSON
 history        `History`: the records of a session, ranked, saved, loaded
@@ -38,16 +39,20 @@ units          bytes to megabytes, foreign text to printable text
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .cell_record import MIME, CellRecord, Data, Status
 from .changes import Held, came_back, held_bytes, moved_between
 from .device_usage import CPU, DRIVER, DeviceUsage, Metric, Rung, Sizes, device_id
 from .diagnosis import Diagnosis
 from .leaks import growing_names
-from .line_usage import LineUsage
 from .measurement import Measurement
-from .out_of_memory import OutOfMemory
 from .owner import LIBRARIES, Owner
 from .usage import ChildrenUsage, Heap, Peak, Quality, RamUsage, Timeline, Usage, notable
+
+if TYPE_CHECKING:
+    from .line_usage import LineUsage
+    from .out_of_memory import OutOfMemory
 
 __all__ = [
     "CPU",
@@ -81,3 +86,20 @@ __all__ = [
     "moved_between",
     "notable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class that few cells need, imported when it is first asked for (PEP 562)."""
+    if name == "LineUsage":
+        from .line_usage import LineUsage
+
+        return LineUsage
+    if name == "OutOfMemory":
+        from .out_of_memory import OutOfMemory
+
+        return OutOfMemory
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

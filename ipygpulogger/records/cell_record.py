@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .device_usage import CPU, Sizes
-from .line_usage import LineUsage  # noqa: TC001 - decoding evaluates the type hints
 from .measurement import Measurement
-from .out_of_memory import OutOfMemory  # noqa: TC001 - decoding evaluates the type hints
 from .owner import LIBRARIES, Owner
 from .units import MB, truncated_mb
 from .usage import notable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from .line_usage import LineUsage
+    from .out_of_memory import OutOfMemory
 
 MIME = "application/vnd.ipygpulogger.v1+json"  # the MIME type of a record in a notebook: `embed.embedded`
 

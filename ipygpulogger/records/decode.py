@@ -15,11 +15,12 @@ from dataclasses import MISSING, is_dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from .cell_record import CellRecord
 from .device_usage import DeviceUsage
 from .embed import default_hi_bytes, defaults
+from .hints import types_of
 from .usage import ChildrenUsage, Peak, RamUsage, Timeline
 
 # Counts, and sizes that are read from a counter; the difference of two sizes may be negative.
@@ -156,7 +157,7 @@ def _decoder(kind: Any) -> _Decoder:
 
 
 def _of_dataclass(kind: Any) -> _Decoder:
-    hints = get_type_hints(kind, localns={"datetime": datetime})
+    hints = types_of(kind)
     members: list[tuple[Any, ...]] = [
         (
             name,

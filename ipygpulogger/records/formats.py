@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .cell_record import MIME, CellRecord
 from .decode import from_json
+from .hints import types_of
 from .units import is_utf8, printable
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def _leaves() -> dict[str, Any]:
 
 
 def _walk(kind: Any, before: str) -> Iterator[tuple[str, Any]]:
-    for name, hint in get_type_hints(kind, localns={"datetime": datetime}).items():
+    for name, hint in types_of(kind).items():
         inner = next((option for option in (hint, *get_args(hint)) if is_dataclass(option)), None)
         if inner is None or get_origin(hint) is tuple:
             yield before + name, hint

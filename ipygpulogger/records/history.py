@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from . import formats, leaks
+from . import leaks
 from .cell_record import CellRecord
 from .displayed import Displayed
 from .units import MB, printable
@@ -110,6 +110,8 @@ class History(Displayed, Sequence[CellRecord]):
             import pandas as pd
         except ImportError as error:
             raise ImportError("to_pandas() needs pandas: pip install 'ipygpulogger[pandas]'") from error
+        from . import formats
+
         rows, columns = formats.flat(self)
         return pd.DataFrame(rows, columns=columns)
 
@@ -124,6 +126,8 @@ class History(Displayed, Sequence[CellRecord]):
             ImportError: pyarrow is not installed, and the file is .parquet.
             OSError: The file cannot be written.
         """
+        from . import formats
+
         formats.save(Path(path), self)
 
     @classmethod

@@ -14,12 +14,13 @@ import types
 from dataclasses import MISSING, is_dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from .cell_record import CellRecord
 from .decode import may_be_negative
 from .device_usage import DeviceUsage
 from .embed import defaults
+from .hints import types_of
 from .row import RAM, Memory, Row
 from .usage import Peak, Quality, consumed
 
@@ -161,7 +162,7 @@ def _fields(kind: Any, groups: dict[str, str]) -> list[str]:
         kind: The dataclass.
         groups: Which fields the pattern has groups for, by path.
     """
-    hints = get_type_hints(kind, localns={"datetime": datetime})
+    hints = types_of(kind)
     found: list[str] = []
     for name, default in defaults(kind):
         below = {

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from ..records import CellRecord
 from ..records.units import MB, MINUS, readable_sizes, rounded_mb, size_text, without_controls
-from . import out_of_memory
 from .devices import DRIVERS, device_name, parts
 from .growth import beyond_names, grew
 from .headline import headline, is_quiet, matters, moved_bytes, tells_who_grew
@@ -33,7 +32,6 @@ from .markup import (
     table,
     typeset,
 )
-from .sparkline import drawing
 from .text import rows, sentences
 
 if TYPE_CHECKING:
@@ -158,6 +156,8 @@ def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterat
 
 def _card(card: OutOfMemory, measurement: Measurement, room: int) -> str:
     device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
+    from . import out_of_memory
+
     return out_of_memory.html(card, device, room)
 
 
@@ -185,6 +185,8 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[
     """Yield the rows with time series of a long scope behind them: that of what moved most, then of each."""
     if measurement.time_s < _LONG_S or len(measurement.gpus) > _WORDY:
         return
+    from .sparkline import drawing
+
     usages: tuple[RamUsage | DeviceUsage, ...] = (measurement.gen, *measurement.gpus)
     most = max(usages, key=moved_bytes)
     for chosen in ((most,), usages):

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from ..records import CellRecord
 from ..records.units import MB, mb_range, mb_text, printable, printable_lines, rounded_mb
-from . import out_of_memory
 from .devices import device_name
 from .growth import between, grew
-from .sparkline import sparkline, varies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +38,8 @@ def report(measurement: Measurement, *, compact: bool = False, timelines: bool =
     below = sentences(measurement)
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     if card is not None:  # first, because the user needs it now
+        from . import out_of_memory  # few cells need it, here and below
+
         return "\n".join([figures, out_of_memory.report(card), *map(printable, below)])
     return (" | " if compact else "\n").join([figures, *map(printable, below)])
 
@@ -69,6 +69,8 @@ def rows(
 
 
 def _drawn(timeline: Timeline) -> str:
+    from .sparkline import sparkline, varies
+
     return sparkline(timeline) if varies(timeline) else ""
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from datetime import datetime
-from typing import Literal, Union, get_args, get_origin, get_type_hints
+from typing import Literal, Union, get_args, get_origin
 
 import jsonschema
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from ipygpulogger import records as values
 from ipygpulogger.records import CellRecord
 from ipygpulogger.records.embed import SCHEMA
+from ipygpulogger.records.hints import types_of
 
 PUBLISHED = json.loads(SCHEMA.read_text(encoding="utf-8"))
 
@@ -30,7 +31,7 @@ def test_the_schema_tells_of_every_field(kind):
         PUBLISHED["$defs"][kind.__name__]["properties"] if kind is not CellRecord else PUBLISHED["properties"]
     )
     more = {"left_out", "gpu_columns"} if kind is CellRecord else set()
-    hints = get_type_hints(kind, localns={"datetime": datetime})
+    hints = types_of(kind)
     assert set(told) == set(hints) | more
     for name, hint in hints.items():
         assert told[name].get("description"), name

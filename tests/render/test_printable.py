@@ -60,7 +60,11 @@ def assert_markup(told):
 def made(hint, choose):
     """A value of a type with hostile words wherever it takes words, and numbers that are worth telling."""
     if dataclasses.is_dataclass(hint):
-        hints = get_type_hints(hint, localns={"datetime": datetime, "CellRecord": CellRecord})
+        hints = get_type_hints(
+            hint,
+            localns=vars(values)
+            | {"datetime": datetime, "LineUsage": values.LineUsage, "OutOfMemory": values.OutOfMemory},
+        )
         return hint(**{field.name: made(hints[field.name], choose) for field in dataclasses.fields(hint)})
     options = get_args(hint)
     if get_origin(hint) is Literal:
