@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..runtime import collector
+from ..runtime import collector, full_collection
 
 if TYPE_CHECKING:
     from .frameworks import Frameworks
@@ -22,7 +22,7 @@ class Settling:
         self._frameworks.ask(lambda framework: framework.preload())
 
     def settle(self, *, gc_collect: bool, clear_cache: bool) -> None:
-        """Settle memory before a snapshot.
+        """Collect all garbage and empty the caches.
 
         Where no scope ended since the last full collection, only the two younger generations are collected:
         a full one costs 0.1 s once torch is imported (measured).
@@ -34,11 +34,15 @@ class Settling:
         if gc_collect:
             if self._ran:
                 self._ran = False
-                collector.collect()
+                full_collection.run()
             else:
                 collector.collect(1)
         if clear_cache:
-            self._frameworks.ask(lambda framework: framework.settle())
+            self.empty_caches()
+
+    def empty_caches(self) -> None:
+        """Empty the frameworks' caches."""
+        self._frameworks.ask(lambda framework: framework.settle())
 
     def users_code_ran(self) -> None:
         """Note that a scope ended, so that the next collection is a full one."""

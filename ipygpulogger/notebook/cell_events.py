@@ -35,8 +35,8 @@ class Subscriber(Protocol):
     def _preload(self) -> None:
         """Do what must not happen within a cell."""
 
-    def _settle(self) -> None:
-        """Collect garbage and empty caches, outside the measured time."""
+    def _settle(self, cell: Cell | None = None) -> None:
+        """Collect garbage and empty caches, outside the measured time: before a cell, or after this one."""
 
     def _begin(self, cell: Cell) -> None:
         """Begin to measure: the cell's code runs next."""
@@ -164,7 +164,7 @@ class CellEvents:
                         self._tell("_died", cell)
                     finally:
                         cell.exception = None
-                self._tell("_settle")
+                self._tell("_settle", cell)
                 self._tell("_finish", cell)
         finally:
             self._drop_last(stack)

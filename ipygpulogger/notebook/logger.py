@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from traitlets import observe
 
 from ..engine.machine import importing, machine
 from ..engine.scope import Scope
 from ..owners.growth import Growth
+from ..owners.uncollected import Uncollected
 from ..records import CellRecord, Data
 from ..records.history import History
 from ..records.units import truncated_mb
@@ -56,7 +57,9 @@ class IPyGPULogger(Options):
     _log: Log | None = None
     _threshold: Threshold | None = None  # of `quiet`
 
-    def __init__(self, compact: bool | None = None, gc_collect: bool | None = None, **options: Any) -> None:
+    def __init__(
+        self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
+    ) -> None:
         """Create a logger, which measures nothing before `start`."""
         given = {"compact": compact, "gc_collect": gc_collect}
         options |= {name: value for name, value in given.items() if value is not None}
@@ -80,6 +83,7 @@ class IPyGPULogger(Options):
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
         self._lines_of_cells: dict[str, tuple[str, int]] = {}  # by file: an earlier cell, and its offset
         self._growth = Growth.of(shell)
+        self._uncollected = Uncollected(shell, self._growth)
         self._gap = Gap()  # since the last cell
         self._live = Live(self._over_budget)
 
@@ -153,6 +157,7 @@ class IPyGPULogger(Options):
             self._shell.configurables.remove(self)
         self._live.close()
         self._growth.close()
+        self._uncollected.close()
         self._gap = Gap()
         self._machine.detach(self)
         self._machine.close()
@@ -226,11 +231,18 @@ class IPyGPULogger(Options):
         if self.preload:
             self._gap.preload()
         with self._reporter.explaining():
+            self._growth.watch(self._uncollected if self.gc_collect is True else None)
             self._growth.refresh(self._gap.own_work)
 
-    def _settle(self) -> None:
+    def _settle(self, cell: Cell | None = None) -> None:
         """Collect garbage and empty caches, as far as the options say."""
-        machine().settling.settle(gc_collect=self.gc_collect, clear_cache=self.clear_cache)
+        if self.gc_collect is True:
+            with self._reporter.explaining("what waits for the garbage collector"):
+                if cell in self._cells:
+                    self._cells[cell].settle()
+                else:
+                    self._uncollected.begin()
+        machine().settling.settle(gc_collect=self.gc_collect == "full", clear_cache=self.clear_cache)
 
     def _begin(self, cell: Cell) -> None:
         """Begin to measure a cell."""
@@ -262,7 +274,18 @@ class IPyGPULogger(Options):
                 from .cell_lines import CellLines
             lines = CellLines(self._shell, cell, self._lines_of_cells, reset_peaks=self.reset_peaks)
         live = self._live_cell(cell, scope)
-        return MeasuredCell(cell, request, scope, self._growth, self._reporter, gap, live, lines)
+        return MeasuredCell(
+            cell,
+            request,
+            scope,
+            self._growth,
+            self._reporter,
+            uncollected=self._uncollected if self.gc_collect is True else None,
+            clear_cache=self.clear_cache,
+            gap=gap,
+            live=live,
+            lines=lines,
+        )
 
     def _live_cell(self, cell: Cell, scope: Scope) -> LiveCell | None:
         place = None if cell.nested else place_for(self._shell, self.report)
@@ -286,7 +309,7 @@ class IPyGPULogger(Options):
         measured = self._cells.get(cell)
         if measured is None:
             return
-        measured.finish(self._tell, collected=self.gc_collect)
+        measured.finish(self._tell, collected=bool(self.gc_collect))
         self._forget(cell)
         if self._running and not self._cells:
             self._gap = Gap(after=measured.scope)

@@ -3,7 +3,8 @@
 ::
 
     begin     the live display, the tracing of lines, and the scope, which starts the clock last
-    end       the clock stops, the peaks are read, lines and display end: memory may be settled after this
+    end       the clock stops, the peaks are read, lines and display end
+    settle    garbage is collected, as far as that is worth its time
     examine   only if an exception ended the cell: the memory as an out-of-memory error left it
     finish    the record is made and reported       } the two ways
     drop      everything ends without a record      } to end
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ..engine.scope import Scope
     from ..owners.growth import Before, Growth
     from ..owners.oom_autopsy import Autopsy
+    from ..owners.uncollected import Mark, Uncollected
     from ..records import LineUsage
     from .between_cells import Gap
     from .cell import Cell
@@ -50,6 +52,8 @@ class MeasuredCell:
         scope: What measures it.
         growth: Finds out which names account for what it consumes.
         reporter: Warns if an explanation fails.
+        uncollected: Decides which garbage to collect; None if others do that, or nobody.
+        clear_cache: Whether the frameworks' caches are emptied after a collection.
         gap: The time before it; None where another cell ran then.
         live: Its display while it runs; None where it is not shown.
         lines: What measures its lines; None where they are not measured.
@@ -63,6 +67,8 @@ class MeasuredCell:
     scope: Scope
     growth: Growth
     reporter: Reporter
+    uncollected: Uncollected | None = None
+    clear_cache: bool = True
     gap: Gap | None = None
     live: LiveCell | None = None
     lines: CellLines | None = None
@@ -73,6 +79,8 @@ class MeasuredCell:
     _before: Before | None = field(default=None, init=False)  # what the growth of names starts from
     _autopsy: Autopsy | None = field(default=None, init=False)
     _ours_before_s: float = field(default=0.0, init=False)  # what our work had taken of it when it began
+    _mark: Mark | None = field(default=None, init=False)  # of garbage, when it began
+    _may_leave_garbage: bool = field(default=False, init=False)
     _ended: bool = field(default=False, init=False)
     _told: bool = field(default=False, init=False)
 
@@ -85,6 +93,8 @@ class MeasuredCell:
             self.live.begin()
         if self.lines is not None:
             self.lines.start()
+        if self.uncollected is not None:
+            self._mark = self.uncollected.mark()
         self.scope.open()
         self._ours_before_s = self._ours_s()  # again: what tracing cost before the clock started is not in it
 
@@ -99,6 +109,11 @@ class MeasuredCell:
             self.lines.stop()
         if self.live is not None:
             self.live.end()
+
+    def settle(self) -> None:
+        """Collect garbage after the cell, if nothing else decides on that."""
+        if self.uncollected is not None and self._mark is not None:
+            self._may_leave_garbage = self.uncollected.settle(self.scope.time_s, self._mark)
 
     def examine(self, shell: Any) -> None:
         """Examine the memory as an out-of-memory error left it, before memory is settled."""
@@ -120,6 +135,9 @@ class MeasuredCell:
         """
         if not (self.over or self._told):
             record = self._record(collected=collected)
+            if self.uncollected is not None:
+                with self.reporter.explaining("what waits for the garbage collector"):
+                    record = self._settled(record, self.uncollected)
             self._told = True
             if self.live is not None:
                 self.live.drop()
@@ -152,6 +170,19 @@ class MeasuredCell:
     def indented(self, lines: Iterable[LineUsage]) -> list[LineUsage]:
         """Return these lines of the cell, each indented as in its own text."""
         return [] if self.lines is None else self.lines.indented(lines)
+
+    def _settled(self, record: CellRecord, uncollected: Uncollected) -> CellRecord:
+        """Return the record as it is once garbage of the cell's own is collected, if there may be some."""
+        before, mark = self._before, self._mark
+        if self._may_leave_garbage and before is not None and mark is not None:
+            self._may_leave_garbage = False
+            if uncollected.settle_unexplained(record, before.snapshot, mark):
+                if self.clear_cache:
+                    machine().settling.empty_caches()
+                again = self._record(collected=True)
+                notes = dict.fromkeys((*record.notes, *again.notes))
+                record = replace(again, notes=tuple(notes))
+        return replace(record, notes=(*record.notes, *uncollected.notes()))
 
     def _record(self, *, collected: bool) -> CellRecord:
         cell, scope = self.cell, self.scope

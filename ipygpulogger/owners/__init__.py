@@ -12,15 +12,19 @@ mapped_memory  what is mapped from files, and what is resident
 memory_blocks  blocks of memory that overlap
 attribution    which name each block is attributed to, and which names share it
 walk           from each name to everything that is reachable from it
+bindings       what each name is bound to, by identity
 roots          the names to start from: variables, `Out`, the last traceback, the user's modules
 =============  ==========================================================================================
 
 What uses this:
 
 =============  ==========================================================================================
+snapshot       which names held which blocks at one moment, and how much each grew until another
 growth         the names to which a cell's consumption is attributed
 libraries      memory that came with imported libraries
-cycles         memory that unreachable reference cycles hold
+known_paths    one path to each large block, followed again without a walk
+uncollected    what waits for a full collection, and the decision to run one
+cycles         memory that unreachable reference cycles hold, found without collecting them
 release        drops the shell's hidden references
 oom_error      recognises an out-of-memory error
 oom_message    reads the figures in its message

@@ -15,14 +15,15 @@ import sys
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..records.units import MB
+from ..records import CPU
+from ..records.units import MB, rounded_mb
 from ..runtime import clock
 from ..runtime.frames import walk_stack
 from .array_readers import read, readers_of
 from .user_code import module_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Iterator, Sequence
+    from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 
     from .array_readers import ArrayReaders
 
@@ -56,6 +57,14 @@ def unreachable_bytes(
         if garbage.issuperset(places) and _nothing_else_refers([graph.nodes[place] for place in places]):
             found[device] = found.get(device, 0) + size_bytes
     return found
+
+
+def garbage_notes(sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yield a sentence for each device with memory that waits for the garbage collector, in bytes."""
+    for device, size_bytes in sizes.items():
+        if size_bytes >= MB:
+            where = "" if device == CPU else f" on {device}"
+            yield f"up to {rounded_mb(size_bytes)} MB{where} waits for the garbage collector"
 
 
 class _Graph:

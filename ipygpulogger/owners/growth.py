@@ -13,68 +13,40 @@ Only names, sizes and weak references are kept: nothing here keeps a value of th
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..engine.ledger import ALLOCATED
 from ..engine.machine import machine
-from ..records import CPU, CellRecord, Owner, notable
-from ..records.units import MB, rounded_mb
+from ..records import CPU, CellRecord, RamUsage, notable
+from ..records.units import MB
 from ..runtime.collector import undisturbed
 from ..sources import Unavailable
+from .bindings import bindings
 from .libraries import Libraries
+from .snapshot import Snapshot, growth, snapshot_of
 
 if TYPE_CHECKING:
-    import weakref
-    from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Container, Hashable, Mapping
     from contextlib import AbstractContextManager
 
-    from .attribution import Kind, WalkResult
+    from .attribution import WalkResult
     from .libraries import Look
-
-Named = tuple[str, str]  # a name and a device
 
 BUDGET_S = 0.02  # of a walk, at most, and of the first one
 # Of that time: a walk at least, and more for each second that cells ran, and for each byte that changed.
 _LEAST = 0.15
 _PER_S = 2.5
 _PER_BYTE = 1 / 2**30
-_OWNERS = 16  # in a record
 
 
-class OwnedBlock(NamedTuple):
-    """A block of memory and the name that it is attributed to."""
+class Watcher(Protocol):
+    """What is told of each walk."""
 
-    name: str
-    kind: Kind
-    device: str
-    size_bytes: int
-    shared: tuple[str, ...]
-    alive: weakref.ref[Any] | None = None
-
-
-class Snapshot(NamedTuple):
-    """Which names held which blocks at one moment.
-
-    Attributes:
-        blocks: By key.
-        complete: Whether the walk visited every reachable object within its time budget.
-        cut_short: The names below which it did not.
-        used: The memory in use, in bytes by device.
-        bound: By name, the `id` of what it was bound to.
-        large: The names that hold large blocks.
-        alive: Weak references that die with large blocks, where these are known.
-    """
-
-    blocks: Mapping[Hashable, OwnedBlock]
-    complete: bool
-    cut_short: Container[str]
-    used: Mapping[str, int]
-    bound: Mapping[str, int]
-    large: frozenset[str]
-    alive: tuple[weakref.ref[Any], ...]
+    def walked(self, found: WalkResult, used: Mapping[str, int], bound: Mapping[str, int]) -> None:
+        """Take the walk's result, the memory in use by device, and what each name is bound to."""
 
 
 class Before(NamedTuple):
@@ -113,6 +85,7 @@ class Growth:
         self._last: Snapshot | None = None
         self._ran_s = 0.0  # cells, since the last walk
         self._libraries = Libraries()
+        self._watcher: Watcher | None = None
 
     @classmethod
     def of(cls, shell: Any) -> Growth:
@@ -130,7 +103,12 @@ class Growth:
 
             return unreachable_bytes(array_readers(), attributed)
 
-        return cls(find, _in_use, lambda: _bindings(shell), garbage)
+        return cls(find, _in_use, partial(bindings, shell), garbage)
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Pass the result of each walk on, and walk again after smaller changes; None ends that."""
+        if watcher is not self._watcher:
+            self._watcher, self._last = watcher, None
 
     def refresh(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Walk again before a cell begins, if a notable amount of memory has changed since the last walk.
@@ -140,8 +118,16 @@ class Growth:
         """
         used = self._used()
         if self._last is None or self._is_stale(self._last, used):
-            with around(), undisturbed():
-                self._last = self._take(used)
+            with around():
+                self._walk(used)
+
+    def walk_again(self) -> None:
+        """Walk again now."""
+        self._walk(self._used())
+
+    def _walk(self, used: dict[str, int]) -> None:
+        with undisturbed():
+            self._last = self._take(used)
 
     def begin(self) -> Before | None:
         """Return what is known as a cell begins, for `end`; None where nothing is."""
@@ -175,8 +161,33 @@ class Growth:
                 record = record.with_libraries(imported.names, imported.most_bytes)
             if collected or not any(size_bytes > 0 for _, size_bytes in record.unexplained):
                 return record
-            sizes = self._garbage(after.blocks)
-            return replace(record, notes=(*record.notes, *_garbage_notes(sizes)))
+            from .cycles import garbage_notes
+
+            return replace(record, notes=(*record.notes, *garbage_notes(self._garbage(after.blocks))))
+
+    def unexplained(self, record: CellRecord, before: Snapshot) -> dict[str, int]:
+        """Return what a cell consumed beyond what names hold more than before it, in bytes by device.
+
+        Args:
+            record: The cell's.
+            before: The names as the cell began.
+
+        Returns:
+            Nothing where a walk was cut short.
+        """
+        self.refresh()
+        now = self._last
+        if now is None or not (before.complete and now.complete):
+            return {}
+        was, held = before.sizes(), now.sizes()
+        libraries = sum(owner.size_bytes for owner in record.owners if owner.is_libraries)
+        found = {}
+        for device, usage in record.memories().items():
+            consumed_bytes = usage.consumed_bytes
+            if isinstance(usage, RamUsage):
+                consumed_bytes -= usage.kept_of_consumed_bytes + libraries
+            found[device] = consumed_bytes - held.get(device, 0) + was.get(device, 0)
+        return found
 
     def close(self) -> None:
         """Forget the last walk."""
@@ -184,8 +195,10 @@ class Growth:
 
     def _is_stale(self, snapshot: Snapshot, used: Mapping[str, int]) -> bool:
         """Return whether a notable amount of memory has changed since, or a name of a large block."""
-        if any(notable(abs(size - snapshot.used.get(device, 0)), size) for device, size in used.items()):
-            return True
+        for device, size_bytes in used.items():
+            moved_bytes = abs(size_bytes - snapshot.used.get(device, 0))
+            if moved_bytes >= MB if self._watcher else notable(moved_bytes, size_bytes):
+                return True
         if any(weak() is None for weak in snapshot.alive):
             return True
         if not snapshot.large:
@@ -207,144 +220,12 @@ class Growth:
         urgent = {name for name, value in bound.items() if known.get(name) != value} if known else set()
         found = self._find(self._budget_s(used), urgent)
         self._ran_s = 0.0
-        # With an older torch the weak reference dies before the block.
-        alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
-        blocks = {
-            key: OwnedBlock(name, kind, device, size_bytes, found.shared.get(key, ()), alive.get(key))
-            for (name, device, kind), sizes in found.blocks.items()
-            for key, size_bytes in sizes.items()
-        }
-        large = frozenset(_plain(block.name) for block in blocks.values() if block.size_bytes > MB)
-        return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()))
+        if self._watcher is not None:
+            self._watcher.walked(found, used, bound)
+        return snapshot_of(found, used, bound)
 
 
-class Grown(NamedTuple):
-    """The difference between two snapshots.
-
-    Attributes:
-        owners: The names that hold more, the largest first.
-        gone_bytes: By device, how much less the other names hold.
-        complete: Whether both walks were complete.
-    """
-
-    owners: tuple[Owner, ...]
-    gone_bytes: dict[str, int]
-    complete: bool
-
-
-def growth(before: Snapshot, after: Snapshot, anew: Container[str], grown: Mapping[str, int]) -> Grown:
-    """Return the names that grew, on the devices that did.
-
-    Args:
-        before: The earlier snapshot.
-        after: The later one.
-        anew: The names that were bound since.
-        grown: By device, how many bytes more are in use.
-    """
-    complete = before.complete and after.complete
-    gains, gone = _gains(before, after, anew, grown), _gone(before, after, grown)
-    gone_bytes = dict.fromkeys(grown, 0)
-    for was, went_bytes in gone:
-        lost_bytes = went_bytes
-        for name in (was.name, *was.shared):
-            one = gains.get((name, was.device))
-            if one is not None:
-                set_off_bytes = min(one.size_bytes, lost_bytes)
-                one.size_bytes -= set_off_bytes
-                lost_bytes -= set_off_bytes
-        gone_bytes[was.device] += lost_bytes
-    if not after.complete:  # a block that was not found may still be there
-        gone_bytes = dict.fromkeys(grown, 0)
-    owners = [
-        Owner(name, one.size_bytes, device, one.kind, tuple(one.shared))
-        for (name, device), one in gains.items()
-        if one.size_bytes
-    ]
-    if not before.complete:
-        # Some blocks that seem new may have been there before: names that gained more than was consumed are
-        # left out.
-        held_bytes = {device: sum(o.size_bytes for o in owners if o.device == device) for device in grown}
-        owners = [o for o in owners if held_bytes[o.device] <= grown[o.device] + gone_bytes[o.device] + MB]
-    return Grown(_shortened(owners), gone_bytes, complete)
-
-
-@dataclass
-class _Gain:
-    """What one name gained on one device."""
-
-    kind: Kind
-    size_bytes: int = 0
-    shared: dict[str, None] = field(default_factory=dict)
-
-
-def _gains(
-    before: Snapshot, after: Snapshot, anew: Container[str], grown: Container[str]
-) -> dict[Named, _Gain]:
-    """Return what each name gained: blocks that are new, and blocks that have grown."""
-    found: dict[Named, _Gain] = {}
-    for key, now in after.blocks.items():
-        if now.device not in grown:
-            continue
-        was = before.blocks.get(key)
-        if was is not None and _is_same(was, now):
-            gained_bytes = now.size_bytes - was.size_bytes
-        elif before.complete or _plain(now.name) in anew or _was_visited_whole(before, now.name):
-            gained_bytes = now.size_bytes
-        else:
-            continue  # it may have been there before
-        if gained_bytes > 0:
-            one = found.setdefault((now.name, now.device), _Gain(now.kind))
-            one.size_bytes += gained_bytes
-            one.shared.update(dict.fromkeys(now.shared))
-    return found
-
-
-def _gone(before: Snapshot, after: Snapshot, grown: Container[str]) -> Iterator[tuple[OwnedBlock, int]]:
-    """Yield the blocks that were freed or became smaller, with the bytes that are gone."""
-    for key, was in before.blocks.items():
-        if was.device in grown:
-            now = after.blocks.get(key)
-            kept_bytes = now.size_bytes if now is not None and _is_same(was, now) else 0
-            if kept_bytes < was.size_bytes:
-                yield was, was.size_bytes - kept_bytes
-
-
-def _is_same(was: OwnedBlock, now: OwnedBlock) -> bool:
-    """Return whether a block may be the one with the same key before: a list may have grown at its address.
-
-    Without a weak reference, another block of the same size may have taken its place, which needed no new
-    memory.
-    """
-    if was.alive is not None:
-        return was.alive() is not None
-    return was.size_bytes == now.size_bytes or now.name in (was.name, *was.shared)
-
-
-def _was_visited_whole(snapshot: Snapshot, name: str) -> bool:
-    """Return whether everything reachable from a name was visited."""
-    plain = _plain(name)
-    return plain in snapshot.bound and plain not in snapshot.cut_short and name not in snapshot.cut_short
-
-
-def _plain(name: str) -> str:
-    """Return a name without what the walk adds: "loss (autograd graph)", "last traceback: step.act"."""
-    return name.partition(" (")[0].partition(": ")[0]
-
-
-def _shortened(owners: list[Owner]) -> tuple[Owner, ...]:
-    """Return the largest owners, and the others of each device as one."""
-    owners = sorted(owners, key=lambda owner: -owner.size_bytes)
-    named = [owner for owner in owners[:_OWNERS] if owner.size_bytes >= MB]
-    rest: dict[str, list[int]] = {}
-    for owner in owners[len(named) :]:
-        rest.setdefault(owner.device, []).append(owner.size_bytes)
-    for device, sizes in rest.items():
-        name = "1 smaller name" if len(sizes) == 1 else f"{len(sizes)} smaller names"
-        named.append(Owner(name, sum(sizes), device, "other"))
-    return tuple(named)
-
-
-# -- what a shell's names are, and what is in use ---------------------------------------------------
+# -- what is in use ---------------------------------------------------
 
 
 def _in_use() -> dict[str, int]:
@@ -357,23 +238,3 @@ def _in_use() -> dict[str, int]:
             continue
         found[device.id] = sum(held)
     return found
-
-
-def _bindings(shell: Any) -> dict[str, int]:
-    """Return, by name as the walk calls it, the `id` of what it is bound to."""
-    names = dict(shell.user_ns)  # another thread may change it meanwhile
-    found = dict(zip(names, map(id, names.values()), strict=True))
-    if not set(map(type, names)) <= {str}:
-        found = {name: value for name, value in found.items() if type(name) is str}
-    found["last traceback"] = id(getattr(sys, "last_value", None))
-    outputs = shell.user_ns.get("_oh")
-    if type(outputs) is dict:
-        found |= {f"Out[{number}]": id(value) for number, value in list(outputs.items())}
-    return found
-
-
-def _garbage_notes(sizes: Mapping[str, int]) -> Iterator[str]:
-    for device, size_bytes in sizes.items():
-        if size_bytes >= MB:
-            where = "" if device == CPU else f" on {device}"
-            yield f"up to {rounded_mb(size_bytes)} MB{where} waits for the garbage collector"

@@ -18,7 +18,7 @@ from .referents import CONTAINERS
 from .roots import Roots
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Container, Hashable, Mapping
 
     from .attribution import Paths
 
@@ -40,28 +40,41 @@ class KnownPaths:
         self._ends: dict[Hashable, int] = {}  # by block: the last object of the path to it
         self._begin = 0  # the name that comes first the next time
 
-    def learn(self, paths: Paths) -> None:
+    def learn(
+        self, paths: Paths, values: Mapping[Hashable, int] | None = None, keep: Container[Hashable] = ()
+    ) -> None:
         """Replace the known paths by those that a walk has just found.
 
         Some objects cannot be followed to the next, as a data frame creates its parts when it is asked for
-        them. A path ends at the first of these.
+        them. A path ends at the last object before these.
 
         Args:
             paths: The walk's.
+            values: Further keys, each with the `id` of the value of a name.
+            keep: The keys whose known paths are kept, where the walk did not find them.
         """
         self._roots = Roots(self._shell)
-        below: dict[int, set[int]] = {}
-        for lower, upper in paths.parents.items():
-            below.setdefault(upper, set()).add(lower)
-        self._below, self._ends = below, {}
+        kept = {key: end for key, end in self._ends.items() if key in keep and key not in paths.ends}
+        above = {lower: upper for upper, below in self._below.items() for lower in below} if kept else {}
+        above |= paths.parents
+        above |= dict.fromkeys((values or {}).values(), 0)
+        self._below = _turned(above)
         reached, _ = self._follow(None)
-        self._below = {upper: lower & reached for upper, lower in below.items()}
+        self._ends = {**kept, **(values or {})}
         for key, end in paths.ends.items():
-            last = end
-            while last and last not in reached:
-                last = paths.parents.get(last, 0)
-            if last:
-                self._ends[key] = last
+            seen = set()
+            while end and end not in reached and end not in seen:  # ids that were used again may go round
+                seen.add(end)
+                end = above.get(end, 0)  # noqa: PLW2901 - it goes up
+            if end in reached:
+                self._ends[key] = end
+        on_the_way: dict[int, int] = {}
+        for end in self._ends.values():
+            lower = end
+            while lower and lower not in on_the_way:
+                upper = above.get(lower, 0)
+                on_the_way[lower], lower = upper, upper
+        self._below = _turned(on_the_way)
 
     def broken(self, budget_s: float) -> list[Hashable]:
         """Return the blocks to which the known path no longer leads.
@@ -74,11 +87,6 @@ class KnownPaths:
             return []
         reached, left_out = self._follow(clock.monotonic_s() + budget_s)
         return [key for key, end in self._ends.items() if end not in reached and end not in left_out]
-
-    def forget(self, keys: Iterable[Hashable]) -> None:
-        """Forget the paths to these blocks."""
-        for key in keys:
-            self._ends.pop(key, None)
 
     def _follow(self, deadline_s: float | None) -> tuple[set[int], set[int]]:
         """Follow every path.
@@ -120,6 +128,14 @@ class KnownPaths:
             found |= lower
             pending += lower
         return found
+
+
+def _turned(above: Mapping[int, int]) -> dict[int, set[int]]:
+    """Return, by object, the next ones, from the one before each."""
+    below: dict[int, set[int]] = {}
+    for lower, upper in above.items():
+        below.setdefault(upper, set()).add(lower)
+    return below
 
 
 def _is_long(value: Any) -> bool:

@@ -27,3 +27,8 @@ class Owner(Value):
     device: str
     kind: Literal["variable", "output", "traceback", "other"]
     shared: tuple[str, ...] = ()
+
+    @property
+    def is_libraries(self) -> bool:
+        """Whether it stands for imported libraries rather than for a name."""
+        return self.kind == "other" and self.name.startswith(f"{LIBRARIES}: ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import CPU, LIBRARIES, CellRecord
+from ..records import CPU, CellRecord
 from ..records.units import MB, rounded_mb, shortened
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _notable(record: CellRecord) -> list[Owner]:
 
 
 def _names(record: CellRecord) -> list[str]:
-    owners = [owner for owner in _notable(record) if not _is_libraries(owner)]
+    owners = [owner for owner in _notable(record) if not owner.is_libraries]
     named = [_grew(owner) for owner in owners[:_NAMED]]
     for device in dict.fromkeys(owner.device for owner in owners[_NAMED:]):
         more = [owner for owner in owners[_NAMED:] if owner.device == device]
@@ -62,7 +62,7 @@ def _loaded(record: CellRecord) -> list[str]:
     return [
         f"{shortened(owner.name)} {_sized(owner.size_bytes, owner.device)}"
         for owner in _notable(record)
-        if _is_libraries(owner) and owner.size_bytes > _worth_telling_bytes(record, owner.device)
+        if owner.is_libraries and owner.size_bytes > _worth_telling_bytes(record, owner.device)
     ]
 
 
@@ -79,10 +79,6 @@ def _rest(record: CellRecord) -> list[str]:
         if size_bytes < 0
     ]
     return [*rest, *old]
-
-
-def _is_libraries(owner: Owner) -> bool:
-    return owner.kind == "other" and owner.name.startswith(f"{LIBRARIES}: ")
 
 
 def _worth_telling_bytes(record: CellRecord, device: str) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..records import LIBRARIES, CellRecord
+from ..records import CellRecord
 from ..records.budget import OVER
 from ..records.leaks import GREW
 from ..records.units import (
@@ -252,11 +252,7 @@ def _urgent(measurement: Measurement) -> list[str]:
 
 def _notable(record: CellRecord) -> list[Owner]:
     """Return the names that grew by what rounds to a megabyte, without loaded libraries."""
-    return [owner for owner in record.owners if rounded_mb(owner.size_bytes) and not _is_libraries(owner)]
-
-
-def _is_libraries(owner: Owner) -> bool:
-    return owner.name.startswith(f"{LIBRARIES}: ")
+    return [owner for owner in record.owners if rounded_mb(owner.size_bytes) and not owner.is_libraries]
 
 
 def _moves(usage: Usage) -> bool:

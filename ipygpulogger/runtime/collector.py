@@ -98,6 +98,12 @@ def collect(generation: int = 2) -> None:
     _state.working.update(dict.fromkeys(_state.working, gc.get_count()[0]))
 
 
+def users_threshold() -> int:
+    """Return how many containers the user lets be created before a young collection."""
+    threshold = gc.get_threshold()[0]
+    return _state.thresholds[0] if threshold == _RAISED and _state.thresholds else threshold
+
+
 def restore() -> None:
     """Restore the user's thresholds if ours are still set, as after an interrupt."""
     theirs = _state.thresholds

@@ -573,7 +573,7 @@ def test_an_end_that_fails_is_said_and_hurts_nobody(shell, capsys, monkeypatch):
         ({"cl_set_seed": 2**32}, ValueError, "not 4294967296"),
         ({"cl_set_seed": "7"}, ValueError, "not '7'"),
         ({"cl_compact": "yes"}, ValueError, "compact takes True or False, not 'yes'"),
-        ({"cl_gc_collect": 2}, ValueError, "gc_collect takes True or False, not 2"),
+        ({"cl_gc_collect": 2}, ValueError, "gc_collect takes True, False or 'full', not 2"),
         ({"compact": True}, TypeError, "compact"),
     ],
 )

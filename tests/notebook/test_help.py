@@ -12,7 +12,6 @@ from ipygpulogger.compat.experiment_cells import CellLogger
 from ipygpulogger.notebook.cell_options import OPTIONS
 from ipygpulogger.notebook.help import COMMANDS, RANKED_BY, magic_help
 from ipygpulogger.notebook.magics import GpulogMagics
-from ipygpulogger.notebook.options import Bool
 
 TRAITS = IPyGPULogger.class_traits(config=True)
 HELP = magic_help(IPyGPULogger)
@@ -64,9 +63,8 @@ def test_the_help_of_an_option_is_a_sentence_with_the_words_that_it_takes(name):
     """True and False go without saying."""
     trait = TRAITS[name]
     assert re.fullmatch(r"[A-Z][^\n]*\.", trait.help)
-    if not isinstance(trait, Bool):
-        for word in trait.words:
-            assert f"'{word}'" in trait.help
+    for word in trait.words:
+        assert word in ("True", "False") or f"'{word}'" in trait.help
 
 
 def test_without_docstrings_it_is_imported_all_the_same():

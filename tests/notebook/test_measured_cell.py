@@ -49,7 +49,7 @@ def measured():
     cell.hooks_s = 0.0
     reporter = SimpleNamespace(explaining=lambda *_: contextlib.nullcontext())
     gap = SimpleNamespace(moved=lambda *_: (), notes=lambda _: ())
-    one = MeasuredCell(cell, Request(), Scope(), Growth(), reporter, gap, Part(), Part())
+    one = MeasuredCell(cell, Request(), Scope(), Growth(), reporter, gap=gap, live=Part(), lines=Part())
     one.begin()
     yield one
     with contextlib.suppress(Exception):

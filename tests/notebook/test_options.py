@@ -65,7 +65,7 @@ def test_the_nearest_option_is_told(shell):
         ({"report": "loud"}, r"report takes 'text' or 'rich' or 'none', not 'loud'"),
         ({"devices": "some"}, r"devices takes 'used' or 'all', not 'some'"),
         ({"compact": "yes"}, r"compact takes True or False, not 'yes'"),
-        ({"gc_collect": 1}, r"gc_collect takes True or False, not 1"),
+        ({"gc_collect": 1}, r"gc_collect takes True, False or 'full', not 1"),
         ({"report": None}, r"report takes 'text' or 'rich' or 'none', not None"),
     ],
 )

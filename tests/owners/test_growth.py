@@ -13,8 +13,10 @@ from memory import MB
 
 from ipygpulogger.owners import growth as growth_module
 from ipygpulogger.owners import roots
-from ipygpulogger.owners.growth import Growth, OwnedBlock, Snapshot, growth
+from ipygpulogger.owners.bindings import bindings
+from ipygpulogger.owners.growth import Growth
 from ipygpulogger.owners.libraries import Loaded
+from ipygpulogger.owners.snapshot import OwnedBlock, Snapshot, growth
 from ipygpulogger.records import CellRecord, DeviceUsage, Heap, Owner, Peak, RamUsage, notable
 from ipygpulogger.sources import Device, Unavailable
 
@@ -653,7 +655,7 @@ def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
     value, error = object(), ValueError()
     monkeypatch.setattr(sys, "last_value", error, raising=False)
     names = {"x": value, 7: value, "_oh": {3: value}}
-    found = growth_module._bindings(SimpleNamespace(user_ns=names))
+    found = bindings(SimpleNamespace(user_ns=names))
     assert found == {
         "x": id(value),
         "_oh": id(names["_oh"]),
@@ -662,7 +664,7 @@ def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
     }
     monkeypatch.delattr(sys, "last_value")
     names["_oh"] = None
-    found = growth_module._bindings(SimpleNamespace(user_ns=names))
+    found = bindings(SimpleNamespace(user_ns=names))
     assert found == {"x": id(value), "_oh": id(None), "last traceback": id(None)}
 
 
