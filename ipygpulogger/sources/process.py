@@ -20,7 +20,7 @@ from ..runtime import clock
 from ..runtime.errors import named
 from ..runtime.signals import is_from_a_handler
 from . import malloc, procfs, rusage
-from .children import descendants
+from .children import Descendants
 from .counter import UNREADABLE, Unavailable
 from .grain import high_water_precision_bytes, resident_precision_bytes
 from .high_water_mark import HighWaterMark
@@ -47,6 +47,7 @@ class Process:
         self._watcher: RssWatcher | None = None  # only where the counter needs it
         self._counter = counter
         self._choosing = threading.Lock()
+        self._descendants = Descendants()
         self._walk_s_per_byte = _WALK_S_PER_BYTE
         self._walked_bytes = Paced(procfs.walked_resident_bytes, 2 * _WALK_S)
         self._heap = Paced(malloc.heap, _HEAP_S)
@@ -150,7 +151,9 @@ class Process:
         Returns:
             None if it is unknown, as anywhere but on Linux.
         """
-        return descendants(peak_bytes, leave_out=None if self._watcher is None else self._watcher.pid)
+        return self._descendants.look(
+            peak_bytes, leave_out=None if self._watcher is None else self._watcher.pid
+        )
 
     def diagnose(self) -> Diagnosis:
         """Say how good the figures of general RAM are on this machine."""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -271,3 +272,119 @@ def test_a_child_of_which_nothing_is_told_counts_nowhere(fault, monkeypatch):
     os.waitpid(pid, 0)
     os.close(reader)
     os.close(read)
+
+
+def looked(process, monkeypatch):
+    """The children as a process that looked before finds them, and the files that it read for that."""
+    files, real = [], procfs.read
+    with monkeypatch.context() as patch:
+        patch.setattr(procfs, "read", lambda path: files.append(path) or real(path))
+        found = process.children(lambda: 0)
+    return found, [path for path in files if not path.startswith(f"/proc/{os.getpid()}/")]
+
+
+def started(program):
+    """A running program that waits for a line, and then says one."""
+    words = [sys.executable, "-I", "-S", "-u", "-c", f"print()\ninput()\n{program}\nprint()\ninput()"]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    return child
+
+
+def ended(child):
+    child.kill()
+    child.communicate()
+
+
+def test_a_child_that_did_not_run_is_not_read_again(monkeypatch):
+    """Of 20 children that wait one file is read each; of one that ran all of them, and what it needed is known."""
+    waiting = [started("x = b'x' * (50 << 20)\ndel x") for _ in range(20)]
+    process = Process()
+    before, files = looked(process, monkeypatch)
+    assert len(files) == 4 * 20
+    time.sleep(0.05)  # they may still have been on their way to sleep
+    process.children(lambda: 0)
+    again, files = looked(process, monkeypatch)
+    assert again == before
+    assert sorted(files) == sorted(f"/proc/{child.pid}/statm" for child in waiting)
+
+    ran = waiting[7]
+    ran.stdin.write(b"\n")
+    ran.stdin.flush()
+    ran.stdout.readline()
+    after, files = looked(process, monkeypatch)
+    assert f"/proc/{ran.pid}/status" in files
+    assert len(files) == 20 + 3
+    assert after[ran.pid].peak_bytes >= before[ran.pid].peak_bytes + 49 * MB
+    assert {pid: child for pid, child in after.items() if pid != ran.pid} == {
+        pid: child for pid, child in before.items() if pid != ran.pid
+    }
+    for child in waiting:
+        ended(child)
+    assert not looked(process, monkeypatch)[0].keys() & {child.pid for child in waiting}
+
+
+def test_where_cpu_time_is_unknown_all_is_read(monkeypatch):
+    """As without a clock for other processes."""
+    child = started("")
+    monkeypatch.setattr(children, "_ran_ns", lambda _: None)
+    process = Process()
+    process.children(lambda: 0)
+    _, files = looked(process, monkeypatch)
+    assert f"/proc/{child.pid}/status" in files
+    ended(child)
+
+
+CHILD = """
+import subprocess, sys
+held, children = [], []
+for line in sys.stdin:
+    word = line.strip()
+    if word == "more":
+        held.append(b"x" * (5 << 20))
+    elif word == "less" and held:
+        held.pop()
+    elif word == "blip":
+        b"x" * (7 << 20)
+    elif word == "child":
+        children.append(subprocess.Popen(["sleep", "100"]))
+    elif word == "end child" and children:
+        children[-1].kill()
+        children.pop().wait()
+    print()
+"""
+
+
+def test_any_children_are_as_a_first_look_finds_them():
+    """Whatever they did meanwhile: allocated, freed, started children of their own, ended, were orphaned."""
+    program = """
+        import ctypes, time
+        from ipygpulogger.sources.process import Process
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become our children
+
+        chance, running, known = random.Random(3), [], Process()
+        for step in range(50):
+            word = chance.choice(["start", "more", "less", "blip", "child", "end child", "die", "nothing"])
+            if word == "start" or not running:
+                words = [sys.executable, "-I", "-S", "-u", "-c", CHILD]
+                running.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            one = chance.choice(running)
+            if word == "die":
+                running.remove(one)
+                one.kill()
+                one.wait()
+            elif word not in ("start", "nothing"):
+                one.stdin.write(word.encode() + os.linesep.encode())
+                one.stdin.flush()
+                one.stdout.readline()
+            for _ in range(100):  # until nothing runs any more
+                found = known.children(lambda: 0)
+                if Process().children(lambda: 0) == found == known.children(lambda: 0):
+                    break
+                time.sleep(0.02)
+            else:
+                raise AssertionError((step, word, found, Process().children(lambda: 0)))
+        for pid in found:
+            os.kill(pid, 9)
+        """
+    in_a_new_process(f"CHILD = {CHILD!r}\n" + textwrap.dedent(program))
