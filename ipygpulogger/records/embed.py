@@ -28,6 +28,9 @@ _NEVER_CUT = frozenset(("started_at", "status", "quality", "kind", "cell_id", "l
 _ESSENTIAL = ("before_bytes", "after_bytes", "used_bytes", "index", "backend", "attributed")  # and the peak
 _ID_BYTES = 64  # of a cell id, once everything else is cut; nbformat allows no longer one
 
+_SCALARS = frozenset((int, str, float, bool))
+_SURROGATE = "\\ud"  # how JSON in ASCII writes a lone surrogate, or half of a character beyond U+FFFF
+
 _Step = (
     Any  # Callable[[dict[str, Any]], list[str]]: changes the values, names the fields it took something from
 )
@@ -52,7 +55,10 @@ def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]
     """
     values: dict[str, Any] = _without_defaults(record)
     values["started_at"] = record.started_at.isoformat()
-    shortened = dict.fromkeys((*left_out, *_change_texts(values, _without_surrogates)))
+    shortened, written = dict.fromkeys(left_out), _json(values)
+    if not shortened and _SURROGATE not in written and len(written) <= LIMIT_BYTES:
+        return values  # as for nearly every cell
+    shortened |= dict.fromkeys(_change_texts(values, _without_surrogates))
     for step in _STEPS:
         if shortened:
             values["left_out"] = list(shortened)
@@ -78,7 +84,7 @@ def _without_defaults(value: Any) -> Any:
     kind: Any = type(value)
     if hasattr(kind, "__dataclass_fields__"):
         kept = {
-            name: _without_defaults(member)
+            name: member if type(member) in _SCALARS else _without_defaults(member)
             for name, default in defaults(kind)
             if (member := getattr(value, name)) is not None and (default is MISSING or member != default)
         }
@@ -90,8 +96,12 @@ def _without_defaults(value: Any) -> Any:
     return [_without_defaults(member) for member in value] if isinstance(value, tuple) else value
 
 
+def _json(values: Any) -> str:
+    return json.dumps(values, separators=(",", ":"))  # pure ASCII
+
+
 def _json_bytes(values: Any) -> int:
-    return len(json.dumps(values, separators=(",", ":")))  # pure ASCII
+    return len(_json(values))
 
 
 def _without_surrogates(text: str) -> str:

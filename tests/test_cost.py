@@ -1,0 +1,160 @@
+"""What a quiet cell costs, in counts that no clock changes: none may become dearer unseen.
+
+Each ceiling is a tenth above what a cell takes on the dearest of the Pythons that are tested: where pages come and
+go, the mark of the process's memory must be reset and read more often. The system calls are counted in
+tests/sources/test_system_calls.py; benchmarks/way_of_a_cell.py shows where the calls go.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from way import way_of_a_cell
+
+import ipygpulogger
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine import device_scope
+from ipygpulogger.engine import machine as machines
+from ipygpulogger.engine.machine import Machine
+from ipygpulogger.sources.high_water_mark import HighWaterMark
+from ipygpulogger.sources.nvml import Nvml
+
+PACKAGE = Path(ipygpulogger.__file__).parent
+LIGHT = {"gc_collect": False, "clear_cache": False, "preload": False}
+OPTIONS = {
+    "light": {**LIGHT, "report": "none"},
+    "light, rich": {**LIGHT, "report": "rich"},
+    "defaults": {},
+}
+WARM_UP = 5  # cells: what is loaded or made once is no part of what each cell costs
+CELLS = 50  # over which what stays is counted
+
+
+class Cost(NamedTuple):
+    """What one cell takes."""
+
+    functions: int  # Python functions of this package that are called
+    files: int  # of it that are entered
+    c_calls: int  # functions written in C that are called
+    blocks: int  # of Python's memory that stay after it: its record, and the report, which IPython keeps
+
+
+# By the machine, then by the logger's options.
+CEILINGS = {
+    "no device": {
+        "light": Cost(390, 50, 290, 12),
+        "light, rich": Cost(530, 60, 450, 32),
+        "defaults": Cost(470, 58, 380, 32),
+    },
+    "two devices that nobody uses": {
+        "light": Cost(460, 54, 350, 16),
+        "light, rich": Cost(590, 65, 520, 32),
+        "defaults": Cost(540, 62, 440, 32),
+    },
+    "torch on two devices": {
+        "light": Cost(880, 61, 740, 36),
+        "light, rich": Cost(1160, 72, 1080, 54),
+        "defaults": Cost(1140, 70, 970, 56),
+    },
+}
+
+
+def cost_of_a_cell(shell, options):
+    """What a quiet cell takes under a logger with these options."""
+    bare_blocks = blocks_of_a_cell(shell)
+    il = IPyGPULogger(**options).start()
+    try:
+        for _ in range(WARM_UP):
+            shell.run_cell("pass", store_history=True)
+        way = way_of_a_cell(shell, PACKAGE)
+        return Cost(
+            sum(way.calls.values()), len(way.calls), way.c_calls, blocks_of_a_cell(shell) - bare_blocks
+        )
+    finally:
+        il.stop()
+
+
+def blocks_of_a_cell(shell):
+    shell.run_cell("pass", store_history=True)
+    before = sys.getallocatedblocks()
+    for _ in range(CELLS):
+        shell.run_cell("pass", store_history=True)
+    return round((sys.getallocatedblocks() - before) / CELLS)
+
+
+def check(cost, ceiling):
+    """No count above its ceiling; the message says what to do."""
+    dearer = [
+        f"a quiet cell takes {taken} {what.replace('c_', 'C ')}, and {allowed} are allowed"
+        for what, taken, allowed in zip(Cost._fields, cost, ceiling, strict=True)
+        if taken > allowed
+    ]
+    assert not dearer, (
+        f"A cell became dearer: {'; '.join(dearer)}. `python benchmarks/way_of_a_cell.py --files`, with `--beside`"
+        " and a checkout from before your change, shows where. Make it cheaper, or raise the ceiling here and say"
+        " in the commit what the cell gets for it."
+    )
+
+
+@pytest.fixture
+def measured_here():
+    """The counts are those of Linux, whose high-water mark can be reset."""
+    if not isinstance(machines.machine().process.counter, HighWaterMark):
+        pytest.skip("the counts are those of Linux, whose high-water mark can be reset")
+
+
+@pytest.fixture
+def without_devices(fresh_machine, monkeypatch):
+    """A machine without a driver and without frameworks, whatever other tests imported."""
+    nvml = Nvml()
+    monkeypatch.setattr(nvml._library, "open", lambda: None)
+    use(monkeypatch, Machine(nvml=nvml, frameworks=()))
+
+
+@pytest.fixture
+def unused_devices(fresh_machine, gpu, monkeypatch):
+    """A machine with two devices, which this process does not use."""
+    use(monkeypatch, Machine(frameworks=()))
+    monkeypatch.setattr(device_scope, "may_use_others", lambda _: False)
+
+
+def use(monkeypatch, machine):
+    monkeypatch.setattr(machines, "_machine", machine)
+    monkeypatch.setattr(machines, "_machine_pid", os.getpid())
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.usefixtures("without_devices", "measured_here")
+def test_a_cell_without_devices(shell, options):
+    """No driver, no framework: what nobody uses costs nothing."""
+    check(cost_of_a_cell(shell, OPTIONS[options]), CEILINGS["no device"][options])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.usefixtures("unused_devices", "measured_here")
+def test_a_cell_beside_devices_that_nobody_uses(shell, options):
+    """Two devices, of which the driver is asked as the cell begins, in case it is the first to use one."""
+    check(cost_of_a_cell(shell, OPTIONS[options]), CEILINGS["two devices that nobody uses"][options])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.usefixtures("fresh_machine", "measured_here")
+def test_a_cell_with_torch_on_two_devices(cuda, shell, options):
+    """torch imported, a context on both."""
+    import torch
+
+    for index in range(2):
+        torch.ones(1024, device=f"cuda:{index}")  # the contexts stay
+    check(cost_of_a_cell(shell, OPTIONS[options]), CEILINGS["torch on two devices"][options])
+
+
+def test_what_a_dearer_cell_says():
+    """Which count rose, by how much, and what to do; what became cheaper is fine."""
+    check(Cost(8, 1, 0, -3), Cost(8, 2, 5, 0))
+    with pytest.raises(
+        AssertionError, match=r"dearer: a quiet cell takes 9 C calls, and 5 are allowed\. `python"
+    ):
+        check(Cost(8, 1, 9, -3), Cost(8, 2, 5, 0))
