@@ -56,17 +56,20 @@ def turns(names: Sequence[str], rounds: int) -> Iterator[str]:
         yield from (*names[shift:], *names[:shift])
 
 
-def compare(costs_s: dict[str, list[list[float]]], base: str) -> list[list[str]]:
+def compare(
+    costs_s: dict[str, list[list[float]]], base: str, of: Callable[[list[float]], float] = median
+) -> list[list[str]]:
     """Rows of a table: the median, what was added to `base` in the same round, the fastest, the ratio.
 
     Args:
         costs_s: For each name the seconds of all its cells, one list a round.
         base: The name that the others stand beside.
+        of: What stands for the cells of one round. The mean, where a few slow cells are the cost.
     """
-    base_s = [median(cells) for cells in costs_s[base]]
+    base_s = [of(cells) for cells in costs_s[base]]
     rows = []
     for name, rounds in costs_s.items():
-        mine_s = [median(cells) for cells in rounds]
+        mine_s = [of(cells) for cells in rounds]
         added_s = median(mine - bare for mine, bare in zip(mine_s, base_s, strict=True))
         fastest_s = min(min(cells) for cells in rounds)
         added = "" if name == base else f"{added_s * 1000:+.3f}"

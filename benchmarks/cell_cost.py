@@ -1,12 +1,13 @@
 """What a cell costs: milliseconds that the logger adds to an empty one.
 
-Claim: with ``gc_collect=False, clear_cache=False, preload=False`` an empty cell costs under a
-millisecond more than in a bare shell, however many objects live. In a kernel the sending of the report
-comes on top, as it does for any cell that prints or displays. The defaults settle memory around each
-cell; a full garbage collection is what they cost, and it grows with the objects that live.
+Claim: with ``gc_collect=False, clear_cache=False, preload=False`` an empty cell costs 0.15 ms more than in a
+bare shell, however many objects live and whatever other threads do: our hooks keep the GIL. In a kernel the
+sending of the report comes on top, as it does for any cell that prints or displays.
 
     python benchmarks/cell_cost.py                    every section
-    python benchmarks/cell_cost.py shell objects      some of: shell, objects, kernel, torch
+    python benchmarks/cell_cost.py shell busy         some of: shell, busy, objects, kernel, torch
+    python benchmarks/cell_cost.py shell --package ../before --package .
+                                                      of the package in other checkouts, one after the other
 
 The kernel's section needs ``ipykernel``. The torch section needs the CUDA build of torch and runs on
 the simulated GPU of the tests; with ``SIMGPU=0`` in the environment it takes a real one.
@@ -14,30 +15,37 @@ the simulated GPU of the tests; with ``SIMGPU=0`` in the environment it takes a 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any
 
-from bench import COMPARED, TESTS, about, compare, print_table, quiet_shell, run_sections, start_gpu, turns
+from bench import COMPARED, TESTS, about, compare, print_table, quiet_shell, start_gpu, turns
 
-BARE, LIGHT, DEFAULT, SAMPLER = "bare", "light, none", "defaults", "1 ms sampling thread"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BARE, LIGHT, RICH, DEFAULT, SAMPLER = "bare", "light, none", "light, rich", "defaults", "1 ms sampling thread"
 _LIGHT = {"gc_collect": False, "clear_cache": False, "preload": False}
 LOGGERS: dict[str, dict[str, Any]] = {
     LIGHT: {**_LIGHT, "report": "none"},
     "light, text": {**_LIGHT, "report": "text"},
-    "light, rich": {**_LIGHT, "report": "rich"},
+    RICH: {**_LIGHT, "report": "rich"},
     DEFAULT: {},
 }
 MEANING = "light: `gc_collect=False, clear_cache=False, preload=False`; then the report."
 CELL = "pass"
 WARM_UP = 3  # cells after each switch that do not count
-
+PAUSE_S = 0.005  # before each cell; in it, and for as long as that takes, IPython's history is written
 
 KERNEL_SETUP = """
 from IPython.display import display as _display
@@ -83,13 +91,32 @@ class Sampler:
             self._highest = max(self._highest, self._process.memory_info().rss)
 
 
-def in_shell(shell: Any, loggers: dict[str, dict[str, Any]], rounds: int, cells: int) -> list[list[str]]:
-    """The rows of one comparison in this process."""
+def in_shell(
+    shell: Any,
+    loggers: dict[str, dict[str, Any]],
+    rounds: int,
+    cells: int,
+    *,
+    pause_s: float = 0.0,
+    of: Callable[[list[float]], float] = median,
+) -> list[list[str]]:
+    """The rows of one comparison in this process.
+
+    Args:
+        shell: Runs the cells.
+        loggers: The options of each, by the name of its row.
+        rounds: How often each has its turn.
+        cells: In one turn.
+        pause_s: Before each cell.
+        of: What stands for the cells of one turn.
+    """
     from ipygpulogger import IPyGPULogger
 
     def run(count: int) -> list[float]:
         costs_s = []
         for _ in range(count):
+            if pause_s:
+                _pause(shell, pause_s)
             began_s = time.perf_counter()
             shell.run_cell(CELL, store_history=True)
             costs_s.append(time.perf_counter() - began_s)
@@ -97,7 +124,7 @@ def in_shell(shell: Any, loggers: dict[str, dict[str, Any]], rounds: int, cells:
 
     costs_s: dict[str, list[list[float]]] = {name: [] for name in (BARE, SAMPLER, *loggers)}
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
-        run(50)
+        run(WARM_UP if pause_s else 50)
         for name in turns(list(costs_s), rounds):
             logger: Any = None
             if name == SAMPLER:
@@ -108,12 +135,53 @@ def in_shell(shell: Any, loggers: dict[str, dict[str, Any]], rounds: int, cells:
             costs_s[name].append(run(cells))
             if logger is not None:
                 logger.stop()
-    return compare(costs_s, BARE)
+    return compare(costs_s, BARE, of)
+
+
+def _pause(shell: Any, pause_s: float) -> None:
+    """Wait as long as somebody who types would, for IPython's thread to write the history."""
+    time.sleep(pause_s)
+    history = shell.history_manager
+    while history.db_input_cache or history.db_input_cache_lock.locked():
+        time.sleep(0.001)
 
 
 def shell_section() -> None:
+    rows = in_shell(quiet_shell(history=True), LOGGERS, rounds=20, cells=10, pause_s=PAUSE_S)
+    remark = "IPython's history is on, in a temporary folder; it is written before the next cell."
+    print_table(f"`{CELL}` in a shell as people run it", COMPARED, rows, remark, MEANING, about("ipython"))
+
+
+def at_once_section() -> None:
     rows = in_shell(quiet_shell(), LOGGERS, rounds=40, cells=20)
-    print_table(f"`{CELL}` in a shell in this process", COMPARED, rows, MEANING, about("ipython"))
+    title = f"`{CELL}` again and again, without history or pauses"
+    print_table(title, COMPARED, rows, MEANING, about("ipython"))
+
+
+def busy_section() -> None:
+    if find_spec("torch"):
+        import torch  # noqa: F401 - as people have it
+
+    shell, rows, done = quiet_shell(history=True), [], threading.Event()
+    loggers = {name: LOGGERS[name] for name in (LIGHT, RICH, DEFAULT)}
+    running = 0
+    for count, rounds in ((1, 10), (16, 3)):
+        for _ in range(count - running):
+            threading.Thread(target=_count, args=[done], daemon=True).start()
+        running = count
+        found = in_shell(shell, loggers, rounds, cells=8, pause_s=PAUSE_S, of=mean)
+        rows += [[str(count), *row] for row in found]
+    done.set()
+    title = f"`{CELL}` beside busy Python threads, history on"
+    header = ["threads", "logger", "mean ms", *COMPARED[2:]]
+    print_table(title, header, rows, MEANING, about("ipython", "torch"))
+
+
+def _count(done: threading.Event) -> None:
+    """Keep the GIL busy."""
+    while not done.is_set():
+        for _ in range(1000):
+            pass
 
 
 def objects_section() -> None:
@@ -171,20 +239,49 @@ def torch_section() -> None:
         return
     import torch
 
-    shell = quiet_shell()
+    shell = quiet_shell(history=True)
     shell.user_ns["held"] = torch.ones(1024, device="cuda")
     only = {
         f"light, none, but {option}=True": {**LOGGERS[LIGHT], option: True}
         for option in ("gc_collect", "clear_cache", "preload")
     }
-    rows = in_shell(shell, LOGGERS | only, rounds=15, cells=15)
+    rows = in_shell(shell, LOGGERS | only, rounds=15, cells=10, pause_s=PAUSE_S)
     driver = "A simulated driver answers at once; a real one takes longer." if which == "simulated" else ""
     print_table(
         f"{title} ({which})", COMPARED, rows, MEANING, *filter(None, [driver]), about("ipython", "torch")
     )
 
 
+SECTIONS = {
+    "shell": shell_section,
+    "at_once": at_once_section,
+    "busy": busy_section,
+    "objects": objects_section,
+    "kernel": kernel_section,
+    "torch": torch_section,
+}
+
+
+def main() -> None:
+    """Run each section in a fresh interpreter, so that none meets what another left."""
+    parser = argparse.ArgumentParser(description="Measure what a cell costs.")
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="by default all")
+    parser.add_argument("--package", action="append", metavar="FOLDER", help="a checkout with the package")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        SECTIONS[options.sections[0]]()
+        return
+    for name in options.sections or SECTIONS:
+        for folder in options.package or [None]:
+            env = dict(os.environ)
+            if folder:
+                env["PYTHONPATH"] = os.pathsep.join(
+                    filter(None, [str(Path(folder).resolve()), env.get("PYTHONPATH")])
+                )
+                print(f"\nThe package in {folder}:", flush=True)
+            subprocess.run([sys.executable, __file__, name, "--here"], check=True, env=env)
+
+
 if __name__ == "__main__":
-    run_sections(
-        {"shell": shell_section, "objects": objects_section, "kernel": kernel_section, "torch": torch_section}
-    )
+    main()
