@@ -53,7 +53,18 @@ class _Range:
     def of(cls, memory: Memory, end_s: float, origin: Origin) -> _Range:
         after_bytes = memory.after_bytes
         ends = memory.before_bytes, after_bytes, after_bytes, end_s, after_bytes, end_s
-        return cls(*ends, memory.peak.lo_bytes, origin, origin)
+        return cls(*ends, memory.lo_bytes, origin, origin)
+
+    def add(self, memory: Memory, end_s: float, origin: Origin) -> None:
+        """Add the cell that follows."""
+        after_bytes = self.after = memory.after_bytes
+        self.latest = origin
+        if after_bytes < self.low:
+            self.low, self.low_at = after_bytes, end_s
+        elif after_bytes > self.high:
+            self.high, self.high_at = after_bytes, end_s
+        if memory.lo_bytes > self.peak:
+            self.peak, self.highest = memory.lo_bytes, origin
 
     def extend(self, later: _Range) -> None:
         """Add what follows."""
@@ -79,13 +90,26 @@ class _Stretch:
     count: int = 1
 
     @classmethod
-    def of(cls, row: Row) -> _Stretch:
-        start_s = row.started_at.timestamp()
+    def of(cls, row: Row, start_s: float) -> _Stretch:
         end_s = start_s + row.time_s
         ranges = {RAM: _Range.of(row.gen, end_s, row.origin)}
         for gpu in row.gpus:
             ranges[gpu.key] = _Range.of(gpu, end_s, row.origin)
         return cls(row.started_at, start_s, end_s, row, not row.succeeded, ranges)
+
+    def add(self, row: Row, start_s: float) -> None:
+        """Add the cell that follows, which does not begin before."""
+        end_s = start_s + row.time_s
+        self.end_s = max(self.end_s, end_s)
+        self.failed |= not row.succeeded
+        self.count += 1
+        self.ranges[RAM].add(row.gen, end_s, row.origin)
+        for gpu in row.gpus:
+            found = self.ranges.get(gpu.key)
+            if found is None:
+                self.ranges[gpu.key] = _Range.of(gpu, end_s, row.origin)
+            else:
+                found.add(gpu, end_s, row.origin)
 
     def extend(self, later: _Stretch) -> None:
         """Add the cells that follow."""
@@ -117,7 +141,13 @@ class Course:
 
     def add(self, row: Row) -> None:
         """Add the next cell."""
-        self._append(self._stretches, _Stretch.of(row))
+        start_s = row.started_at.timestamp()
+        last = self._stretches[-1] if self._stretches else None
+        if last is not None and last.start_s <= start_s:
+            if max(last.end_s, start_s + row.time_s) - last.start_s <= self.longest_s:
+                last.add(row, start_s)
+                return
+        self._append(self._stretches, _Stretch.of(row, start_s))
         while len(self._stretches) > 2 * _STRETCHES:
             self.longest_s *= 2
             found: list[_Stretch] = []

@@ -78,12 +78,12 @@ class LastRuns:
         self._begins.append(len(self._figures))
 
     def _add(self, name: str, memory: Memory) -> None:
-        peak, hi_bytes = memory.peak, memory.peak.hi_bytes
-        flags = _BOUNDED * (hi_bytes is not None) | _EXACT * (peak.quality == "exact")
+        hi_bytes = memory.hi_bytes
+        flags = _BOUNDED * (hi_bytes is not None) | _EXACT * (memory.quality == "exact")
         flags |= _ATTRIBUTED * memory.attributed
         number = self._names.setdefault(name, len(self._names))
-        figures = number, memory.before_bytes, peak.lo_bytes, hi_bytes or 0, peak.precision_bytes, flags
-        self._figures.extend(figures)
+        bounds = memory.lo_bytes, hi_bytes or 0, memory.precision_bytes
+        self._figures.extend((number, memory.before_bytes, *bounds, flags))
 
     def with_ids(self) -> Iterator[tuple[str, int]]:
         """Yield id and number of each last run of a cell with an id."""

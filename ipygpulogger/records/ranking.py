@@ -131,8 +131,8 @@ class Ranking:
             longest = row.time_s, rank, number
             if self._longest is None or longest > self._longest:
                 self._longest, self._longest_origin = longest, row.origin
-        if row.gen.peak.precision_bytes > self._coarse_bytes and row.gen.peak.coarse:
-            self._coarse_bytes = row.gen.peak.precision_bytes
+        if row.gen.precision_bytes > self._coarse_bytes and row.gen.peak.coarse:
+            self._coarse_bytes = row.gen.precision_bytes
 
     def _compare(self, row: Row, memory: Memory, *, is_ram: bool, place: tuple[Any, int]) -> None:
         for figure, size_bytes in ("needed", memory.needed_bytes), ("consumed", memory.consumed_bytes):

@@ -6,16 +6,17 @@ shown is decoded then, from the row's place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .usage import consumed, needed
+from .usage import Peak, RamUsage, consumed, needed
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from .cell_record import CellRecord
-    from .usage import Peak
+    from .device_usage import DeviceUsage
+    from .usage import Quality
 
     Key = tuple[str, int, str | None]  # `DeviceUsage.key`, and `RAM`
     Origin = CellRecord | int
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 RAM: Key = ("RAM", -1, None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Memory:
     """One memory over a cell: general RAM, or a device.
 
@@ -31,7 +32,10 @@ class Memory:
         key: `DeviceUsage.key`, or `RAM`.
         before_bytes: In use at the beginning, as in `Usage`.
         after_bytes: In use at the end.
-        peak: The peak.
+        lo_bytes: The lower bound of the peak, as in `Peak`.
+        hi_bytes: The upper bound.
+        quality: "exact", "bounded" or "sampled".
+        precision_bytes: The granularity of the counter.
         attributed: Whether this process's memory is known.
         used_bytes: In use on the whole device by all processes; None when unknown, and for RAM.
         newly_kept_bytes: Of RAM, how much more freed memory malloc keeps than before.
@@ -41,19 +45,66 @@ class Memory:
     key: Key
     before_bytes: int
     after_bytes: int
-    peak: Peak
-    attributed: bool = True
-    used_bytes: int | None = None
-    newly_kept_bytes: int = 0
-    needed_bytes: int = field(init=False)
+    lo_bytes: int
+    hi_bytes: int | None
+    quality: Quality
+    precision_bytes: int
+    attributed: bool
+    used_bytes: int | None
+    newly_kept_bytes: int
+    needed_bytes: int
 
-    def __post_init__(self) -> None:
-        self.needed_bytes = needed(self.peak.lo_bytes, self.before_bytes, self.after_bytes)
+    def __init__(  # noqa: PLR0913, PLR0917 - a third of the time of the generated one and `__post_init__`
+        self,
+        key: Key,
+        before_bytes: int,
+        after_bytes: int,
+        lo_bytes: int,
+        hi_bytes: int | None,
+        quality: Quality,
+        precision_bytes: int,
+        attributed: bool = True,
+        used_bytes: int | None = None,
+        newly_kept_bytes: int = 0,
+    ) -> None:
+        self.key = key
+        self.before_bytes = before_bytes
+        self.after_bytes = after_bytes
+        self.lo_bytes = lo_bytes
+        self.hi_bytes = hi_bytes
+        self.quality = quality
+        self.precision_bytes = precision_bytes
+        self.attributed = attributed
+        self.used_bytes = used_bytes
+        self.newly_kept_bytes = newly_kept_bytes
+        self.needed_bytes = needed(lo_bytes, before_bytes, after_bytes)
+
+    @classmethod
+    def of(cls, usage: RamUsage | DeviceUsage) -> Memory:
+        """Return the figures of a usage."""
+        peak = usage.peak
+        return cls(
+            RAM if isinstance(usage, RamUsage) else usage.key,
+            usage.before_bytes,
+            usage.after_bytes,
+            peak.lo_bytes,
+            peak.hi_bytes,
+            peak.quality,
+            peak.precision_bytes,
+            True if isinstance(usage, RamUsage) else usage.attributed,
+            None if isinstance(usage, RamUsage) else usage.used_bytes,
+            usage.newly_kept_bytes if isinstance(usage, RamUsage) else 0,
+        )
 
     @property
     def consumed_bytes(self) -> int:
         """As in `Usage`."""
         return consumed(self.before_bytes, self.after_bytes)
+
+    @property
+    def peak(self) -> Peak:
+        """The peak."""
+        return Peak(self.lo_bytes, self.hi_bytes, self.quality, self.precision_bytes)
 
 
 @dataclass(slots=True)
@@ -92,22 +143,22 @@ class Row:
             record: The record.
             origin: Where it is, if it need not be kept.
         """
-        gen = record.gen
         return cls(
             record if origin is None else origin,
             record.started_at,
             record.time_s,
-            Memory(RAM, gen.before_bytes, gen.after_bytes, gen.peak, newly_kept_bytes=gen.newly_kept_bytes),
-            tuple(
-                Memory(gpu.key, gpu.before_bytes, gpu.after_bytes, gpu.peak, gpu.attributed, gpu.used_bytes)
-                for gpu in record.gpus
-            ),
+            Memory.of(record.gen),
+            tuple(map(Memory.of, record.gpus)),
             record.execution_count,
             record.cell_id,
             record.source,
             record.status == "ok",
             record.gpulog_only,
         )
+
+    def all(self) -> tuple[Memory, ...]:
+        """Return RAM and every device."""
+        return self.gen, *self.gpus
 
     def memories(self) -> dict[Key, Memory]:
         """Return RAM and each device whose use is attributed to this process, by its key."""

@@ -14,7 +14,7 @@ import types
 from dataclasses import MISSING, is_dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from .cell_record import CellRecord
 from .decode import may_be_negative
@@ -22,7 +22,7 @@ from .device_usage import DeviceUsage
 from .embed import defaults
 from .hints import types_of
 from .row import RAM, Memory, Row
-from .usage import Peak, Quality, consumed
+from .usage import Quality, consumed
 
 # With at most 18 digits a number is below 2**63, which `decode` demands.
 _NATURAL = r"(?:0|[1-9]\d{0,17})"
@@ -32,27 +32,16 @@ _TEXT = r'"[ !#-\[\]-\x7f]*(?:\\(?:["\\/bfnrt]|u[0-9a-f]{4})[ !#-\[\]-\x7f]*)*"'
 _TIME = r'"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{6})?[+-]\d\d:\d\d"'
 _PLAIN = {str: _TEXT, bool: "(?:true|false)", datetime: _TIME}
 
-_PEAK = ("lo_bytes", "hi_bytes", "quality", "precision_bytes")
-_GEN = (
-    "gen.before_bytes",
-    "gen.after_bytes",
-    *(f"gen.peak.{name}" for name in _PEAK),
-    "gen.heap_before.kept_bytes",
-    "gen.heap_after.kept_bytes",
-)
-_GPU = ("backend", "index", "uuid", "attributed", "before_bytes", "after_bytes", "used_bytes")
-_FIRST = ("started_at", "time_s", *_GEN)  # the groups, in the order in which they are read
-_DEVICE = (*_GPU, *(f"peak.{name}" for name in _PEAK))
+# The groups of each part, in the order of the fields.
+_PEAK = ("peak.lo_bytes", "peak.hi_bytes", "peak.quality", "peak.precision_bytes")
+_USAGE = ("before_bytes", "after_bytes", *_PEAK)
+_KEPT = ("heap_before.kept_bytes", "heap_after.kept_bytes")
+_FIRST = ("started_at", "time_s", *(f"gen.{name}" for name in (*_USAGE, *_KEPT)))
+_DEVICE = (*_USAGE, "index", "uuid", "backend", "attributed", "used_bytes")
 _LAST = ("execution_count", "cell_id", "source", "status", "gpulog_only")
 _QUALITIES: dict[bytes, Quality] = {f'"{word}"'.encode(): word for word in get_args(Quality)}
 _KEYS_KEPT = 1000
-
-
-class _Part(NamedTuple):
-    """A part of the line: its pattern, and the numbers of the groups, in the order in which they are read."""
-
-    pattern: re.Pattern[bytes]
-    groups: tuple[int, ...]
+_BRACKET = ord("]")
 
 
 def scan(line: bytes, place: int) -> Row | None:
@@ -63,33 +52,42 @@ def scan(line: bytes, place: int) -> Row | None:
         place: Where it begins in the file.
     """
     first, device, last = _parts()
-    head = first.pattern.match(line)
+    head = first.match(line)
     if head is None:
         return None
     at = head.end()
     gpus = []
-    while line[at : at + 1] != b"]":
-        found = device.pattern.match(line, at)
+    while line[at] != _BRACKET:
+        found = device.match(line, at)
         if found is None:
             return None
         at = found.end()
-        gpus.append(_gpu(found, device.groups))
-    tail = last.pattern.match(line, at)
+        gpus.append(_gpu(*found.groups()))
+    tail = last.match(line, at)
     if tail is None:
         return None
-    began, time_s, before, after, lo, hi, quality, precision, was_kept, kept = head.group(*first.groups)
-    count, cell_id, source, status, ours = tail.group(*last.groups)
+    began, time_s, before, after, lo, hi, quality, precision, was_kept, kept = head.groups()
+    count, cell_id, source, status, ours = tail.groups()
     try:
         started_at = datetime.fromisoformat(began[1:-1].decode())
     except ValueError:  # the 30th of February
         return None
-    peak = Peak(int(lo), None if hi == b"null" else int(hi), _QUALITIES[quality], int(precision))
     newly_kept_bytes = consumed(int(was_kept), int(kept)) if was_kept and kept else 0
+    gen = Memory(
+        RAM,
+        int(before),
+        int(after),
+        int(lo),
+        None if hi == b"null" else int(hi),
+        _QUALITIES[quality],
+        int(precision),
+        newly_kept_bytes=newly_kept_bytes,
+    )
     return Row(
         place,
         started_at,
         float(time_s),
-        Memory(RAM, int(before), int(after), peak, True, None, newly_kept_bytes),
+        gen,
         tuple(gpus),
         None if count == b"null" else int(count),
         None if cell_id == b"null" else _text(cell_id),
@@ -99,13 +97,27 @@ def scan(line: bytes, place: int) -> Row | None:
     )
 
 
-def _gpu(found: re.Match[bytes], groups: tuple[int, ...]) -> Memory:
-    backend, index, uuid, attributed, before, after, used, lo, hi, quality, precision = found.group(*groups)
+def _gpu(  # noqa: PLR0913, PLR0917 - the groups
+    before: bytes,
+    after: bytes,
+    lo: bytes,
+    hi: bytes,
+    quality: bytes,
+    precision: bytes,
+    index: bytes,
+    uuid: bytes,
+    backend: bytes,
+    attributed: bytes,
+    used: bytes,
+) -> Memory:
     return Memory(
         _key(backend, index, uuid),
         int(before),
         int(after),
-        Peak(int(lo), None if hi == b"null" else int(hi), _QUALITIES[quality], int(precision)),
+        int(lo),
+        None if hi == b"null" else int(hi),
+        _QUALITIES[quality],
+        int(precision),
         attributed == b"true",
         None if used == b"null" else int(used),
     )
@@ -133,29 +145,19 @@ def _key(backend: bytes, index: bytes, uuid: bytes) -> tuple[str, int, str | Non
 
 
 @cache
-def _parts() -> tuple[_Part, _Part, _Part]:
+def _parts() -> tuple[re.Pattern[bytes], re.Pattern[bytes], re.Pattern[bytes]]:
     """Return the line up to its devices, a device, and the line after them."""
-    fields = _fields(CellRecord, {name: name for name in (*_FIRST, *_LAST)})
-    names = [name for name, _ in defaults(CellRecord)]
-    at = names.index("gpus")
-    device = _of(DeviceUsage, {name: name for name in _DEVICE})
+    fields = _fields(CellRecord, {*_FIRST, *_LAST})
+    at = [name for name, _ in defaults(CellRecord)].index("gpus")
+    device = _of(DeviceUsage, set(_DEVICE))
     return (
-        _part(r"\{" + "".join(fields[:at]) + r', "gpus": \[(?=[]{])', _FIRST),
-        _part(f"(?:, )?{device}(?=[],])", _DEVICE),
-        _part(r"\]" + "".join(fields[at + 1 :]) + r"\}\n?\Z", _LAST),
+        re.compile((r"\{" + "".join(fields[:at]) + r', "gpus": \[(?=[]{])').encode()),
+        re.compile(f"(?:, )?{device}(?=[],])".encode()),
+        re.compile((r"\]" + "".join(fields[at + 1 :]) + r"\}\n?\Z").encode()),
     )
 
 
-def _part(pattern: str, names: tuple[str, ...]) -> _Part:
-    compiled = re.compile(pattern.encode())
-    return _Part(compiled, tuple(compiled.groupindex[_group(name)] for name in names))
-
-
-def _group(path: str) -> str:
-    return path.replace(".", "__")
-
-
-def _fields(kind: Any, groups: dict[str, str]) -> list[str]:
+def _fields(kind: Any, groups: set[str]) -> list[str]:
     """Return the pattern of each field of a dataclass; one with a default may be missing.
 
     Args:
@@ -165,19 +167,17 @@ def _fields(kind: Any, groups: dict[str, str]) -> list[str]:
     hints = types_of(kind)
     found: list[str] = []
     for name, default in defaults(kind):
-        below = {
-            path.partition(".")[2]: group for path, group in groups.items() if path.startswith(f"{name}.")
-        }
+        below = {path.removeprefix(f"{name}.") for path in groups if path.startswith(f"{name}.")}
         signed = may_be_negative(kind, name) and name != "lo_bytes"  # of RAM it must not; it never is, nearly
         pattern = _of(hints[name], below, signed=signed)
         if name in groups:
-            pattern = f"(?P<{_group(groups[name])}>{pattern})"
+            pattern = f"({pattern})"
         pattern = f'{", " if found else ""}"{name}": {pattern}'
         found.append(pattern if default is MISSING or name in groups else f"(?:{pattern})?")
     return found
 
 
-def _of(hint: Any, groups: dict[str, str], *, signed: bool = True) -> str:
+def _of(hint: Any, groups: set[str], *, signed: bool = True) -> str:
     """Return the pattern of a value of a type."""
     options = get_args(hint)
     if is_dataclass(hint):
@@ -188,7 +188,7 @@ def _of(hint: Any, groups: dict[str, str], *, signed: bool = True) -> str:
         (inner,) = (option for option in options if option is not types.NoneType)
         return f"(?:null|{_of(inner, groups, signed=signed)})"
     if get_origin(hint) is tuple:
-        members = [_of(option, {}) for option in options if option is not ...]
+        members = [_of(option, set()) for option in options if option is not ...]
         whole = (
             ", ".join(members) if len(members) == len(options) else f"(?:{members[0]}(?:, {members[0]})*)?"
         )

@@ -85,7 +85,7 @@ class Spread:
         if spread is None:
             spread = self.memories[memory.key] = MemorySpread()
         spread.needed.append(memory.needed_bytes)
-        spread.peak.append(memory.peak.lo_bytes)
+        spread.peak.append(memory.lo_bytes)
 
     def lines(self, at_most: int) -> tuple[list[Lines], int]:
         """Return the first lines whose cells took the most time, and how many such lines there are."""

@@ -61,9 +61,9 @@ class MemoryTotals:
         self.latest = origin
         self.used_bytes = max(self.used_bytes, memory.used_bytes or 0)
         if memory.attributed:
-            self.exact = self.exact and memory.peak.quality == "exact"
-            if self.peak_bytes is None or memory.peak.lo_bytes > self.peak_bytes:
-                self.peak_bytes, self.highest = memory.peak.lo_bytes, origin
+            self.exact = self.exact and memory.quality == "exact"
+            if self.peak_bytes is None or memory.lo_bytes > self.peak_bytes:
+                self.peak_bytes, self.highest = memory.lo_bytes, origin
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Totals:
         self.every.add(row)
         if row.execution_count is not None:
             self.outer.add(row)
-        for memory in (row.gen, *row.gpus):
+        for memory in row.all():
             totals = self.memories.get(memory.key)
             if totals is None:
                 totals = self.memories[memory.key] = MemoryTotals(row.origin)

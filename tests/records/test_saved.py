@@ -19,13 +19,14 @@ from made import UNSHRUNK, plain, records
 from ipygpulogger import History
 from ipygpulogger.records import DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.records.compare import Compared, compare
+from ipygpulogger.records.course import Course
 from ipygpulogger.records.decode import record_from
 from ipygpulogger.records.fold import Fold
 from ipygpulogger.records.formats import json_line
 from ipygpulogger.records.growing import Growing
 from ipygpulogger.records.last_runs import LastRuns
 from ipygpulogger.records.ranking import Ranking
-from ipygpulogger.records.row import Row
+from ipygpulogger.records.row import Row, record_of
 from ipygpulogger.records.saved import Saved
 from ipygpulogger.records.scan import scan
 from ipygpulogger.render import summary
@@ -309,3 +310,25 @@ def test_a_pipe_is_read_like_a_file(long_log, tmp_path):
     writer.join()
     assert saved.record(rows[4321].origin).label == "In [4321]"
     saved.close()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(cells(), min_size=1, max_size=60), st.floats(0.001, 20))
+def test_a_course_has_the_peaks_and_ends_of_its_cells(found, longest_s):
+    """However cells share stretches: the highest peak of each memory is there, and what the last cell left."""
+    course = Course()
+    course.longest_s = longest_s
+    for record in found:
+        course.add(Row.of(record))
+    drawn = course.cells(record_of)
+    shown = {id(record) for record in drawn}
+    for key in {memory.key for record in found for memory in Row.of(record).all()}:
+
+        def peaks(records, key=key):
+            return [m.lo_bytes for record in records for m in Row.of(record).all() if m.key == key]
+
+        assert max(peaks(drawn)) == max(peaks(found))
+    assert {id(record) for record in found} & shown
+    whole = [record for record in drawn if all(record is not one for one in found)]
+    assert all(record.time_s <= longest_s + 1e-3 for record in whole)
+    assert min(record.started_at for record in drawn) == min(record.started_at for record in found)
