@@ -97,9 +97,8 @@ class _Stretch:
             ranges[gpu.key] = _Range.of(gpu, end_s, row.origin)
         return cls(row.started_at, start_s, end_s, row, not row.succeeded, ranges)
 
-    def add(self, row: Row, start_s: float) -> None:
+    def add(self, row: Row, end_s: float) -> None:
         """Add the cell that follows, which does not begin before."""
-        end_s = start_s + row.time_s
         self.end_s = max(self.end_s, end_s)
         self.failed |= not row.succeeded
         self.count += 1
@@ -142,11 +141,11 @@ class Course:
     def add(self, row: Row) -> None:
         """Add the next cell."""
         start_s = row.started_at.timestamp()
+        end_s = start_s + row.time_s
         last = self._stretches[-1] if self._stretches else None
-        if last is not None and last.start_s <= start_s:
-            if max(last.end_s, start_s + row.time_s) - last.start_s <= self.longest_s:
-                last.add(row, start_s)
-                return
+        if last and last.start_s <= start_s and max(last.end_s, end_s) - last.start_s <= self.longest_s:
+            last.add(row, end_s)  # the same as below, in half the time
+            return
         self._append(self._stretches, _Stretch.of(row, start_s))
         while len(self._stretches) > 2 * _STRETCHES:
             self.longest_s *= 2

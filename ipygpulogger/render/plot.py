@@ -58,6 +58,7 @@ _GB_FROM = 1000  # MB
 _ENTRY_IN = 1.5  # of the legend
 _NARROW_IN = 5
 _ROW_IN = 0.18  # of the legend
+_TITLE_LETTER = 1.3  # the width of a letter of a title, in letters of a label
 
 
 def figure(records: Iterable[CellRecord], *, title: str = "", width_in: float = _WIDTH_IN) -> Figure:
@@ -261,7 +262,9 @@ def _draw_limits(axes: Any, panel: Panel) -> float:
         axes.axhline(size_mb, color=INK, linewidth=0.8, linestyle=(0, (6, 3)), zorder=3)
         write(axes, (0.002, size_mb), f"{name} {_limit(size_mb)}", over, above_in=0.02)
     beyond = ", ".join(f"{name} {_limit(size)}" for name, size in panel.limits.items() if name not in near)
-    words = beyond and f"{beyond}, above the picture"
+    room = axes.get_xlim()[1] / letter_width(axes) - _TITLE_LETTER * len(panel.title)
+    told = (beyond and f"{beyond}, above the picture", beyond)
+    words = next((words for words in told if len(words) <= room), "")
     write(axes, (1, 1), words, axes.transAxes, above_in=_TITLE_IN, ha="right")
     return _ROOM * max([highest_mb, *near.values()])
 

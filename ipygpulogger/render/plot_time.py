@@ -68,7 +68,7 @@ def number_bands(axes: Any, axis: Axis) -> None:
 
 def draw_time(all_axes: Sequence[Any], axis: Axis, notes: Sequence[str], between: str) -> None:
     """Draw the ticks, the shortened idle times, and where the kernel was restarted; write the notes below."""
-    ticks = _ticks(axis)
+    ticks = _ticks(axis, letter_width(all_axes[-1]))
     restarts = [stretch for stretch in axis.stretches if stretch.restarted]
     for axes in all_axes:
         axes.set_xticks([x for x, _ in ticks])
@@ -92,12 +92,17 @@ def draw_time(all_axes: Sequence[Any], axis: Axis, notes: Sequence[str], between
     all_axes[-1].set_xlabel(between.join((*words, *notes)), color=INK, fontsize=SMALL)
 
 
-def _ticks(axis: Axis) -> list[tuple[float, str]]:
+def _ticks(axis: Axis, letter: float) -> list[tuple[float, str]]:
     """Return places on the axis, and the time since the start of the first cell there.
 
     The start of a cell is preferred to a round time beside it.
+
+    Args:
+        axis: The time axis.
+        letter: The width of a letter on it.
     """
-    apart = axis.width / _TICKS
+    longest = len(_clock(axis.stretches[-1].end_s))
+    apart = max(axis.width / _TICKS, (longest + 1) * letter)
     step_s = next((step for step in _STEPS_S if step >= apart), apart)
     clock = axis.stretches[-1].end_s >= _CLOCK_S
     decimals = max(0, -math.floor(math.log10(step_s)))

@@ -1,5 +1,6 @@
 """A course as a line of blocks, a notebook as a figure: what is drawn is what was measured."""
 
+import itertools
 import math
 import pickle
 import struct
@@ -591,6 +592,23 @@ def test_thousands_of_cells_are_a_handful_of_artists():
         return [len(axes.get_children()) for axes in figure(cells).axes]
 
     assert all(many <= few + 60 for many, few in zip(drawn(3000), drawn(12), strict=True))
+
+
+@pytest.mark.parametrize("width_in", [3.6, 8.0])
+def test_no_words_cover_others_in_a_long_run(width_in):
+    """Hours on the axis, and the name of a card beside its limit: each has its room, on a phone as well."""
+    card = gpu(100, 100, 500, name="NVIDIA H100 80GB HBM3", total_bytes=80 << 30)
+    drawn = figure([cell(i, 900 * i, 900, 100, 200, gpus=[card]) for i in range(1, 40)], width_in=width_in)
+    renderer = FigureCanvasAgg(drawn).get_renderer()
+    drawn.draw(renderer)
+    for axes in drawn.axes:
+        titles = [text for text in axes.texts if text.xycoords == axes.transAxes]
+        for words in (axes.get_xticklabels(), titles):
+            boxes = sorted(
+                (text.get_window_extent(renderer) for text in words if text.get_text()),
+                key=lambda box: box.x0,
+            )
+            assert all(one.x1 <= other.x0 for one, other in itertools.pairwise(boxes))
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
