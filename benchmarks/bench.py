@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).resolve().parent.parent / "tests"  # the kernel and the simulated GPU live there
 
 
-def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *remarks: str) -> None:
-    """A table that reads in a terminal and in Markdown: words to the left, numbers to the right."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table that reads in a terminal and in Markdown: words to the left, numbers to the right."""
     columns = list(zip(header, *rows, strict=True))
     widths = [max(3, *map(len, column)) for column in columns]
     words = [i == 0 or any(cell[:1].isalpha() for cell in column[1:]) for i, column in enumerate(columns)]
@@ -32,7 +32,12 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     rule = [
         ":" + "-" * (w - 1) if word else "-" * (w - 1) + ":" for w, word in zip(widths, words, strict=True)
     ]
-    print(f"\n### {title}\n", line(header), line(rule), *map(line, rows), sep="\n")
+    return [line(header), line(rule), *map(line, rows)]
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *remarks: str) -> None:
+    """The table under its title, with remarks below."""
+    print(f"\n### {title}\n", *table(header, rows), sep="\n")
     for remark in remarks:
         print(f"\n{remark}")
     sys.stdout.flush()
