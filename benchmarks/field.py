@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench import TESTS
 from field_tools import results
 from field_tools.environments import GPU, Environments
 from field_tools.tools import TOOLS, chosen
@@ -60,6 +61,12 @@ def make(asked: argparse.Namespace) -> None:
     folder = asked.folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
     environments = Environments(folder)
+    if "gpu" in asked.tables:
+        sys.path.insert(0, str(TESTS))
+        import simgpu
+
+        if reason := simgpu.why_not():
+            environments.failed[GPU] = reason
     environments.make({tool.environment for tool in asked.chosen}, gpu="gpu" in asked.tables)
     has_gpu = "gpu" in asked.tables and not {GPU, "torch"} & environments.failed.keys()
     python = environments.python(GPU if has_gpu else "base")
@@ -84,7 +91,7 @@ def measure(asked: argparse.Namespace) -> None:
     }
     environments = Environments(asked.folder.expanduser().resolve())
     environments.failed = json.loads(os.environ[FAILED])
-    about = environments.about()
+    about = environments.about() + (" A smoke run: few rounds." if asked.quick else "")
     lines = {}
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(asked.chosen, environments, Path(folder), asked.quick)

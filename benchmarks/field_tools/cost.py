@@ -38,7 +38,7 @@ _descent = _torch.optim.SGD(_net.parameters(), lr=0.01)
 _batch = _torch.ones(64, 128)
 """
 TORCH = """
-for _ in range(250):
+for _ in range(800):
     _descent.zero_grad()
     _loss = _net(_batch).square().mean()
     _loss.backward()

@@ -52,7 +52,7 @@ class Environments:
                 self._layer(tool.environment, [tool.requirement])
         if OURS in names or gpu:
             self._install_ours(OURS, anew=True)
-        if gpu and "torch" not in self.failed:
+        if gpu and not {GPU, "torch"} & self.failed.keys():
             if not self._is_done(GPU):
                 self._layer(GPU, CUDA_TORCH, ["--no-deps", *GPU_TOOLS])
             if GPU not in self.failed:

@@ -147,11 +147,11 @@ class Kernel:
                 break
             messages.append(message)
         ran = Ran(time.perf_counter() - began_s, messages)
-        while self.client.get_shell_msg(timeout=CELL_S)["parent_header"].get("msg_id") != identifier:
-            pass
-        for message in messages:
-            if message["msg_type"] == "error":
-                raise CellError(f"{message['content']['ename']}: {message['content']['evalue']}")
+        reply: dict[str, Any] = {}
+        while reply.get("parent_header", {}).get("msg_id") != identifier:
+            reply = self.client.get_shell_msg(timeout=CELL_S)
+        if reply["content"]["status"] != "ok":  # also for a magic that is not there, which only prints
+            raise CellError(f"{reply['content'].get('ename')}: {reply['content'].get('evalue')}")
         return ran
 
     def wait_all(self, identifiers: list[str]) -> None:

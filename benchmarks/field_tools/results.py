@@ -7,9 +7,11 @@ No number is written by hand.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple
 
 from .environments import ROOT
+from .peaks import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,45 +83,45 @@ def number(cell: str) -> float | None:
     return float(found[0]) if found else None
 
 
+class Line(NamedTuple):
+    """One of the README's lines: a table, what it says, from which columns (all if empty), and how."""
+
+    key: str
+    says: str
+    columns: tuple[str, ...] = ()
+    of: Callable[[list[float]], float] = max
+    digits: int = 0
+    higher: bool = False
+
+
+LINES = (
+    Line("empty", "Milliseconds added to an empty cell", ("added ms",), digits=1),
+    Line("busy", "Times as long takes the work that is slowed down most", digits=2),
+    Line("transients", "% of transients of 0.5 to 50 ms told right", tuple(KINDS), mean, higher=True),
+    Line("sleeping", "Milliseconds of the processor while a cell sleeps for ten seconds"),
+    Line("loading", "Milliseconds to load and start in a running kernel", ("ms",)),
+)
+
+
 def summary(known: dict[str, str]) -> list[str]:
-    """Five lines, one for each thing that people ask; where we are not first, the figures show it."""
-    lines = {
-        "empty": lambda table: _line("Added to an empty cell, in ms", _figures(table, ["added ms"], max), 1),
-        "busy": lambda table: _line(
-            "Times as long takes the work that it slows down most", _figures(table, None, max), 2
-        ),
-        "transients": lambda table: _line(
-            "Transients of 0.5 to 50 ms told right, in %",
-            _figures(table, ["sleeping", "Python busy", "GIL held", "GIL free"], _mean),
-            0,
-            higher=True,
-        ),
-        "sleeping": lambda table: _line(
-            "Processor time while a cell sleeps 10 s, in ms", _figures(table, None, max), 0
-        ),
-        "loading": lambda table: _line("Loading in a running kernel, in ms", _figures(table, ["ms"], max), 0),
-    }
-    return [make(rows(known[key])) for key, make in lines.items() if key in known]
+    """The README's lines, ours before the others; where one of ours is not first, the line says so."""
+    return [_worded(line, rows(known[line.key])) for line in LINES if line.key in known]
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _figures(
-    table: dict[str, dict[str, str]], columns: list[str] | None, how: Callable[[list[float]], float]
-) -> dict[str, float]:
-    found = {}
+def _worded(line: Line, table: dict[str, dict[str, str]]) -> str:
+    figures = {}
     for name, cells in table.items():
-        values = [number(cell) for column, cell in cells.items() if columns is None or column in columns]
+        values = [
+            number(cell) for column, cell in cells.items() if not line.columns or column in line.columns
+        ]
         known = [value for value in values if value is not None]
         if known and name != "bare kernel":
-            found[name] = how(known)
-    return found
-
-
-def _line(what: str, figures: dict[str, float], digits: int, *, higher: bool = False) -> str:
-    ours = [f"{name.partition(', ')[2]} {figures[name]:.{digits}f}" for name in OURS if name in figures]
-    others = sorted(((value, name) for name, value in figures.items() if name not in OURS), reverse=higher)
-    beside = ", ".join(f"{name.partition(', ')[0]} {value:.{digits}f}" for value, name in others)
-    return f"{what}: **{', '.join(ours)}**; {beside}."
+            figures[name] = round(line.of(known), line.digits)
+    others = sorted(
+        ((value, name) for name, value in figures.items() if name not in OURS), reverse=line.higher
+    )
+    ours = [(figures[name], name) for name in OURS if name in figures]
+    worst = min(ours)[0] < others[0][0] if line.higher else max(ours)[0] > others[0][0]
+    told = ", ".join(f"{name.partition(', ')[2]} {value:.{line.digits}f}" for value, name in ours)
+    beside = ", ".join(f"{name.partition(', ')[0]} {value:.{line.digits}f}" for value, name in others)
+    return f"{line.says}: **{told}**{' (not all first)' if worst else ''}; {beside}."
