@@ -82,16 +82,28 @@ def busy(setting: Setting) -> Table:
     if reason := setting.environments.failed.get("torch"):
         del works["torch"]
         table.remarks.append(f"No column for torch: {reason}.")
-    bare_s = {}
-    with setting.field() as field:
-        for name, (setup, work) in works.items():
-            field.silently(setup)
-            field.silently(work)  # what comes only once: threads, caches
-            costs_s = field.timed(work, setting.few(9, 2), 1, warm=0)
-            bare_s[name] = median(costs_s["bare"].values())
-            table.columns.append(field.column(name, compared(costs_s, times), digits=2))
+    costs_s: dict[str, dict[str, dict[int, float]]] = {
+        name: {tool.key: {} for tool in setting.tools} for name in works
+    }
+    failed: dict[str, str] = {}
+    rounds = 2
+    for lot in range(setting.few(4, 1)):
+        with setting.field() as field:
+            for name, (setup, work) in works.items():
+                field.silently(setup)
+                field.silently(work)  # what comes only once: threads, caches
+                for key, found in field.timed(work, rounds, 1, warm=0).items():
+                    costs_s[name][key].update({lot * rounds + i: took_s for i, took_s in found.items()})
+            failed |= field.failed
+    for name, found in costs_s.items():
+        table.columns.append(Column(name, "lower", 2, {**compared(found, times), **failed}))
+    bare_s = {name: median(found["bare"].values()) for name, found in costs_s.items()}
     lasts = ", ".join(f"{name} {1000 * took_s:.0f}" for name, took_s in bare_s.items())
-    table.remarks += [f"In the bare kernel they take, in ms: {lasts}.", CLOCK]
+    table.remarks += [
+        f"In the bare kernel they take, in ms: {lasts}. Several lots of fresh kernels: the same loop differs by some percent "
+        "from one process to the next.",
+        CLOCK,
+    ]
     return table
 
 

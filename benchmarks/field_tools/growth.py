@@ -73,7 +73,7 @@ class Grown:
 def cells(setting: Setting) -> Table:
     """Memory and time as thousands of cells run."""
     many, batch = setting.few(10_000, 400), setting.few(500, 100)
-    budget_s = setting.few(30, 3)
+    budget_s = setting.few(20, 3)
     table = Table("cells", f"{many:,} cells, `x = 1`", setting.tools)
     grown = {tool.key: Grown() for tool in setting.tools}
     with setting.field() as tools:
