@@ -46,9 +46,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="write the results and the pages")
     parser.add_argument("--publish", action="store_true", help="write the pages only")
     asked = parser.parse_args()
-    asked.tables = [key.strip() for key in asked.only.split(",")] if asked.only else list(TABLES)
-    if unknown := set(asked.tables) - set(TABLES):
+    wanted = {key.strip() for key in asked.only.split(",")} if asked.only else set(TABLES)
+    if unknown := wanted - set(TABLES):
         parser.error(f"unknown table {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+    asked.tables = [key for key in TABLES if key in wanted]
     try:
         asked.chosen = chosen(asked.tools)
     except ValueError as error:
@@ -92,18 +93,17 @@ def measure(asked: argparse.Namespace) -> None:
     environments = Environments(asked.folder.expanduser().resolve())
     environments.failed = json.loads(os.environ[FAILED])
     about = environments.about() + (" A smoke run: few rounds." if asked.quick else "")
-    lines = {}
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(asked.chosen, environments, Path(folder), asked.quick)
-        for key in TABLES:
-            if key in asked.tables:
-                began_s = time.perf_counter()
-                lines[key] = makers[key](setting).lines()
-                print(*lines[key], sep="\n", end="\n\n", flush=True)
-                print(f"{key}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr)
+        for key in asked.tables:
+            began_s = time.perf_counter()
+            lines = makers[key](setting).lines()
+            print(*lines, sep="\n", end="\n\n", flush=True)
+            print(f"{key}: {time.perf_counter() - began_s:.0f} s", file=sys.stderr)
+            if asked.write:
+                results.write(key, lines, TABLES, about)
     print(about)
     if asked.write:
-        results.write(lines, TABLES, about)
         results.publish()
 
 

@@ -92,16 +92,18 @@ def busy(setting: Setting) -> Table:
             for name, (setup, work) in works.items():
                 field.silently(setup)
                 field.silently(work)  # what comes only once: threads, caches
-                for key, found in field.timed(work, rounds, 1, warm=0).items():
-                    costs_s[name][key].update({lot * rounds + i: took_s for i, took_s in found.items()})
+                for key, mine in field.timed(work, rounds, 1, warm=0).items():
+                    costs_s[name][key].update({lot * rounds + i: took_s for i, took_s in mine.items()})
             failed |= field.failed
     for name, found in costs_s.items():
         table.columns.append(Column(name, "lower", 2, {**compared(found, times), **failed}))
     bare_s = {name: median(found["bare"].values()) for name, found in costs_s.items()}
     lasts = ", ".join(f"{name} {1000 * took_s:.0f}" for name, took_s in bare_s.items())
     table.remarks += [
-        f"In the bare kernel they take, in ms: {lasts}. Several lots of fresh kernels: the same loop differs by some percent "
-        "from one process to the next.",
+        (
+            f"In the bare kernel they take, in ms: {lasts}. Several lots of fresh kernels: the same loop differs by some percent "
+            "from one process to the next."
+        ),
         CLOCK,
     ]
     return table

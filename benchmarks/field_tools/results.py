@@ -38,15 +38,12 @@ def block(key: str, body: str) -> str:
     return f"<!-- field: {key} -->\n{body}<!-- /field -->"
 
 
-def write(lines: dict[str, list[str]], order: Iterable[str], about: str) -> None:
-    """Put these tables into the file of results, in place of older ones; others stay, with their own date."""
-    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    known = blocks(text)
-    known |= {key: "\n".join(["", *found, "", about, "", ""]) for key, found in lines.items()}
-    RESULTS.write_text(
-        "\n\n".join([HEAD.rstrip(), *(block(key, known[key]) for key in order if key in known)]) + "\n",
-        encoding="utf-8",
-    )
+def write(key: str, lines: list[str], order: Iterable[str], about: str) -> None:
+    """Put a table into the file of results, in place of an older one; the others stay, with their own date."""
+    known = blocks(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    known[key] = "\n".join(["", *lines, "", about, "", ""])
+    parts = [HEAD.rstrip(), *(block(one, known[one]) for one in order if one in known)]
+    RESULTS.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def published(results: str, page: str) -> str:
