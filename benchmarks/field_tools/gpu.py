@@ -86,7 +86,7 @@ def gpu(setting: Setting) -> Table:
         columns = trials.columns(tools, measuring)
     remark = (
         "The truth is what the tensors hold. ipyexperiments reads the whole device, where torch's allocator takes a segment "
-        "of 20 MB for 8 MB: the device does lose them, but the cell did not ask for them. A simulated device takes no time."
+        "of 20 MB for 8 MB: the device does lose them, but the cell did not ask for them."
     )
     return Table("gpu", title, measuring, columns, [remark, RIGHT])
 
