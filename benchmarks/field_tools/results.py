@@ -92,11 +92,13 @@ class Line(NamedTuple):
 
 
 LINES = (
-    Line("empty", "Milliseconds added to an empty cell", ("added ms",), digits=1),
-    Line("busy", "Times as long takes the work that is slowed down most", digits=2),
-    Line("transients", "% of transients of 0.5 to 50 ms told right", tuple(KINDS), mean, higher=True),
-    Line("sleeping", "Milliseconds of the processor while a cell sleeps for ten seconds"),
-    Line("loading", "Milliseconds to load and start in a running kernel", ("ms",)),
+    Line("empty", "Added to an empty cell, in ms", ("added ms",), digits=1),
+    Line("busy", "The kind of work that is slowed down most, times its bare time", digits=2),
+    Line(
+        "transients", "Transients of 0.5 to 50 ms whose peak is right, in %", tuple(KINDS), mean, higher=True
+    ),
+    Line("sleeping", "Processor time while a cell sleeps for ten seconds, in ms"),
+    Line("loading", "Loading and starting in a running kernel, in ms", ("ms",)),
 )
 
 
