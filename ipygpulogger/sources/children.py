@@ -224,7 +224,7 @@ def _children_of(pid: int) -> tuple[int, ...]:
         OSError: It ended, or the kernel does not list children.
     """
     tasks = f"/proc/{pid}/task"
-    lists = [procfs.read(f"{tasks}/{task}/children") for task in os.listdir(tasks)]  # noqa: PTH208
+    lists = [procfs.read(f"{tasks}/{task}/children") for task in gil_held().list_folder(tasks)]
     return tuple(map(int, b" ".join(lists).split()))
 
 

@@ -59,6 +59,14 @@ class Calls:
         except BlockingIOError:
             return None
 
+    def list_folder(self, path: str) -> list[str]:
+        """Return the names in a folder.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return os.listdir(path)  # noqa: PTH208 - names, not paths
+
     def has_children(self) -> bool:
         """Return whether this process has any child, running or ended; none is reaped."""
         try:
@@ -94,6 +102,9 @@ class _HeldCalls(Calls):
         self._close.argtypes = (number,)
         self._waitid.argtypes = number, number, address, number
         self._read.restype = self._write.restype = ctypes.c_ssize_t
+        self._getdents = getattr(library, "getdents64", None)  # glibc has it since 2.30
+        if self._getdents is not None:
+            self._getdents.argtypes, self._getdents.restype = self._read.argtypes, ctypes.c_ssize_t
 
     def read_file(self, path: str) -> bytes:
         fd = self._opened(path, _READ)
@@ -114,22 +125,43 @@ class _HeldCalls(Calls):
             self._close(fd)
 
     def read(self, fd: int) -> bytes | None:
+        return self._filled(self._read, fd)
+
+    def list_folder(self, path: str) -> list[str]:
+        if self._getdents is None:
+            return super().list_folder(path)
+        fd, names = self._opened(path, _READ | os.O_DIRECTORY), []
         try:
-            buffer = self._buffers.pop()
-        except IndexError:
-            buffer = self._buffer()
-        while (count := self._read(fd, buffer, _MOST_BYTES)) < 0:
-            if self._errno() == errno.EAGAIN:
-                self._buffers.append(buffer)
-                return None
-            self._unless_interrupted()
-        text = bytes(buffer[:count])
-        self._buffers.append(buffer)
-        return text
+            while entries := self._filled(self._getdents, fd, path):
+                start = 0
+                while start < len(
+                    entries
+                ):  # struct linux_dirent64, getdents(2): its size is at 16, its name at 19
+                    size = int.from_bytes(entries[start + 16 : start + 18], sys.byteorder)
+                    names.append(os.fsdecode(entries[start + 19 : entries.index(0, start + 19)]))
+                    start += size
+        finally:
+            self._close(fd)
+        return [name for name in names if name not in (".", "..")]
 
     def has_children(self) -> bool:
         found = self._waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return found == 0 or self._errno() != errno.ECHILD
+
+    def _filled(self, call: Any, fd: int, *path: str) -> bytes | None:
+        """Return what a call writes into a buffer; None if it would have to wait for that."""
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = self._buffer()
+        while (count := call(fd, buffer, _MOST_BYTES)) < 0:
+            if self._errno() == errno.EAGAIN:
+                self._buffers.append(buffer)
+                return None
+            self._unless_interrupted(*path)
+        text = bytes(buffer[:count])
+        self._buffers.append(buffer)
+        return text
 
     def _opened(self, path: str, flags: int) -> int:
         while (fd := self._open(path.encode(), flags)) < 0:

@@ -27,7 +27,7 @@ from ipygpulogger import IPyGPULogger
 
 shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
 light = {"gc_collect": False, "clear_cache": False, "preload": False}
-logger = IPyGPULogger(**(light if "light" in sys.argv else {}), report="none").start()
+logger = IPyGPULogger(**(light if "light" in sys.argv[-1] else {}), report="none").start()
 
 def cells(count):
     for _ in range(count):
@@ -68,11 +68,14 @@ def test_the_system_calls_of_a_light_cell(tmp_path):
 
 
 @on_linux
-@pytest.mark.parametrize("options", ["light", "default"])
+@pytest.mark.parametrize("options", ["light", "default", "light, with a child"])
 def test_no_hook_gives_up_the_gil(options):
-    """A thread that waits for the GIL gets it in none of a hundred hooks."""
+    """A thread that waits for the GIL gets it in none of a hundred hooks, and they call nothing of `os` that gives it up."""
     program = """
-turns, done, given_up = [0], False, []
+import subprocess
+
+turns, done, given_up, called = [0], False, [], set()
+child = subprocess.Popen(["sleep", "60"]) if "child" in sys.argv[-1] else None
 
 def wait():
     while not done:
@@ -82,9 +85,15 @@ def wait():
 def counted(hook):
     def count(*args):
         before = turns[0]
+        sys.setprofile(note)
         hook(*args)
+        sys.setprofile(None)
         given_up.append(turns[0] - before)
     return count
+
+def note(frame, event, function):
+    if event == "c_call" and function.__module__ == "posix":
+        called.add(function.__name__)
 
 sys.setswitchinterval(1000)  # none takes it from a thread that does not give it up
 threading.Thread(target=wait, daemon=True).start()
@@ -96,9 +105,12 @@ for _ in range(50):
     time.sleep(0.001)  # the thread comes to wait again
     cells(1)
 done = True
-print(len(given_up), sum(given_up), turns[0] > 50)
+if child:
+    child.kill()
+    child.wait()
+print(len(given_up), sum(given_up), turns[0] > 50, *(called - {"fspath"}))
 """
-    assert run(program, options).split() == ["100", "0", "True"]
+    assert run(program, options).split() == ["100", "0", "True", "getpid"]
 
 
 @pytest.fixture(params=["os", "held"])
@@ -115,6 +127,10 @@ def test_a_call_that_fails_raises_what_os_raises(calls, tmp_path):
                 call(str(path))
             assert caught.value.errno and caught.value.strerror
             assert caught.value.filename in (str(path), None)  # a call with a descriptor knows none
+    for path, error in ((tmp_path / "none", FileNotFoundError), (Path(__file__), NotADirectoryError)):
+        with pytest.raises(error) as caught:
+            calls.list_folder(str(path))
+        assert caught.value.filename == str(path)
     with pytest.raises(OSError, match="Bad file descriptor"):
         calls.read(10**6)
 
@@ -147,6 +163,18 @@ def test_what_can_be_read_at_once(calls, tmp_path):
     os.close(writer)
     assert calls.read(reader) == b""
     os.close(reader)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3000])
+def test_the_names_in_a_folder(calls, tmp_path, count):
+    """All of them, once each, whatever they are called."""
+    names = ["\udcff", "ä ö", ".hidden", *(f"{i:0120}" for i in range(count))][:count]
+    for name in names:
+        (tmp_path / name).touch()
+    assert sorted(calls.list_folder(str(tmp_path))) == sorted(names)
+    tasks = calls.list_folder("/proc/self/task")
+    assert str(threading.get_native_id()) in tasks
+    assert all(map(str.isdigit, tasks))
 
 
 def test_whether_there_are_children(calls):
@@ -203,7 +231,7 @@ def test_many_threads_at_once():
     wrong, interval_s = [], sys.getswitchinterval()
 
     def read(path):
-        wrong.extend(path for _ in range(300) if gil_held().read_file(path) != true[path])
+        wrong.extend(path for _ in range(3000) if gil_held().read_file(path) != true[path])
 
     sys.setswitchinterval(1e-6)
     threads = [threading.Thread(target=read, args=[path]) for path in paths * 2]
