@@ -11,6 +11,7 @@ takes its id does no harm: that one would have to refer to the same next object.
 from __future__ import annotations
 
 import gc
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from ..runtime import clock
@@ -37,8 +38,10 @@ class KnownPaths:
         self._shell = shell
         self._roots = Roots(shell)
         self._below: dict[int, set[int]] = {}  # by object: the next ones; by 0: the values of names
+        self._upper: set[int] = set()  # the objects that are not the last but one of any path
+        self._above: dict[int, int] = {}  # by object: the one before it
         self._ends: dict[Hashable, int] = {}  # by block: the last object of the path to it
-        self._begin = 0  # the name that comes first the next time
+        self._order = Random()  # noqa: S311 - of what is followed first where time is short; no secret
 
     def learn(
         self, paths: Paths, values: Mapping[Hashable, int] | None = None, keep: Container[Hashable] = ()
@@ -54,75 +57,76 @@ class KnownPaths:
             keep: The keys whose known paths are kept, where the walk did not find them.
         """
         self._roots = Roots(self._shell)
-        kept = {key: end for key, end in self._ends.items() if key in keep and key not in paths.ends}
-        above = {lower: upper for upper, below in self._below.items() for lower in below} if kept else {}
-        above |= paths.parents
-        above |= dict.fromkeys((values or {}).values(), 0)
-        self._below = _turned(above)
-        reached, _ = self._follow(None)
-        self._ends = {**kept, **(values or {})}
+        ends = {key: end for key, end in self._ends.items() if key in keep and key not in paths.ends}
+        above = {**(self._above if ends else {}), **paths.parents}
+        for key, value in (values or {}).items():
+            ends[key], above[value] = value, 0
+        self._set(above)
+        missing = self._all_below(self._follow(None))
         for key, end in paths.ends.items():
             seen = set()
-            while end and end not in reached and end not in seen:  # ids that were used again may go round
+            while end in missing and end not in seen:  # ids that were used again may go round
                 seen.add(end)
                 end = above.get(end, 0)  # noqa: PLW2901 - it goes up
-            if end in reached:
-                self._ends[key] = end
-        on_the_way: dict[int, int] = {}
-        for end in self._ends.values():
+            if end and end not in seen:
+                ends[key] = end
+        self._ends, self._above = ends, {}
+        for end in ends.values():
             lower = end
-            while lower and lower not in on_the_way:
+            while lower and lower not in self._above:
                 upper = above.get(lower, 0)
-                on_the_way[lower], lower = upper, upper
-        self._below = _turned(on_the_way)
+                self._above[lower], lower = upper, upper
+        self._set(self._above)
 
     def broken(self, budget_s: float) -> list[Hashable]:
         """Return the blocks to which the known path no longer leads.
 
         Args:
-            budget_s: The time budget. A path that is not followed by then counts as unbroken. The next call
-                begins with the name at which this one ended.
+            budget_s: The time budget. A path that is not followed by then counts as unbroken. Each call
+                follows the paths in another order.
         """
         if not self._ends:
             return []
-        reached, left_out = self._follow(clock.monotonic_s() + budget_s)
-        return [key for key, end in self._ends.items() if end not in reached and end not in left_out]
+        missing = self._follow(clock.monotonic_s() + budget_s)
+        if not missing:
+            return []
+        lost = self._all_below(missing)
+        return [key for key, end in self._ends.items() if end in lost]
 
-    def _follow(self, deadline_s: float | None) -> tuple[set[int], set[int]]:
-        """Follow every path.
-
-        Returns:
-            The ids of the objects that were reached, and of those that were left out for lack of time.
-        """
+    def _follow(self, deadline_s: float | None) -> set[int]:
+        """Follow every path, until time runs out; return the ids of the objects that are not there."""
         below = self._below
-        first = below.get(0, set())
-        values = list({id(value): value for value in self._roots.values() if id(value) in first}.values())
-        begin = self._begin % max(1, len(values))
-        values = values[begin:] + values[:begin]
-        reached, steps = set(map(id, values)), 0
-        for number, root in enumerate(values):
-            pending = [root]
-            while pending:
-                value = pending.pop()
-                wanted = below.get(id(value))
-                if not wanted:
-                    continue
-                if _is_long(value):
-                    reached |= self._all_below([value])
-                    continue
-                steps += 1
-                if deadline_s is not None and not steps % _LOOK_AT_CLOCK and clock.monotonic_s() > deadline_s:
-                    self._begin = begin + number
-                    return reached, self._all_below([value, *pending, *values[number + 1 :]])
-                for one in gc.get_referents(value):
-                    if id(one) in wanted and id(one) not in reached:
-                        reached.add(id(one))
-                        pending.append(one)
-        return reached, set()
+        wanted = below.get(0, set())
+        pending = list({id(value): value for value in self._roots.values() if id(value) in wanted}.values())
+        missing = wanted.difference(map(id, pending))
+        if len(below) > _LOOK_AT_CLOCK:
+            self._order.shuffle(pending)
+        done: set[int] = set()
+        while pending:
+            value = pending.pop()
+            if id(value) in done or id(value) not in below or _is_long(value):
+                continue
+            done.add(id(value))
+            if deadline_s is not None and not len(done) % _LOOK_AT_CLOCK and clock.monotonic_s() > deadline_s:
+                break
+            referents, wanted = gc.get_referents(value), below[id(value)]
+            if not wanted.issubset(map(id, referents)):
+                missing |= wanted.difference(map(id, referents))
+            if id(value) in self._upper:
+                pending += [one for one in referents if id(one) in wanted and id(one) in below]
+        return missing
 
-    def _all_below(self, values: list[Any]) -> set[int]:
-        found: set[int] = set()
-        pending = [id(value) for value in values]
+    def _set(self, above: Mapping[int, int]) -> None:
+        """Set what is to be followed, from the object before each."""
+        self._below = {}
+        for lower, upper in above.items():
+            self._below.setdefault(upper, set()).add(lower)
+        self._upper = {
+            upper for upper, lower in self._below.items() if any(one in self._below for one in lower)
+        }
+
+    def _all_below(self, idents: set[int]) -> set[int]:
+        found, pending = set(idents), list(idents)
         while pending:
             lower = self._below.get(pending.pop(), set()) - found
             found |= lower
@@ -130,18 +134,12 @@ class KnownPaths:
         return found
 
 
-def _turned(above: Mapping[int, int]) -> dict[int, set[int]]:
-    """Return, by object, the next ones, from the one before each."""
-    below: dict[int, set[int]] = {}
-    for lower, upper in above.items():
-        below.setdefault(upper, set()).add(lower)
-    return below
-
-
 def _is_long(value: Any) -> bool:
     kind = type(value)
-    for base in CONTAINERS:
-        if issubclass(kind, base):
-            count: int = base.__len__(value)  # type: ignore[attr-defined]
-            return count > _LONG
-    return False
+    if kind is dict or kind is list:
+        return len(value) > _LONG
+    if not issubclass(kind, CONTAINERS):
+        return False
+    base: Any = next(base for base in CONTAINERS if issubclass(kind, base))
+    count: int = base.__len__(value)
+    return count > _LONG
