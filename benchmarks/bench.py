@@ -101,8 +101,12 @@ def quiet_shell(*, history: bool = False) -> Any:
     return InteractiveShell.instance(config=config, ipython_dir=folder.name)
 
 
-def start_gpu() -> tuple[str, str | None]:
+def start_gpu(devices: int = 1, *, torch: bool = True) -> tuple[str, str | None]:
     """The simulated GPU of the tests, or a real one with ``SIMGPU=0`` in the environment; before torch is imported.
+
+    Args:
+        devices: How many to simulate.
+        torch: Whether torch is to use it.
 
     Returns:
         Which it is, and why there is none.
@@ -111,14 +115,14 @@ def start_gpu() -> tuple[str, str | None]:
     import simgpu
 
     which, reason = "simulated", simgpu.why_not()
-    if simgpu.find_torch_lib() is None:
+    if torch and simgpu.find_torch_lib() is None:
         reason = "the CUDA build of torch is not installed"
     elif reason is None:
-        simgpu.start(devices=1, mem_mb=16384)
+        simgpu.start(devices=devices, mem_mb=16384)
     elif os.environ.get("SIMGPU") == "0":
-        import torch
+        import torch as real
 
-        which, reason = "real", None if torch.cuda.is_available() else "torch finds no GPU"
+        which, reason = "real", None if real.cuda.is_available() else "torch finds no GPU"
     return which, reason
 
 

@@ -1,146 +1,269 @@
-"""The way of a quiet cell: which of the package's files its hooks enter, and how often they pass from one to another.
+"""The way of a quiet cell: what its hooks call, from file to file, and where the microseconds go.
 
-Claim: what the user has not imported is asked nothing. An empty cell under a logger with default options enters
-few files, and its way is short.
+Claim: what the user has not imported is asked nothing. A quiet cell enters few files, and its way is short.
 
-Counted with ``sys.setprofile`` between the beginning of ``pre_run_cell`` and the end of ``post_run_cell``, in the
-thread that runs the cell:
+Counted with ``sys.setprofile`` within the hooks, in the thread that runs the cell; of several cells the shortest:
 
 - calls: Python functions of the package that are called; a generator counts once, however often it goes on;
 - all calls: these, and the Python functions of other packages that are called below them;
+- C calls: functions written in C that are called by any of these;
 - files: the files of the package that are entered;
 - moves: calls from one file of the package, or from outside, into another.
 
-    python benchmarks/way_of_a_cell.py                       each section
-    python benchmarks/way_of_a_cell.py bare                  some of: bare, torch
-    python benchmarks/way_of_a_cell.py --files               and the files, with the calls into each
-    python benchmarks/way_of_a_cell.py --package ../other    of the package in another checkout
+Timed, in microseconds: the steps of the hooks, each with what it calls; and in *italics* parts of these steps.
 
-The torch section needs the CUDA build of torch and runs on the simulated GPU of the tests; with ``SIMGPU=0`` in the
-environment it takes a real one.
+    python benchmarks/way_of_a_cell.py                       each section
+    python benchmarks/way_of_a_cell.py bare                  some of: bare, unused, torch
+    python benchmarks/way_of_a_cell.py --files               and the files, with the calls into each
+    python benchmarks/way_of_a_cell.py --beside ../other     and of the package in another checkout, taking turns
+
+The section "unused" has two simulated devices that nobody uses. The torch section needs the CUDA build of torch and
+runs on two devices of the simulated GPU of the tests; with ``SIMGPU=0`` in the environment it takes a real one.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import json
 import os
 import subprocess
 import sys
-from collections import Counter
-from inspect import CO_GENERATOR
+import time
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench import about, print_table, quiet_shell, start_gpu
+from bench import TESTS, about, print_table, quiet_shell, start_gpu, turns
+
+sys.path.insert(0, str(TESTS))
+from way import way_of_a_cell
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from collections.abc import Callable
 
 CELL = "pass"
-WARM_UP = 5  # cells before the one that counts: what is loaded or made once is no part of the way
-HEADER = ["cell", "calls", "all calls", "files", "moves"]
+WARM_UP = 5  # cells before those that count: what is loaded or made once is no part of the way
+TIMED = 200  # cells
+ROUNDS = 5
+_LIGHT = {"gc_collect": False, "clear_cache": False, "preload": False}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "light, none": {**_LIGHT, "report": "none"},
+    "light, rich": {**_LIGHT, "report": "rich"},
+    "defaults": {},
+}
+TIMED_OPTIONS = ("light, none", "light, rich")
+COUNTS = ["calls", "all calls", "C calls", "files", "moves"]
+_LOGGER = "notebook.logger:IPyGPULogger"
+PARTS = {  # by what the table calls them: where they are in the package
+    "before the cell": "notebook.cell_events:CellEvents._pre_run_cell",
+    "after the cell": "notebook.cell_events:CellEvents._post_run_cell",
+    "_what changed since the last cell_": f"{_LOGGER}._preload",
+    "_the scope opens_": "engine.scope:Scope.open",
+    "_the scope closes_": "engine.scope:Scope.close",
+    "_the record_": "notebook.measured_cell:MeasuredCell._record",
+    "_the report_": "notebook.report:Reporter.show",
+    "_RAM is read_": "sources.high_water_mark:HighWaterMark.look",
+    "_torch's allocators are read_": "sources.torch:TorchCounter.look",
+    "_NVML is read_": "sources.nvml:Nvml.memory",
+}
 
 
-class Way:
-    """Counts calls by file of a package, and the moves between its files."""
+class Timer:
+    """Adds up the time within functions of the package, one cell at a time."""
 
-    def __init__(self, package: Path) -> None:
-        """Prepare.
+    def __init__(self) -> None:
+        """Wrap them."""
+        self._cell_s: dict[str, float] = {}
+        self._cells_s: dict[str, list[float]] = {}
+        self.forget()
+        for part, place in PARTS.items():
+            module, _, path = place.partition(":")
+            kind, name = path.split(".")
+            owner = getattr(importlib.import_module(f"ipygpulogger.{module}"), kind)
+            setattr(owner, name, self._timed(part, getattr(owner, name)))
 
-        Args:
-            package: Its folder.
-        """
-        self._package = str(package) + os.sep
-        self._stack: list[
-            str
-        ] = []  # for each frame that began here, the file of the package that it is in or below
-        self._depths: dict[int, int] = {}  # by frame: how many were open when it began
-        self._generators: list[FrameType] = []  # that have begun
-        self.calls: Counter[str] = Counter()
-        self.all_calls = self.moves = 0
+    def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began_s = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._cell_s[part] += time.perf_counter() - began_s
 
-    def event(self, frame: FrameType, event: str, _: Any) -> None:
-        """Take in an event of `sys.setprofile`."""
-        if event == "call":
-            file, here = frame.f_code.co_filename, self._stack[-1] if self._stack else ""
-            goes_on = self._goes_on(frame)
-            if file.startswith(self._package):
-                self.calls[file.removeprefix(self._package)] += not goes_on
-                self.moves += file != here and not goes_on
-                here = file
-            self._stack.append(here)
-            self.all_calls += bool(here) and not goes_on
-        elif event == "return" and self._stack:
-            self._stack.pop()
+        return timed
 
-    def _goes_on(self, frame: FrameType) -> bool:
-        """Return whether this is a generator that began earlier."""
-        if not frame.f_code.co_flags & CO_GENERATOR:
-            return False
-        known = any(frame is one for one in self._generators)
-        if not known:
-            self._generators.append(frame)
-        return known
+    def next_cell(self) -> None:
+        """Keep the sums of a cell, and begin with the next."""
+        for part, spent_s in self._cell_s.items():
+            self._cells_s[part].append(spent_s)
+            self._cell_s[part] = 0.0
+
+    def take_us(self) -> dict[str, float]:
+        """Return the median of each part over the cells so far, in microseconds, and forget them."""
+        found = {part: median(cells) * 1e6 for part, cells in self._cells_s.items()}
+        self.forget()
+        return found
+
+    def forget(self) -> None:
+        """Forget what was added up so far."""
+        self._cell_s = dict.fromkeys(PARTS, 0.0)
+        self._cells_s = {part: [] for part in PARTS}
 
 
-def measure_way(shell: Any) -> Way:
-    """Run cells under a logger with default options; the way of the last."""
+def counted(shell: Any, options: dict[str, Any]) -> tuple[list[int], dict[str, int]]:
+    """Return the counts of a cell under a logger with these options, and the calls into each file."""
     import ipygpulogger
 
-    logger = ipygpulogger.IPyGPULogger().start()
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
-        for _ in range(WARM_UP):
-            shell.run_cell(CELL, store_history=True)
-        way = Way(Path(ipygpulogger.__file__).parent)
-        sys.setprofile(way.event)
+    logger = ipygpulogger.IPyGPULogger(**options).start()
+    for _ in range(WARM_UP):
         shell.run_cell(CELL, store_history=True)
-        sys.setprofile(None)
-        logger.stop()
-    return way
+    way = way_of_a_cell(shell, Path(ipygpulogger.__file__).parent, CELL)
+    logger.stop()
+    counts = [sum(way.calls.values()), way.all_calls, way.c_calls, len(way.calls), way.moves]
+    return counts, dict(way.calls.most_common())
 
 
-def print_way(title: str, way: Way, *, files: bool) -> None:
-    """Print the counts, and on request the calls into each file."""
-    row = [f"`{CELL}`", str(sum(way.calls.values())), str(way.all_calls), str(len(way.calls)), str(way.moves)]
-    print_table(title, HEADER, [row], about("ipython"))
-    if files:
-        print()
-        for file, calls in way.calls.most_common():
-            print(f"    {calls:5d}  {file}")
+def timed(shell: Any, timer: Timer, options: dict[str, Any]) -> dict[str, float]:
+    """Return the microseconds of a cell by part, under a logger with these options."""
+    import ipygpulogger
+
+    logger = ipygpulogger.IPyGPULogger(**options).start()
+    for _ in range(WARM_UP):
+        shell.run_cell(CELL, store_history=True)
+    timer.forget()
+    for _ in range(TIMED):
+        shell.run_cell(CELL, store_history=True)
+        timer.next_cell()
+    logger.stop()
+    return timer.take_us()
 
 
-def bare_section(*, files: bool) -> None:
-    """Count with no framework imported."""
-    print_way("No framework imported", measure_way(quiet_shell()), files=files)
+def serve(section: str) -> None:
+    """Be a fresh interpreter with one checkout's package: answer what is asked, a line of JSON each."""
+    reason = None
+    if section != "bare":
+        which, reason = start_gpu(devices=2, torch=section == "torch")
+        if section == "unused" and which != "simulated":
+            reason = "it needs the simulated GPU"
+    answers = sys.stdout
+    if reason is None and section == "torch":
+        import torch
 
-
-def torch_section(*, files: bool) -> None:
-    """Count with torch imported and its context made on a GPU."""
-    which, reason = start_gpu()
-    if reason:
-        print(f"\n### torch imported\n\nNot run: {reason}.")
+        held = [torch.ones(1024, device=f"cuda:{i}") for i in range(torch.cuda.device_count())]
+    print(json.dumps(reason), file=answers, flush=True)
+    if reason is not None:
         return
-    import torch
+    shell, timer = quiet_shell(), None
+    for asked in sys.stdin:
+        what, _, name = asked.strip().partition(" ")
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+            if what == "count":  # before anything is wrapped
+                answer: Any = counted(shell, OPTIONS[name])
+            else:
+                timer = timer or Timer()
+                answer = timed(shell, timer, OPTIONS[name])
+        print(json.dumps(answer), file=answers, flush=True)
+    if section == "torch":
+        del held
 
-    shell = quiet_shell()
-    shell.user_ns["held"] = torch.ones(1024, device="cuda")
-    print_way(f"torch imported, a context on a GPU ({which})", measure_way(shell), files=files)
+
+class Interpreter:
+    """A fresh interpreter that serves one section, with the package of one checkout."""
+
+    def __init__(self, section: str, package: Path) -> None:
+        command = [sys.executable, __file__, "--serve", section, "--package", str(package)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.reason = self._answer()
+
+    def ask(self, what: str, name: str) -> Any:
+        """Return what it counts, or measures, under the options of this name."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what} {name}\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with contextlib.suppress(ValueError):  # or somebody else's line
+                return json.loads(line)
+        raise RuntimeError("the interpreter died")
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
 
 
-SECTIONS = {"bare": bare_section, "torch": torch_section}
+TITLES = {
+    "bare": "no framework imported",
+    "unused": "two devices that nobody uses, no framework imported",
+    "torch": "torch imported, a context on two devices",
+}
+
+
+def show(section: str, checkouts: dict[str, Path], *, files: bool) -> None:
+    """Print the tables of a section."""
+    interpreters = {name: Interpreter(section, package) for name, package in checkouts.items()}
+    reason = next((one.reason for one in interpreters.values() if one.reason), None)
+    if reason:
+        print(f"\n### {TITLES[section]}\n\nNot run: {reason}.")
+        return
+    show_counts(section, interpreters, files=files)
+    show_times(section, interpreters)
+    for one in interpreters.values():
+        one.close()
+
+
+def show_counts(section: str, interpreters: dict[str, Interpreter], *, files: bool) -> None:
+    """Print what a cell calls."""
+    rows, into = [], {}
+    for options in OPTIONS:
+        for name, one in interpreters.items():
+            counts, into[name, options] = one.ask("count", options)
+            rows.append([options, name, *map(str, counts)])
+    packages = ("ipython", "torch") if section == "torch" else ("ipython",)
+    print_table(f"What a cell calls: {TITLES[section]}", ["", "", *COUNTS], rows, about(*packages))
+    for (name, options), calls in into.items() if files else ():
+        print(f"\n{name}, {options}:\n")
+        print("\n".join(f"    {count:5d}  {file}" for file, count in calls.items()))
+
+
+def show_times(section: str, interpreters: dict[str, Interpreter]) -> None:
+    """Print where the time goes."""
+    columns = [(options, name) for options in TIMED_OPTIONS for name in interpreters]
+    spent: dict[tuple[str, str], list[dict[str, float]]] = {column: [] for column in columns}
+    for name in turns(list(interpreters), ROUNDS):
+        for options in TIMED_OPTIONS:
+            spent[options, name].append(interpreters[name].ask("time", options))
+    rows = []
+    for part in PARTS:
+        least_us = [min(one[part] for one in spent[column]) for column in columns]
+        if any(least_us):
+            rows.append([part, *(f"{us:.0f}" for us in least_us)])
+    header = ["", *map(": ".join, columns)]
+    remark = (
+        f"Microseconds of a cell: the median of {TIMED} cells, the least of {ROUNDS} rounds that took turns."
+    )
+    print_table(f"Where the time goes: {TITLES[section]}", header, rows, remark)
+
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Count what the hooks of a quiet cell call.")
-    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="by default all")
+    parser = argparse.ArgumentParser(description="Count and time what the hooks of a quiet cell call.")
+    parser.add_argument("sections", nargs="*", choices=[*TITLES, []], help="by default all")
     parser.add_argument("--files", action="store_true", help="list the files, with the calls into each")
-    parser.add_argument("--package", metavar="FOLDER", help="the checkout that holds the package")
-    options = parser.parse_args()
-    if options.package:
-        sys.path.insert(0, str(Path(options.package).resolve()))
-    if len(options.sections) == 1:
-        SECTIONS[options.sections[0]](files=options.files)
-    else:  # each in a fresh interpreter, so that none meets what another left
-        flags = [argument for argument in sys.argv[1:] if argument not in SECTIONS]
-        for name in options.sections or SECTIONS:
-            subprocess.run([sys.executable, sys.argv[0], name, *flags], check=True)
+    parser.add_argument("--beside", metavar="FOLDER", type=Path, help="another checkout, to take turns with")
+    parser.add_argument("--package", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.package:
+        sys.path.insert(0, str(given.package.resolve()))
+    if given.serve:
+        serve(given.serve)
+    else:
+        found = {"now": Path(__file__).resolve().parent.parent}
+        if given.beside:
+            found = {"before": given.beside, **found}
+        for name in given.sections or TITLES:
+            show(name, found, files=given.files)
