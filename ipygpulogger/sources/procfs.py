@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 
 from . import rusage
-from .system_calls import Calls, gil_held
+from .system_calls import gil_held
 
 _KIB = 2**10
 _CLEAR_REFS_HIWATER = b"5"  # proc(5): reset the peak resident set size
 _WALKED = "/smaps_rollup"  # the kernel walks the page tables for this file, which takes milliseconds a GB
-_releasing_the_gil = Calls()
 
 
 def read(path: str) -> bytes:
@@ -23,8 +22,8 @@ def read(path: str) -> bytes:
     Raises:
         OSError: It cannot be read.
     """
-    calls = _releasing_the_gil if path.endswith(_WALKED) else gil_held()
-    return calls.read_file(path)
+    calls = gil_held()
+    return calls.read_slow_file(path) if path.endswith(_WALKED) else calls.read_file(path)
 
 
 def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:

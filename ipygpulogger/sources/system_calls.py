@@ -36,6 +36,14 @@ class Calls:
         finally:
             os.close(fd)
 
+    def read_slow_file(self, path: str) -> bytes:
+        """Return the same of a file that takes milliseconds to read; meanwhile other threads have the GIL.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return self.read_file(path)
+
     def write_file(self, path: str, text: bytes) -> None:
         """Write to a file that exists.
 
@@ -115,6 +123,13 @@ class _HeldCalls(Calls):
         if text is None:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
         return text
+
+    def read_slow_file(self, path: str) -> bytes:
+        fd = self._opened(path, _READ)
+        try:
+            return os.read(fd, _MOST_BYTES)
+        finally:
+            self._close(fd)
 
     def write_file(self, path: str, text: bytes) -> None:
         fd = self._opened(path, _WRITE)
