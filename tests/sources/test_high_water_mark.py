@@ -251,7 +251,7 @@ from ipygpulogger.sources.high_water_mark import HighWaterMark
 counter, blocks, hidden = HighWaterMark(), [], set()
 floor_mb = (rusage.faults_and_mark()[1] - procfs.resident_bytes()) // MB  # above what is resident
 steps = random.Random(14)
-for step in steps.choices(["blip", "keep", "free", "reset", "nothing"], k=60):
+for step in steps.choices(["blip", "keep", "free", "reset", "nothing"], k=40):
     if step == "blip":
         blip(steps.randint(1, floor_mb + 20))
     elif step == "keep":
