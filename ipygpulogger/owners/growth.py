@@ -151,7 +151,7 @@ class Growth:
             return record
         with undisturbed():
             after = self._last = self._take(self._used())
-            anew = {name for name, value in after.bound.items() if before.bound.get(name) != value}
+            anew = set() if before.snapshot.complete else _bound_anew(before.bound, after.bound)
             found = growth(before.snapshot, after, anew, record.grown())
             record = record.explained(found.owners, found.gone_bytes, complete=found.complete)
             imported = (
@@ -216,13 +216,17 @@ class Growth:
 
     def _take(self, used: dict[str, int]) -> Snapshot:
         bound = self._bound()
-        known = {} if self._last is None else self._last.bound
-        urgent = {name for name, value in bound.items() if known.get(name) != value} if known else set()
+        urgent = set() if self._last is None else _bound_anew(self._last.bound, bound)
         found = self._find(self._budget_s(used), urgent)
         self._ran_s = 0.0
         if self._watcher is not None:
             self._watcher.walked(found, used, bound)
         return snapshot_of(found, used, bound)
+
+
+def _bound_anew(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]:
+    """Return the names that are bound to something else than before."""
+    return {name for name, value in after.items() if before.get(name) != value}
 
 
 # -- what is in use ---------------------------------------------------

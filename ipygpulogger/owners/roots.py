@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
+from itertools import compress, repeat
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +59,9 @@ def owners_in(
     modules = _modules()
     roots = [*_shells_names(shell, exception), *_modules_globals(filter(is_users_module, modules))]
     closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, modules)]
-    return walk(roots, readers, closed=closed, budget_s=max(0.0, ends_s - clock.monotonic_s()), urgent=urgent)
+    return walk(
+        roots, readers, closed=closed, budget_s=max(budget_s / 3, ends_s - clock.monotonic_s()), urgent=urgent
+    )
 
 
 class Roots:
@@ -77,28 +81,30 @@ class Roots:
         return [root.value for root in (*_shells_names(self._shell), *_modules_globals(modules))]
 
 
-def _shells_names(shell: Any, exception: BaseException | None = None) -> Iterator[Root]:
-    yield from _variables(shell)
-    yield from _outputs(shell)
-    yield from _last_errors(exceptions_of(shell, exception), traceback_entries(shell, []))
-    yield from _debuggers(shell)
-    yield from _figures()
-
-
-def _variables(shell: Any) -> list[Root]:
-    names, hidden = dict(shell.user_ns), shell.user_ns_hidden
-    worth = set(map(id, worth_visiting(names.values())))
+def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Root]:
+    errors = exceptions_of(shell, exception)
     return [
-        Root(str(name), "variable", value)
-        for name, value in names.items()
-        if id(value) in worth
-        and (not _is_shells(name) or (name != DEBUGGERS and hidden.get(name, hidden) is not value))
+        *_variables(shell),
+        *_outputs(shell),
+        *_last_errors(errors, traceback_entries(shell, [])),
+        *_debuggers(shell),
+        *_figures(),
     ]
 
 
-def _is_shells(name: Any) -> bool:
-    """Return whether a name of this kind may be the shell's own."""
-    return type(name) is not str or name[:1] == "_" or name in _SHELLS_OWN
+def _variables(shell: Any) -> Iterator[Root]:
+    """Return the variables that can hold memory; in C, for there may be thousands."""
+    names = dict(shell.user_ns)
+    names.pop(DEBUGGERS, None)
+    for name, value in list(shell.user_ns_hidden.items()):
+        is_shells = type(name) is not str or name in _SHELLS_OWN or name.startswith("_")
+        if is_shells and names.get(name, names) is value:
+            del names[name]
+    values = names.values()
+    worth = set(map(id, worth_visiting(values)))
+    whole = zip(map(str, names), repeat("variable"), values, repeat(""))
+    chosen = compress(whole, map(worth.__contains__, map(id, values)))
+    return map(partial(tuple.__new__, Root), chosen)  # as Root(*one), in C
 
 
 def _outputs(shell: Any) -> Iterator[Root]:

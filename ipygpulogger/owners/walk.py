@@ -13,7 +13,7 @@ KB) and what only C code refers to. The walk runs none of the user's code.
 from __future__ import annotations
 
 import itertools
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -102,8 +102,8 @@ class _Walk:
         self._paths: dict[Hashable, int] = {}  # as `Paths.ends`
 
     def run(self, roots: list[Root], urgent: Container[str]) -> WalkResult:
-        for root in roots:
-            self._ranks.setdefault(root.kind, 2 * len(self._ranks))
+        kinds = dict.fromkeys(map(itemgetter(1), roots))
+        self._ranks = {kind: 2 * place for place, kind in enumerate(kinds)}
         self._branch_order = len(roots)
         try:
             self._walk(roots, urgent)
@@ -116,23 +116,26 @@ class _Walk:
 
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
         """Visit what is reachable: first a glance at each name, so that one does not take all the time."""
-        numbered = list(enumerate(roots))
+        first: dict[int, Any] = {}
         if urgent:
-            first = [one for one in numbered if (one[1].label or one[1].name) in urgent]
-            numbered = [one for one in numbered if (one[1].label or one[1].name) not in urgent]
-            if self._glances(first, _TURN):
+            first = dict.fromkeys(
+                order for order, root in enumerate(roots) if root[0] in urgent or root[3] in urgent
+            )
+            if self._glances(roots, first, _TURN):
                 self._turn(_TURN)
-        if self._glances(numbered, 0.0):
+        rest = [order for order in range(len(roots)) if order not in first] if first else range(len(roots))
+        if self._glances(roots, rest, 0.0):
             while self._turn(_TURN):
                 pass
 
-    def _glances(self, roots: list[tuple[int, Root]], share: float) -> bool:
-        """Begin at these roots, each for a share of the time left; return whether there was time."""
-        for number, (order, root) in enumerate(roots):
+    def _glances(self, roots: list[Root], orders: Iterable[int], share: float) -> bool:
+        """Begin at roots, each for a share of the time left; return whether there was time for all."""
+        orders = list(orders)
+        for number, order in enumerate(orders):
             if not number % _NAMES_TO_CLOCK and not self._in_time():
-                self._left_out.update(one.name for _, one in roots[number:])
+                self._left_out.update(roots[left].name for left in orders[number:])
                 return False
-            self._glance(root, order, share)
+            self._glance(roots[order], order, share)
         return True
 
     def _turn(self, share: float) -> bool:
