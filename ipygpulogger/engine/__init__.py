@@ -6,6 +6,7 @@ Every measurement of the package is a `scope.Scope`. The files, in the order in 
 scope         open, close, result
 machine       what all scopes of the process share: sources, trackers, the open scopes
 frameworks    torch, JAX and others, used only once the user has imported them
+entry_points  sources that other distributions offer
 devices       matches the frameworks' devices with those of NVML
 allocators    the frameworks' allocators in use
 peaks         the peaks of many intervals from one counter; the only caller of the counter's reset

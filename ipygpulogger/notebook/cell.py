@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +76,15 @@ class Cell:
             error = getattr(result, "error_before_exec", None) or getattr(result, "error_in_exec", None)
         if error is not None:
             # An interrupt during `await` reaches the cell as a cancellation of its task.
-            interrupted = isinstance(error, (KeyboardInterrupt, asyncio.CancelledError))
+            interrupted = isinstance(error, (KeyboardInterrupt, *_cancellations()))
             self.status, self.error = "interrupted" if interrupted else "error", type(error).__name__
             self.exception = error
+
+
+def _cancellations() -> tuple[type[BaseException], ...]:
+    """Return the class of asyncio's cancellations; nothing is cancelled before it is imported."""
+    module: Any = sys.modules.get("asyncio.exceptions")
+    return () if module is None else (module.CancelledError,)
 
 
 def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
