@@ -232,7 +232,8 @@ class IPyGPULogger(Options):
             self._gap.preload()
         with self._reporter.explaining():
             self._growth.watch(self._uncollected if self.gc_collect is True else None)
-            self._growth.refresh(self._gap.own_work)
+            if self._running:  # loading does not wait for the first walk
+                self._growth.refresh(self._gap.own_work)
 
     def _settle(self, cell: Cell | None = None) -> None:
         """Collect garbage and empty caches, as far as the options say."""

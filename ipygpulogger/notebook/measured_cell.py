@@ -87,7 +87,9 @@ class MeasuredCell:
     def begin(self) -> None:
         """Begin to measure the cell."""
         with self.reporter.explaining():
-            self._before = self.growth.begin()
+            # The cell that only loads the extension has no report: it does not wait for the first walk.
+            if self.growth.has_walked or not is_gpulog_only(self.cell.raw):
+                self._before = self.growth.begin()
         self._ours_before_s = self._ours_s()
         if self.live is not None:
             self.live.begin()

@@ -110,6 +110,11 @@ class Growth:
         if watcher is not self._watcher:
             self._watcher, self._last = watcher, None
 
+    @property
+    def has_walked(self) -> bool:
+        """Whether it is known which names held memory at some moment."""
+        return self._last is not None
+
     def refresh(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Walk again before a cell begins, if a notable amount of memory has changed since the last walk.
 

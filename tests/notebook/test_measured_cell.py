@@ -29,6 +29,8 @@ class Part:
 
 
 class Growth:
+    has_walked = True
+
     """Knows how a cell began, and sees that again at its end."""
 
     def begin(self):
