@@ -1,7 +1,7 @@
 """What waits for the garbage collector: collected where that is worth its time, otherwise told."""
 
+import cyclic_programs
 import numpy as np
-import programs
 import pytest
 from memory import MB
 
@@ -25,6 +25,6 @@ def test_what_a_full_collection_would_give_back_is_never_told_as_held(notebook, 
     """Arrays of 1 to 100 MB in cycles: whatever a full collection costs, the report tells the truth."""
     if cost in COSTS_S:
         monkeypatch.setattr(full_collection, "cost_s", lambda: COSTS_S[cost])
-    programs.check_that_nothing_is_told_as_held(
+    cyclic_programs.check_that_nothing_is_told_as_held(
         notebook, lambda size_bytes: np.ones(size_bytes, "u1"), 15, ARENAS_BYTES
     )

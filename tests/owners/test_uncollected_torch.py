@@ -1,6 +1,6 @@
 """What waits for the garbage collector, with torch: on a device, where every byte is known."""
 
-import programs
+import cyclic_programs
 import pytest
 import torch
 
@@ -22,5 +22,5 @@ def test_what_a_full_collection_would_give_back_is_never_told_as_held(shell, cud
     def make_block(size_bytes):
         return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
 
-    programs.check_that_nothing_is_told_as_held(shell, make_block, 8)
+    cyclic_programs.check_that_nothing_is_told_as_held(shell, make_block, 8)
     shell.user_ns.clear()
