@@ -8,7 +8,10 @@ from memory import MB
 from plotted import cell, gpu
 
 from ipygpulogger.records import Owner
+from ipygpulogger.records.fold import MOST, Fold
+from ipygpulogger.records.row import Row
 from ipygpulogger.render import summary
+from ipygpulogger.render.page import folded_page
 from ipygpulogger.render.page import page as page_of
 
 pytestmark = pytest.mark.browser
@@ -61,6 +64,23 @@ def keep(page, name):
     if folder := os.environ.get("BROWSER_PICTURES"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("width", [320, 420, 1000])
+def test_the_page_of_very_many_cells_never_runs_past_the_edge(browser, tmp_path, width):
+    """Neither do the tables of all cells, however long a first line is."""
+    fold = Fold()
+    for count in range(MOST + 1):
+        gpus = [gpu(2000, 3000, 9000, index=n, name=LONG, total_bytes=16384 * MB) for n in range(3)]
+        record = cell(count, count * 70.0, 62, 500, 500 + count % 90, 900, gpus=gpus, source=LONG)
+        fold.add(Row.of(record))
+    path = tmp_path / "page.html"
+    path.write_text(folded_page(LONG, fold), encoding="utf-8")
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(path.as_uri())
+    keep(page, f"page-many-{width}")
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+    page.close()
 
 
 @pytest.mark.parametrize("width", [320, 360, 420, 700, 1000])

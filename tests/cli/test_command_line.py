@@ -12,15 +12,15 @@ import pytest
 import yaml
 from command_line import MB, command, made, refused, saved
 
-from ipygpulogger import History
 from ipygpulogger.cli import main
 from ipygpulogger.records import Peak, RamUsage
+from ipygpulogger.records.ranking import Ranking
 
 
 def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
     """What we did not foresee exits with 2, for 1 would say that a cell grew; a variable shows where it was."""
     log = saved(tmp_path / "log.jsonl", made())
-    monkeypatch.setattr(History, "rank", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(Ranking, "add", lambda *_: 1 / 0)
     assert refused(["report", log], capsys, "ipygpulogger failed: ZeroDivisionError")
     monkeypatch.setenv("IPYGPULOGGER_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
