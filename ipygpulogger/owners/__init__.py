@@ -9,6 +9,7 @@ referents      the objects that an object refers to, found in C
 host_arrays    the memory behind Python's, numpy's and Arrow's objects
 array_readers  the same for every library: readers return the memory behind a value
 mapped_memory  what is mapped from files, and what is resident
+address_space  the ranges of addresses that are mapped
 memory_blocks  blocks of memory that overlap
 attribution    which name each block is attributed to, and which names share it
 walk           from each name to everything that is reachable from it

@@ -1,7 +1,6 @@
-"""The address space of this process: what is mapped, which of it are files, and what of it is resident.
+"""Memory of this process that is mapped: which of it are files, and what of it is resident.
 
-Read from ``/proc/self/maps``, ``/proc/self/pagemap`` and mincore(2); where they do not exist, nothing is
-known.
+Read from `address_space`, ``/proc/self/pagemap`` and mincore(2); where they do not exist, nothing is known.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import ctypes
 import mmap
 import os
 import sys
-from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from .address_space import address_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,43 +23,14 @@ _ASKED_BYTES = 1 << 29  # of which mincore is asked: 3 ms
 _READ_PAGES = 1 << 17  # at once, of the page table: a megabyte
 _RESIDENT = bytes(byte & 1 for byte in range(256))  # mincore: the other bits are reserved
 _PRESENT = bytes(range(128, 256))  # the highest bit of an entry's highest byte, proc_pid_pagemap(5)
-_FILES_IN_MEMORY = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/nvidia"
-
-
-class _Mapping(NamedTuple):
-    """A line of /proc/self/maps."""
-
-    start: int
-    end: int
-    readable: bool
-    path: bytes
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it shows a file's content; files that live in memory are memory."""
-        return self.path.startswith(b"/") and not self.path.startswith(_FILES_IN_MEMORY)
-
-
-def _mappings(part: bytes = b"") -> list[_Mapping] | None:
-    """Return all that is mapped, by address, of lines with this part; None where that is unknown."""
-    try:
-        lines = Path("/proc/self/maps").read_bytes().splitlines()
-    except OSError:
-        return None
-    return [_mapping_in(line) for line in lines if part in line]
-
-
-def _mapping_in(line: bytes) -> _Mapping:
-    place, access, *_, path = (*line.split(None, 5), b"")[:6]
-    start, end = place.split(b"-")
-    return _Mapping(int(start, 16), int(end, 16), access.startswith(b"r"), path)
 
 
 def shared_objects() -> dict[str, list[tuple[int, int]]]:
     """Return each mapped shared object, and the ranges of addresses (start, end) where it is."""
     found: dict[str, list[tuple[int, int]]] = {}
-    for mapping in _mappings(b".so") or ():
-        found.setdefault(os.fsdecode(mapping.path), []).append((mapping.start, mapping.end))
+    with address_space() as mapped:
+        for one in () if mapped is None else mapped.shared_objects():
+            found.setdefault(os.fsdecode(one.path), []).append((one.start, one.end))
     return found
 
 
@@ -71,14 +42,11 @@ def of_files(addresses: Iterable[int]) -> set[int]:
     addresses = set(addresses)
     if not addresses:
         return addresses
-    files = [mapping for mapping in _mappings() or () if mapping.is_file]
-    starts = [mapping.start for mapping in files]
-    found = set()
-    for address in addresses:
-        at = bisect_right(starts, address) - 1
-        if at >= 0 and address < files[at].end:
-            found.add(address)
-    return found
+    with address_space() as mapped:
+        if mapped is None:
+            return set()
+        ranges = {address: mapped.at(address) for address in addresses}
+    return {address for address, one in ranges.items() if one is not None and one.is_file}
 
 
 def resident_bytes(blocks: Sequence[Iterable[tuple[int, int]]]) -> list[int]:
@@ -89,21 +57,24 @@ def resident_bytes(blocks: Sequence[Iterable[tuple[int, int]]]) -> list[int]:
     Args:
         blocks: The ranges of addresses (start, end) of each.
     """
-    mappings = _mappings() if blocks else None
-    if mappings is None:
-        return [sum(end - start for start, end in ranges) for ranges in blocks]
-    starts = [mapping.start for mapping in mappings]
+    if not blocks:
+        return []
     found, left_bytes = [], _ASKED_BYTES
-    for ranges in blocks:
-        size_bytes = 0
-        for start, end in ranges:
-            for mapping in mappings[max(0, bisect_right(starts, start) - 1) : bisect_right(starts, end)]:
-                first, last = max(start, mapping.start), min(end, mapping.end)
-                if first < last and mapping.readable and not mapping.is_file:
-                    asked = min(last, first + left_bytes)
-                    size_bytes += _in_core(first, asked) + last - asked
-                    left_bytes -= asked - first
-        found.append(size_bytes)
+    with address_space() as mapped:
+        if mapped is None:
+            return [sum(end - start for start, end in ranges) for ranges in blocks]
+        for ranges in blocks:
+            size_bytes = 0
+            for start, end in ranges:
+                at = start
+                while at < end and (one := mapped.at_or_after(at)) is not None and one.start < end:
+                    first, last = max(start, one.start), min(end, one.end)
+                    if one.readable and not one.is_file:
+                        asked = min(last, first + left_bytes)
+                        size_bytes += _in_core(first, asked) + last - asked
+                        left_bytes -= asked - first
+                    at = one.end
+            found.append(size_bytes)
     return found
 
 
