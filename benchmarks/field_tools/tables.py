@@ -131,7 +131,7 @@ class Table:
     def lines(self) -> list[str]:
         """The table in Markdown, then who comes first, then the remarks."""
         head = ["", *(column.name for column in self.columns)]
-        rows = [[tool.name, *(column.cell(tool) for column in self.columns)] for tool in self.tools]
+        rows = [[tool.name, *self._cells(tool)] for tool in self.tools]
         below = [*self._standings(), *self.remarks]
         return [
             f"### {self.title}",
@@ -139,6 +139,15 @@ class Table:
             *table(head, rows),
             *(line for words in below for line in ("", words)),
         ]
+
+    def _cells(self, tool: Tool) -> list[str]:
+        """What stands in its row; why a tool failed stands there once."""
+        cells = [column.cell(tool) for column in self.columns]
+        why = [
+            isinstance(column.figures.get(tool.key), str) and cell in cells[:i]
+            for i, (column, cell) in enumerate(zip(self.columns, cells, strict=True))
+        ]
+        return ["" if again else cell for again, cell in zip(why, cells, strict=True)]
 
     def _standings(self) -> list[str]:
         first, level, behind = [], [], []
