@@ -114,7 +114,7 @@ def busy(setting: Setting) -> Table:
 
 def sleeping(setting: Setting) -> Table:
     """Processor time while a cell sleeps."""
-    sleep_s, rounds = setting.few(10, 3), setting.few(3, 1)
+    sleep_s, rounds = 10, setting.few(3, 1)
     title = f"Processor time while a cell sleeps for {sleep_s} s, in ms"
     table = Table("sleeping", title, setting.tools)
     used_ms: dict[str, list[float]] = {tool.key: [] for tool in setting.tools}
