@@ -22,8 +22,8 @@ def fresh():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of distributions, the only one."""
-    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "missing")])
+    """A folder of distributions, before those that are installed."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "missing"), *sys.path])
     return tmp_path
 
 
@@ -62,7 +62,7 @@ def test_an_archive_is_left_to_importlib(folder, monkeypatch):
     with zipfile.ZipFile(archive, "w") as packed:
         packed.writestr("third-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: third\nVersion: 1.0\n")
         packed.writestr("third-1.0.dist-info/entry_points.txt", OURS)
-    monkeypatch.setattr(sys, "path", [str(archive)])
+    monkeypatch.setattr(sys, "path", [str(archive), *sys.path])
     assert names() == ["arena"]
 
 

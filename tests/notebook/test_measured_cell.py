@@ -29,9 +29,9 @@ class Part:
 
 
 class Growth:
-    has_walked = True
-
     """Knows how a cell began, and sees that again at its end."""
+
+    has_walked = True
 
     def begin(self):
         return "as it began"
