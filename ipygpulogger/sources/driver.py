@@ -115,4 +115,8 @@ def _library() -> Any:
 
 @cache  # of the library alone, which stays loaded then; that it is absent is asked anew each time
 def _loaded(mode: int) -> Any:
-    return ctypes.CDLL("libcuda.so.1", mode=mode)
+    # `ctypes.CDLL` makes a class first: where the library is absent that would be garbage, after every cell.
+    from _ctypes import dlopen
+
+    name = "libcuda.so.1"
+    return ctypes.CDLL(name, handle=dlopen(name, mode))

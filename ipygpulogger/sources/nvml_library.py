@@ -187,13 +187,22 @@ def _is_missing() -> bool:
         return False
     for path in _paths():
         try:
-            ctypes.CDLL(path)
+            _load(path)
         except OSError as error:
             if not isinstance(error, FileNotFoundError) and "no such file" not in str(error).lower():
                 return False  # it is there and cannot be loaded, or no descriptor is left
         else:
             return False
     return True
+
+
+def _load(path: str) -> None:
+    if sys.platform[:3] == "win":
+        ctypes.CDLL(path)
+    else:
+        from _ctypes import dlopen  # `ctypes.CDLL` makes a class first, which is garbage where this fails
+
+        dlopen(path, ctypes.DEFAULT_MODE)
 
 
 def _paths() -> tuple[str, ...]:
