@@ -146,13 +146,13 @@ class Frameworks:
         """Return the counter of page-locked host memory of each of these frameworks, None without one."""
         return self.ask(_pinned_of, of)
 
-    def current_indices(self) -> list[tuple[Framework, int | None]]:
-        """Return the current device of each imported framework; None for one that uses none."""
-        return self.ask(_current_index_of)
+    def can_preload(self) -> bool:
+        """Return whether `preload` of an imported framework would create a context now."""
+        return any(can for _, can in self.ask(_can_preload))
 
     def current_index(self) -> int | None:
         """Return the current device of the first framework that has one; None if none has."""
-        return next((index for _, index in self.current_indices() if index is not None), None)
+        return next((index for _, index in self.ask(_current_index_of) if index is not None), None)
 
     def hold(self, of: Iterable[Framework] | None = None) -> set[str]:
         """Keep the user's own counters true from now on, until `release`.
@@ -241,6 +241,10 @@ def _held(framework: Framework) -> bool | None:
 
 def _pinned_of(framework: Framework) -> Counter | None:
     return framework.pinned()
+
+
+def _can_preload(framework: Framework) -> bool:
+    return framework.can_preload()
 
 
 def _current_index_of(framework: Framework) -> int | None:

@@ -49,9 +49,9 @@ class Gap:
             self._own_bytes += self._resident_bytes() - before_bytes
 
     def preload(self) -> None:
-        """Create the GPU context if the user has imported its framework and uses none so far."""
+        """Create the GPU context if the user has imported its framework and uses no device so far."""
         on = machine()
-        if not any(index is None for _, index in on.frameworks.current_indices()):
+        if not on.frameworks.can_preload():
             return
         index, before_bytes = on.frameworks.current_index(), self._own_bytes
         with self.own_work():

@@ -54,6 +54,10 @@ class Framework(ABC):
     def load(self) -> None:  # noqa: B027 - having nothing to do is fine, here and below
         """Import the framework, in a process that only runs `diagnose`, which then reports an error."""
 
+    def can_preload(self) -> bool:
+        """Return whether `preload` would create a context now; asked before each cell."""
+        return type(self).preload is not Framework.preload and self.current_index() is None
+
     def preload(self) -> None:  # noqa: B027
         """Create the current device's context, if the user has imported the framework."""
 

@@ -171,16 +171,23 @@ class Torch(Framework):
         except Exception as error:  # a missing library raises OSError, ImportError or ValueError
             self._import_error = error
 
-    def preload(self) -> None:
-        """Create the current device's context, so that its half gigabyte is not charged to a cell."""
+    def can_preload(self) -> bool:
+        """Return whether there is a CUDA device, and no context on any device so far."""
         torch = state.module()
         if torch is None or state.accelerator() is not None or not hasattr(torch, "cuda"):
-            return
+            return False
         try:
-            if torch.cuda.is_available() and not torch.cuda._is_in_bad_fork():
-                torch.cuda.synchronize()
+            return bool(torch.cuda.is_available() and not torch.cuda._is_in_bad_fork())
         except Exception:  # torch's DeferredCudaCallError is not among TORCH_ERRORS
-            pass  # the user's own first call will raise it again, in their own cell
+            return False  # the user's own first call will raise it again, in their own cell
+
+    def preload(self) -> None:
+        """Create the current device's context, so that its half gigabyte is not charged to a cell."""
+        if self.can_preload():
+            try:
+                state.module().cuda.synchronize()  # type: ignore[union-attr]
+            except Exception:
+                pass  # as in `can_preload`
 
     def settle(self) -> None:
         """Empty the allocators' caches, if they hold anything."""

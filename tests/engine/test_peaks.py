@@ -473,7 +473,33 @@ def test_each_series_has_its_own_figures():
     assert interval.peak(1) == Peak(1000, 1000, "exact")
     assert tracker.lifetime_peak_bytes() == tracker.lifetime_peak_bytes(0) == 1010
     assert tracker.lifetime_peak_bytes(1) == 1600
+    assert tracker.current_bytes() == tracker.current_bytes(0) == tracker.last_bytes() == 1010
+    assert tracker.current_bytes(1) == 1000
+    assert together([interval], 1) == interval.peak(1)
     assert interval.series_count == 2
+
+
+def test_opening_resets_where_any_series_stands_above():
+    """One number that fell is enough; without it the interval would have the other's record."""
+    model = Pair()
+    model.taken.move(500)
+    model.taken.move(-500)
+    interval = PeakTracker(model).open()
+    assert model.taken.highest == 1000
+    assert interval.peak(1) == Peak(1000, 1000, "exact")
+
+
+def test_what_comes_right_after_the_reset_belongs_to_the_new_interval():
+    """Between the reset and the look after it another thread allocates and frees: it is not an old record."""
+    model, reset = Model(), Model.reset
+    model.move(500)
+    model.move(-500)
+    model.reset = lambda: (reset(model), model.move(700), model.move(-700))
+    tracker = PeakTracker(model)
+    interval = tracker.open()
+    model.move(10)
+    tracker.close(interval)
+    assert interval.peak() == Peak(1700, 1700, "exact")
 
 
 def test_a_lap_resets_where_any_series_stands_above():
@@ -548,9 +574,9 @@ def test_without_a_stamp_anything_may_have_moved():
     for certified in (False, True):
         tracker = PeakTracker(Model(certified=certified))
         interval = tracker.open()
-        assert interval.moved is not certified
+        assert interval.moved is (not certified)
         tracker.lap(interval)
-        assert interval.moved is not certified
+        assert interval.moved is (not certified)
         tracker.close(interval)
 
 
@@ -840,6 +866,39 @@ def test_a_foreign_reset_is_told_once_and_noted_by_whoever_looks():
     assert interval.peak().quality == "sampled"
     assert "the model" in tracker.loss(interval)
     assert tracker.loss(tracker.open()) == ""
+
+
+def test_a_foreign_reset_is_told_again_where_nothing_else_changed():
+    """Two looks that show the same figures: each that tells of a reset concerns what is open by then."""
+    model = Model()
+    tracker = PeakTracker(model)
+    for _ in range(2):
+        interval = tracker.open()
+        model.reset_elsewhere(reported=True)
+        tracker.close(interval)
+        assert interval.peak().quality == "sampled"
+
+
+def test_a_look_that_shows_the_same_is_the_last_one():
+    """Until a reset: then what is open must learn of it."""
+    model = Model()
+    tracker = PeakTracker(model)
+    look = tracker.look()
+    assert tracker.look() is look
+    tracker.user_resets(model.reset)
+    assert tracker.look() is not look
+
+
+@pytest.mark.parametrize("certified", [False, True])
+def test_the_last_figure_holds_while_nothing_was_allocated(certified):
+    """What was freed still counts in it; without a stamp, or a look, it is read."""
+    model = Model(certified=certified)
+    tracker = PeakTracker(model)
+    assert tracker.last_bytes() == 1000
+    model.move(-300)
+    assert tracker.last_bytes() == (1000 if certified else 700)
+    model.move(10)
+    assert tracker.last_bytes() == 710
 
 
 # -- at hand at any time ----------------------------------------------------------------------------
