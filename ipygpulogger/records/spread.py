@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from array import array
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ class Spread:
     def lines(self, at_most: int) -> tuple[list[Lines], int]:
         """Return the first lines whose cells took the most time, and how many such lines there are."""
         times = self._time_s
-        longest = sorted(self._numbers.items(), key=lambda item: -times[item[1]])[:at_most]
+        longest = heapq.nlargest(at_most, self._numbers.items(), key=lambda item: times[item[1]])
         found = [
             Lines(
                 source,

@@ -47,6 +47,7 @@ def test_the_page_of_many_cells_is_small(log, tmp_path, capsys):
     assert "Highest GPU 300 MB of 600 MB, in In [777]" in words
     assert "Time 1.00 s 1.00 s 1.00 s 1.00 s Needed RAM 104 108 108 108" in words
     assert re.search(r"8 min 20 s 500 20 108 f0\(x\)", words)
+    assert "8 min 20 s 500 108 300 f17(x)" in words  # no failed cell, one on a device
     assert "In [777]: 300 MB" in text  # in the plot
     assert "19,980 more" in capsys.readouterr().out
 

@@ -29,6 +29,7 @@ from ipygpulogger.records.ranking import Ranking
 from ipygpulogger.records.row import Row, record_of
 from ipygpulogger.records.saved import Saved
 from ipygpulogger.records.scan import scan
+from ipygpulogger.records.spread import quantiles
 from ipygpulogger.render import summary
 
 MB = 2**20
@@ -241,6 +242,13 @@ def test_the_comparison_is_that_of_the_records(base, new):
     if folded.counts is not None:
         assert folded.pairs == found.regressed
         assert folded.counts.unsure == sum(pair.alike > 1 for pair in found.regressed)
+
+
+def test_quantiles_are_figures_of_cells():
+    """The median, what 90 and 99 of 100 do not exceed, and the most: each is some cell's, never between two."""
+    assert quantiles(range(1, 101)) == [50, 90, 99, 100]
+    assert quantiles(range(1, 1001)) == [500, 900, 990, 1000]
+    assert quantiles([7]) == [7, 7, 7, 7]
 
 
 # -- the memory ----------------------------------------------------------------------------------------
