@@ -36,6 +36,7 @@ BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
 _TURN = 0.4  # of the time left, for one name; in the first turn every name gets a glance
 _LOOK_AT_CLOCK = 128  # objects
 _NAMES_TO_CLOCK = 32
+_SURE = 32  # urgent names, which have a glance in any case
 _LATE_S = 0.1  # more, for attributing; at most half the budget
 _LAST = 1 << 30
 _LISTED_FROM = 128  # items: the table of a smaller container does not count
@@ -85,6 +86,7 @@ _NEW: Any = object()
 class _Walk:
     def __init__(self, readers: ArrayReaders, closed: Iterable[Any], budget_s: float) -> None:
         self._readers = readers
+        self._has_time = budget_s > 0
         self._deadline_s = clock.monotonic_s() + budget_s
         self._late_s = self._deadline_s + min(_LATE_S, budget_s / 2)
         # What is reachable from each object that was visited, by id; None for nothing. Everything here is
@@ -121,21 +123,25 @@ class _Walk:
             first = dict.fromkeys(
                 order for order, root in enumerate(roots) if root[0] in urgent or root[3] in urgent
             )
-            if self._glances(roots, first, _TURN):
+            if self._glances(roots, first, _TURN, sure=_SURE):
                 self._turn(_TURN)
         rest = [order for order in range(len(roots)) if order not in first] if first else range(len(roots))
         if self._glances(roots, rest, 0.0):
             while self._turn(_TURN):
                 pass
 
-    def _glances(self, roots: list[Root], orders: Iterable[int], share: float) -> bool:
-        """Begin at roots, each for a share of the time left; return whether there was time for all."""
+    def _glances(self, roots: list[Root], orders: Iterable[int], share: float, sure: int = 0) -> bool:
+        """Begin at roots, each for a share of the time left; return whether there was time for all.
+
+        So many are begun without a look at the clock, even if making ready took all the time.
+        """
         orders = list(orders)
+        sure = sure if self._has_time else 0
         for number, order in enumerate(orders):
-            if not number % _NAMES_TO_CLOCK and not self._in_time():
+            if number >= sure and not number % _NAMES_TO_CLOCK and not self._in_time():
                 self._left_out.update(roots[left].name for left in orders[number:])
                 return False
-            self._glance(roots[order], order, share)
+            self._glance(roots[order], order, share, sure=number < sure)
         return True
 
     def _turn(self, share: float) -> bool:
@@ -154,7 +160,7 @@ class _Walk:
         self._traversals.append(traversal)
         return traversal
 
-    def _glance(self, root: Root, order: int, share: float) -> None:
+    def _glance(self, root: Root, order: int, share: float, *, sure: bool) -> None:
         """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
         value = root.value
         kind = type(value)
@@ -171,7 +177,7 @@ class _Walk:
                 return
         traversal = self._begin(root, order)
         traversal.push((value,))
-        self._go(traversal, share)
+        self._go(traversal, share, sure=sure)
 
     def _result(self) -> WalkResult:
         attribution = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= self._late_s)
@@ -183,10 +189,10 @@ class _Walk:
 
     # -- the walk ----------------------------------------------------------------------------------
 
-    def _go(self, traversal: Traversal, share: float) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
+    def _go(self, traversal: Traversal, share: float, *, sure: bool = False) -> None:  # noqa: C901, PLR0912 - a hot loop: calls would cost
         """Continue a traversal for this share of the time left."""
         now_s = clock.monotonic_s()
-        if now_s > self._deadline_s:
+        if now_s > self._deadline_s and not sure:
             return
         turn_ends_s = now_s + share * (self._deadline_s - now_s)
         stack, found, visited, kinds = traversal.pending, traversal.found, self._visited, self._kinds
