@@ -1,10 +1,13 @@
 """What waits for the garbage collector: collected where that is worth its time, otherwise told."""
 
+import gc
+
 import cyclic_programs
 import numpy as np
 import pytest
 from memory import MB
 
+from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth, uncollected
 from ipygpulogger.runtime import full_collection
 
@@ -28,3 +31,110 @@ def test_what_a_full_collection_would_give_back_is_never_told_as_held(notebook, 
     cyclic_programs.check_that_nothing_is_told_as_held(
         notebook, lambda size_bytes: np.ones(size_bytes, "u1"), 15, ARENAS_BYTES
     )
+
+
+# -- when a full collection runs --------------------------------------------------------------------
+
+
+@pytest.fixture
+def cells(notebook, monkeypatch):
+    """Runs cells; returns each cell's record, and how many full collections ran because of it."""
+    notebook.user_ns.update(Node=cyclic_programs.Node, churn=cyclic_programs.churn, gc=gc, np=np, MB=MB)
+    loggers = []
+
+    def start(cost_s=0.0, **options):
+        monkeypatch.setattr(full_collection, "cost_s", lambda: cost_s)
+        for other in loggers:
+            other.stop()
+        il = IPyGPULogger(report="none", **options).start()
+        loggers.append(il)
+        notebook.run_cell("pass", store_history=True)
+
+        def run(source):
+            before = full_collection.count()
+            notebook.run_cell(source, store_history=True)
+            return il.record, full_collection.count() - before
+
+        return run
+
+    yield start
+    for il in loggers:
+        il.stop()
+
+
+HOLDS = "a = Node(); a.me = a; a.block = np.ones(50 * MB, 'u1')"
+WAITS = "up to 50 MB waits for the garbage collector"
+
+
+def test_a_small_cell_runs_no_full_collection(cells):
+    """Whatever it makes, rebinds or drops, as long as memory comes back; "full" runs two, False none."""
+    run = cells(cost_s=0.01)
+    for source in (
+        "pass",
+        "x = [[] for _ in range(100)]",
+        "x = 1",
+        "y = np.ones(20 * MB, 'u1')",
+        "del y",
+        HOLDS,
+    ):
+        assert run(source)[1] == 0, source
+    assert cells(gc_collect="full")("x = 1")[1] >= 1
+    assert cells(gc_collect=False)("x = 1")[1] == 0
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        "del a",
+        "a = None",
+        "a.block = a.me = None; a = Node()",
+        "kept['a'].pop(); a = None",
+        "a = 1\n%reset_selective -f a",
+    ],
+)
+def test_what_a_name_held_is_collected_where_it_did_not_come_back(cells, drop):
+    """A full collection runs once, and no figure has what it freed; where nothing waits there is none."""
+    run = cells(cost_s=0.01)
+    run(f"{HOLDS}; kept = {{'a': [a]}}; kept = {{'a': [a]}} if 'pop' in {drop!r} else {{}}")
+    run("pass")
+    record, _ = run(drop)
+    assert record.gen.consumed_bytes == pytest.approx(-50 * MB, abs=2 * MB)
+    assert not record.notes
+    assert run("pass")[1] == 0
+
+
+def test_what_is_too_dear_is_told_until_it_is_collected(cells):
+    """By the report of each cell."""
+    run = cells(cost_s=100)
+    run(HOLDS)
+    for source in ("del a", "pass"):
+        record, ran = run(source)
+        assert (record.notes, ran) == ((WAITS,), 0)
+    record, _ = run("gc.collect()")
+    assert record.gen.consumed_bytes == pytest.approx(-50 * MB, abs=2 * MB)
+    assert not record.notes
+    record, _ = run("x = Node(); x.me = x; x.block = np.ones(50 * MB, 'u1'); churn(); del x")
+    assert cyclic_programs.told_bytes(record) == pytest.approx(50 * MB, abs=2 * MB)
+
+
+def test_a_long_cell_pays_for_a_full_collection(cells):
+    """One that takes less than 1 % of its time."""
+    run = cells(cost_s=0.001)
+    assert run("import time; time.sleep(0.05)")[1] == 0
+    assert run("time.sleep(0.15)")[1] == 1
+
+
+def test_many_small_objects_below_a_name(cells, monkeypatch):
+    """A tree whose nodes know their parents: the walk cannot visit it all, and no block of it is large."""
+    monkeypatch.setattr(growth, "BUDGET_S", 0.005)
+    run = cells(cost_s=0.01)
+    run(
+        "def grow(parent, depth):\n"
+        "    node = Node(); node.above = parent\n"
+        "    node.below = [grow(node, depth - 1) for _ in range(4)] if depth else []\n"
+        "    return node\n"
+        "tree = grow(None, 9)"
+    )
+    record, ran = run("del tree")
+    assert ran == 1
+    assert record.gen.consumed_bytes < -20 * MB
