@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from .known_paths import KnownPaths
     from .snapshot import Snapshot
 
-_SHARE = 0.01  # of the cell's time: a full collection that costs less always runs,
+_SHARE = 0.007  # of the cell's time: a full collection that costs less always runs,
 _LEAST_S = 0.0003  # but none costs less than this
 _S_PER_MB = 0.1  # what giving back one megabyte may cost
 _MOST_S = 0.25  # what a full collection may cost after a short cell
 _LEAST_BYTES = MB // 2  # Python's own arenas of 1 MB come and go, which hides a part of what is unexplained
-_YOUNG_S = 0.001  # for a young collection after a short cell
+_YOUNG_S, _YOUNG_SHARE = 0.001, 0.002  # what a young collection may cost, at least and of the cell's time
 _FOLLOW_S = 0.001  # for following the known paths
 
 
@@ -112,7 +112,7 @@ class Uncollected:
             Whether `settle_unexplained` is to be called with the cell's record.
         """
         aged = full_collection.ageings() != mark.ageings
-        if not full_collection.run_young(max(_YOUNG_S, _SHARE * time_s)):
+        if not full_collection.run_young(max(_YOUNG_S, _YOUNG_SHARE * time_s)):
             aged = True
         if full_collection.count() != self._full_count:  # one of the user's
             self._nothing_waits()
