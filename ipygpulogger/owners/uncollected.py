@@ -179,7 +179,7 @@ class Uncollected:
             bound: By name, the `id` of what it was bound to.
         """
         blocks = _large_blocks(found)
-        cut = self._cut_short(found, used, bound)
+        cut = self._vast(found, used, bound)
         if self._paths is None:
             from .known_paths import KnownPaths
 
@@ -202,10 +202,10 @@ class Uncollected:
         self._known, self._used, self._unnamed_bytes = {}, {}, None
         self._paths = None
 
-    def _cut_short(
+    def _vast(
         self, found: WalkResult, used: Mapping[str, int], bound: Mapping[str, int]
     ) -> dict[tuple[Hashable, str], _Block]:
-        """Return, by key and name, what the names hold below which the walk could not visit everything.
+        """Return, by key and name, what the names hold below which there was too much to visit.
 
         Each may hold all the memory that came since the first walk and that no name accounts for.
         """
@@ -215,8 +215,8 @@ class Uncollected:
         size_bytes = unnamed_bytes - self._unnamed_bytes
         if size_bytes < MB:
             return {}
-        names = [name for name in found.cut_short if name in bound]
-        return {(("cut short", name, bound[name]), name): _Block(CPU, size_bytes) for name in names}
+        names = [name for name in found.vast if name in bound]
+        return {(("vast", name, bound[name]), name): _Block(CPU, size_bytes) for name in names}
 
     def _not_freed(
         self, lost: dict[Hashable, _Block], blocks: Mapping[Hashable, _Block], used: Mapping[str, int]

@@ -206,6 +206,7 @@ class _Walk:
                         if clock.monotonic_s() > turn_ends_s:
                             if value is not TICK:
                                 traversal.push((value,))
+                            traversal.visited += step
                             return
                         if value is TICK:
                             continue
