@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 BUDGET_S = 0.02  # of a walk, at most, and of the first one
 # Of that time: a walk at least, and more for each second that cells ran, and for each byte that changed.
 _LEAST = 0.15
-_PER_S = 2.5
+_PER_S = 0.5  # 1 % of it
 _PER_BYTE = 1 / 2**30
 
 

@@ -126,7 +126,7 @@ def test_a_long_cell_pays_for_a_full_collection(cells):
 
 def test_many_small_objects_below_a_name(cells, monkeypatch):
     """A tree whose nodes know their parents: the walk cannot visit it all, and no block of it is large."""
-    monkeypatch.setattr(growth, "BUDGET_S", 0.005)
+    monkeypatch.setattr(growth, "BUDGET_S", 0.1)
     run = cells(cost_s=0.01)
     run(
         "def grow(parent, depth):\n"
