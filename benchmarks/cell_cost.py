@@ -140,9 +140,11 @@ def in_shell(
 
 def _pause(shell: Any, pause_s: float) -> None:
     """Wait as long as somebody who types would, for IPython's thread to write the history."""
+    history, latest_s = shell.history_manager, time.perf_counter() + 1
     time.sleep(pause_s)
-    history = shell.history_manager
     while history.db_input_cache or history.db_input_cache_lock.locked():
+        if time.perf_counter() > latest_s:  # there is no such thread
+            break
         time.sleep(0.001)
 
 
