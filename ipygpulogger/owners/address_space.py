@@ -14,6 +14,8 @@ from bisect import bisect_right
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ..sources.system_calls import gil_held
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -55,7 +57,7 @@ class AddressSpace(Protocol):
 def address_space() -> Iterator[AddressSpace | None]:
     """Yield the ranges that are mapped now; None where they are unknown."""
     try:
-        fd = os.open(_PATH, os.O_RDONLY | os.O_CLOEXEC)
+        fd = gil_held().open_file(_PATH)
     except (AttributeError, OSError):
         yield None
         return
@@ -63,7 +65,7 @@ def address_space() -> Iterator[AddressSpace | None]:
         queried = _Queried(fd)
         yield queried if queried.works() else _Listed(fd)
     finally:
-        os.close(fd)
+        gil_held().close(fd)
 
 
 class _Query(ctypes.Structure):

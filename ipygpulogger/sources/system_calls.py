@@ -10,6 +10,7 @@ On Linux, with any C library. Elsewhere, and where `ctypes` does not work, `os` 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -54,6 +55,19 @@ class Calls:
         try:
             os.write(fd, text)
         finally:
+            os.close(fd)
+
+    def open_file(self, path: str) -> int:
+        """Return a descriptor for reading a file.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        return os.open(path, _READ)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor, if it is not closed already."""
+        with contextlib.suppress(OSError):
             os.close(fd)
 
     def read(self, fd: int) -> bytes | None:
@@ -138,6 +152,12 @@ class _HeldCalls(Calls):
                 self._unless_interrupted(path)
         finally:
             self._close(fd)
+
+    def open_file(self, path: str) -> int:
+        return self._opened(path, _READ)
+
+    def close(self, fd: int) -> None:
+        self._close(fd)
 
     def read(self, fd: int) -> bytes | None:
         return self._filled(self._read, fd)
