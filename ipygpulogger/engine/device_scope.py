@@ -230,10 +230,7 @@ class DeviceScope:
         """
         if self.lowest_other_bytes is None or self.device.unified:
             return 0
-        ends_bytes = self._ends_bytes(after)
-        if not ends_bytes:
-            return 0
-        fell_bytes = min(ends_bytes) - self.lowest_other_bytes
+        fell_bytes = min(self._ends_bytes(after), default=0) - self.lowest_other_bytes
         return fell_bytes if fell_bytes > MB else 0
 
     def _rose_unseen(self, after: DeviceSnapshot) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ipygpulogger.engine import ledger as ledgers
 from ipygpulogger.engine.ledger import (
+    NOTHING,
     Allowance,
     DeviceSnapshot,
     Ledger,
@@ -387,6 +388,7 @@ def test_whether_devices_beside_the_frameworks_own_may_be_used(contexts, ordinal
     """Without the library none is; without any context a library may have made one that is not listed."""
     contexts.ordinals = ordinals
     assert may_use_others(ours) == may
+    assert (NOTHING.own, NOTHING.outside) == (0, 0)  # what is known of a device that is not
 
 
 # -- whose a sudden rise is ---------------------------------------------------------------------------

@@ -633,6 +633,19 @@ def test_a_quiet_lap_resets_at_once():
     assert steps == ["look", "stamp", "reset", "stamp"]
 
 
+def test_what_a_lap_loses_with_its_reset_bounds_the_others():
+    """Another thread's blip just before it: whoever is open beside the lap may have had that peak."""
+    model = Model()
+    tracker = PeakTracker(model)
+    outer, interval = tracker.open(), tracker.open()
+    model.move(500)
+    model.move(-500)
+    model.before_reset = lambda: (model.move(900), model.move(-900))
+    tracker.lap(interval)
+    tracker.close(outer)
+    assert outer.peak() == Peak(1500, 1900, "bounded")
+
+
 def test_a_lap_without_a_stamp_is_at_least():
     """Nothing certifies that its reset lost nothing, for itself and for all that are open."""
     model = Model(certified=False)
