@@ -24,6 +24,7 @@ _FILES_IN_MEMORY = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/nvid
 # From linux/fs.h: PROCMAP_QUERY is _IOWR('f', 17, struct procmap_query).
 _READABLE, _EXECUTABLE, _OR_NEXT = 0x01, 0x04, 0x10
 _NAME_BYTES = 8192
+_Name = ctypes.c_char * _NAME_BYTES  # kept: made anew for each buffer, the class would be garbage
 
 
 class MappedRange(NamedTuple):
@@ -87,7 +88,7 @@ class _Queried:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._name = ctypes.create_string_buffer(_NAME_BYTES)
+        self._name = _Name()
 
     def works(self) -> bool:
         """Return whether the kernel answers."""
