@@ -388,3 +388,29 @@ def test_any_children_are_as_a_first_look_finds_them():
             os.kill(pid, 9)
         """
     in_a_new_process(f"CHILD = {CHILD!r}\n" + textwrap.dedent(program))
+
+
+ADOPTING = """
+import ctypes, subprocess
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+shell = subprocess.Popen(["sh", "-c", "sleep 100 & echo $! && wait"], stdout=subprocess.PIPE)
+print(shell.pid, int(shell.stdout.readline()), flush=True)
+input()
+"""
+
+
+def test_an_orphan_that_a_waiting_child_adopts_is_found():
+    """The child does not run for that, and has one more child all the same."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ADOPTING], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        shell, orphan = map(int, child.stdout.readline().split())
+        process = Process()
+        for _ in range(2):
+            time.sleep(0.1)
+            assert process.children(lambda: 0).keys() >= {child.pid, shell, orphan}
+        os.kill(shell, 9)
+        time.sleep(0.1)
+        assert process.children(lambda: 0).keys() & {child.pid, shell, orphan} == {child.pid, orphan}
+        os.kill(orphan, 9)
+        child.kill()
