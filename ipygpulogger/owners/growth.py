@@ -41,6 +41,9 @@ _LEAST = 0.15
 _PER_S = 0.5  # 1 % of it
 _PER_BYTE = 1 / 2**30
 
+_SEARCHED_BYTES = 5 * MB  # unexplained: for less, garbage is not searched; the report does not show it either
+_SEARCH_S, _SEARCH_S_PER_MB = 0.2, 0.004  # for that search
+
 
 class Watcher(Protocol):
     """What is told of each walk."""
@@ -71,7 +74,7 @@ class Growth:
         used: Returns the memory in use now, in bytes by device.
         bound: Returns, by name, the `id` of what it is bound to now.
         garbage: Returns the memory that waits for the garbage collector, in bytes by device, without the
-            blocks of these keys.
+            blocks of these keys, in a time budget.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Growth:
         find: Callable[[float, Container[str]], WalkResult],
         used: Callable[[], dict[str, int]],
         bound: Callable[[], dict[str, int]],
-        garbage: Callable[[Container[Hashable]], Mapping[str, int]] = lambda _: {},
+        garbage: Callable[[Container[Hashable], float], Mapping[str, int]] = lambda *_: {},
     ) -> None:
         self._find, self._used, self._bound, self._garbage = find, used, bound, garbage
         self._last: Snapshot | None = None
@@ -97,11 +100,11 @@ class Growth:
 
             return owners_in(shell, array_readers(), budget_s=budget_s, urgent=urgent)
 
-        def garbage(attributed: Container[Hashable]) -> Mapping[str, int]:
+        def garbage(attributed: Container[Hashable], budget_s: float) -> Mapping[str, int]:
             from .array_readers import array_readers
             from .cycles import unreachable_bytes
 
-            return unreachable_bytes(array_readers(), attributed)
+            return unreachable_bytes(array_readers(), attributed, budget_s)
 
         return cls(find, _in_use, partial(bindings, shell), garbage)
 
@@ -164,11 +167,13 @@ class Growth:
             )
             if imported is not None:
                 record = record.with_libraries(imported.names, imported.most_bytes)
-            if collected or not any(size_bytes > 0 for _, size_bytes in record.unexplained):
+            rest_bytes = sum(size_bytes for _, size_bytes in record.unexplained if size_bytes > 0)
+            if collected or rest_bytes < _SEARCHED_BYTES:
                 return record
             from .cycles import garbage_notes
 
-            return replace(record, notes=(*record.notes, *garbage_notes(self._garbage(after.blocks))))
+            found_bytes = self._garbage(after.blocks, min(_SEARCH_S, rest_bytes / MB * _SEARCH_S_PER_MB))
+            return replace(record, notes=(*record.notes, *garbage_notes(found_bytes)))
 
     def unexplained(self, record: CellRecord, before: Snapshot) -> dict[str, int]:
         """Return what a cell consumed beyond what names hold more than before it, in bytes by device.

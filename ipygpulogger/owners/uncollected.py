@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _SHARE = 0.007  # of the cell's time: a full collection that costs less always runs,
 _LEAST_S = 0.0003  # but none costs less than this
-_S_PER_MB = 0.1  # what giving back one megabyte may cost
+_S_PER_MB = 0.01  # what giving back one megabyte may cost
 _MOST_S = 0.25  # what a full collection may cost after a short cell
 _LEAST_BYTES = MB // 2  # Python's own arenas of 1 MB come and go, which hides a part of what is unexplained
 _YOUNG_S, _YOUNG_SHARE = 0.001, 0.002  # what a young collection may cost, at least and of the cell's time

@@ -428,7 +428,11 @@ class Counted:
     def __init__(self, *, garbage=None):
         self.used, self.bound, self.blocks = {"cpu": 50 * MB}, {}, {}
         self.complete, self.walks, self.searches = True, 0, []
-        extra = () if garbage is None else (lambda claimed: self.searches.append(claimed) or garbage,)
+        extra = (
+            ()
+            if garbage is None
+            else (lambda claimed, budget_s: self.searches.append((claimed, budget_s)) or garbage,)
+        )
         self.growth = Growth(self.find, lambda: dict(self.used), lambda: dict(self.bound), *extra)
 
     def find(self, budget_s, urgent):
@@ -535,7 +539,15 @@ def test_the_collector_is_no_matter_where_all_is_explained():
     found = shell.cell({"cpu": 50 * MB, "cuda:0": 30 * MB}, refresh=False)  # one is enough
     assert found.unexplained == (("cpu", -40 * MB), ("cuda:0", 30 * MB))
     assert len(found.notes) == 1
-    assert Growth(shell.find, dict, dict)._garbage(()) == {}
+    assert Growth(shell.find, dict, dict)._garbage((), 1.0) == {}
+
+
+@pytest.mark.parametrize(("unexplained", "budget_s"), [(4, None), (6, 0.024), (30, 0.12), (90, 0.2)])
+def test_the_search_for_garbage_takes_time_in_proportion_to_what_is_unexplained(unexplained, budget_s):
+    """Below 5 MB there is none."""
+    shell = Counted(garbage={})
+    shell.cell({"cpu": unexplained * MB})
+    assert [asked for _, asked in shell.searches] == ([] if budget_s is None else [pytest.approx(budget_s)])
 
 
 @pytest.mark.parametrize(("held", "asked"), [(0, True), (10 * MB, True), (50 * MB, False), (90 * MB, False)])

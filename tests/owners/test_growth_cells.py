@@ -20,6 +20,7 @@ def il(shell, monkeypatch):
     monkeypatch.setattr(growth, "BUDGET_S", 10)
     shell.user_ns["np"] = np
     shell.user_ns["MB"] = MB
+    gc.collect()  # of other tests
     il = IPyGPULogger(report="none").start()
     yield il
     il.stop()

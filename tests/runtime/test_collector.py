@@ -79,13 +79,13 @@ def collections():
 
 
 def survived(shell, cells):
-    """How many of so many cells young garbage survives, with a collection due after some 200 containers more."""
+    """How many of so many cells young garbage survives, with a collection due after some 300 containers more."""
     run(shell, "class Node: pass")
     gc.collect()
     run(shell, "node = Node(); node.self = node; node.data = bytearray(20 << 20)")
     alive = weakref.ref(shell.user_ns["node"])
     kept = []
-    while gc.get_count()[0] < gc.get_threshold()[0] - 200:
+    while gc.get_count()[0] < gc.get_threshold()[0] - 300:
         kept.append([])
     run(shell, "del node")
     found = 0
