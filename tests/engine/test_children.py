@@ -289,6 +289,8 @@ def started(program):
     words = [sys.executable, "-I", "-S", "-u", "-c", f"print()\ninput()\n{program}\nprint()\ninput()"]
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     child.stdout.readline()
+    while b") S " not in Path(f"/proc/{child.pid}/stat").read_bytes():  # it is on its way to wait
+        time.sleep(0.001)
     return child
 
 
@@ -317,7 +319,7 @@ def test_a_child_that_did_not_run_is_not_read_again(monkeypatch):
     ran.stdout.readline()
     after, files = looked(process, monkeypatch, pids)
     assert f"/proc/{ran.pid}/status" in files
-    assert len(files) < 2 * 20  # the last time that one of the others used may have been counted only now
+    assert len(files) < 2 * 20  # the last time that one of the others used may be counted only now
     assert after[ran.pid].peak_bytes >= before[ran.pid].peak_bytes + 49 * MB
     assert {pid for pid in pids if after[pid] != before[pid]} == {ran.pid}
     for child in waiting:
