@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # More containers than any work of ours creates. Not 0, which means "never": another thread that reads the
 # threshold now and restores it later would turn the collector off for good. Odd, to be recognised as ours.
 _RAISED = 10_000_019
-_SPARES = 8192  # 400 KB: enough for what the first reports import, and for what 500 records keep
+_SPARES = 4096  # 200 KB: enough for what the first reports import, and for what 200 records keep
 
 
 class _Spare:
@@ -40,6 +40,7 @@ class _State:
     def __init__(self) -> None:
         self.working: dict[int, int] = {}  # by thread: the collector's count when our work began there
         self.thresholds: tuple[int, ...] = ()  # the user's, while ours are set
+        self.room: tuple[int, ...] | None = None  # memory for the next tuple of thresholds
         self.spares = [_Spare() for _ in range(_SPARES)]
 
 
@@ -112,10 +113,12 @@ def restore() -> None:
 
 
 def _raise() -> None:
+    _state.room = None  # the next tuple of this size takes its place, which does not count as a new one
     now = gc.get_threshold()
     if 0 < now[0] < _RAISED:
         _state.thresholds = now  # first: after an interrupt they are restored from it
         gc.set_threshold(_RAISED, *now[1:])
+    _state.room = now[0], now[1], now[2]
 
 
 def _level(made: int) -> None:
