@@ -188,7 +188,8 @@ def _ndarray(numpys: Any, value: Any) -> Holding | None:
     if extent_bytes < _SMALL:
         return _made_of(parts) if has_objects or parts else None
     key = DEVICE, _address_of(numpys)(value) + first
-    return Holding(key, extent_bytes, DEVICE, parts, None, True, False, value if is_own else None, not is_own)
+    # Without the array as the owner: `ndarray.resize` refuses an array that has a weak reference.
+    return Holding(key, extent_bytes, DEVICE, parts, None, True, False, None, not is_own)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..engine.machine import machine
 from ..records import CPU
 from ..records.units import MB
 from ..runtime import full_collection
@@ -89,7 +90,8 @@ class Uncollected:
         self._unexplained: dict[
             str, int
         ] = {}  # by device, in bytes: garbage that cells may have left besides
-        self._used: Mapping[str, int] = {}  # at the last walk, in bytes by device
+        self._used: Mapping[str, int] = {}  # at the last walk, in bytes by device, without what malloc keeps
+        self._kept_bytes = 0  # by malloc, when that was last known
         self._unnamed_bytes: int | None = None  # general RAM of no name, at the first walk
         self._full_count = full_collection.count()
 
@@ -178,6 +180,9 @@ class Uncollected:
             used: The memory in use then, in bytes by device.
             bound: By name, the `id` of what it was bound to.
         """
+        heap = machine().process.heap()
+        self._kept_bytes = self._kept_bytes if heap is None else heap.kept_bytes
+        used = {**used, CPU: used.get(CPU, 0) - self._kept_bytes}
         blocks = _large_blocks(found)
         cut = self._vast(found, used, bound)
         if self._paths is None:
@@ -223,17 +228,18 @@ class Uncollected:
     ) -> dict[Hashable, _Block]:
         """Return which of the blocks that no path leads to any more are still there.
 
-        Of those without a weak reference, so much is gone as less memory is in use.
+        Of those without a weak reference, so much is gone as is no longer resident, or as less memory is in
+        use.
         """
         found = {key: block for key, block in lost.items() if block.alive is not None}
         new = [block for key, block in blocks.items() if key not in self._known]
         for device in {block.device for block in lost.values() if block.alive is None}:
-            sizes = [
-                block.size_bytes for block in lost.values() if block.device == device and not block.alive
-            ]
+            left = {
+                k: block.size_bytes for k, block in lost.items() if block.device == device and not block.alive
+            }
             came_bytes = sum(block.size_bytes for block in new if block.device == device)
             fell_bytes = self._used.get(device, 0) - used.get(device, 0) + came_bytes
-            left_bytes = sum(sizes) - max(0, fell_bytes)
+            left_bytes = min(sum(left.values()) - max(0, fell_bytes), _resident_bytes(left))
             if left_bytes >= MB:
                 found["not freed", device, len(self._waiting)] = _Block(device, left_bytes)
         return found
@@ -264,3 +270,12 @@ def _large_blocks(found: WalkResult) -> dict[Hashable, _Block]:
         for key, size_bytes in sizes.items()
         if size_bytes >= MB
     }
+
+
+def _resident_bytes(sizes: Mapping[Hashable, int]) -> int:
+    """Return how much of these blocks is resident, where their address is known; else their size."""
+    from .mapped_memory import resident_bytes
+
+    placed = {key: size for key, size in sizes.items() if type(key) is tuple and key[0] == CPU}
+    found = resident_bytes([[(key[1], key[1] + size)] for key, size in placed.items()])
+    return sum(found) + sum(size for key, size in sizes.items() if key not in placed)

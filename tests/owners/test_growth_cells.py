@@ -315,3 +315,12 @@ def test_garbage_that_is_collected_is_not_told(run, no_collection):
     record = run(CYCLE)
     assert not any("garbage" in note for note in record.notes)
     assert grew(record) == {}
+
+
+def test_an_array_can_be_resized_in_place(run, shell):
+    """numpy refuses that for an array to which there is a weak reference."""
+    run("a = np.ones(5 * MB, 'u1')")
+    run("pass")
+    record = run("a.resize(30 * MB); a[:] = 1")
+    assert record.status == "ok"
+    assert grew(record) == {"a": 25}
