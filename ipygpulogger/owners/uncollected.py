@@ -125,10 +125,9 @@ class Uncollected:
         broken = [self._known[key] for key in keys if key in self._known]
         if sum(block.size_bytes for block in broken if not block.is_freed()) < MB:
             return aged
-        waited_bytes = sum(self.waiting().values())
         self._growth.walk_again()
-        new_bytes = sum(self.waiting().values()) - waited_bytes
-        if new_bytes >= MB and self._is_worth(new_bytes, time_s):
+        total_bytes = sum(self.waiting().values())
+        if total_bytes >= MB and self._is_worth(total_bytes, time_s):
             self._collect()
             return False
         return aged
@@ -240,7 +239,7 @@ class Uncollected:
             came_bytes = sum(block.size_bytes for block in new if block.device == device)
             fell_bytes = self._used.get(device, 0) - used.get(device, 0) + came_bytes
             left_bytes = min(sum(left.values()) - max(0, fell_bytes), _resident_bytes(left))
-            if left_bytes >= MB:
+            if left_bytes >= _LEAST_BYTES:
                 found["not freed", device, len(self._waiting)] = _Block(device, left_bytes)
         return found
 
