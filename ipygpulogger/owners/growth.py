@@ -183,13 +183,20 @@ class Growth:
             before: The names as the cell began.
 
         Returns:
-            Nothing where a walk was cut short.
+            Where a walk was cut short, what the names that the cell bound leave unexplained. Nothing if there
+            was too much below one of these to visit: it may hold all of it.
         """
         self.refresh()
         now = self._last
-        if now is None or not (before.complete and now.complete):
+        if now is None:
             return {}
-        was, held = before.sizes(), now.sizes()
+        if before.complete and now.complete:
+            was, held = before.sizes(), now.sizes()
+        else:
+            anew = {name for name, value in now.bound.items() if before.bound.get(name) != value}
+            if anew & now.vast:
+                return {}
+            was, held = {}, now.sizes({key for key in now.blocks if key not in before.blocks}, anew)
         libraries = sum(owner.size_bytes for owner in record.owners if owner.is_libraries)
         found = {}
         for device, usage in record.memories().items():

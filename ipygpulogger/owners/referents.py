@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 14  # bytes: smaller strings, bytes and numbers are not visited
 _LONG = 4096  # items: a longer container is visited in pieces, with a look at the clock after each
-_PIECE = 4096
+PIECE = 4096
 TICK = object()  # comes between two pieces: time to look at the clock
 
 CONTAINERS: tuple[type, ...] = (dict, list, tuple, set, frozenset, deque)
@@ -124,7 +124,7 @@ def _items(base: Any, value: Any) -> Iterator[Any]:
 
 def in_pieces(items: Iterator[Any]) -> Iterator[Any]:
     """Yield, of many items, those that are worth visiting, with a `TICK` after each piece."""
-    while piece := list(itertools.islice(items, _PIECE)):
+    while piece := list(itertools.islice(items, PIECE)):
         if not _NOTHING_IN_A_LONG_ONE.issuperset(map(id, map(type, piece))):
             yield from worth_visiting(piece)
         yield TICK

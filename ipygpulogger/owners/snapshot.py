@@ -46,6 +46,7 @@ class Snapshot(NamedTuple):
         bound: By name, the `id` of what it was bound to.
         large: The names that hold large blocks.
         alive: Weak references that die with large blocks, where these are known.
+        vast: The names below which there was too much to visit.
     """
 
     blocks: Mapping[Hashable, OwnedBlock]
@@ -55,12 +56,21 @@ class Snapshot(NamedTuple):
     bound: Mapping[str, int]
     large: frozenset[str]
     alive: tuple[weakref.ref[Any], ...]
+    vast: frozenset[str] = frozenset()
 
-    def sizes(self) -> dict[str, int]:
-        """Return what all names hold, in bytes by device."""
+    def sizes(
+        self, keys: Container[Hashable] | None = None, names: Container[str] | None = None
+    ) -> dict[str, int]:
+        """Return what names hold, in bytes by device.
+
+        Args:
+            keys: Of the blocks that count; by default all.
+            names: The names that count; by default all.
+        """
         found: dict[str, int] = {}
-        for block in self.blocks.values():
-            found[block.device] = found.get(block.device, 0) + block.size_bytes
+        for key, block in self.blocks.items():
+            if (keys is None or key in keys) and (names is None or _plain(block.name) in names):
+                found[block.device] = found.get(block.device, 0) + block.size_bytes
         return found
 
 
@@ -80,7 +90,9 @@ def snapshot_of(found: WalkResult, used: Mapping[str, int], bound: Mapping[str, 
         for key, size_bytes in sizes.items()
     }
     large = frozenset(_plain(block.name) for block in blocks.values() if block.size_bytes > MB)
-    return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()))
+    return Snapshot(
+        blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()), found.vast
+    )
 
 
 class Grown(NamedTuple):

@@ -36,9 +36,11 @@ if TYPE_CHECKING:
 
 _SHARE = 0.007  # of the cell's time: a full collection that costs less always runs,
 _LEAST_S = 0.0003  # but none costs less than this
-_S_PER_MB = 0.01  # what giving back one megabyte may cost
+_S_PER_MB = 0.05  # what giving back one megabyte may cost
 _MOST_S = 0.25  # what a full collection may cost after a short cell
 _LEAST_BYTES = MB // 2  # Python's own arenas of 1 MB come and go, which hides a part of what is unexplained
+_HIDDEN_BYTES = 5 * MB  # that no name accounts for: less is the ordinary drift of resident memory
+_LEAST_HIDDEN_BYTES = MB // 16  # below one name: many names may be dropped together
 _YOUNG_S, _YOUNG_SHARE = 0.001, 0.002  # what a young collection may cost, at least and of the cell's time
 _FOLLOW_S = 0.001  # for following the known paths
 
@@ -92,7 +94,9 @@ class Uncollected:
         ] = {}  # by device, in bytes: garbage that cells may have left besides
         self._used: Mapping[str, int] = {}  # at the last walk, in bytes by device, without what malloc keeps
         self._kept_bytes = 0  # by malloc, when that was last known
-        self._unnamed_bytes: int | None = None  # general RAM of no name, at the first walk
+        self._first_unnamed_bytes: int | None = None  # general RAM of no name, at the first walk
+        self._unnamed_bytes = 0  # the same at the last one
+        self._bound: Mapping[str, int] = {}  # what each name was bound to then
         self._full_count = full_collection.count()
 
     def begin(self) -> None:
@@ -183,7 +187,7 @@ class Uncollected:
         self._kept_bytes = self._kept_bytes if heap is None else heap.kept_bytes
         used = {**used, CPU: used.get(CPU, 0) - self._kept_bytes}
         blocks = _large_blocks(found)
-        cut = self._vast(found, used, bound)
+        hidden = self._hidden(found, used, bound)
         if self._paths is None:
             from .known_paths import KnownPaths
 
@@ -196,31 +200,54 @@ class Uncollected:
         kept = {} if found.complete else {key: block for key, block in left.items() if key not in lost}
         self._waiting = {key: block for key, block in self._waiting.items() if key not in blocks}
         self._waiting |= self._not_freed(lost, blocks, used)
-        self._paths.learn(found.paths, {key: bound[name] for key, name in cut}, kept)
-        self._known = kept | blocks | {key: block for (key, _), block in cut.items()}
+        self._paths.learn(found.paths, {key: bound[name] for key, name in hidden}, kept)
+        self._known = kept | blocks | {key: block for (key, _), block in hidden.items()}
         self._used = used
 
     def close(self) -> None:
         """Forget everything."""
         self._nothing_waits()
-        self._known, self._used, self._unnamed_bytes = {}, {}, None
+        self._known, self._used, self._bound, self._first_unnamed_bytes = {}, {}, {}, None
         self._paths = None
 
-    def _vast(
+    def _hidden(
         self, found: WalkResult, used: Mapping[str, int], bound: Mapping[str, int]
     ) -> dict[tuple[Hashable, str], _Block]:
-        """Return, by key and name, what the names hold below which there was too much to visit.
+        """Return, by key and name, what names hold besides large blocks.
 
-        Each may hold all the memory that came since the first walk and that no name accounts for.
+        That is what they hold in small blocks. A name below which there was too much to visit may also hold
+        all the memory that came since the first walk and that no name accounts for. A name that was bound
+        since the last walk may hold all that came since then.
         """
+        small: dict[tuple[str, str], int] = {}
+        for (name, device, kind), sizes in found.blocks.items():
+            if kind == "variable":
+                size_bytes = sum(size for size in sizes.values() if size < MB)
+                small[name, device] = small.get((name, device), 0) + size_bytes
         unnamed_bytes = used.get(CPU, 0) - sum(one.size_bytes for one in found.owners if one.device == CPU)
-        if self._unnamed_bytes is None:
-            self._unnamed_bytes = unnamed_bytes
-        size_bytes = unnamed_bytes - self._unnamed_bytes
-        if size_bytes < MB:
-            return {}
-        names = [name for name in found.vast if name in bound]
-        return {(("vast", name, bound[name]), name): _Block(CPU, size_bytes) for name in names}
+        if self._first_unnamed_bytes is None:
+            self._first_unnamed_bytes = self._unnamed_bytes = unnamed_bytes
+        came_bytes, self._unnamed_bytes = unnamed_bytes - self._unnamed_bytes, unnamed_bytes
+        for name in found.vast:
+            small[name, CPU] = small.get((name, CPU), 0) + max(0, unnamed_bytes - self._first_unnamed_bytes)
+        if came_bytes >= _HIDDEN_BYTES:
+            for name in bound.keys() - found.vast:
+                if bound[name] != self._bound.get(name) and not name.startswith("_"):
+                    small[name, CPU] = small.get((name, CPU), 0) + came_bytes
+        for (_, name, device, ident), block in self._known_hidden():
+            if bound.get(name) == ident:
+                small[name, device] = max(small.get((name, device), 0), block.size_bytes)
+        self._bound = bound
+        return {
+            (("hidden", name, device, bound[name]), name): _Block(device, size_bytes)
+            for (name, device), size_bytes in small.items()
+            if size_bytes >= _LEAST_HIDDEN_BYTES and name in bound
+        }
+
+    def _known_hidden(self) -> Iterator[tuple[tuple[str, str, str, int], _Block]]:
+        for key, block in self._known.items():
+            if type(key) is tuple and key[0] == "hidden":
+                yield key, block
 
     def _not_freed(
         self, lost: dict[Hashable, _Block], blocks: Mapping[Hashable, _Block], used: Mapping[str, int]

@@ -23,7 +23,7 @@ from .array_readers import read, readers_of
 from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Paths, Root, Span, Traversal, WalkResult
 from .exceptions import function_name, is_function, locals_of
 from .memory_blocks import LARGE, MemoryBlocks
-from .referents import PLAIN_CONTAINERS, TICK, in_pieces, referents_of, worth_visiting
+from .referents import PIECE, PLAIN_CONTAINERS, TICK, in_pieces, referents_of, worth_visiting
 from .user_code import is_shell_code
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ class _Walk:
                             traversal.visited += step
                             return
                         if value is TICK:
+                            traversal.visited += PIECE
                             continue
                     kind = type(value)
                     how = kinds.get(id(kind)) or self._learn(kind)

@@ -16,7 +16,7 @@ import sys
 from . import clock, collector
 
 _S_PER_OBJECT = 1e-7  # of a young collection, at most (measured: 60 to 90 ns)
-_FIRST_S_PER_BLOCK = 1e-7  # until one was measured; with cold caches
+_FIRST_S_PER_BLOCK = 5e-8  # until one was measured (20 to 110 ns)
 _S_PER_BLOCK = 5e-9, 5e-7  # within these bounds
 _UNKNOWN_S = 0.1  # where the allocator counts no blocks (PYTHONMALLOC=malloc)
 # The generations whose collections make objects older. From 3.14 on, all do: collections are incremental.

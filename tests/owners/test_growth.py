@@ -30,6 +30,7 @@ class Found(NamedTuple):
     cut_short: frozenset
     alive: dict
     shared: dict
+    vast: object = frozenset()
 
 
 class Block:

@@ -8,6 +8,7 @@ import pytest
 from memory import MB
 
 from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.owners import growth, uncollected
 from ipygpulogger.runtime import full_collection
 
@@ -138,3 +139,46 @@ def test_many_small_objects_below_a_name(cells, monkeypatch):
     record, ran = run("del tree")
     assert ran == 1
     assert record.gen.consumed_bytes < -20 * MB
+
+
+LEAVES = (
+    "def leave():\n    o = Node(); o.me = o; o.a = np.ones(50 * MB, 'u1')\n    gc.collect(1); gc.collect(1)\n"
+)
+MANY = "many = list(range(1_000_000))"  # too much to visit
+MADE = {
+    "text beside an array": "a.rows = [str(i) for i in range(200_000)]; a.block = np.ones(30 * MB, 'u1')",
+    "small arrays": "a.layers = [np.ones(700_000, 'u1') for _ in range(60)]",
+    "a buffer of C": "a.buffer = io.BytesIO(b'x' * (40 * MB))",
+    "a dict of numbers": "a.numbers = {i: float(i) for i in range(500_000)}",
+}
+
+
+@pytest.mark.parametrize("cost_s", [0.01, 100])
+@pytest.mark.parametrize("beside", ["pass", MANY])
+def test_what_a_cell_leaves_beside_much_that_lives(cells, beside, cost_s):
+    """Where a walk cannot visit everything, too."""
+    run = cells(cost_s)
+    run(beside)
+    run(LEAVES)
+    record, ran = run("leave()")
+    left_bytes = record.gen.consumed_bytes
+    assert left_bytes < 5 * MB if ran else cyclic_programs.told_bytes(record) >= left_bytes - 2 * MB
+    assert ran == (cost_s < 1)
+
+
+@pytest.mark.parametrize("cost_s", [0.01, 100])
+@pytest.mark.parametrize("made", MADE)
+def test_what_a_name_held_besides_large_blocks(cells, monkeypatch, made, cost_s):
+    """Small blocks, memory of C, and what a walk has no time for: collected, or told with all of it."""
+    monkeypatch.setattr(growth, "BUDGET_S", 0.02)
+    run = cells(cost_s)
+    run("import io; a = Node(); a.me = a")
+    run(MADE[made])
+    record, ran = run("del a")
+    before = machine().resident_bytes()
+    gc.collect()
+    given_back_bytes = before - machine().resident_bytes()
+    if ran:
+        assert given_back_bytes < 3 * MB
+    else:
+        assert cyclic_programs.told_bytes(record) >= given_back_bytes - 3 * MB
