@@ -38,6 +38,8 @@ _SHARE = 0.007  # of the cell's time: a full collection that costs less always r
 _LEAST_S = 0.0003  # but none costs less than this
 _S_PER_MB = 0.05  # what giving back one megabyte may cost
 _MOST_S = 0.25  # what a full collection may cost after a short cell
+_DRIFT_BYTES = 5 * MB  # below this, resident memory may also have grown because an allocator keeps some
+_BLOCK_BYTES = 512  # of Python's allocator, at most
 _LEAST_BYTES = MB // 2  # Python's own arenas of 1 MB come and go, which hides a part of what is unexplained
 _HIDDEN_BYTES = 5 * MB  # that no name accounts for: less is the ordinary drift of resident memory
 _LEAST_HIDDEN_BYTES = MB // 16  # below one name: many names may be dropped together
@@ -69,10 +71,14 @@ class Mark(NamedTuple):
     Attributes:
         ageings: How many collections had made objects older.
         waiting: What waited for a full collection, in bytes by device.
+        blocks: How many blocks Python's allocator had handed out; None where that is unknown.
+        in_use_bytes: What malloc had handed out; None where that is unknown.
     """
 
     ageings: int
     waiting: Mapping[str, int]
+    blocks: int | None
+    in_use_bytes: int | None
 
 
 class Uncollected:
@@ -105,7 +111,9 @@ class Uncollected:
 
     def mark(self) -> Mark:
         """Return what `settle` and `settle_unexplained` take of the moment at which a cell begins."""
-        return Mark(full_collection.ageings(), self.waiting())
+        heap = machine().process.heap()
+        in_use_bytes = None if heap is None else heap.in_use_bytes
+        return Mark(full_collection.ageings(), self.waiting(), full_collection.live_blocks(), in_use_bytes)
 
     def settle(self, time_s: float, mark: Mark) -> bool:
         """Collect the garbage of a cell, as far as that is worth the time it takes.
@@ -148,9 +156,12 @@ class Uncollected:
             Whether a full collection ran, so that the record's figures are to be read again.
         """
         # What waited and was freed within the cell made room for as much again.
-        waiting = self.waiting()
+        waiting, came_bytes = self.waiting(), self._came_bytes(mark)
         for device, consumed_bytes in self._growth.unexplained(record, before).items():
             size_bytes = consumed_bytes - waiting.get(device, 0) + mark.waiting.get(device, 0)
+            if device == CPU and size_bytes < _DRIFT_BYTES and came_bytes is not None:
+                grown_bytes = record.gen.consumed_bytes - record.gen.kept_of_consumed_bytes
+                size_bytes -= max(0, grown_bytes - came_bytes)
             if size_bytes >= _LEAST_BYTES:
                 self._unexplained[device] = self._unexplained.get(device, 0) + size_bytes
         total_bytes = sum(self._unexplained.values())
@@ -158,6 +169,19 @@ class Uncollected:
             return False
         self._collect()
         return True
+
+    def _came_bytes(self, mark: Mark) -> int | None:
+        """Return how much more Python's allocator and malloc have handed out, at most; None where unknown.
+
+        Resident memory may grow though everything was freed: an arena of Python's goes back to the system
+        only once it is empty.
+        """
+        now = self.mark()
+        if None in (now.blocks, mark.blocks, now.in_use_bytes, mark.in_use_bytes):
+            return None
+        blocks = (now.blocks or 0) - (mark.blocks or 0)
+        came_bytes = (now.in_use_bytes or 0) - (mark.in_use_bytes or 0)
+        return max(0, blocks) * _BLOCK_BYTES + came_bytes
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence for each device on which memory waits."""

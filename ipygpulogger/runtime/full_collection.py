@@ -22,7 +22,10 @@ _UNKNOWN_S = 0.1  # where the allocator counts no blocks (PYTHONMALLOC=malloc)
 # The generations whose collections make objects older. From 3.14 on, all do: collections are incremental.
 _AGEING = 1 if sys.version_info < (3, 14) else 0
 
+_SLOW_BLOCKS = 5_000_000  # from here on reading their number takes a tenth of a millisecond and more
+
 _s_per_block = [_FIRST_S_PER_BLOCK]
+_blocks = [0]  # when last read
 
 
 def count() -> int:
@@ -40,8 +43,16 @@ def cost_s() -> float:
 
     Reading that number takes microseconds; a millisecond with ten million lists.
     """
-    blocks = getattr(sys, "getallocatedblocks", int)()
+    blocks = _blocks[0] = getattr(sys, "getallocatedblocks", int)()
     return blocks * _s_per_block[0] if blocks > 0 else _UNKNOWN_S
+
+
+def live_blocks() -> int | None:
+    """Return how many blocks Python's allocator has handed out; None where unknown or slow to read."""
+    if _blocks[0] > _SLOW_BLOCKS:
+        return None
+    _blocks[0] = getattr(sys, "getallocatedblocks", int)()
+    return _blocks[0] or None
 
 
 def run() -> None:
