@@ -97,8 +97,10 @@ class KnownPaths:
         """Follow every path, until time runs out; return the ids of the objects that are not there."""
         below = self._below
         wanted = below.get(0, set())
-        pending = list({id(value): value for value in self._roots.values() if id(value) in wanted}.values())
-        missing = wanted.difference(map(id, pending))
+        values = self._roots.values()
+        found = dict(zip(map(id, values), values, strict=True))
+        pending = [found[ident] for ident in wanted if ident in found]
+        missing = wanted - found.keys()
         if len(below) > _LOOK_AT_CLOCK:
             self._order.shuffle(pending)
         done: set[int] = set()

@@ -76,9 +76,15 @@ class Roots:
         self._modules = [str(module_namespace(module).get("__name__")) for module in _users_modules()]
 
     def values(self) -> list[Any]:
-        """Return what the names from which a walk starts refer to now."""
-        modules = [module for name in self._modules if _is_module(module := sys.modules.get(name))]
-        return [root.value for root in (*_shells_names(self._shell), *_modules_globals(modules))]
+        """Return what the names from which a walk starts refer to now, and what hidden ones do."""
+        found = list(self._shell.user_ns.values())
+        errors = exceptions_of(self._shell)
+        hidden = (*_outputs(self._shell), *_last_errors(errors, traceback_entries(self._shell, [])))
+        found += [root.value for root in (*hidden, *_debuggers(self._shell), *_figures())]
+        for module in map(sys.modules.get, self._modules):
+            if _is_module(module):
+                found += module_namespace(module).values()
+        return found
 
 
 def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Root]:
