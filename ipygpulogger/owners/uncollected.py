@@ -39,8 +39,9 @@ _LEAST_S = 0.0003  # but none costs less than this
 _S_PER_MB = 0.05  # what giving back one megabyte may cost
 _MOST_S = 0.25  # what a full collection may cost after a short cell
 _DRIFT_BYTES = 5 * MB  # below this, resident memory may also have grown because an allocator keeps some
-_BLOCK_BYTES = 512  # of Python's allocator, at most
-_LEAST_BYTES = MB // 2  # Python's own arenas of 1 MB come and go, which hides a part of what is unexplained
+_BLOCK_BYTES = 128  # of Python's allocator, where most are smaller
+_ARENAS_BYTES = 3 * MB // 2  # what that allocator may have given back to the system within the cell
+_LEAST_BYTES = MB // 2  # less is not counted
 _HIDDEN_BYTES = 5 * MB  # that no name accounts for: less is the ordinary drift of resident memory
 _LEAST_HIDDEN_BYTES = MB // 16  # below one name: many names may be dropped together
 _YOUNG_S, _YOUNG_SHARE = 0.001, 0.002  # what a young collection may cost, at least and of the cell's time
@@ -161,7 +162,7 @@ class Uncollected:
             size_bytes = consumed_bytes - waiting.get(device, 0) + mark.waiting.get(device, 0)
             if device == CPU and size_bytes < _DRIFT_BYTES and came_bytes is not None:
                 grown_bytes = record.gen.consumed_bytes - record.gen.kept_of_consumed_bytes
-                size_bytes -= max(0, grown_bytes - came_bytes)
+                size_bytes += min(_ARENAS_BYTES, came_bytes - grown_bytes)
             if size_bytes >= _LEAST_BYTES:
                 self._unexplained[device] = self._unexplained.get(device, 0) + size_bytes
         total_bytes = sum(self._unexplained.values())
@@ -171,7 +172,7 @@ class Uncollected:
         return True
 
     def _came_bytes(self, mark: Mark) -> int | None:
-        """Return how much more Python's allocator and malloc have handed out, at most; None where unknown.
+        """Return how much more Python's allocator and malloc have handed out; None where unknown.
 
         Resident memory may grow though everything was freed: an arena of Python's goes back to the system
         only once it is empty.
