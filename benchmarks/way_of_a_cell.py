@@ -17,7 +17,7 @@ Timed, in microseconds: the steps of the hooks, each with what it calls; and in 
     python benchmarks/way_of_a_cell.py --files               and the files, with the calls into each
     python benchmarks/way_of_a_cell.py --beside ../other     and of the package in another checkout, taking turns
 
-The section "unused" has two simulated devices that nobody uses. The torch section needs the CUDA build of torch and
+The section "unused" has two simulated unused devices. The torch section needs the CUDA build of torch and
 runs on two devices of the simulated GPU of the tests; with ``SIMGPU=0`` in the environment it takes a real one.
 """
 
@@ -198,7 +198,7 @@ class Interpreter:
 
 TITLES = {
     "bare": "no framework imported",
-    "unused": "two devices that nobody uses, no framework imported",
+    "unused": "two unused devices, no framework imported",
     "torch": "torch imported, a context on two devices",
 }
 

@@ -49,7 +49,7 @@ CEILINGS = {
         "light, rich": Cost(530, 60, 450, 42),
         "defaults": Cost(520, 58, 410, 28),
     },
-    "two devices that nobody uses": {
+    "two unused devices": {
         "light": Cost(480, 54, 370, 20),
         "light, rich": Cost(590, 65, 520, 42),
         "defaults": Cost(590, 62, 470, 28),
@@ -130,15 +130,15 @@ def use(monkeypatch, machine):
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.usefixtures("without_devices", "measured_here")
 def test_a_cell_without_devices(shell, options):
-    """No driver, no framework: what nobody uses costs nothing."""
+    """No driver, no framework: what is not used costs nothing."""
     check(cost_of_a_cell(shell, OPTIONS[options]), CEILINGS["no device"][options])
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.usefixtures("unused_devices", "measured_here")
-def test_a_cell_beside_devices_that_nobody_uses(shell, options):
+def test_a_cell_beside_unused_devices(shell, options):
     """Two devices, of which the driver is asked as the cell begins, in case it is the first to use one."""
-    check(cost_of_a_cell(shell, OPTIONS[options]), CEILINGS["two devices that nobody uses"][options])
+    check(cost_of_a_cell(shell, OPTIONS[options]), CEILINGS["two unused devices"][options])
 
 
 @pytest.mark.torch

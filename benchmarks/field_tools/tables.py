@@ -45,7 +45,7 @@ class Column:
 
     Attributes:
         name: With the unit.
-        better: "lower" or "higher"; empty where nobody comes first.
+        better: "lower" or "higher"; empty where there is no first.
         digits: Behind the point.
         figures: By the tool's key. Words where there is no figure.
     """

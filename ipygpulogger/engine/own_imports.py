@@ -23,7 +23,7 @@ class OwnImports:
     """Adds up what our late imports take.
 
     Attributes:
-        bytes: Resident memory taken so far; whoever measures subtracts by how much this has risen.
+        bytes: Resident memory taken so far; a measurement subtracts by how much it rose meanwhile.
     """
 
     def __init__(self, resident_bytes: Callable[[], int]) -> None:

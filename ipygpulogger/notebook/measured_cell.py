@@ -52,7 +52,7 @@ class MeasuredCell:
         scope: What measures it.
         growth: Finds out which names account for what it consumes.
         reporter: Warns if an explanation fails.
-        uncollected: Decides which garbage to collect; None if others do that, or nobody.
+        uncollected: Decides which garbage to collect; None where `gc_collect` is another than True.
         clear_cache: Whether the frameworks' caches are emptied after a collection.
         gap: The time before it; None where another cell ran then.
         live: Its display while it runs; None where it is not shown.

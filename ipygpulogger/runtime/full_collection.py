@@ -29,7 +29,7 @@ _blocks = [0]  # when last read
 
 
 def count() -> int:
-    """Return how many full collections this process has run, whoever asked for them."""
+    """Return how many full collections this process has run, also those that the user's code asked for."""
     return int(gc.get_stats()[-1]["collections"])
 
 
