@@ -130,7 +130,7 @@ print("no end", end="")
 
 def test_what_cells_print(notebook):
     """--show-output: each line behind the mark of its cell, as it comes; a bar that is rewritten is one line."""
-    seen = on_a_terminal("run", notebook(PRINTS, "'a result'", "print(2)"), "--show-output")
+    seen = on_a_terminal("run", notebook(PRINTS, "'a result'", "print(2)"), "--show-output", columns=160)
     assert seen.status == 0
     marked = [line.partition(" │ ") for line in lines_of(seen) if " │ " in line]
     assert [(place, said) for place, _, said in marked] == [

@@ -365,10 +365,11 @@ def test_a_peak_that_is_not_exact_says_so(cuda, monkeypatch, capsys):
         reset()
 
     monkeypatch.setattr(counter, "reset", blip)
+    block(10)  # a peak above what is in use, which needs a reset
     other = GPUMemTrace()  # whose beginning resets the counter
     monkeypatch.undo()
     mtrace.report()
-    assert capsys.readouterr().out == "△Used Peaked MB:      0      0 (here)  (peak 500-560)\n"
+    assert capsys.readouterr().out == "△Used Peaked MB:      0     10 (here)  (peak 510-560)\n"
     assert repr(other) == "△Used Peaked MB:      0      0"
     mtrace.stop()
     other.stop()

@@ -129,7 +129,7 @@ def test_many_small_objects_below_a_name(cells, notebook, monkeypatch):
     """A tree whose nodes know their parents: the walk cannot visit it all, and no block of it is large."""
     monkeypatch.setattr(growth, "BUDGET_S", 0.1)
     run = cells(cost_s=0.01)
-    run(
+    built, _ = run(
         "def grow(parent, depth):\n"
         "    node = Node(); node.above = parent\n"
         "    node.below = [grow(node, depth - 1) for _ in range(4)] if depth else []\n"
@@ -137,6 +137,8 @@ def test_many_small_objects_below_a_name(cells, notebook, monkeypatch):
         "tree = grow(None, 9)\n"
         "import weakref; alive = weakref.ref(tree)"
     )
+    if built.gen.consumed_bytes < 20 * MB:
+        pytest.skip("Python's allocator had room for the tree: nothing would come back")
     assert run("del tree")[1] == 1
     assert notebook.user_ns["alive"]() is None
 

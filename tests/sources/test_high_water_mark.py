@@ -253,7 +253,7 @@ floor_mb = (rusage.faults_and_mark()[1] - procfs.resident_bytes()) // MB  # abov
 steps = random.Random(14)
 for step in steps.choices(["blip", "keep", "free", "reset", "nothing"], k=40):
     if step == "blip":
-        blip(steps.randint(1, floor_mb + 20))
+        blip(steps.choice((steps.randint(1, 16), floor_mb + 20)))
     elif step == "keep":
         blocks.append(Block(steps.randint(1, 16)))
     elif step == "free" and blocks:
