@@ -1,6 +1,6 @@
 """What loading costs: time, resident memory and modules in a fresh interpreter, and the first cells after it.
 
-Claim: in a running kernel ``%load_ext ipygpulogger`` takes less than 25 ms and 3 MB, and the first cell's hooks
+Claim: in a running kernel ``%load_ext ipygpulogger`` takes about 30 ms and 3 MB, and the first cell's hooks
 few more than those of a later one. Where there is no NVIDIA driver its bindings (pynvml) are not imported,
 and on Linux psutil is not.
 
