@@ -14,6 +14,7 @@ engine/         one scope over many counters: peaks, ledger, sampler, machine
 lines/          what each source line used
 owners/         which names hold memory: growth, cycles, releasing it, out of memory
 blocks/         `measure`, `measure_lines`, `watch_epochs`
+cluster/        many processes: ranks, engines, workers, tasks
 notebook/       IPython: the cell, the live display, the magics
 cli/            the command line: run, report, compare, doctor
 compat/         the functions and classes of fastai v1 and ipyexperiments, implemented on the engine

@@ -12,6 +12,8 @@ owner          `Owner`: a name that holds memory
 line_usage     `LineUsage`: what one source line used
 out_of_memory  `OutOfMemory`: a device on which an allocation failed
 cell_record    `CellRecord`: what one cell used, with all of the above; `Data`
+process        `Process`, `ProcessRecord`: which process of many a record came from
+group          `Group`: what many processes used in the same cell
 changes        what changed between two measurements
 diagnosis      `Diagnosis`: how good the figures of one source are on this machine
 hints          the types of the fields of records

@@ -42,6 +42,8 @@ _NEVER_NEGATIVE = frozenset(
         "limit_bytes",
         "in_use_bytes",
         "kept_bytes",
+        "pid",
+        "rank",
     )
 )
 _RESIDENT, _ENDS = (RamUsage, ChildrenUsage), ("before_bytes", "after_bytes")  # these are read as well
@@ -56,7 +58,8 @@ class ImpossibleNumberError(ValueError):
 def record_from(values: Mapping[str, Any]) -> CellRecord:
     """Return the record that plain values of either form describe.
 
-    A missing field is None or its default. An unknown field, of a later version, is ignored.
+    It is a `ProcessRecord` if they name a process. A missing field is None or its default. An unknown field,
+    of a later version, is ignored.
 
     Raises:
         ImpossibleNumberError: A size, a count or a time is beyond any machine, negative where it cannot be,
@@ -66,11 +69,20 @@ def record_from(values: Mapping[str, Any]) -> CellRecord:
     try:
         if isinstance(values, Mapping) and "gpu_columns" in values:
             values = {**values, "gpus": _devices_of(values["gpu_columns"])}
-        record: CellRecord = _decoder(CellRecord)(values)
+        record: CellRecord = _decoder(_kind(values))(values)
     except _WrongError as wrong:
         kind = ImpossibleNumberError if isinstance(wrong, _ImpossibleError) else ValueError
         raise kind(f"not a valid cell record: {wrong}") from None
     return record
+
+
+def _kind(values: Any) -> Any:
+    """Return the class of a record: with the process that it came from, where it names one."""
+    if not isinstance(values, Mapping) or values.get("process") is None:
+        return CellRecord
+    from .process import ProcessRecord
+
+    return ProcessRecord
 
 
 def from_json(text: str | bytes) -> Any:

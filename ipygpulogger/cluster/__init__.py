@@ -1,0 +1,59 @@
+"""Many processes: ranks, engines, workers and tasks, each measured where it runs, shown in one table.
+
+=================  ===========================================================
+gather             the records of all ranks of a torch.distributed job, at rank 0
+engines            `watch`: a table after each cell whose work ran in other processes
+watcher            `Watch`: what `watch` returns
+arrivals           records on their way from one process to another
+torch_distributed  torchrun's ranks
+ipyparallel        engines of an ipyparallel cluster
+ray                tasks and actors of Ray
+dask               tasks of dask.distributed
+=================  ===========================================================
+
+Each process measures itself with `measure`. Only records are sent, with what the engine itself offers for
+that; nothing is installed on the cluster.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..records.group import Group, Missing
+    from ..records.process import Process, ProcessRecord
+    from .engines import watch
+    from .watcher import Watch
+
+__all__ = ["Group", "Missing", "Process", "ProcessRecord", "Watch", "watch"]
+
+
+_FILES = {
+    "Group": "..records.group",
+    "Missing": "..records.group",
+    "Process": "..records.process",
+    "ProcessRecord": "..records.process",
+    "Watch": ".watcher",
+}
+
+
+_FILES = {
+    "Group": "..records.group",
+    "Missing": "..records.group",
+    "Process": "..records.process",
+    "ProcessRecord": "..records.process",
+    "Watch": ".watcher",
+    "watch": ".engines",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, imported when it is first asked for (PEP 562)."""
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_FILES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,44 @@
+"""`Watch`: what `watch` returns, whichever engine it watches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..records.history import History
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from ..records.group import Group
+
+
+class Watch:
+    """Measures what a cluster does for each cell of this notebook, until it is stopped.
+
+    Attributes:
+        records: A `Group` for each cell in which other processes worked; the last is ``records[-1]``.
+        history: The `ProcessRecord`s of all of them, in one `History`.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[Group] = []
+        self.history = History()
+
+    def keep(self, group: Group) -> None:
+        """Add the records of a cell that has ended."""
+        self.records.append(group)
+        for record in group:
+            self.history.append(record)
+
+    def stop(self) -> None:
+        """Stop measuring, here and in the other processes. Does nothing the second time."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,83 @@
+"""Which process a record came from, and a record that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from .cell_record import CellRecord
+from .units import shortened
+from .value import Value
+
+if TYPE_CHECKING:
+    from .measurement import Measurement
+
+_CELL_DEFAULTS: dict[str, Any] = {"execution_count": None, "cell_id": None, "source": "", "status": "ok"}
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Process(Value):
+    """One process of many.
+
+    Attributes:
+        host: The name of its machine.
+        pid: Its process id there.
+        rank: Its number among the processes of its job; None where they have no numbers.
+        worker: The name that its engine gives it, such as "engine 0"; None without one.
+        task: What ran there, such as "train" or "Actor.step"; None for the whole process.
+    """
+
+    host: str
+    pid: int
+    rank: int | None = None
+    worker: str | None = None
+    task: str | None = None
+
+    def named(self) -> str:
+        """Return what a reader calls it: "rank 2", "engine 0" or "pid 1234"."""
+        if self.worker is not None:
+            return shortened(self.worker)
+        return f"pid {self.pid}" if self.rank is None else f"rank {self.rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class ProcessRecord(CellRecord):
+    """What one process of many used in a cell, in a task, or in the block that was gathered.
+
+    Attributes:
+        process: The process.
+    """
+
+    process: Process
+
+    @classmethod
+    def of(cls, measured: Measurement, process: Process) -> ProcessRecord:
+        """Return a measurement of any kind as the record of a process."""
+        kept = {one.name for one in fields(cls)} - {"process"}
+        values = {one.name: getattr(measured, one.name) for one in fields(measured) if one.name in kept}
+        return cls(**{**_CELL_DEFAULTS, **values}, process=process)
+
+    @property
+    def rank(self) -> int | None:
+        """The number of the process among those of its job; None where they have no numbers."""
+        return self.process.rank
+
+    @property
+    def host(self) -> str:
+        """The name of the machine."""
+        return self.process.host
+
+    @property
+    def pid(self) -> int:
+        """The process id on that machine."""
+        return self.process.pid
+
+    @property
+    def worker(self) -> str | None:
+        """The name that the engine gives the process; None without one."""
+        return self.process.worker
+
+    @property
+    def task(self) -> str | None:
+        """What ran there; None for the whole process."""
+        return self.process.task
