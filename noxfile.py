@@ -1,8 +1,9 @@
-"""How the tests run. `nox` alone runs the first five; `nox -l` lists the rest.
+"""How the tests run. `nox` alone runs the first six; `nox -l` lists the rest.
 
 plain       torch is not installed; NVML is simulated
 simgpu      the CUDA build of torch, on a simulated GPU (tests/simgpu)
 training    the same with fastai, Lightning, transformers and Keras
+cluster     more than one process: torchrun, ipyparallel, Ray and Dask
 monitoring  what measures lines, on the Pythons that have sys.monitoring
 docs        the documentation as a site, without a warning
 frameworks  the CPU builds of JAX and TensorFlow: not by default, for they are large
@@ -14,6 +15,7 @@ mutants     whether the tests notice a changed operator in what counts: not by d
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -23,7 +25,7 @@ import nox
 from nox.command import CommandFailed
 
 nox.needs_version = ">=2024.3"
-nox.options.sessions = ["plain", "simgpu", "training", "monitoring", "docs"]
+nox.options.sessions = ["plain", "simgpu", "training", "cluster", "monitoring", "docs"]
 nox.options.reuse_venv = "yes"
 
 # The CUDA wheel without the gigabytes of NVIDIA's packages: tests/simgpu stands in for them.
@@ -39,6 +41,8 @@ TRAINING_NEEDS = [
     *("matplotlib", "pillow", "requests", "scikit-learn", "scipy", "tqdm"),
 ]
 
+
+ENGINES = ["ipyparallel", "ray", "dask"]  # each an extra of ours; torchrun comes with torch
 
 # Whatever the caller's environment says; or each of a thousand processes compiles what it imports.
 COMPILED_ONCE = {"PYTHONDONTWRITEBYTECODE": ""}
@@ -91,6 +95,18 @@ def training(session):
 
 
 @nox.session
+def cluster(session):
+    """Real ranks, engines, actors and tasks of each engine; the ranks of torchrun on the simulated GPU."""
+    install_simulated(session, TORCH)
+    for extra in ENGINES:
+        try:
+            install(session, "-e", f".[{extra}]")
+        except CommandFailed:  # Ray has wheels for some Pythons only; its tests skip themselves
+            said_aloud(session, f"pip cannot install {extra} for Python {platform.python_version()}")
+    run_marked(session, "cluster")
+
+
+@nox.session
 @nox.parametrize("version", list(TORCHES))
 def torch(session, version):
     """The same under torch from the oldest supported to the newest."""
@@ -107,6 +123,11 @@ def notebooks(session):
 def simulate(session, wheel, markers="torch or gpu", alone=(), needs=()):
     """The tests so marked, on the simulated GPU with this torch, and with these distributions besides."""
     install_simulated(session, wheel, alone, needs)
+    run_marked(session, markers)
+
+
+def run_marked(session, markers):
+    """Run the tests so marked, as fast as this machine allows."""
     # One thread is the fastest for what is this small, wherever others run beside it.
     one = {"OMP_NUM_THREADS": "1"}
     session.run("python", "-m", "pytest", "-m", markers, *how(session), env=one)
@@ -189,11 +210,16 @@ def frameworks(session):
 
 def did_not_run(session, reason):
     """Skip, but never so that it goes unnoticed: in CI it is an error."""
-    sys.stderr.write(f"\n=== THE SIMULATED-GPU LANE DID NOT RUN: {reason} ===\n\n")
+    said_aloud(session, reason)
+    session.skip(reason)
+
+
+def said_aloud(session, reason):
+    """Say what is not tested; in CI it is an error."""
+    sys.stderr.write(f"\n=== THE LANE {session.name} DID NOT RUN, OR NOT ALL OF IT: {reason} ===\n\n")
     sys.stderr.flush()
     if os.environ.get("CI", "").lower() not in {"", "0", "false"}:
         session.error(reason)
-    session.skip(reason)
 
 
 @nox.session

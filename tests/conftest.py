@@ -41,6 +41,7 @@ HERE = {  # by marker: whether what it needs is here
     "gpu": CUDA or os.environ.get("SIMGPU") == "0",  # then tests/gpu looks for a real one
     "frameworks": installed("jax", "tensorflow"),
     "training": CUDA and installed("fastai", "lightning", "transformers", "keras"),
+    "cluster": installed("torch", "ipyparallel", "distributed"),  # Ray has wheels for some Pythons only
     "browser": installed("jupyterlab", "playwright"),
 }
 SHARED_KERNELS = set()  # the process identifiers of those that wait for the next test of their file

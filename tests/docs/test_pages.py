@@ -7,6 +7,7 @@ How a fenced block is checked goes by its language, and by the words in an HTML 
 ``raises ValueError``    the cell fails so
 ``torch``                the cell runs where torch is, on the simulated GPU
 ``training``             the cell runs where its framework is, after `TRAININGS`
+``example: X``           the cell is examples/X to the letter; tests/cluster runs it, and compares what it prints
 ``text``, ``output``     what the cell above printed; consumed and peaked by 2 MB, other numbers by their place
 ``text``, ``shown: X``   what the renderer makes of the record `SHOWN[X]`, to the letter
 ``sh``                   each ``ipygpulogger ...`` is taken by the command line's own parser
@@ -277,7 +278,9 @@ def blocks(page):
 
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-WITH_CELLS = sorted({block.page for block in BLOCKS if block.language == "python"})
+WITH_CELLS = sorted(
+    {block.page for block in BLOCKS if block.language == "python" and block.word("example:") is None}
+)
 WITH_TORCH = sorted({block.page for block in BLOCKS if block.word("torch") is not None})
 
 
@@ -350,7 +353,9 @@ def test_the_cells_run_and_print_what_the_page_shows(request, tmp_path, page, la
     cells = [
         block
         for block in found
-        if block.language == "python" and (lane == "torch" or block.word("torch") is None)
+        if block.language == "python"
+        and block.word("example:") is None
+        and (lane == "torch" or block.word("torch") is None)
     ]
     asked = {"given": GIVEN.get(page, ""), "cells": [block.text for block in cells]}
     done = subprocess.run(
@@ -390,6 +395,19 @@ def test_the_trainings_run(shell, run, tmp_path, monkeypatch, adapter):
             assert error is None, printed
 
 
+def test_the_examples_are_files():
+    """Each of examples/ is on a page, to the letter; tests/cluster/test_examples.py runs it."""
+    shown = {
+        word: block.text
+        for block in BLOCKS
+        if (word := block.word("example:")) and block.language == "python"
+    }
+    files = {
+        path.name: path.read_text(encoding="utf-8").rstrip("\n") for path in (ROOT / "examples").glob("*.py")
+    }
+    assert shown == files
+
+
 @pytest.mark.parametrize("block", of("python"))
 def test_the_cells_are_python(shell, block):
     """Also those that do not run here."""
@@ -402,7 +420,7 @@ def test_the_cells_are_python(shell, block):
 @pytest.mark.parametrize("block", of("text"))
 def test_what_is_shown_is_what_the_package_says(block):
     """A text is the output of the cell above it, or a renderer's of a record, to the letter."""
-    if block.word("output") is None:
+    if block.word("output") is None and block.word("example:") is None:
         assert block.text == SHOWN[block.word("shown:")]
 
 

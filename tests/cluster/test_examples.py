@@ -1,0 +1,55 @@
+"""Each file of examples/ runs with its real engine, and prints what docs/processes.md shows below it."""
+
+import ast
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NEEDS = {"dask": "distributed", "ipyparallel": "ipyparallel", "ray": "ray", "torchrun": "torch"}
+PAGE = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+
+
+def shown(path):
+    """What the page says that an example prints."""
+    (text,) = re.findall(rf"<!-- example: {path.name} -->\n```text\n(.*?)\n```", PAGE, re.DOTALL)
+    return text
+
+
+def shape(printed):
+    """Its lines with 0 for each number, one name for the machine, and one space for many."""
+    printed = printed.replace(socket.gethostname(), "node-a")
+    lines = (" ".join(NUMBER.sub("0", line).split()) for line in printed.splitlines())
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_prints_what_its_page_shows(path, driverless_env, tmp_path):
+    """By the command that its docstring names, but for the numbers and the name of the machine."""
+    engine = path.stem.partition("_")[0]
+    pytest.importorskip(NEEDS[engine], reason=f"{NEEDS[engine]} is not installed, see nox -s cluster")
+    command = re.search(r"(?m)^    ((?:python|torchrun) .*)$", ast.get_docstring(ast.parse(path.read_text())))
+    program, *words = shlex.split(command[1])
+    assert words[-1] == f"examples/{path.name}"
+    start = {"python": [], "torchrun": ["-m", "torch.distributed.run"]}[program]
+    ran = subprocess.run(
+        [sys.executable, *start, *words[:-1], path],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**driverless_env, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        timeout=100,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert shape(ran.stdout) == shape(shown(path)), ran.stdout
