@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..records.group import Group
 from ..records.history import History
+from ..records.recorders import keep
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self
-
-    from ..records.group import Group
 
 
 class Watch:
@@ -27,10 +27,10 @@ class Watch:
         self.history = History()
 
     def keep(self, group: Group) -> None:
-        """Add the records of a cell that has ended."""
-        self.records.append(group)
-        for record in group:
-            self.history.append(record)
+        """Add the records of a cell that has ended, here and to every logger that runs."""
+        kept = Group(group.label, keep(group), group.missing, group.notes)
+        self.records.append(kept)
+        self.history.extend(kept)
 
     def stop(self) -> None:
         """Stop measuring, here and in the other processes. Does nothing the second time."""

@@ -49,6 +49,9 @@ def last_record() -> str:
 
     Raises:
         KeyError: The extension is not loaded.
-        IndexError: It has no record yet.
+        LookupError: It has no record yet.
     """
-    return json.dumps(loaded[get_ipython()].logger.history[-1].to_dict())
+    record = loaded[get_ipython()].logger.record
+    if record is None:
+        raise LookupError("no cell has ended yet")
+    return json.dumps(record.to_dict())

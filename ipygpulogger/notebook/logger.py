@@ -15,7 +15,6 @@ from ..owners.uncollected import Uncollected
 from ..records import CellRecord, Data
 from ..records.history import History
 from ..records.units import truncated_mb
-from ..runtime.errors import why
 from ..runtime.shell import current_shell
 from ..sources import Unavailable
 from .between_cells import Gap
@@ -29,8 +28,11 @@ from .quiet import is_reported
 from .report import Reporter, over_budget, publisher_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..records import Measurement, Owner
     from ..records.log import Log
+    from ..records.process import ProcessRecord
     from ..render.freed import Freed
     from .cell import Cell
     from .live import LiveCell
@@ -77,6 +79,7 @@ class IPyGPULogger(Options):
         self._magics = GpulogMagics(shell, self)
         self._running = False
         self._machine = machine()
+        self._record: CellRecord | None = None  # of the last cell
         self._history = History()
         self._reporter = Reporter(self)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
@@ -175,8 +178,8 @@ class IPyGPULogger(Options):
 
     @property
     def record(self) -> CellRecord | None:
-        """The last finished cell, in bytes and seconds; None before the first."""
-        return self._history[-1] if self._history else None
+        """The last finished cell of this kernel, in bytes and seconds; None before the first."""
+        return self._record
 
     @property
     def data(self) -> Data:
@@ -188,7 +191,7 @@ class IPyGPULogger(Options):
 
     @property
     def history(self) -> History:
-        """The records of all finished cells."""
+        """The records of all finished cells, and of the processes that `ipygpulogger.cluster` watches."""
         return self._history
 
     def owners(self) -> tuple[Owner, ...]:
@@ -349,8 +352,9 @@ class IPyGPULogger(Options):
         over = self._over_budget(record)
         if over:
             record = replace(record, notes=(*record.notes, *over))
+        self._record = record
         self._history.append(record)
-        self._keep(record)
+        self._reporter.write(self._log, record)
         requested = measured.request.explicit
         steps = (
             [self._show]
@@ -364,19 +368,9 @@ class IPyGPULogger(Options):
     def _over_budget(self, measurement: Measurement) -> tuple[str, ...]:
         return over_budget(measurement, self.budget)
 
-    def _keep(self, record: CellRecord) -> None:
-        """Add the record to the log, if there is one; a log that cannot be written hurts no cell."""
-        log = self._log
-        if log is None:
-            return
-        try:
-            lost = log.append(record)
-        except Exception as error:  # the report is worth more than the log
-            self._reporter.warn_once(f"ipygpulogger cannot write {log.path} and goes on trying: {why(error)}")
-        else:
-            if lost:
-                cells = "1 cell is" if lost == 1 else f"{lost} cells are"
-                self._reporter.warn_once(f"ipygpulogger writes {log.path} again; {cells} missing in it.")
+    def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
+        """Keep the records of other processes; `records.recorders` calls this, and has the contract."""
+        return self._reporter.keep(records, self._history, self._log)
 
     def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Report the cell."""

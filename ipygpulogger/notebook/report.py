@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..records import CellRecord, LineUsage, Measurement
+    from ..records.history import History
+    from ..records.log import Log
+    from ..records.process import ProcessRecord
     from .options import Options
 
 _RICH = f"{__package__}.rich_report"
@@ -87,6 +91,35 @@ class Reporter:
         if sentence not in self._said:
             self._said.add(sentence)
             say(printable(sentence), aside=True)
+
+    def keep(
+        self, records: Sequence[ProcessRecord], history: History, log: Log | None
+    ) -> list[ProcessRecord]:
+        """Keep the records of other processes as a cell's own is kept.
+
+        Returns:
+            The same records, with what the history and the budget say of them as notes.
+        """
+        found = history.marked_all(records)
+        for i, record in enumerate(found):
+            if over := over_budget(record, self._options.budget):
+                found[i] = replace(record, notes=(*record.notes, *over))
+        history.extend(found)
+        self.write(log, *found)
+        return found
+
+    def write(self, log: Log | None, *records: CellRecord) -> None:
+        """Add records to a log, if there is one; a log that cannot be written hurts no cell."""
+        if log is None:
+            return
+        try:
+            lost = log.append(*records)
+        except Exception as error:  # the report is worth more than the log
+            self.warn_once(f"ipygpulogger cannot write {log.path} and goes on trying: {why(error)}")
+        else:
+            if lost:
+                cells = "1 cell is" if lost == 1 else f"{lost} cells are"
+                self.warn_once(f"ipygpulogger writes {log.path} again; {cells} missing in it.")
 
     def cannot_measure(self, error: BaseException) -> None:
         """Say once why a cell could not be measured."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from .line_usage import LineUsage
     from .out_of_memory import OutOfMemory
+    from .process import Process
 
 MIME = "application/vnd.ipygpulogger.v1+json"  # the MIME type of a record in a notebook: `embed.embedded`
 
@@ -130,3 +131,8 @@ class CellRecord(Measurement):
             truncated_mb(gpu.used_bytes or 0) if gpu else 0,
             self.time_s,
         )
+
+
+def process_of(record: CellRecord) -> Process | None:
+    """Return which process of many a record came from; None for a cell of this kernel."""
+    return getattr(record, "process", None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import leaks
 from .cell_record import CellRecord
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+R = TypeVar("R", bound=CellRecord)
+
 
 class History(Displayed, Sequence[CellRecord]):
     """The finished cells. A record takes about a kilobyte, whatever the cell did."""
@@ -30,6 +32,10 @@ class History(Displayed, Sequence[CellRecord]):
     def append(self, record: CellRecord) -> None:
         """Add the record of a cell that has finished."""
         self._records.append(record)
+
+    def extend(self, records: Iterable[CellRecord]) -> None:
+        """Add the records of several processes."""
+        self._records.extend(records)
 
     @overload
     def __getitem__(self, index: int) -> CellRecord: ...
@@ -87,12 +93,14 @@ class History(Displayed, Sequence[CellRecord]):
 
     def marked(self, record: CellRecord) -> CellRecord:
         """Return a record that is about to be appended, with a note if it makes its cell a suspect."""
-        runs = leaks.growing_runs_of(record, self)
-        if not runs:
-            return record
-        names = ", ".join(leaks.growing_names(runs))
-        note = f"{leaks.GREW} {len(runs)} runs{names and ': '}{names}"
-        return replace(record, notes=(*record.notes, note))
+        return _marked(record, leaks.growing_runs_of(record, self))
+
+    def marked_all(self, records: Iterable[R]) -> list[R]:
+        """Return records that are about to be appended, as `marked` does each of them."""
+        earlier = leaks.by_cell(self)
+        return [
+            _marked(one, leaks.growing_runs_of(one, earlier.get(leaks.identity(one), ()))) for one in records
+        ]
 
     # -- to and from elsewhere ---------------------------------------------------------------------
 
@@ -153,6 +161,15 @@ class History(Displayed, Sequence[CellRecord]):
         for problem in problems:
             warnings.warn(problem, stacklevel=2)
         return cls(records)
+
+
+def _marked(record: R, runs: Sequence[CellRecord]) -> R:
+    """Return a record with a note on its last runs, if they make its cell a suspect."""
+    if not runs:
+        return record
+    names = ", ".join(leaks.growing_names(runs))
+    note = f"{leaks.GREW} {len(runs)} runs{names and ': '}{names}"
+    return replace(record, notes=(*record.notes, note))
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .cell_record import process_of
 from .units import MB
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
     """
     runs: dict[Hashable, list[CellRecord]] = {}
     for kernel, record in _with_kernel(records):
-        if (cell := _identity(record)) is not None:
+        if (cell := identity(record)) is not None:
             runs.setdefault((kernel, cell), []).append(record)
     return [found for cell in runs.values() if len(found := _growing_runs(cell)) >= RUNS]
 
@@ -42,11 +43,19 @@ def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[
         record: The newest run.
         earlier: The finished cells before it.
     """
-    cell = _identity(record)
+    cell = identity(record)
     if cell is None or not record.grown():
         return ()
-    runs = _growing_runs([*(one for one in earlier if _identity(one) == cell), record])
+    runs = _growing_runs([*(one for one in earlier if identity(one) == cell), record])
     return runs if len(runs) >= RUNS else ()
+
+
+def by_cell(records: Iterable[CellRecord]) -> dict[Hashable, list[CellRecord]]:
+    """Return records by the `identity` of their cells."""
+    found: dict[Hashable, list[CellRecord]] = {}
+    for record in records:
+        found.setdefault(identity(record), []).append(record)
+    return found
 
 
 def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
@@ -72,10 +81,16 @@ def memories(record: CellRecord) -> dict[Hashable, Usage]:
 
 
 def _with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
-    """Yield the records with the number of their kernel: in a new one the execution count starts over."""
+    """Yield the records with the number of their kernel: in a new one the execution count starts over.
+
+    Records of other processes have -1: their `identity` names the process.
+    """
     kernel = 0
     last: tuple[int, datetime] | None = None
     for record in records:
+        if process_of(record) is not None:
+            yield -1, record
+            continue
         count = record.execution_count
         if count is not None:
             if last is None or count > last[0]:
@@ -86,10 +101,19 @@ def _with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecor
         yield kernel, record
 
 
-def _identity(record: CellRecord) -> Hashable:
-    """Return what makes another run recognizable as the same cell; None if nothing does."""
+def identity(record: CellRecord) -> Hashable:
+    """Return what makes another run recognizable as one of the same cell, in the same process.
+
+    Returns:
+        None if nothing does.
+    """
     named = record.cell_id is not None or not record.source.startswith("%")
-    return (record.cell_id, record.source) if named and not record.gpulog_only else None
+    if not named or record.gpulog_only:
+        return None
+    process = process_of(record)
+    if process is None:
+        return record.cell_id, record.source
+    return record.cell_id, record.source or record.label, process
 
 
 def _growing_runs(runs: list[CellRecord]) -> tuple[CellRecord, ...]:

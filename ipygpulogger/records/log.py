@@ -11,6 +11,8 @@ from .formats import json_line
 from .units import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .cell_record import CellRecord
 
 _ADD = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
@@ -46,31 +48,38 @@ class Log:
         if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
             raise ValueError(printable(f"{path} may not be written"))
 
-    def append(self, record: CellRecord) -> int:
-        """Add a record.
+    def append(self, *records: CellRecord) -> int:
+        """Add records, such as that of a cell.
 
         Returns:
-            How many records were lost between the last one that was written and this one.
+            How many records were lost between the last one that was written and these.
 
         Raises:
-            OSError: The record cannot be written and is lost; the next one is tried again.
+            OSError: A record cannot be written. It is lost, and so are those behind it; the next call tries
+                again.
         """
-        self.lost += 1  # until it is written
-        self._add(json_line(record).encode())
-        lost, self.lost = self.lost - 1, 0
+        lost = self.lost
+        self.lost += len(records)  # until they are written
+        self._add(records)
+        self.lost = 0
         return lost
 
     def close(self) -> None:
         """End the log. Nothing needs to be closed: the file is open only while a record is written."""
 
-    def _add(self, line: bytes) -> None:
+    def _add(self, records: Iterable[CellRecord]) -> None:
+        lines = (json_line(record).encode() for record in records)
         fd = os.open(self.path, _ADD, 0o666)
         try:
+            whole = True
             if os.fstat(fd).st_size:
                 os.lseek(fd, -1, os.SEEK_END)
-                if os.read(fd, 1) != b"\n":
-                    line = b"\n\n" + line
-            if os.write(fd, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                whole = os.read(fd, 1) == b"\n"
+            for line in lines:
+                written = line if whole else b"\n\n" + line
+                if os.write(fd, written) < len(written):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                self.lost -= 1
+                whole = True
         finally:
             os.close(fd)
