@@ -5,6 +5,7 @@ gather             the records of all ranks of a torch.distributed job, at rank 
 engines            `watch`: a table after each cell whose work ran in other processes
 watcher            `Watch`: what `watch` returns
 arrivals           records on their way from one process to another
+overlaps           tasks that share a process while they run
 torch_distributed  torchrun's ranks
 ipyparallel        engines of an ipyparallel cluster
 ray                tasks and actors of Ray

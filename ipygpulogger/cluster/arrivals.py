@@ -9,10 +9,13 @@ from ..records.decode import from_json, record_from
 from ..records.embed import embedded
 from ..records.group import Group, Missing
 from ..records.process import ProcessRecord
+from ..records.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+
+    from ..records.measurement import Measurement
 
 MOST_BYTES = 4096  # of a packed record; `embedded` keeps it at half of that
 
@@ -23,11 +26,27 @@ def packed(record: ProcessRecord) -> bytes:
 
 
 class Arrivals:
-    """The records that have arrived, each once."""
+    """The records that have arrived, each once; of very many, those that needed the most memory.
 
-    def __init__(self) -> None:
+    One thread at a time may use it.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        """Begin.
+
+        Args:
+            most: How many records to keep; the others are counted. None keeps them all.
+        """
+        self._most = most
+        self._begin()
+
+    def _begin(self) -> None:
         self._records: dict[Any, ProcessRecord] = {}
-        self._refused = 0
+        self._refused = self._more = self._more_bytes = 0
+
+    def __len__(self) -> int:
+        """Return how many records have arrived, with those that were only counted."""
+        return len(self._records) + self._more
 
     def take(self, payload: bytes) -> ProcessRecord | None:
         """Return the record that was packed, and keep it; None if it is invalid, too large or known."""
@@ -39,7 +58,26 @@ class Arrivals:
         if key in self._records:
             return None
         self._records[key] = record
+        if self._most is not None and len(self._records) >= 2 * self._most:
+            self._keep(self._most)  # half of them at once, or each further one would sort all
         return record
+
+    def count_more(self, count: int, needed_bytes: int) -> None:
+        """Count records that their sender left out.
+
+        Args:
+            count: How many.
+            needed_bytes: What the largest of them needed, see `most_needed_bytes`.
+        """
+        self._more += count
+        self._more_bytes = max(self._more_bytes, needed_bytes)
+
+    def _keep(self, most: int) -> None:
+        """Keep the records that needed the most, and count the others."""
+        ranked = sorted(self._records.items(), key=lambda item: -most_needed_bytes(item[1]))
+        if left_out := ranked[most:]:
+            self._records = dict(ranked[:most])
+            self.count_more(len(left_out), most_needed_bytes(left_out[0][1]))
 
     def group(self, label: str, expected: Iterable[str] = (), why: str = "sent no record") -> Group:
         """Return what has arrived, and begin anew.
@@ -49,12 +87,26 @@ class Arrivals:
             expected: The names of the processes (`Process.named`) of which each was to send a record.
             why: What is said of those that did not.
         """
-        records, refused = list(self._records.values()), self._refused
-        self._records, self._refused = {}, 0
+        if self._most is not None:
+            self._keep(self._most)
+        records = list(self._records.values())
         here = {record.process.named() for record in records}
         missing = [Missing(who, why) for who in expected if who not in here]
-        notes = [f"{refused} arrived that {'is no record' if refused == 1 else 'are no records'}"]
-        return Group(label, records, missing, notes if refused else ())
+        notes = []
+        if self._refused:
+            notes.append(
+                f"{self._refused} arrived that {'is no record' if self._refused == 1 else 'are no records'}"
+            )
+        if self._more:
+            size = size_text(self._more_bytes)
+            notes.append(f"{self._more} more, each of which needed {size} at most, are only counted")
+        self._begin()
+        return Group(label, records, missing, notes)
+
+
+def most_needed_bytes(measured: Measurement) -> int:
+    """Return what a block or task needed of the memory that it needed most of: general RAM, or a device's."""
+    return max(usage.needed_bytes for usage in measured.memories().values())
 
 
 def unpacked(payload: bytes) -> ProcessRecord | None:

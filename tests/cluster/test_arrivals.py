@@ -12,6 +12,7 @@ import ipygpulogger
 from ipygpulogger import cluster, measure
 from ipygpulogger.blocks.epoch_record import EpochRecord
 from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, packed, unpacked
+from ipygpulogger.cluster.overlaps import Overlaps
 from ipygpulogger.records import CellRecord
 from ipygpulogger.records.decode import record_from
 from ipygpulogger.records.process import Process, ProcessRecord
@@ -98,3 +99,31 @@ def test_what_is_watched_is_one_of_three():
         cluster.watch(ipygpulogger)
     assert set(cluster.__all__) <= set(dir(cluster))
     assert all(getattr(cluster, name) for name in cluster.__all__)
+
+
+def test_of_many_the_largest_are_kept():
+    """The others are counted, those that the sender left out among them."""
+    arrivals = Arrivals(most=10)
+    arrivals.count_more(5, 3 << 20)
+    for size in range(100):
+        arrivals.take(packed(from_rank(size, size_bytes=size << 20)))
+    assert len(arrivals) == 105
+    group = arrivals.group("In [1]")
+    assert [record.rank for record in group] == list(range(90, 100))
+    assert group.notes == ("95 more, each of which needed 89 MB at most, are only counted",)
+    assert (len(arrivals), arrivals.group("In [2]").notes) == (0, ())
+
+
+def test_tasks_that_overlap_are_counted():
+    """Each says how many others ran in its process between its ends; one that ran alone says nothing."""
+    overlaps = Overlaps()
+    for event in ("+a", "-a", "+b", "+c", "+d", "-c", "+e"):
+        if event[0] == "+":
+            overlaps.begin(event[1])
+        elif event == "-a":
+            assert overlaps.end("a") == ()
+        else:
+            assert overlaps.end(event[1]) == ("shared with 2 other tasks of its process",)
+    assert overlaps.end("b") == ("shared with 3 other tasks of its process",)
+    assert overlaps.end("e") == ("shared with 2 other tasks of its process",)
+    assert overlaps.end("never begun") == ()
