@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 from ..records.group import Group
 from ..records.history import History
 from ..records.recorders import keep
+from ..records.units import printable
+from ..runtime.output import say
+from ..runtime.shell import current_shell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from typing_extensions import Self
@@ -17,20 +21,60 @@ if TYPE_CHECKING:
 class Watch:
     """Measures what a cluster does for each cell of this notebook, until it is stopped.
 
+    The class of an engine overrides `ended` and `stop`. It calls `after_cell.show_after_cells` once it
+    measures, and `after_cell.show_no_more` when it is stopped.
+
     Attributes:
-        records: A `Group` for each cell in which other processes worked; the last is ``records[-1]``.
-        history: The `ProcessRecord`s of all of them, in one `History`.
+        history: The `ProcessRecord`s of all cells, in one `History`.
+        shows: Whether a table is shown after each cell.
     """
 
-    def __init__(self) -> None:
-        self.records: list[Group] = []
-        self.history = History()
+    def __init__(self, *, report: bool = True) -> None:
+        """Prepare.
 
-    def keep(self, group: Group) -> None:
-        """Add the records of a cell that has ended, here and to every logger that runs."""
+        Args:
+            report: Show a table after each cell.
+        """
+        self.history = History()
+        self.shows = report
+        self._groups: list[Group] = []
+        self._said: set[str] = set()
+
+    @property
+    def records(self) -> list[Group]:
+        """A `Group` for each cell in which other processes worked; the last is ``records[-1]``."""
+        if current_shell() is None:  # a script has no cells, at whose end they are collected
+            self.collect(None)
+        return self._groups
+
+    def ended(self, label: str | None) -> Iterable[Group]:
+        """Return what is complete since the last call, usually one group or none; it never waits for long.
+
+        Args:
+            label: What to call it, such as "In [4]"; None outside IPython.
+        """
+        return ()
+
+    def collect(self, label: str | None) -> list[Group]:
+        """Keep what is complete, and return it."""
+        return [self.keep(group) for group in self.ended(label)]
+
+    def keep(self, group: Group) -> Group:
+        """Add the records of a cell that has ended, here and to every logger that runs.
+
+        Returns:
+            The same group, with what the loggers say of the records, such as that a budget was exceeded.
+        """
         kept = Group(group.label, keep(group), group.missing, group.notes)
-        self.records.append(kept)
+        self._groups.append(kept)
         self.history.extend(kept)
+        return kept
+
+    def say_once(self, sentence: str) -> None:
+        """Print a sentence to the stream for errors, the first time that it is to be said."""
+        if sentence not in self._said:
+            self._said.add(sentence)
+            say(printable(sentence), aside=True)
 
     def stop(self) -> None:
         """Stop measuring, here and in the other processes. Does nothing the second time."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.frames import walk_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     from ..records import Status
 
@@ -85,12 +83,3 @@ def _cancellations() -> tuple[type[BaseException], ...]:
     """Return the class of asyncio's cancellations; nothing is cancelled before it is imported."""
     module: Any = sys.modules.get("asyncio.exceptions")
     return () if module is None else (module.CancelledError,)
-
-
-def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
-    """Yield the `ExecutionInfo` and the execution count of each cell that led to a frame, innermost first."""
-    for caller in walk_stack(frame):
-        if caller.f_code.co_name == "run_cell_async":
-            names = caller.f_locals
-            if names.get("info") is not None:
-                yield names["info"], getattr(names.get("result"), "execution_count", None)

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..lines.spent import spent
 from ..runtime import clock, collector
-from .cell import Cell, cells_behind
+from ..runtime.shell import cells_behind
+from .cell import Cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable

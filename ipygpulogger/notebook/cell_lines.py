@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..lines.cell_files import is_a_cells, lines_of, place_of_cell
 from ..lines.line_profiler import LineProfiler
 from ..runtime.frames import nested_code
-from .cell import cells_behind
+from ..runtime.shell import cells_behind
 from .cell_options import options_of
 
 if TYPE_CHECKING:

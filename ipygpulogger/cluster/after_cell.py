@@ -1,0 +1,130 @@
+"""After a cell: one table of what other processes did for it, below the cell's own report.
+
+One callback per shell serves every watch. It asks each for the groups that are complete and displays each
+of them once: as HTML in a notebook, as text in a terminal, inside ``%%capture`` where a captured cell did the
+work. Outside IPython there is no cell to wait for: a watch then keeps its groups, and shows none.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..engine.machine import importing
+from ..runtime.errors import why
+from ..runtime.output import say
+from ..runtime.shell import cells_behind, current_shell
+
+if TYPE_CHECKING:
+    from ..records.group import Group
+    from .watcher import Watch
+
+_EVENT = "post_run_cell"
+_DISPLAYS = "ipygpulogger.render.displays"  # what turns a group into HTML
+
+
+def show_after_cells(watch: Watch) -> None:
+    """Show a watch's tables from now on, after each cell; without effect outside IPython."""
+    shell = current_shell()
+    if shell is not None:
+        with importing():  # now, so that no cell waits for it or holds its memory
+            import_module(_DISPLAYS)
+        AfterCells.of(shell).add(watch)
+
+
+def show_no_more(watch: Watch) -> None:
+    """Show no further table of a watch."""
+    for after in list(AfterCells.all()):
+        after.remove(watch)
+
+
+class AfterCells:
+    """What one shell calls after each cell; `of` returns the shell's own."""
+
+    _by_shell: ClassVar[weakref.WeakKeyDictionary[Any, AfterCells]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = weakref.ref(shell)
+        self._watches: list[Watch] = []
+        self._cannot_show = False
+
+    @classmethod
+    def of(cls, shell: Any) -> AfterCells:
+        """Return the one of this shell."""
+        return cls._by_shell.setdefault(shell, cls(shell))
+
+    @classmethod
+    def all(cls) -> list[AfterCells]:
+        """Return those of all shells."""
+        return list(cls._by_shell.values())
+
+    def add(self, watch: Watch) -> None:
+        """Ask a watch after each cell, beginning with the one that runs now."""
+        if watch not in self._watches:
+            self._watches.append(watch)
+        self._come_last()
+
+    def remove(self, watch: Watch) -> None:
+        """Ask a watch no more; after the last one, remove the callback too."""
+        if watch in self._watches:
+            self._watches.remove(watch)
+        shell = self._shell()
+        if not self._watches and shell is not None:
+            try:
+                shell.events.unregister(_EVENT, self._post_run_cell)
+            except ValueError:  # it is not registered, or the shell's events were reset
+                pass
+
+    def _come_last(self) -> None:
+        """Register the callback behind all others, so that the cell's own report stands above the table."""
+        shell: Any = self._shell()
+        callbacks = shell.events.callbacks[_EVENT]
+        if not callbacks or callbacks[-1] != self._post_run_cell:
+            if self._post_run_cell in callbacks:
+                shell.events.unregister(_EVENT, self._post_run_cell)
+            shell.events.register(_EVENT, self._post_run_cell)
+
+    def _post_run_cell(self, result: Any = None) -> None:
+        try:
+            label = _label(result)
+            if label is not None:
+                for watch in tuple(self._watches):
+                    self._show_ended(watch, label)
+            if self._watches:
+                self._come_last()  # from the next cell on, if another callback came in this one
+        except BaseException:  # interrupted, or a watch failed: IPython would print it into the cell
+            pass
+
+    def _show_ended(self, watch: Watch, label: str) -> None:
+        """Keep the groups that a watch has complete, and show each."""
+        try:
+            groups = watch.collect(label)
+        except Exception as error:
+            watch.say_once(f"ipygpulogger could not collect what other processes measured: {why(error)}")
+            return
+        for group in groups if watch.shows else ():
+            self._display(group)
+
+    def _display(self, group: Group) -> None:
+        shell: Any = self._shell()
+        try:
+            bundle = {"text/plain": repr(group), "text/html": group._repr_html_()}
+            shell.display_pub.publish(data={kind: text for kind, text in bundle.items() if text}, metadata={})
+        except Exception as error:
+            if not self._cannot_show:
+                self._cannot_show = True
+                say(f"ipygpulogger cannot show its tables and goes on measuring: {why(error)}", aside=True)
+
+
+def _label(result: Any) -> str | None:
+    """Return what the cell that ended is called; None for one that a front end ran without anybody seeing it."""
+    info = getattr(result, "info", None)
+    if getattr(info, "store_history", True):
+        count = getattr(result, "execution_count", None)
+        return "In [?]" if count is None else f"In [{count}]"
+    outer = [
+        count for one, count in cells_behind(sys._getframe()) if getattr(one, "store_history", False)
+    ]
+    return f"nested in In [{'?' if outer[0] is None else outer[0]}]" if outer else None
