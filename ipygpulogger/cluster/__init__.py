@@ -4,6 +4,7 @@
 gather             the records of all ranks of a torch.distributed job, at rank 0
 engines            `watch`: a table after each cell whose work ran in other processes
 watcher            `Watch`: what `watch` returns
+after_cell         the table below a cell's own report
 arrivals           records on their way from one process to another
 overlaps           tasks that share a process while they run
 torch_distributed  torchrun's ranks

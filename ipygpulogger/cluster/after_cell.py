@@ -119,12 +119,10 @@ class AfterCells:
 
 
 def _label(result: Any) -> str | None:
-    """Return what the cell that ended is called; None for one that a front end ran without anybody seeing it."""
+    """Return what the cell that ended is called; None for one that a front end ran silently."""
     info = getattr(result, "info", None)
     if getattr(info, "store_history", True):
         count = getattr(result, "execution_count", None)
         return "In [?]" if count is None else f"In [{count}]"
-    outer = [
-        count for one, count in cells_behind(sys._getframe()) if getattr(one, "store_history", False)
-    ]
+    outer = [count for one, count in cells_behind(sys._getframe()) if getattr(one, "store_history", False)]
     return f"nested in In [{'?' if outer[0] is None else outer[0]}]" if outer else None

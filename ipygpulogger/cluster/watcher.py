@@ -47,7 +47,7 @@ class Watch:
             self.collect(None)
         return self._groups
 
-    def ended(self, label: str | None) -> Iterable[Group]:
+    def ended(self, label: str | None) -> Iterable[Group]:  # noqa: ARG002 - for the classes of the engines
         """Return what is complete since the last call, usually one group or none; it never waits for long.
 
         Args:

@@ -98,7 +98,7 @@ def test_a_broken_watch_hurts_no_cell(shell, watching, capsys):
     """Why it failed is said once; the other watches go on."""
     with FakeWatch() as other:
         shell.user_ns["other"] = other
-        watching.ended = lambda label: 1 / 0
+        watching.ended = lambda _: 1 / 0
         for _ in range(2):
             assert run(shell, "other.done += [0]").success
         assert len(other.records) == 2
