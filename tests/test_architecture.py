@@ -24,7 +24,7 @@ WINGS = {
     "lines": "engine records runtime sources",
     "owners": "engine records runtime sources",
     "blocks": "engine lines records render runtime",
-    "cluster": "engine records runtime",
+    "cluster": "blocks engine records runtime",
     "notebook": "engine lines owners records render runtime sources",
     "cli": "engine records render runtime",
     "compat": "blocks engine notebook owners records render runtime sources",

@@ -9,6 +9,7 @@ arrivals           records on their way from one process to another
 overlaps           tasks that share a process while they run
 torch_distributed  torchrun's ranks
 ipyparallel        engines of an ipyparallel cluster
+engine_cells       in such an engine: each cell measured
 ray                tasks and actors of Ray
 dask               tasks of dask.distributed
 =================  ===========================================================

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .watcher import Watch
 
-_WATCHES = {  # by the package that the client's class is of: the file, and the class of its watch
-    "ipyparallel": (".ipyparallel", "IPyParallelWatch"),
+_WATCHES = {  # by the package that the client's class is of: the file, and what makes its watch
+    "ipyparallel": (".ipyparallel", "watch_client"),
     "ray": (".ray", "RayWatch"),
     "distributed": (".dask", "DaskWatch"),
 }

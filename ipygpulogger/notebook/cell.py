@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
+
+from ..runtime.shell import error_of, first_line, was_interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..records import Status
-
-_SOURCE_CHARACTERS = 120
 
 
 class Cell:
@@ -39,8 +38,7 @@ class Cell:
         self.execution_count = None if self._outer else count
         self.cell_id: str | None = getattr(info, "cell_id", None)
         self.raw = getattr(info, "raw_cell", None) or ""
-        lines = self.raw.strip().splitlines()
-        self.source: str = lines[0][:_SOURCE_CHARACTERS] if lines else ""
+        self.source = first_line(self.raw)
         self.status: Status = "ok"
         self.error: str | None = None
         self.exception: BaseException | None = None
@@ -67,18 +65,8 @@ class Cell:
         number = "?" if outermost.execution_count is None else outermost.execution_count
         self.label = f"nested in In [{number}]" if self._outer else f"In [{number}]"
         self.info = self._outer = None
-        if result is None:  # the exception is on its way through IPython
-            error = sys.exc_info()[1]
-        else:
-            error = getattr(result, "error_before_exec", None) or getattr(result, "error_in_exec", None)
+        error = error_of(result)
         if error is not None:
-            # An interrupt during `await` reaches the cell as a cancellation of its task.
-            interrupted = isinstance(error, (KeyboardInterrupt, *_cancellations()))
-            self.status, self.error = "interrupted" if interrupted else "error", type(error).__name__
+            self.status = "interrupted" if was_interrupted(error) else "error"
+            self.error = type(error).__name__
             self.exception = error
-
-
-def _cancellations() -> tuple[type[BaseException], ...]:
-    """Return the class of asyncio's cancellations; nothing is cancelled before it is imported."""
-    module: Any = sys.modules.get("asyncio.exceptions")
-    return () if module is None else (module.CancelledError,)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+_SOURCE_CHARACTERS = 120
+
 
 def current_shell() -> Any:
     """Return the IPython shell of this process, or None; IPython is not imported to find out."""
@@ -25,3 +27,29 @@ def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
             names = caller.f_locals
             if names.get("info") is not None:
                 yield names["info"], getattr(names.get("result"), "execution_count", None)
+
+
+def first_line(source: str) -> str:
+    """Return the first line of a cell's text, shortened."""
+    lines = source.strip().splitlines()
+    return lines[0][:_SOURCE_CHARACTERS] if lines else ""
+
+
+def error_of(result: Any) -> BaseException | None:
+    """Return the exception that ended a cell; None if it succeeded.
+
+    Args:
+        result: What IPython passes to ``post_run_cell``; None while an exception goes through IPython itself.
+    """
+    if result is None:
+        return sys.exc_info()[1]
+    return getattr(result, "error_before_exec", None) or getattr(result, "error_in_exec", None)
+
+
+def was_interrupted(error: BaseException) -> bool:
+    """Return whether a cell's exception is the user's interrupt.
+
+    During `await` it reaches the cell as a cancellation of its task.
+    """
+    module: Any = sys.modules.get("asyncio.exceptions")  # nothing is cancelled before it is imported
+    return isinstance(error, (KeyboardInterrupt, *((module.CancelledError,) if module else ())))

@@ -1,0 +1,128 @@
+"""In an engine of ipyparallel: each cell that a watching client sends is measured.
+
+The record goes back as data that the cell publishes (``ipyparallel.datapub``), so that it arrives together
+with the cell's output: there is no second request, and nobody waits for an engine that is busy or dead.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..blocks.measure import measure
+from ..records.process import Process, ProcessRecord
+from ..runtime.shell import current_shell, error_of, first_line, was_interrupted
+from .arrivals import packed
+
+if TYPE_CHECKING:
+    from ..blocks.measure import Measure
+    from ..records import Status
+
+KEY = "ipygpulogger"  # of the published data; the record of one engine, as bytes
+
+
+def begin(session: str) -> None:
+    """Measure the cells of a client, besides those of others that asked for it before.
+
+    Args:
+        session: The id of the client's session, which its requests carry.
+
+    Raises:
+        RuntimeError: This process is no engine.
+    """
+    if EngineCells.here is None:
+        shell = current_shell()
+        if not hasattr(shell, "data_pub"):
+            raise RuntimeError("only engines of ipyparallel have the means to send records")
+        with measure("the first measurement, whose imports no cell should pay for"):
+            pass
+        EngineCells.here = EngineCells(shell)
+    EngineCells.here.sessions.add(session)
+
+
+def end(session: str) -> None:
+    """Measure the cells of a client no more; after the last client nothing of ours remains."""
+    cells = EngineCells.here
+    if cells is not None:
+        cells.sessions.discard(session)
+        if not cells.sessions:
+            EngineCells.here = None
+            cells.stop()
+
+
+class EngineCells:
+    """Measures the cells of an engine.
+
+    Attributes:
+        here: The one of this process; None while no client watches.
+        sessions: Of the clients whose cells are measured. One that went without a word stays, and costs
+            each cell of another client a look into this set.
+    """
+
+    here: ClassVar[EngineCells | None] = None
+
+    def __init__(self, shell: Any) -> None:
+        self.sessions: set[str] = set()
+        self._shell = shell
+        self._running: Measure | None = None
+        for event, callback in self._callbacks():
+            shell.events.register(event, callback)
+
+    def stop(self) -> None:
+        """Remove the callbacks."""
+        self._drop()
+        for event, callback in self._callbacks():
+            try:
+                self._shell.events.unregister(event, callback)
+            except ValueError:  # the shell's events were reset
+                pass
+
+    def _callbacks(self) -> tuple[tuple[str, Any], ...]:
+        return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
+
+    def _pre_run_cell(self, info: Any) -> None:
+        try:
+            if not info.store_history:  # a cell within a cell, as `%%capture` makes one
+                return
+            self._drop()
+            if self._shell.data_pub.parent_header.get("session") in self.sessions:
+                running = measure(f"In [{self._shell.execution_count}]")
+                running.__enter__()
+                self._running = running
+        except BaseException:  # interrupted, or no descriptors are left: the cell runs unmeasured
+            pass
+
+    def _post_run_cell(self, result: Any) -> None:
+        try:
+            info = getattr(result, "info", None)
+            running = self._running
+            if running is None or not getattr(info, "store_history", True):
+                return
+            self._running = None
+            running.__exit__(None, None, None)
+            if running.last is not None:
+                record = ProcessRecord.of(running.last, Process(socket.gethostname(), os.getpid()))
+                self._publish(_with_outcome(record, result))
+        except BaseException:  # as above; the client says that this engine sent no record
+            pass
+
+    def _publish(self, record: ProcessRecord) -> None:
+        self._shell.data_pub.publish_data({KEY: packed(record)})
+
+    def _drop(self) -> None:
+        """Close a measurement whose end no event reported."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.__exit__(None, None, None)
+
+
+def _with_outcome(record: ProcessRecord, result: Any) -> ProcessRecord:
+    """Return the record with what IPython says of the cell: its first line, and how it ended."""
+    record = replace(record, source=first_line(getattr(getattr(result, "info", None), "raw_cell", "")))
+    error = error_of(result)
+    if error is None:
+        return record
+    status: Status = "interrupted" if was_interrupted(error) else "error"
+    return replace(record, status=status, error=type(error).__name__)

@@ -1,0 +1,343 @@
+"""`watch` for ipyparallel: a table after each cell that ran ``%px``, a row per engine.
+
+Measured is what engines run as cells: ``%px``, ``%%px``, ``%autopx``, and ``view.execute`` with
+``silent=False``. A function that ``apply`` or ``map`` sends is no cell; measure it with `measure` itself.
+
+The records arrive with the output of the cell, see `engine_cells`. Which requests are under way is known from
+a wrapper around the public method ``execute`` of views, which is there while a watch runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..records.group import Group, Missing
+from ..runtime import clock
+from ..runtime.errors import why
+from ..runtime.shell import first_line
+from ..runtime.wrappers import Wrappers
+from .after_cell import show_after_cells, show_no_more
+from .arrivals import Arrivals
+from .engine_cells import KEY
+from .watcher import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ..records.process import Process, ProcessRecord
+
+_ENGINE_SIDE = f"{__package__}.engine_cells"
+_PATIENCE_S = 1.0  # at the start and the stop, for engines that answer; busy ones do it when they come to it
+_OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the result
+_NAMED = 8  # engines in a sentence
+_LACKS, _OLD = "has no ipygpulogger", "has an older ipygpulogger"
+_CURES = {
+    _LACKS: "to install it there: %px %pip install ipygpulogger",
+    _OLD: "to update it there: %px %pip install --upgrade ipygpulogger, then restart the engines",
+}
+
+_lock = threading.RLock()
+_running: list[IPyParallelWatch] = []
+
+
+def watch_client(client: Any, *, report: bool = True) -> IPyParallelWatch:
+    """Watch the engines of a client. A client that is watched already keeps its watch.
+
+    Args:
+        client: An ``ipyparallel.Client``.
+        report: Show a table after each cell.
+    """
+    with _lock:
+        known = _watch_of(client)
+        if known is None:
+            return IPyParallelWatch(client, report=report)
+        known.shows = report
+        return known
+
+
+class IPyParallelWatch(Watch):
+    """What `watch` returns for an ``ipyparallel.Client``."""
+
+    def __init__(self, client: Any, *, report: bool = True) -> None:
+        """Begin to measure the cells of all engines, and of those that join.
+
+        Args:
+            client: An ``ipyparallel.Client``.
+            report: Show a table after each cell.
+        """
+        super().__init__(report=report)
+        self._client = client
+        self._engines: dict[int, str] = {}  # by id: why it cannot be measured, empty if it can
+        self._answers: dict[int, Any] = {}  # by id: the pending answer to `begin`
+        self._gone: list[int] = []  # engines that left, and that no group has named as missing
+        self._requests: list[_Request] = []  # whose records no group has
+        self._pick_up()
+        _wait(self._answers.values())
+        self._read_answers()
+        with _lock:
+            _running.append(self)
+            for wrappers in _WRAPPERS:
+                wrappers.put_on({"execute": _noticed})
+        show_after_cells(self)
+
+    def stop(self) -> None:
+        """Stop measuring, here and in the engines. Does nothing the second time.
+
+        An engine that is busy stops when it comes to it.
+        """
+        with _lock:
+            if self not in _running:
+                return
+            _running.remove(self)
+            if not _running:
+                for wrappers in _WRAPPERS:
+                    wrappers.take_off()
+        show_no_more(self)
+        self._requests.clear()
+        try:
+            here = self._client.ids
+            _wait([self._send(engine, "end") for engine in self._engines if engine in here])
+        except Exception:  # the client is closed: the engines measure nothing that others send
+            pass
+
+    def __repr__(self) -> str:
+        state = "running" if self in _running else "stopped"
+        return f"<{type(self).__name__}: {state}, {_count(len(self._engines), 'engine')}>"
+
+    # -- the engines -------------------------------------------------------------------------------
+
+    def _pick_up(self) -> None:
+        """Have each engine that joined measure itself, before the request that it gets next."""
+        here = self._client.ids
+        for engine in here:
+            if self._engines.get(engine) in (None, _LACKS) and engine not in self._answers:
+                self._answers[engine] = self._send(engine, "begin")
+                self._engines.setdefault(engine, "")
+        for engine in [known for known in self._engines if known not in here]:
+            del self._engines[engine]
+            self._answers.pop(engine, None)
+            self._gone.append(engine)
+
+    def _send(self, engine: int, name: str) -> Any:
+        """Call a function of `engine_cells` in an engine; return the pending answer."""
+        session = self._client.session.session
+        by_value = sys.modules["ipyparallel"].interactive(_call)  # or an engine without us could not load it
+        answer = self._client[engine].apply_async(by_value, _ENGINE_SIDE, name, session)
+        history = self._client.history
+        for message in answer.msg_ids:  # so that `history[-1]` stays the user's own last request
+            if message in history[-1:]:
+                history.pop()
+        return answer
+
+    def _read_answers(self) -> None:
+        """Say, once each, which engines cannot be measured."""
+        reasons: dict[str, list[int]] = {}
+        for engine, answer in list(self._answers.items()):
+            if answer.ready():
+                del self._answers[engine]
+                try:
+                    reason = answer.get(0)
+                except Exception as error:  # it died, or cannot even run what we sent
+                    reason = why(error)
+                self._engines[engine] = reason
+                if reason:
+                    reasons.setdefault(reason, []).append(engine)
+        for reason, engines in reasons.items():
+            cure = f"; {_CURES[reason]}" if reason in _CURES else ""
+            self.say_once(f"Not measured by ipygpulogger: {_list(engines)}, which {reason}{cure}")
+
+    # -- the requests ------------------------------------------------------------------------------
+
+    def sending(self) -> None:
+        """Prepare for a request that is sent next."""
+        with _lock:
+            self._read_answers()
+            self._pick_up()
+
+    def sent(self, answer: Any, code: str) -> None:
+        """Expect the records of a request.
+
+        Args:
+            answer: Its ``AsyncResult``.
+            code: What the engines run.
+        """
+        with _lock:
+            self._requests.append(_Request(answer, code))
+
+    def ended(self, label: str | None) -> Iterator[Group]:
+        """Yield a group for each cell whose requests are all over; outside IPython, for each request."""
+        with _lock:
+            cells: dict[str | int, list[_Request]] = {}
+            for i, request in enumerate(self._requests):
+                request.label = request.label or label
+                cells.setdefault(request.label or i, []).append(request)
+            over = [requests for requests in cells.values() if all(one.is_over() for one in requests)]
+            for requests in over:
+                for request in requests:
+                    self._requests.remove(request)
+            if over:
+                self._read_answers()
+                self._pick_up()
+            groups = [self._group(requests) for requests in over]
+        yield from groups
+
+    def _group(self, requests: list[_Request]) -> Group:
+        label = requests[0].label or first_line(requests[0].code)
+        arrivals = Arrivals()
+        records: list[ProcessRecord] = []
+        missing: dict[int, str] = {}
+        for request in requests:
+            for engine, metadata in request.parts():
+                payload = metadata["data"].get(KEY)
+                record = arrivals.take(payload) if isinstance(payload, bytes) else None
+                if record is None:
+                    missing[engine] = self._why_missing(engine)
+                else:
+                    process = _as_engine(record.process, engine)
+                    records.append(replace(record, label=label, process=process))
+        for engine in self._gone:
+            missing.setdefault(engine, _LEFT)
+        self._gone.clear()
+        return Group(
+            label,
+            records,
+            [Missing(f"engine {engine}", reason) for engine, reason in sorted(missing.items())],
+            arrivals.group(label).notes,
+        )
+
+    def _why_missing(self, engine: int) -> str:
+        if engine in self._engines:
+            return self._engines[engine] or "sent no record"
+        return _LEFT
+
+
+class _Request:
+    """One request to some engines, until its records are in a group.
+
+    Attributes:
+        label: Of the cell that sent it; None until that has ended, and outside IPython.
+        code: What the engines run.
+    """
+
+    def __init__(self, answer: Any, code: str) -> None:
+        self.label: str | None = None
+        self.code = code
+        self._answer = answer
+        self._waited = False
+
+    def is_over(self) -> bool:
+        """Return whether each engine has run it, failed or died, and its output is here."""
+        if not self._answer.ready():
+            return False
+        if not self._waited:
+            self._waited = True  # once: output that got lost is not waited for again
+            self._answer.wait_for_output(_OUTPUT_S)
+        return True
+
+    def parts(self) -> Iterator[tuple[int, Any]]:
+        """Yield each engine that was to run it, and the metadata of its part."""
+        found = self._answer.metadata
+        many = found if isinstance(found, list) else [found]
+        targets = getattr(self._answer, "_targets", None)  # of an engine that died, the metadata lacks the id
+        ids = [one["engine_id"] for one in many]
+        if isinstance(targets, list) and len(targets) == len(many):
+            ids = targets
+        yield from ((engine, one) for engine, one in zip(ids, many, strict=True) if isinstance(engine, int))
+
+
+_LEFT = "died, or left the cluster"
+
+
+def _as_engine(process: Process, engine: int) -> Process:
+    return replace(process, rank=engine, worker=f"engine {engine}", task=None)
+
+
+def _call(module: str, name: str, session: str) -> str:
+    """Call a function in the engine; return why it cannot be called, or nothing. It is sent by value."""
+    import importlib
+
+    importlib.invalidate_caches()  # the package may have been installed a moment ago
+    try:
+        importlib.import_module(module.partition(".")[0])
+    except ImportError:
+        return "has no ipygpulogger"
+    try:
+        getattr(importlib.import_module(module), name)(session)
+    except Exception as error:
+        if isinstance(error, ImportError) and module.startswith(str(error.name)):
+            return "has an older ipygpulogger"
+        return str(error)
+    return ""
+
+
+def _wait(answers: Iterable[Any]) -> None:
+    """Wait for answers, but for none of them longer than `_PATIENCE_S` from now."""
+    deadline_s = clock.monotonic_s() + _PATIENCE_S
+    for answer in answers:
+        answer.wait(max(0, deadline_s - clock.monotonic_s()))
+
+
+def _list(engines: list[int]) -> str:
+    """Return "engine 0", "engines 0, 1" or "engines 0, 1, ... and 30 more"."""
+    names = ", ".join(map(str, engines[:_NAMED]))
+    more = f" and {len(engines) - _NAMED} more" if len(engines) > _NAMED else ""
+    return f"engine{'s' if len(engines) > 1 else ''} {names}{more}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# -- the wrapper -----------------------------------------------------------------------------------
+
+
+def _watch_of(client: Any) -> IPyParallelWatch | None:
+    return next((one for one in _running if one._client is client), None)
+
+
+def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``execute`` of a view, so that the watch of its client expects the records of the request."""
+
+    def execute(
+        view: Any,
+        code: str,
+        silent: bool = True,
+        targets: Any = None,
+        block: bool | None = None,
+        *more: Any,
+        **others: Any,
+    ) -> Any:
+        watch = None if silent or not code.strip() else _watch_of(view.client)
+        if watch is None:
+            return original(view, code, silent, targets, block, *more, **others)
+        _guarded(watch, watch.sending)
+        answer = original(view, code, silent, targets, False, *more, **others)
+        _guarded(watch, watch.sent, answer, code)
+        if (
+            view.block if block is None else block
+        ):  # as the original waits, which would raise without an answer
+            try:
+                answer.get()
+                answer.wait_for_output()
+            except KeyboardInterrupt:
+                pass
+        return answer
+
+    return execute
+
+
+def _guarded(watch: IPyParallelWatch, step: Callable[..., None], *args: Any) -> None:
+    try:
+        step(*args)
+    except Exception as error:
+        watch.say_once(f"ipygpulogger could not measure engines: {why(error)}")
+
+
+def _place(name: str) -> Callable[[], Any]:
+    return lambda: getattr(sys.modules.get("ipyparallel"), name, None)
+
+
+_WRAPPERS = (Wrappers(_place("DirectView")), Wrappers(_place("BroadcastView")))

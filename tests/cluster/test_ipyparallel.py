@@ -1,0 +1,251 @@
+"""`watch` on a real ipyparallel cluster of two engines: what `%px` cells needed, engine by engine."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from ipygpulogger.cluster import watch
+
+pytestmark = pytest.mark.cluster
+ipp = pytest.importorskip("ipyparallel", reason="ipyparallel is not installed, see nox -s cluster")
+
+MB = 2**20
+TRANSIENT = "block = bytearray({} << 20); block[::4096] = b'x' * len(block[::4096]); del block"
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two engines, of which the last test kills one."""
+    with ipp.Cluster(n=2, log_level=40) as client:
+        yield client
+
+
+@pytest.fixture
+def client(cluster, shell):
+    """Its client, whose magics are in the shell."""
+    cluster.activate()  # for all engines, those that join later too; `cluster[:]` are those of now
+    view = shell.magics_manager.registry["ParallelMagics"].view
+    view.block = True
+    shell.user_ns["client"] = cluster
+    return cluster
+
+
+@pytest.fixture
+def watching(client):
+    """A watch of it."""
+    with watch(client) as found:
+        yield found
+
+
+def run(shell, code):
+    """Run a cell as a front end does."""
+    return shell.run_cell(code, store_history=True)
+
+
+def wait_until(happened):
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline_s, "it does not happen"
+        time.sleep(0.01)
+
+
+def callbacks(client):
+    """Those of every engine."""
+    return client[:].apply_sync(_callbacks)
+
+
+def _callbacks():
+    from IPython import get_ipython
+
+    events = get_ipython().events.callbacks
+    return [len(events["pre_run_cell"]), len(events["post_run_cell"])]
+
+
+def test_a_transient_shows_on_each_engine(shell, client, watching, capsys):
+    """256 MB for a moment, within 2 MB on both; one table, and a record for each engine in their order."""
+    run(shell, "%%px\n" + TRANSIENT.format(256))
+    (group,) = watching.records
+    assert group.label == f"In [{shell.execution_count - 1}]"
+    assert [record.rank for record in group] == client.ids
+    assert [record.worker for record in group] == [f"engine {i}" for i in client.ids]
+    assert [record.pid for record in group] == client[:].apply_sync(os.getpid)
+    for record in group:
+        assert abs(record.gen.peaked_bytes - 256 * MB) < 2 * MB
+        assert record.gen.peak.quality == "exact"
+        assert (record.status, record.label) == ("ok", group.label)
+        assert record.source.startswith("block = bytearray")
+    assert not group.missing
+    assert list(watching.history) == list(group)
+    assert capsys.readouterr().out.count(repr(group)) == 1
+
+
+def test_a_line_and_targets(shell, client, watching):
+    """`%px` is measured as `%%px` is; only the engines that were to run it have a row or are missed."""
+    run(shell, "%px x = bytearray(b'x') * (64 << 20)")
+    run(shell, f"%%px --targets {client.ids[0]}\ndel x")
+    whole, one = watching.records
+    assert [abs(record.gen.consumed_bytes - 64 * MB) < 2 * MB for record in whole] == [True, True]
+    assert [record.rank for record in one] == client.ids[:1]
+    assert one[0].gen.consumed_bytes < -62 * MB
+    assert not one.missing
+    client[:].execute("x = None", block=True)
+    run(shell, "y = 1")
+    assert len(watching.records) == 2  # neither a silent request nor a local cell is one
+
+
+def test_an_error_in_engines(shell, client, watching):
+    """The records say how the cell ended there; the memory is told all the same."""
+    ran = run(
+        shell,
+        f"%%px\nimport os\n{TRANSIENT.format(64)}\nassert os.getpid() == {client[0:1].apply_sync(os.getpid)[0]}",
+    )
+    assert not ran.success
+    (group,) = watching.records
+    assert [(record.status, record.error) for record in group] == [("ok", None), ("error", "AssertionError")]
+    assert [abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB for record in group] == [True, True]
+    with pytest.raises(ipp.error.CompositeError):
+        client[:].execute("1 / 0", silent=False, block=True)
+    run(shell, "x = 1")
+    assert [record.error for record in watching.records[-1]] == ["ZeroDivisionError"] * 2
+
+
+def test_not_waited_for(shell, client, watching):
+    """`--noblock` shows no table before the work is done; then it is that of the cell that began it."""
+    run(shell, "%%px --noblock\nimport time; time.sleep(0.4)\n" + TRANSIENT.format(64))
+    began = f"In [{shell.execution_count - 1}]"
+    run(shell, "x = 1")
+    assert not watching.records
+    run(shell, "%pxresult")
+    assert [group.label for group in watching.records] == [began]
+    assert [abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB for record in watching.records[0]] == [True, True]
+
+
+def test_every_cell_of_autopx(shell, client, watching):
+    """What `%autopx` sends has its table too."""
+    run(shell, "%autopx")
+    run(shell, TRANSIENT.format(64))
+    run(shell, "%autopx")
+    (group,) = watching.records
+    assert [abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB for record in group] == [True, True]
+
+
+def test_a_broadcast_view(shell, client, watching):
+    """It sends one request for all engines, and each has its row."""
+    view = client.broadcast_view()
+    shell.user_ns["view"] = view
+    run(shell, "view.execute('z = 1', silent=False, block=True);")
+    assert [record.rank for record in watching.records[-1]] == client.ids
+
+
+def test_inside_a_capture(shell, client, watching, capsys):
+    """The table of a captured cell is captured with its output."""
+    capsys.readouterr()
+    run(shell, "%%capture out\n%px x = 1")
+    assert not capsys.readouterr().out
+    (group,) = watching.records
+    assert repr(group) in [one.data.get("text/plain") for one in shell.user_ns["out"].outputs]
+
+
+def test_the_users_own_view_of_requests(shell, client, watching):
+    """Neither the client's history nor the results that it hands out have anything of ours."""
+    before = len(client.history)
+    run(shell, "ar = client[:].execute('print(7)', silent=False, block=True)")
+    assert len(client.history) == before + 2
+    assert [one.strip() for one in shell.user_ns["ar"].stdout] == ["7", "7"]
+    assert [one["outputs"] for one in shell.user_ns["ar"].metadata] == [[], []]
+
+
+def test_watched_twice(shell, client, watching):
+    """The cell that begins a watch may be run again: there is one watch, and one table."""
+    assert watch(client, report=False) is watching
+    assert not watching.shows
+    run(shell, "%px x = 1")
+    assert [len(group) for group in watching.records] == [2]
+
+
+def test_two_clients(shell, client, watching):
+    """Each notebook has the records of its own cells alone, and stops for itself."""
+    with ipp.Client(cluster_id=client.cluster.cluster_id) as other:
+        theirs = watch(other)
+        other[:].execute("x = 1", silent=False, block=True)
+        client[:].execute("y = 1", silent=False, block=True)
+        run(shell, "z = 1")
+        assert [[record.source for record in one.records[-1]] for one in (watching, theirs)] == [
+            ["y = 1"] * 2,
+            ["x = 1"] * 2,
+        ]
+        theirs.stop()
+        run(shell, "%px x = 1")
+        assert [len(one.records) for one in (watching, theirs)] == [2, 1]
+
+
+def test_stopping_leaves_nothing(shell, client):
+    """Neither here nor in the engines; a second `stop` does nothing."""
+    execute, before = ipp.DirectView.execute, callbacks(client)
+    found = watch(client)
+    assert ipp.DirectView.execute is not execute
+    assert callbacks(client) == [[pre + 1, post + 1] for pre, post in before]
+    found.stop()
+    found.stop()
+    assert ipp.DirectView.execute is execute
+    assert callbacks(client) == before
+    run(shell, "%px x = 1")
+    assert not found.records
+
+
+def test_a_closed_client_hurts_nobody(shell, client):
+    """Cells go on, and the watch stops without an error."""
+    other = ipp.Client(cluster_id=client.cluster.cluster_id)
+    found = watch(other)
+    other.close()
+    assert run(shell, "x = 1").success
+    found.stop()
+
+
+def test_an_engine_without_the_package(shell, client, capsys):
+    """It is said once, with the command that helps; it is measured once it has the package."""
+    lacking = client.ids[1]
+    client[lacking].execute(
+        "import sys\n"
+        "saved = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith('ipygpulogger')}\n"
+        "sys.modules['ipygpulogger'] = None",
+        block=True,
+    )
+    with watch(client) as found:
+        for _ in range(2):
+            run(shell, "%px x = 1")
+            assert [record.rank for record in found.records[-1]] == client.ids[:1]
+            assert found.records[-1].missing == ((f"engine {lacking}", "has no ipygpulogger"),)
+        said = capsys.readouterr().err
+        assert said.count("%px %pip install ipygpulogger") == 1
+        client[lacking].execute(
+            "import sys; sys.modules.pop('ipygpulogger'); sys.modules.update(saved)", block=True
+        )
+        run(shell, "%px x = 1")
+        assert [record.rank for record in found.records[-1]] == client.ids
+
+
+def test_an_engine_that_is_killed(shell, client, watching):
+    """The other's report is right, the dead one is named once, the notebook goes on, and a new one is picked up."""
+    run(shell, "%px x = 1")
+    alive, dead = client.ids
+    os.kill(watching.records[-1][1].pid, signal.SIGKILL)
+    run(shell, "%%px\n" + TRANSIENT.format(256))  # fails where it is sent to the dead engine too
+    group = watching.records[-1]
+    assert [record.rank for record in group] == [alive]
+    assert abs(group[0].gen.peaked_bytes - 256 * MB) < 2 * MB
+    wait_until(lambda: dead not in client.ids)
+    run(shell, "%px x = 1")
+    told = [one for group in watching.records for one in group.missing]
+    assert [one.who for one in told] == [f"engine {dead}"]
+    assert "died" in told[0].why
+    assert [record.rank for record in watching.records[-1]] == [alive]
+    joined = client.cluster.start_engines_sync(n=1)
+    client.wait_for_engines(2, timeout=PATIENCE_S, interactive=False)
+    run(shell, "%%px\n" + TRANSIENT.format(64))
+    assert [record.rank for record in watching.records[-1]] == client.ids
+    assert [abs(r.gen.peaked_bytes - 64 * MB) < 2 * MB for r in watching.records[-1]] == [True, True]
+    client.cluster.stop_engines_sync(joined)
