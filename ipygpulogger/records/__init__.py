@@ -14,6 +14,7 @@ out_of_memory  `OutOfMemory`: a device on which an allocation failed
 cell_record    `CellRecord`: what one cell used, with all of the above; `Data`
 process        `Process`, `ProcessRecord`: which process of many a record came from
 group          `Group`: what many processes used in the same cell
+imbalance      how the figures of many processes are spread, and which stand out
 changes        what changed between two measurements
 diagnosis      `Diagnosis`: how good the figures of one source are on this machine
 hints          the types of the fields of records

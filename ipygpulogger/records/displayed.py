@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+text_of: dict[type, Callable[[Any], str]] = {}  # of classes whose `repr` is a table of several lines
 html_of: dict[type, Callable[[Any], str]] = {}  # by class; `render.displays` fills it
 _DISPLAYS = "ipygpulogger.render.displays"  # by name: loaded when a record is first displayed
 
@@ -23,3 +24,9 @@ class Displayed:
         found = (html_of[base] for base in type(self).__mro__ if base in html_of)
         to_html = next(found, None)
         return None if to_html is None else to_html(self)
+
+
+def displayed_text(value: Displayed) -> str:
+    """Return a value as the text that `text_of` has for its class."""
+    import_module(_DISPLAYS)
+    return text_of[type(value)](value)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, overload
 
-from .displayed import Displayed
+from .displayed import Displayed, displayed_text
+from .imbalance import Figure, Outlier, figures_of, outliers_of
 from .process import ProcessRecord
+
+_NUMBER = re.compile(r"([0-9]{1,18})")
 
 
 class Missing(NamedTuple):
@@ -23,6 +28,9 @@ class Missing(NamedTuple):
 
 class Group(Displayed, Sequence[ProcessRecord]):
     """The records of many processes, in the order of their ranks, workers and tasks.
+
+    Printed or displayed it is one table: a row for each process, of more than 16 the quantiles and the
+    processes that stand out.
 
     Attributes:
         label: What was measured, such as "In [4]".
@@ -54,9 +62,37 @@ class Group(Displayed, Sequence[ProcessRecord]):
     def __iter__(self) -> Iterator[ProcessRecord]:
         return iter(self._records)
 
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The largest, smallest and median figure, and their spread, of RAM, each device and the time."""
+        return tuple(figures_of(self._records))
 
-def _place(record: ProcessRecord) -> tuple[bool, int, str, str, str, float]:
+    @cached_property
+    def outliers(self) -> tuple[Outlier, ...]:
+        """The processes that needed or took over 1.2 times the median, the farthest above it first."""
+        return tuple(outliers_of(self._records))
+
+    def __repr__(self) -> str:
+        return displayed_text(self)
+
+
+def _place(record: ProcessRecord) -> tuple[object, ...]:
+    """Return the place of a record among others; no two records share one, whatever order they came in."""
     process = record.process
-    began_s = record.started_at.timestamp()
-    by_rank = process.rank is None, process.rank or 0
-    return (*by_rank, process.worker or "", process.host, process.task or "", began_s)
+    return (
+        process.rank is None,
+        process.rank or 0,
+        _natural(process.worker or ""),
+        _natural(process.host),
+        process.pid,
+        process.task or "",
+        record.started_at,
+        record.label,
+    )
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    """Return what sorts names as people count: "engine 2" before "engine 10"."""
+    parts = _NUMBER.split(name)
+    numbers = [*map(int, parts[1::2]), -1]
+    return list(zip(parts[::2], numbers, strict=True))

@@ -14,6 +14,9 @@ diagnoses      what each source of figures reports about itself
 owners         the table of the names that hold memory
 freed          how much memory dropping hidden references freed
 summary        the cells of a notebook, ranked
+group_rows     many processes: their rows, who stands out, who is missing
+group          the same as a table of text
+group_html     the same as HTML, one line that unfolds
 comparison     two runs of a notebook, compared
 plot_axis      the time of the plot: the cells from left to right, long idle times shortened
 plot_layers    its memory: the stacked parts of a device's memory, and how they are thinned

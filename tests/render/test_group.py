@@ -1,0 +1,143 @@
+"""The table of many processes: 80 columns, a bounded length, safe, and nobody who stands out is left out."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made import UNSHRUNK
+from processes import of
+
+from ipygpulogger.records import Peak, RamUsage
+from ipygpulogger.records.group import Group, Missing
+from ipygpulogger.render.group_html import html
+
+MB = 2**20
+LIMIT = 12 << 10
+
+
+def told(*records, **more):
+    return repr(Group("In [4]", records, **more)).splitlines()
+
+
+def test_the_whole_of_it():
+    """A golden one: heads, a row for each process, the spread, who stands out, who is missing."""
+    records = [of(rank, 100 * (rank + 1), on_gpu=2000 + 9 * rank, took_s=12.4) for rank in range(3)]
+    assert told(*records, missing=[Missing("rank 3", "no answer within 30 s")], notes=["1 arrived late"]) == [
+        "In [4]: 3 of 4 ranks, 12.4 s; MB",
+        "                           RAM                    GPU",
+        "         Consumed Peaked  Used  Consumed Peaked  Used   Time",
+        "  rank 0        0    100   500         0   2000   900 12.4 s",
+        "  rank 1        0    200   500         0   2009   900 12.4 s",
+        "* rank 2        0    300   500         0   2018   900 12.4 s",
+        "             Smallest Median Largest Spread  Most",
+        "  RAM needed      100    200     300    200  rank 2",
+        "RAM: rank 2 needed 300 MB, 1.5 times the median",
+        "missing: rank 3 (no answer within 30 s)",
+        "1 arrived late",
+    ]
+
+
+def test_hosts_and_tasks_have_columns_where_they_tell_processes_apart():
+    """One host is not told; several are, and so are tasks."""
+    assert "Host" not in told(of(0), of(1))[1]
+    lines = told(of({"rank": 0, "host": "a"}), of({"rank": 1, "host": "b"}))
+    assert re.search(r"Host +Consumed", lines[1])
+    assert re.search(r"rank 1 +b +0", lines[3])
+    lines = told(of({"worker": "w-1", "task": "train"}), of({"worker": "w-2", "task": "train"}))
+    assert lines[0] == "In [4]: 2 tasks, 2.00 s; RAM in MB"
+    assert re.search(r"w-2 +train +0", lines[3])
+
+
+def test_how_each_ended():
+    """A failure, a budget and a leak are marks; what is not exact is at least."""
+    sampled = replace(of(2), gen=RamUsage(0, 0, Peak(7 * MB, None, "sampled")))
+    over = of(1, 7, notes=("Over budget on cuda:0: peak 2 of 1 MB",))
+    lines = told(of(0, 7, status="error", error="ValueError"), over, sampled)
+    assert [line[0] for line in lines[2:5]] == ["*", "*", " "]
+    assert re.search(r"rank 2 +0 +≥7 ", lines[4])
+    assert lines[-2:] == ["rank 0: failed: ValueError", "rank 1: Over budget on cuda:0: peak 2 of 1 MB"]
+    assert "failed: ValueError" in html(Group("x", [of(0, status="error", error="ValueError")]))
+
+
+def test_more_than_sixteen_are_folded():
+    """Into quantiles and those that stand out most; each figure is one of the records'."""
+    records = [of(rank, 100 + rank, took_s=5.0 if rank in (7, 900) else 2.0) for rank in range(1024)]
+    lines = told(*records, missing=[Missing(f"rank {rank}", "it died") for rank in range(1024, 1100)])
+    assert lines[0] == "In [4]: 1,024 of 1,100 ranks, 5.00 s; RAM in MB"
+    assert lines[1].split() == ["Smallest", "Median", "p90", "p99", "Largest", "Spread", "Most"]
+    needed = "RAM needed 100 612 1021 1113 1123 1023 rank 1023"
+    assert " ".join(lines[2].split()) == needed
+    assert sum(line.startswith("* ") for line in lines) == 8
+    assert any(line.startswith("* rank 7 ") for line in lines)
+    assert "time: rank 7 took 5.00 s, 2.5 times the median; 1 more is over 1.2 times" in lines
+    assert any("and 68 more (it died)" in line for line in lines)
+
+
+def test_nobody_came():
+    """An empty group says who is missing."""
+    assert told(missing=[Missing("engine 0", "it died")]) == [
+        "In [4]: 0 of 1 engine",
+        "missing: engine 0 (it died)",
+    ]
+    assert told() == ["In [4]: 0 processes"]
+
+
+NAMES = st.text(max_size=60) | st.sampled_from(
+    ["<script>alert(1)</script>" * 4, "\x1b[31m\n\r", "a&" * 90, "字" * 40]
+)
+
+
+@settings(max_examples=60, phases=UNSHRUNK)
+@given(
+    st.lists(st.tuples(NAMES, NAMES, NAMES, st.integers(0, 1 << 22)), max_size=24),
+    st.lists(NAMES, max_size=30),
+)
+def test_foreign_text_stays_in_its_place(processes, texts):
+    """Whatever names say: 80 columns, the limit of bytes, no element or line of their own, no control character."""
+    records = [
+        of({"worker": name, "host": host, "task": task, "pid": i}, needs, on_gpu=needs)
+        for i, (name, host, task, needs) in enumerate(processes)
+    ]
+    group = Group("".join(texts), records, [Missing(one, one) for one in texts], texts)
+    text, markup = repr(group), group._repr_html_()
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) <= 16 + 20 + 5 * 5 * 12
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert len(markup.encode()) <= LIMIT
+    tags = set()
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, _: tags.add(tag)
+    parser.feed(markup)
+    assert tags <= {"details", "summary", "div", "b", "span", "table", "tfoot", "tr", "th", "td"}
+
+
+@pytest.mark.parametrize("count", [1, 4, 16, 17, 1000])
+def test_the_limit_holds(count):
+    """With every column, every mark and every sentence."""
+    records = [
+        of({"rank": rank, "host": f"gpu-node-{rank % 8}"}, 9000 * (1 + rank % 3), on_gpu=9000 * (1 + rank % 5),
+           took_s=900 * (1 + rank % 4), notes=(f"note {rank}",), status="error", error="OutOfMemoryError")
+        for rank in range(count)
+    ]  # fmt: skip
+    markup = html(Group("In [4]", records))
+    assert len(markup.encode()) <= LIMIT
+    assert count > 16 or markup.count("failed: OutOfMemoryError") >= count
+
+
+def test_it_is_read_aloud_and_without_styles():
+    """A label for screen readers; with styles stripped the figures stand in a table, aligned by attributes."""
+    markup = html(Group("In [4]", [of(rank, 100 * rank) for rank in range(3)]))
+    assert 'aria-label="In [4]; 3 ranks; 2.00 s; RAM needed 0 to 200 MB' in markup
+    plain = re.sub(r' style=("[^"]*"|[^ >]*)', "", markup)
+    assert "<tr align=right><th><b>rank 2</b><td" in plain
+    assert "<script" not in markup
+
+
+def test_a_quiet_one_is_closed():
+    """Nothing moved and nothing is to be said: the table waits behind its line."""
+    quiet = html(Group("In [4]", [of(rank) for rank in range(3)]))
+    assert quiet.startswith("<details style")
+    assert html(Group("In [4]", [of(rank, 50) for rank in range(3)])).startswith("<details open")
