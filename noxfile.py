@@ -98,12 +98,20 @@ def training(session):
 def cluster(session):
     """Real ranks, engines, actors and tasks of each engine; the ranks of torchrun on the simulated GPU."""
     install_simulated(session, TORCH)
-    for extra in ENGINES:
+    try:
+        install(session, "-e", f".[{','.join(ENGINES)}]")
+    except CommandFailed:  # Ray has wheels for some Pythons only
+        install_each(session, ENGINES)
+    run_marked(session, "cluster", "tests/cluster")
+
+
+def install_each(session, extras):
+    """Install those that pip can install; the tests of the others skip themselves."""
+    for extra in extras:
         try:
             install(session, "-e", f".[{extra}]")
-        except CommandFailed:  # Ray has wheels for some Pythons only; its tests skip themselves
+        except CommandFailed:
             said_aloud(session, f"pip cannot install {extra} for Python {platform.python_version()}")
-    run_marked(session, "cluster")
 
 
 @nox.session
@@ -126,11 +134,11 @@ def simulate(session, wheel, markers="torch or gpu", alone=(), needs=()):
     run_marked(session, markers)
 
 
-def run_marked(session, markers):
+def run_marked(session, markers, *folders):
     """Run the tests so marked, as fast as this machine allows."""
     # One thread is the fastest for what is this small, wherever others run beside it.
     one = {"OMP_NUM_THREADS": "1"}
-    session.run("python", "-m", "pytest", "-m", markers, *how(session), env=one)
+    session.run("python", "-m", "pytest", "-m", markers, *how(session), *folders, env=one)
 
 
 def install_simulated(session, wheel, alone=(), needs=()):

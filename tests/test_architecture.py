@@ -28,7 +28,7 @@ WINGS = {
     "notebook": "engine lines owners records render runtime sources",
     "cli": "engine records render runtime",
     "compat": "blocks engine notebook owners records render runtime sources",
-    "callbacks": "blocks",
+    "callbacks": "blocks cluster",
     "utils": "compat",
     "experiments": "compat",
     "": "blocks notebook records runtime",

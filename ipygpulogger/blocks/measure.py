@@ -44,13 +44,13 @@ class _Block:
     def __exit__(self, *error: object) -> None:
         scope, time_s = self._scope, clock.monotonic_s() - self._began_s
         if scope is None:
-            self.measure.missed(time_s)
+            self.measure.missed(self._label, time_s)
             return
         try:
             scope.close()
             measurement = scope.result(Measurement, self._label)
         except Exception as reason:
-            self.measure.missed(time_s)
+            self.measure.missed(self._label, time_s)
             warn(f"{self._label} is not measured: {reason}")
         else:
             self.measure.finished(measurement)
@@ -71,6 +71,7 @@ class Measure:
     def __init__(self, label: str | None, *, report: bool, compact: bool) -> None:
         self._label, self._report, self._compact = label, report, compact
         self._last: Measurement | None = None
+        self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
         self._open: list[_Block] = []
 
@@ -111,15 +112,20 @@ class Measure:
         label = self._label or str(getattr(function, "__qualname__", "call"))
         return around_calls(function, lambda: _Block(self, label), "measure")  # type: ignore[no-any-return]
 
-    def missed(self, time_s: float) -> None:
-        """Keep the time of a block or call that could not be measured."""
-        self._last, self._time_s = None, time_s
+    def missed(self, label: str, time_s: float) -> None:
+        """Keep the name and time of a block or call that could not be measured."""
+        self._last, self._last_label, self._time_s = None, label, time_s
 
     def finished(self, measurement: Measurement) -> None:
         """Keep, and report if asked, the measurement of a block or call that has ended."""
-        self._last, self._time_s = measurement, measurement.time_s
+        self._last, self._last_label, self._time_s = measurement, measurement.label, measurement.time_s
         if self._report and (reason := say(text.report(measurement, compact=self._compact))):
             warn(f"{measurement.label} is measured, and its report cannot be written: {reason}")
+
+    @property
+    def label(self) -> str:
+        """Return the name of the last block or call, measured or not."""
+        return self._last_label
 
     @property
     def last(self) -> Measurement | None:

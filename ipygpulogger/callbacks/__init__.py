@@ -9,8 +9,9 @@ transformers  `PeakMemCallback`       the printed logs, `state.log_history`, eve
 keras         `PeakMemCallback`       the progress bar, `History`, `CSVLogger`
 ============  ======================  =========================================================
 
-Each also has ``history``: an `EpochRecord` for every epoch that ended. A framework is imported by its own
-file only.
+Each also has ``history``: an `EpochRecord` for every epoch that ended. In a training that runs as several
+ranks of torch.distributed, ``ranks`` on rank 0 has what all of them used, a `Group` for each epoch; the
+figures that the framework shows stay those of its own process. A framework is imported by its own file only.
 """
 
 from __future__ import annotations

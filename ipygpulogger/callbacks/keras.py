@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..blocks.epoch_scope import EpochScope, caller
+from ..cluster.epochs import RankEpochs
 from . import not_installed
 
 try:
@@ -14,6 +15,7 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from ..blocks.epoch_record import EpochRecord
+    from ..records.group import Group
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
@@ -33,11 +35,15 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
+        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. It is added when
+            all ranks have sent theirs, at the end of the training at the latest. Otherwise empty.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.history: list[EpochRecord] = []
+        self.ranks: list[Group] = []
+        self._all_ranks = RankEpochs(self.ranks)
         self._epoch = EpochScope()
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
@@ -47,10 +53,12 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Begin to measure."""
         self._epoch.begin()
+        self._all_ranks.begin()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """End the measurement, and add its figures to the logs."""
         record = self._epoch.end(f"epoch {epoch}", self._device())
+        self._all_ranks.add(record, f"epoch {epoch}")
         if record is not None:
             self.history.append(record)
             if logs is not None:
@@ -59,6 +67,7 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """Stop measuring."""
         self._epoch.within(None)
+        self._all_ranks.finish()
 
     def _device(self) -> Any:
         """Return the model's device with the torch backend; None with others, which use their current one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..blocks.epoch_scope import EpochScope, caller
+from ..cluster.epochs import RankEpochs
 from . import not_installed
 
 try:
@@ -14,6 +15,7 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from ..blocks.epoch_record import EpochRecord
+    from ..records.group import Group
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
@@ -33,10 +35,14 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
+        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. It is added when
+            all ranks have sent theirs, at the end of the training at the latest. Otherwise empty.
     """
 
     def __init__(self) -> None:
         self.history: list[EpochRecord] = []
+        self.ranks: list[Group] = []
+        self._all_ranks = RankEpochs(self.ranks)
         self._number = 0
         self._epoch = EpochScope()
 
@@ -45,6 +51,7 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
         self._epoch.within(caller("lightning.pytorch", "fit"))
         self._number = trainer.current_epoch
         self._epoch.begin()
+        self._all_ranks.begin()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """End the previous epoch, and begin this one."""
@@ -52,18 +59,22 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
             self._end(trainer)
         self._number = trainer.current_epoch
         self._epoch.begin()
+        self._all_ranks.begin()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """End the last epoch."""
         self._end(trainer)
         self._epoch.within(None)
+        self._all_ranks.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Drop the open epoch."""
         self._epoch.within(None)
+        self._all_ranks.finish(wait_s=0)
 
     def _end(self, trainer: Any) -> None:
         record = self._epoch.end(f"epoch {self._number}", trainer.strategy.root_device)
+        self._all_ranks.add(record, f"epoch {self._number}")
         if record is None:
             return
         self.history.append(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..blocks.epoch_scope import EpochScope, caller
+from ..cluster.epochs import RankEpochs
 from . import not_installed, too_old
 
 try:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ..blocks.epoch_record import EpochRecord
+    from ..records.group import Group
 
 NAMES = ("cpu used", "peak", "gpu used", "peak")
 
@@ -39,6 +41,8 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
+        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. It is added when
+            all ranks have sent theirs, at the end of the training at the latest. Otherwise empty.
 
     Args:
         learn: Ignored; fastai 1 passed the learner.
@@ -47,6 +51,8 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     def __init__(self, learn: Any = None, names: tuple[str, str, str, str] = NAMES) -> None:  # noqa: ARG002
         self.history: list[EpochRecord] = []
+        self.ranks: list[Group] = []
+        self._all_ranks = RankEpochs(self.ranks)
         self._names, self._column, self._epoch = names, 0, EpochScope()
 
     @property
@@ -77,6 +83,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         """Begin to measure."""
         if _fit() is not None:
             self._epoch.begin()
+            self._all_ranks.begin()
 
     def after_epoch(self) -> None:
         """End the measurement, and add its figures to the recorder's row."""
@@ -85,6 +92,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         record = self._epoch.end(f"epoch {self.learn.epoch}", getattr(self.learn.dls, "device", None))
         if record is not None:
             self.history.append(record)
+        self._all_ranks.add(record, f"epoch {self.learn.epoch}")
         recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
             missing = self._column - len(recorder.log)  # metrics that a cancelled epoch has no value for
@@ -95,6 +103,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         """Stop measuring."""
         if _fit() is not None:
             self._epoch.within(None)
+            self._all_ranks.finish()
 
 
 def _fit() -> FrameType | None:

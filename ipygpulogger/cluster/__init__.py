@@ -1,13 +1,15 @@
 """Many processes: ranks, engines, workers and tasks, each measured where it runs, shown in one table.
 
 =================  ===========================================================
-gather             the records of all ranks of a torch.distributed job, at rank 0
 engines            `watch`: a table after each cell whose work ran in other processes
 watcher            `Watch`: what `watch` returns
 after_cell         the table below a cell's own report
 arrivals           records on their way from one process to another
 overlaps           tasks that share a process while they run
-torch_distributed  torchrun's ranks
+torch_distributed  `gather`: the records of all ranks of a torch.distributed job, on rank 0
+job_store          the store through which the ranks of such a job find each other
+attempt            what the ranks sent before torchrun restarted them
+epochs             the records of all ranks for each epoch of a training
 ipyparallel        engines of an ipyparallel cluster
 engine_cells       in such an engine: each cell measured
 ray                tasks and actors of Ray
@@ -27,9 +29,10 @@ if TYPE_CHECKING:
     from ..records.group import Group, Missing
     from ..records.process import Process, ProcessRecord
     from .engines import watch
+    from .torch_distributed import gather
     from .watcher import Watch
 
-__all__ = ["Group", "Missing", "Process", "ProcessRecord", "Watch", "watch"]
+__all__ = ["Group", "Missing", "Process", "ProcessRecord", "Watch", "gather", "watch"]
 
 
 _FILES = {
@@ -38,15 +41,7 @@ _FILES = {
     "Process": "..records.process",
     "ProcessRecord": "..records.process",
     "Watch": ".watcher",
-}
-
-
-_FILES = {
-    "Group": "..records.group",
-    "Missing": "..records.group",
-    "Process": "..records.process",
-    "ProcessRecord": "..records.process",
-    "Watch": ".watcher",
+    "gather": ".torch_distributed",
     "watch": ".engines",
 }
 

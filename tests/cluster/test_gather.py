@@ -1,0 +1,304 @@
+"""What `gather` does with what the ranks send, over a store of a dictionary; real jobs are in test_torchrun.py."""
+
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import made
+import pytest
+
+from ipygpulogger import measure
+from ipygpulogger.blocks.epoch_record import EpochRecord
+from ipygpulogger.cluster import attempt, epochs, gather, torch_distributed
+from ipygpulogger.cluster.arrivals import packed
+from ipygpulogger.cluster.job_store import JobStore
+from ipygpulogger.cluster.torch_distributed import Job
+from ipygpulogger.records.process import Process, ProcessRecord
+
+RANKS = 4
+
+
+class DictStore(dict):
+    """A store of torch.distributed, as far as `JobStore` asks it; `broken` makes every operation fail."""
+
+    broken = None
+
+    def _act(self):
+        if self.broken is not None:
+            self.broken()
+
+    def set(self, key, value):
+        self._act()
+        self[key] = value
+
+    def check(self, keys):
+        self._act()
+        return all(key in self for key in keys)
+
+    def has_extended_api(self):
+        return True
+
+    def multi_get(self, keys):
+        return [self[key] for key in keys]
+
+    def get(self, key):
+        return self[key]
+
+    def delete_key(self, key):
+        return self.pop(key, None) is not None
+
+
+@pytest.fixture
+def store():
+    return DictStore()
+
+
+def job(rank, store, size=RANKS):
+    """A rank's side."""
+    ours = JobStore()
+    ours._opened = store
+    return Job(rank, size, ours)
+
+
+@pytest.fixture
+def jobs(store):
+    return [job(rank, store) for rank in range(RANKS)]
+
+
+def step(rank, label="step"):
+    """What a rank measured: its label tells who."""
+    return made.plain(label=label, source=f"rank {rank}")
+
+
+def test_every_rank_in_order(store, jobs):
+    """Of any kind of measurement; nothing is left in the store."""
+    with measure("step") as m:
+        pass
+    fields = {name: getattr(m.last, name) for name in ("label", "started_at", "time_s", "gen")}
+    kinds = [step(0), m.last, EpochRecord(**fields, gpu_index=0), step(3)]
+    gathering, *others = [one.post(kind, kind.label) for one, kind in zip(jobs, kinds, strict=True)]
+    assert others == [None] * 3
+    group = gathering.wait(30)
+    assert [record.rank for record in group] == [0, 1, 2, 3]
+    assert [record.gen for record in group] == [kind.gen for kind in kinds]
+    assert (group.label, group.missing, dict(store)) == ("step", (), {})
+
+
+def test_calls_are_matched_by_label_and_number(store, jobs):
+    """Whatever order and thread they come in, and however early or late."""
+
+    def rank(one):
+        labels = ["a", "b", "c"]
+        for label in [labels, labels[::-1], labels][one % 3] * 2:
+            jobs[one].post(step(f"{one} {label}"), label)
+
+    with ThreadPoolExecutor(RANKS) as threads:
+        list(threads.map(rank, range(1, RANKS)))
+        gatherings = [(label, jobs[0].post(step(f"0 {label}"), label)) for label in "cbaabc"]
+        groups = list(threads.map(lambda pair: (pair[0], pair[1].wait(30)), gatherings))
+    for label, group in groups:
+        assert [record.source for record in group] == [f"rank {one} {label}" for one in range(RANKS)]
+    assert not store
+
+
+def test_a_silent_rank_is_missing_and_what_comes_late_is_deleted(store, jobs):
+    """Its next record belongs to its next call."""
+    for one in 1, 3:
+        jobs[one].post(step(one), "step")
+    group = jobs[0].post(step(0), "step").wait(0.05)
+    assert [record.rank for record in group] == [0, 1, 3]
+    assert group.missing == (("rank 2", "no answer within 0.05 s"),)
+    jobs[2].post(step("late"), "step")
+    for one in 1, 2, 3:
+        jobs[one].post(step(one), "step")
+    group = jobs[0].post(step(0), "step").wait(30)
+    assert [record.source for record in group] == [f"rank {one}" for one in range(RANKS)]
+    assert not store
+
+
+def test_what_was_not_measured_is_said(jobs):
+    """By any rank; None has the label of the call before."""
+    for one in jobs[1:]:
+        one.post(step(1), "step")
+    jobs[0].post(step(0), "step").wait(30)
+    for one in jobs[1:]:
+        one.post(None if one is jobs[2] else step(1), None if one is jobs[2] else "step")
+    group = jobs[0].post(None, None).wait(30)
+    assert [record.rank for record in group] == [1, 3]
+    assert group.missing == (("rank 0", "not measured"), ("rank 2", "not measured"))
+
+
+def test_nothing_measured_and_no_label(jobs):
+    """Then nobody knows what belongs together, and nobody waits."""
+    with pytest.warns(RuntimeWarning, match="rank 1 has nothing to send"):
+        assert jobs[1].post(None, None) is None
+    group = jobs[0].post(None, None).wait(30)
+    assert (len(group), [one.who for one in group.missing]) == (0, [f"rank {one}" for one in range(RANKS)])
+
+
+STAMP = b"9999999999.0 0 0\n"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff" * 10_000,
+        b"no stamp\n{}",
+        STAMP + b"{}",
+        STAMP + packed(ProcessRecord.of(step(2), Process("node", 1, 2))),
+        STAMP + packed(ProcessRecord.of(step(1), Process("node", 1, 1))) + b" " * 5000,
+    ],
+)
+def test_what_is_not_a_record_is_refused(store, jobs, value):
+    """A rank speaks for itself alone, in records of bounded size; the others are right."""
+    store[jobs[0].key("step", 0, 1)] = value
+    for one in 2, 3:
+        jobs[one].post(step(one), "step")
+    group = jobs[0].post(step(0), "step").wait(30)
+    assert [record.rank for record in group] == [0, 2, 3]
+    assert group.missing == (("rank 1", "sent something that is not a record"),)
+
+
+@pytest.mark.parametrize("leftover", ["same machine", "another machine"])
+def test_attempts_are_not_mixed(store, monkeypatch, leftover):
+    """What was sent before torchrun restarted the job is not taken; what a rank sends afterwards is."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    if leftover == "another machine":
+        monkeypatch.setenv("GROUP_RANK", "1")
+        monkeypatch.setattr(attempt.clock, "wall_s", lambda: 1000.0)
+    for one in 1, 2, 3:
+        job(one, store).post(step("before"), "step")
+    monkeypatch.undo()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    for one in 1, 2:
+        job(one, store).post(step(one), "step")
+    group = job(0, store).post(step(0), "step").wait(0.1)
+    assert [record.source for record in group] == ["rank 0", "rank 1", "rank 2"]
+    ((who, why),) = group.missing
+    assert (who, why.split(",")[0]) == ("rank 3", "its record was sent before the job restarted")
+
+
+def test_a_store_that_is_lost(store, jobs):
+    """No rank waits, and none raises; it is asked once."""
+
+    def broken():
+        asked.append(1)
+        raise RuntimeError("Broken pipe\nwith a trace")
+
+    asked, store.broken = [], broken
+    said = "the job's store cannot be reached: Broken pipe"
+    with pytest.warns(RuntimeWarning, match=f"what rank 1 measured does not reach rank 0: {said}$"):
+        assert [jobs[1].post(step(1), "step") for _ in range(3)] == [None] * 3
+    assert len(asked) == 1
+    with pytest.warns(RuntimeWarning, match="rank 0 has no records of other ranks"):
+        group = jobs[0].post(step(0), "step").wait(30)
+    assert [record.rank for record in group] == [0]
+    assert {why for _, why in group.missing} == {said}
+
+
+def test_a_store_that_does_not_answer(store, jobs, monkeypatch):
+    """It is waited for no longer than was asked, and a little to send."""
+    monkeypatch.setattr(torch_distributed, "_POST_S", 0.05)
+    answer = threading.Event()
+    store.broken = lambda: answer.wait(30)
+    with pytest.warns(RuntimeWarning, match="the job's store does not answer"):
+        assert jobs[1].post(step(1), "silent store") is None
+        group = jobs[0].post(step(0), "silent store").wait(0.05)
+    answer.set()
+    assert {why for _, why in group.missing} == {"the job's store does not answer"}
+
+
+def test_one_process(monkeypatch):
+    """A script runs without torchrun as well: a group of one. A rank without a process group is an error."""
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch_distributed, "_distributed", lambda: None)
+    with measure("alone") as m:
+        pass
+    group = gather(m)
+    assert [(record.label, record.rank, record.gen) for record in group] == [("alone", 0, m.gen)]
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(RuntimeError, match=r"init_process_group\(\) and destroy_process_group\(\)$"):
+        gather(m)
+    with pytest.raises(TypeError, match=r"not str$"):
+        gather("m")
+
+
+def test_gather_imports_no_torch():
+    """One process has no need of it."""
+    program = (
+        "import sys\nfrom ipygpulogger import measure\nfrom ipygpulogger.cluster import gather\n"
+        "with measure('a') as m: pass\nprint(len(gather(m)), 'torch' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "1 False"
+
+
+# -- the epochs of a training -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(store, jobs, monkeypatch):
+    """Each rank's epochs; `as_rank` chooses who runs."""
+    who = []
+    monkeypatch.setattr(epochs, "is_one_of_several", lambda: True)
+    monkeypatch.setattr(epochs, "post", lambda record, label: who[-1].post(record, label=label))
+
+    def as_rank(rank):
+        who.append(jobs[rank])
+        ranks[rank].begin()
+        return ranks[rank]
+
+    ranks = [epochs.RankEpochs([]) for _ in jobs]
+    return as_rank
+
+
+def test_a_group_for_each_epoch(trained, store):
+    """On rank 0, as soon as all have sent it; rank 0 waits for nobody before the end."""
+    names = ["epoch 0", "epoch 1", "epoch 0"]  # the last of a second fit
+    for number, name in enumerate(names):
+        trained(0).add(step(0, name), name)
+        assert len(trained(0).groups) == max(0, number)  # the others are behind
+        for rank in range(1, RANKS):
+            trained(rank).add(step(rank, name), name)
+            assert trained(rank).groups == []
+    trained(0).finish()
+    assert [group.label for group in trained(0).groups] == names
+    assert [[record.rank for record in group] for group in trained(0).groups] == [[0, 1, 2, 3]] * 3
+    assert not store
+
+
+def test_a_rank_that_stops_is_missing_from_each_epoch_after_it(trained):
+    """And one whose epoch was not measured from that one."""
+    for number in range(3):
+        for rank in range(RANKS):
+            name = f"epoch {number}"
+            if (rank, number) not in {(2, 1), (2, 2)}:
+                trained(rank).add(None if (rank, number) == (3, 0) else step(rank, name), name)
+    trained(0).finish(0.05)
+    assert [[one.who for one in group.missing] for group in trained(0).groups] == [
+        ["rank 3"],
+        ["rank 2"],
+        ["rank 2"],
+    ]
+    assert trained(0).groups[-1].missing[0].why == "no answer by the end of the training"
+
+
+def test_a_copy_has_what_was_complete(trained):
+    """A callback may be pickled in the middle of a training."""
+    trained(0).add(step(0), "epoch 0")
+    copy = pickle.loads(pickle.dumps(trained(0)))
+    copy.finish()
+    assert copy.groups == []
+
+
+def test_one_process_has_no_groups():
+    """Nothing is sent, and no torch imported."""
+    alone = epochs.RankEpochs([])
+    alone.begin()
+    alone.add(step(0), "epoch 0")
+    alone.finish()
+    assert alone.groups == []
