@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..engine.machine import machine
 from ..records import MIME
 from ..records.decode import record_from
 from ..records.embed import embedded
 from ..records.formats import own_report
-from ..records.units import clipped
+from ..records.units import clipped, size_text
 from .kernels import KernelOutput, check_kernel
 from .notebook_file import installed
 from .request import BadRequest
@@ -190,13 +191,22 @@ class Execution:
         said = self._output.last_lines()
         if isinstance(error, DeadKernelError):
             self.kernel_said = said
-            return f"the kernel died while it ran {self.cell or 'no cell'}"
+            return f"the kernel died while it ran {self.cell or 'no cell'}{self._killed()}"
         if isinstance(error, RuntimeError) and not self.started:
             last = f" ({said[-1]})" if said else ""
             raise BadRequest(
                 f"the kernel {self._client.kernel_name!r} did not start: {error}{last}"
             ) from error
         raise error
+
+    def _killed(self) -> str:
+        """Return that the kernel was killed for lack of memory, if processes were since it was started."""
+        limits, before = machine().limits, self._kills
+        now = limits.kills(of_machine=True)
+        if now is None or before is None or now.source != before.source or now.processes <= before.processes:
+            return ""
+        limit_bytes = now.limit_bytes or limits.total_bytes
+        return f": killed for lack of memory{f' (limit {size_text(limit_bytes)})' if limit_bytes else ''}"
 
     async def _on_cell_start(self, cell: Any, cell_index: int) -> None:
         """Start the logger before the first cell, and show which cell runs; called by nbclient."""
@@ -280,6 +290,7 @@ class Execution:
         with contextlib.suppress(NotImplementedError):  # Windows
             task = asyncio.current_task()
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, task)
+        self._kills = machine().limits.kills(of_machine=True)
         await self._nbclients_start(**options, **self._output.options())
 
     def _interrupt(self, task: asyncio.Task[Any] | None) -> None:

@@ -15,6 +15,7 @@ from ..records import DRIVER, Diagnosis
 from ..sources import Unavailable
 from ..sources.nvml import Nvml
 from ..sources.process import Process
+from ..sources.ram_limit import RamLimits
 from .allocators import Allocators
 from .devices import Devices
 from .frameworks import Frameworks
@@ -40,6 +41,7 @@ class Machine:
 
     Attributes:
         process: General RAM, of this process and its children.
+        limits: Of RAM, under which this process lives.
         nvml: The driver's view of the devices.
         frameworks: Those that have a device allocator.
         devices: Matches the frameworks' devices with NVML's.
@@ -57,8 +59,10 @@ class Machine:
         process: Process | None = None,
         nvml: Nvml | None = None,
         frameworks: Iterable[Framework] | None = None,
+        limits: RamLimits | None = None,
     ) -> None:
         self.process = process or Process()
+        self.limits = limits or RamLimits()
         self.nvml = nvml or Nvml()
         self.notes = Notes()
         self.own_imports = OwnImports(self.resident_bytes)
@@ -136,12 +140,14 @@ class Machine:
         self.settling.preload()
 
     def diagnose(self) -> list[Diagnosis]:
-        """Return what each source can measure here, and why others were left out."""
+        """Return what each source can measure here, why others were left out, and how much RAM there is."""
+        from ..sources.limit_diagnosis import diagnoses
+
         answers = self.frameworks.ask(lambda framework: framework.diagnose(), self.frameworks.known())
         failures = self.frameworks.failures().items()
         failed = [Diagnosis(name, "absent", f"fails and is left out: {error}") for name, error in failures]
         found = [diagnosis for _, diagnosis in answers if diagnosis]
-        return [self.process.diagnose(), self.nvml.diagnose(), *found, *failed]
+        return [self.process.diagnose(), *diagnoses(self.limits), self.nvml.diagnose(), *found, *failed]
 
     # -- open scopes and running loggers -------------------------------------------------------
 

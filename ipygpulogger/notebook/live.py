@@ -12,15 +12,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..engine.machine import machine
 from ..engine.sampler import Sampler
+from ..records.budget import LEFT
 from ..runtime import clock
 from ..runtime.signals import is_from_a_handler
+from ..sources.ram_limit import least
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..engine.scope import Scope
     from ..records import Measurement
+    from ..sources.ram_limit import Room
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
@@ -97,6 +101,7 @@ class LiveCell:
     Attributes:
         began_s: When it began, by `runtime.clock`.
         shows: Whether its place can show figures; if not, it only follows the cell's output.
+        tightest: The limit of RAM under which the least was left so far, if that was little.
     """
 
     def __init__(self, live: Live, label: str, scope: Scope, place: Place) -> None:
@@ -105,6 +110,7 @@ class LiveCell:
         self._stopped = False
         self.shows = place.shows
         self.began_s = 0.0
+        self.tightest: Room | None = None
 
     def begin(self) -> None:
         """Begin; without a thread, or if the place takes no taps, the cell is not shown."""
@@ -123,7 +129,12 @@ class LiveCell:
     def show(self) -> None:
         """Show the figures so far."""
         so_far = self._scope.so_far(self._label)
-        self._place.show(replace(so_far, notes=self._live.remarks(so_far)))
+        room = machine().limits.short()
+        notes = self._live.remarks(so_far)
+        if room is not None:  # said before the kernel kills the process, for afterwards nothing can be said
+            self.tightest = least(filter(None, (self.tightest, room)))
+            notes += (f"{LEFT}: {room}",)
+        self._place.show(replace(so_far, notes=notes))
 
     def end(self) -> None:
         """Stop showing figures, because the cell's code has ended."""

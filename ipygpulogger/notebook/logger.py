@@ -16,7 +16,6 @@ from ..records import CellRecord, Data
 from ..records.history import History
 from ..records.units import truncated_mb
 from ..runtime.shell import current_shell
-from ..sources import Unavailable
 from .between_cells import Gap
 from .cell_events import CellEvents
 from .cell_options import Request, request_of
@@ -25,7 +24,7 @@ from .live import Live, place_for
 from .measured_cell import MeasuredCell
 from .options import Options
 from .quiet import is_reported
-from .report import Reporter, over_budget, publisher_of
+from .report import Reporter, little_left, over_budget, publisher_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +110,7 @@ class IPyGPULogger(Options):
         """
         if not self._running:
             try:
-                self._say_what_is_missing()
+                self._reporter.say_what_is_missing()
                 self._magics.offer()
                 self._preload()
                 self._settle()
@@ -346,19 +345,24 @@ class IPyGPULogger(Options):
     # -- what becomes of a record ---------------------------------------------------------------
 
     def _tell(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Complete the record by what the history and the budget say, keep it, and show it."""
+        """Complete the record by what the history, the budget and the limits say, keep it, and show it."""
         with self._reporter.explaining():
             record = self._history.marked(record)
-        over = self._over_budget(record)
-        if over:
-            record = replace(record, notes=(*record.notes, *over))
+        warnings = self._over_budget(record)
+        with self._reporter.explaining("how much RAM is left"):
+            if self.budget:
+                self._reporter.say_if_out_of_reach(record, self.budget)
+            seen = None if measured.live is None else measured.live.tightest
+            warnings += little_left(record, seen)
+        if warnings:
+            record = replace(record, notes=(*record.notes, *warnings))
         self._record = record
         self._history.append(record)
         self._reporter.write(self._log, record)
         requested = measured.request.explicit
         steps = (
             [self._show]
-            if is_reported(record, self._threshold, requested=requested, over_budget=bool(over))
+            if is_reported(record, self._threshold, requested=requested, warned=bool(warnings))
             else []
         )
         steps += [self._show_lines] if measured.request.lines else []
@@ -379,15 +383,3 @@ class IPyGPULogger(Options):
     def _show_lines(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Show the table of the cell's lines."""
         self._reporter.show_lines(measured.indented(record.lines), measured.publisher)
-
-    def _say_what_is_missing(self) -> None:
-        """Say in one sentence that no cell can be measured, or that there is no GPU."""
-        try:
-            machine().ram.look()
-        except Unavailable as reason:
-            self._reporter.cannot_measure(reason)
-        else:
-            self._say_if_no_gpu()
-
-    def _say_if_no_gpu(self) -> None:
-        self._reporter.say_if_no_gpu()

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from .threshold import Threshold
 
 
-def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool, over_budget: bool) -> bool:
+def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool, warned: bool) -> bool:
     """Return whether a cell has a report.
 
     Args:
         record: The cell's.
         quiet: The option; None to report every cell but those of our own magics.
         requested: Whether the cell begins with ``%%gpulog``, and so has a report in any case.
-        over_budget: Whether it went over its budget.
+        warned: Whether it went over its budget, or little RAM is left.
     """
     if requested or record.gpulog_only:
         return requested
-    if quiet is None or over_budget or record.status != "ok" or any(map(nearly_full, record.gpus)):
+    if quiet is None or warned or record.status != "ok" or any(map(nearly_full, record.gpus)):
         return True
     return not quiet.covers(record)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..engine.machine import importing, machine
-from ..records.budget import OVER, excesses, parse
-from ..records.units import printable, rounded_mb
+from ..records.budget import LEFT, OVER, excesses, parse
+from ..records.units import MB, printable, rounded_mb, size_text
 from ..render import text
 from ..runtime.errors import why
 from ..runtime.output import say
 from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
+from ..sources.ram_limit import least
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from ..records.history import History
     from ..records.log import Log
     from ..records.process import ProcessRecord
+    from ..sources.ram_limit import Room
     from .options import Options
 
 _RICH = f"{__package__}.rich_report"
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
+_SMALL_BYTES = 5 * MB  # a cell that needs less is not compared with the limits
 _told_of_no_gpu: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
 
@@ -42,6 +45,7 @@ class Reporter:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._said: set[str] = set()
+        self._judged: str | None = None  # the last budget that was compared with the limits
 
     def load(self) -> None:
         """Import what the rich report needs, so that no cell waits for it or holds its memory."""
@@ -133,6 +137,37 @@ class Reporter:
         """Guard code that explains a record: if it fails, say so once, and leave the record as it is."""
         return Explaining(self, what)
 
+    def say_what_is_missing(self) -> None:
+        """Say in one sentence that no cell can be measured, or that there is no GPU; and who was killed."""
+        try:
+            machine().ram.look()
+        except Unavailable as reason:
+            self.cannot_measure(reason)
+        else:
+            self.say_if_no_gpu()
+        self._say_who_was_killed()
+
+    def _say_who_was_killed(self) -> None:
+        """Say that processes were killed for lack of memory, such as an earlier kernel; each is said once."""
+        limits = machine().limits
+        kills = limits.kills()
+        if kills is None or not kills.processes or self._options.report == "none":
+            return
+        with importing():
+            from ..sources.limit_diagnosis import killed
+            from ..sources.oom_kills import take_new
+        if count := take_new(limits, kills):
+            say(printable(f"{killed(kills, count)}."))
+
+    def say_if_out_of_reach(self, measurement: Measurement, budget: str) -> None:
+        """Say once that a budget is more RAM than there is; with a GPU in use it is the budget of that."""
+        if budget == self._judged or _is_on_gpu(measurement):
+            return
+        self._judged = budget
+        lowest = machine().limits.lowest()
+        if lowest is not None and parse(budget) > lowest.limit_bytes:
+            self.warn_once(f"ipygpulogger: the budget {budget} is more RAM than there is: {lowest.whole}")
+
     def say_if_no_gpu(self) -> None:
         """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
         seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
@@ -215,7 +250,7 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[str, ...]
     if not budget:
         return ()
     allowed_bytes = parse(budget)
-    on_gpu = any(gpu.peak.lo_bytes for gpu in measurement.gpus)
+    on_gpu = _is_on_gpu(measurement)
     found = excesses(
         measurement,
         ram_bytes=None if on_gpu else allowed_bytes,
@@ -226,3 +261,32 @@ def over_budget(measurement: Measurement, budget: str | None) -> tuple[str, ...]
         f"{rounded_mb(over.peak_bytes)} of {rounded_mb(over.budget_bytes)} MB"
         for over in found
     )
+
+
+def _is_on_gpu(measurement: Measurement) -> bool:
+    return any(gpu.peak.lo_bytes for gpu in measurement.gpus)
+
+
+def little_left(measurement: Measurement, seen: Room | None) -> tuple[str, ...]:
+    """Return a sentence if little RAM is left under a limit, or was at the peak; or less than a cell needs.
+
+    Child processes live under the same limit, so what they needed counts, too.
+
+    Args:
+        measurement: Of a cell that has ended.
+        seen: The limit under which the least was left while the cell ran, if that was little.
+    """
+    usages = [usage for usage in (measurement.gen, measurement.children) if usage is not None]
+    need_bytes = sum(usage.needed_bytes for usage in usages)
+    if need_bytes < _SMALL_BYTES and seen is None:
+        return ()
+    transient_bytes = sum(usage.peaked_bytes for usage in usages)
+    room = machine().limits.short(need_bytes, transient_bytes)
+    if room is not None and room.left_bytes is not None:
+        if room.left_bytes < need_bytes:
+            return (f"{LEFT}: {room}; this cell needs {size_text(need_bytes)}",)
+        if room.left_bytes < room.scarce_bytes:
+            return (f"{LEFT}: {room}",)
+        room = room.with_left(room.left_bytes - transient_bytes)
+    lowest = least(filter(None, (room, seen)))
+    return () if lowest is None else (f"{LEFT} at the peak: {lowest}",)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..engine.machine import machine
 from ..records import MIME
 from ..records.embed import embedded
 from ..render import html
-from ..sources.ram_limit import ram_limit_bytes
 
 if TYPE_CHECKING:
     from ..records import CellRecord
@@ -21,5 +21,5 @@ def bundle(record: CellRecord, plain: str, *, compact: bool) -> dict[str, Any]:
         plain: The same report as plain text.
         compact: Write it on one line.
     """
-    markup = html.report(record, compact=compact, ram_total_bytes=ram_limit_bytes())
+    markup = html.report(record, compact=compact, ram_total_bytes=machine().limits.total_bytes)
     return {"text/plain": plain, "text/html": markup, MIME: embedded(record)}

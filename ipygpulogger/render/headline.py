@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..records import CellRecord
-from ..records.budget import OVER
+from ..records.budget import LEFT, OVER
 from ..records.leaks import GREW
 from ..records.units import (
     MB,
@@ -136,8 +136,8 @@ def is_quiet(measurement: Measurement) -> bool:
 def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
     """Return whether a report is open from the start.
 
-    Failed for lack of memory, over budget, growing in each run, little headroom, a peak that is not exact, or
-    more than a tenth of a device or of RAM moved.
+    Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a peak that is
+    not exact, or more than a tenth of a device or of RAM moved.
 
     Args:
         measurement: What was measured.
@@ -246,8 +246,8 @@ def _owners(measurement: Measurement) -> str:
 
 
 def _urgent(measurement: Measurement) -> list[str]:
-    """Return the notes that open a report: over budget, growing in each run."""
-    return [note for note in measurement.notes if note.startswith((OVER, GREW))]
+    """Return the notes that open a report: over budget, little RAM left, growing in each run."""
+    return [note for note in measurement.notes if note.startswith((OVER, LEFT, GREW))]
 
 
 def _notable(record: CellRecord) -> list[Owner]:

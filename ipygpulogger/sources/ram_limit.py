@@ -1,45 +1,373 @@
-"""How much RAM this process may use: all of the machine, or what its container is allowed."""
+"""How much RAM this process may use, and how much of that is left: the machine's, or what a limit allows.
+
+============  =================================  ===========================================================
+limit         where it is read                   what counts against it
+============  =================================  ===========================================================
+container     ``memory.max`` (cgroup v2),        the working set of the group, all its processes together:
+or job        ``memory.limit_in_bytes`` (v1)     what is charged to it without ``inactive_file``, the page
+                                                 cache that the kernel gives up first. Kubernetes counts so
+soft          ``memory.high`` (v2)               the same; beyond it the kernel slows the processes down
+RLIMIT_AS     ``getrlimit``                      the address space of this process: allocating fails
+RLIMIT_DATA   ``getrlimit``                      its private writable memory: allocating fails
+machine       ``MemTotal``, ``MemAvailable``     what all processes use
+============  =================================  ===========================================================
+
+A group is limited by each of its ancestors too, so the one that leaves the least rules. RLIMIT_RSS is left
+out, because Linux does not enforce it. A limit may change, and a process may be moved to another group: the
+files are read anew each time.
+"""
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
+import contextlib
+import os
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..records.units import size_text
 from ..runtime.signals import is_from_a_handler
+from .system_calls import gil_held
 
-# cgroup v2, and v1, as a container sees its own group; "max", or more than the machine has, is no limit.
-_CGROUP_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_MEMINFO = Path("/proc/meminfo")  # as psutil reads it
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SCARCE = 0.05  # of a limit: less is little
+
+_V2, _V1 = "cgroup2", "cgroup"  # as file systems
+_MOUNTS = {_V2: ("/", "/sys/fs/cgroup"), _V1: ("/", "/sys/fs/cgroup/memory")}  # where none is listed
+_CURRENT = {_V2: "memory.current", _V1: "memory.usage_in_bytes"}
+_RECLAIMABLE = {_V2: b"inactive_file", _V1: b"total_inactive_file"}  # v1: with the groups below
+_PEAK = {_V2: "memory.peak", _V1: "memory.max_usage_in_bytes"}  # memory.peak: since Linux 5.19
+_KILLS = {_V2: "memory.events", _V1: "memory.oom_control"}
+_NO_LIMIT_BYTES = 2**60  # of v1, which writes "no limit" as the largest number of pages
+_RLIMITS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}  # with the field of /proc/self/statm that counts against it
 
 
-@cache
-def ram_limit_bytes() -> int | None:
-    """Return the most RAM that all processes here can have; None when unknown. Read once in a process."""
-    limit_bytes = _total_bytes()
-    if limit_bytes is None:
-        return None
-    for path in _CGROUP_LIMITS:
+class Group(NamedTuple):
+    """A cgroup that this process is in, or an ancestor of it.
+
+    Attributes:
+        version: The file system's name: "cgroup2" or "cgroup".
+        folder: Where its files are.
+    """
+
+    version: str
+    folder: str
+
+    @property
+    def name(self) -> str:
+        """What people call it: "job" under SLURM, else "container"."""
+        return "job" if "slurm" in self.folder else "container"
+
+
+class Room(NamedTuple):
+    """A limit, and what is left under it.
+
+    Attributes:
+        name: "container limit", "this machine", ...
+        source: The file, or the name of the resource limit.
+        limit_bytes: The limit.
+        used_bytes: What counts against it; None when unknown.
+        resident: Whether resident memory counts against it, and not address space.
+        group: The group whose limit it is; None for the machine's and this process's own.
+    """
+
+    name: str
+    source: str
+    limit_bytes: int
+    used_bytes: int | None
+    resident: bool = True
+    group: Group | None = None
+
+    @property
+    def left_bytes(self) -> int | None:
+        """How much can still be used; None when unknown."""
+        return None if self.used_bytes is None else max(0, self.limit_bytes - self.used_bytes)
+
+    @property
+    def scarce_bytes(self) -> int:
+        """What is left is little if it is less than this."""
+        return int(self.limit_bytes * SCARCE)
+
+    def with_left(self, left_bytes: int) -> Room:
+        """Return the limit at another moment, when this much was left."""
+        return self._replace(used_bytes=self.limit_bytes - max(0, left_bytes))
+
+    @property
+    def whole(self) -> str:
+        """The limit as people read it: "8.0 GB (container limit)"."""
+        return f"{size_text(self.limit_bytes)} ({self.name})"
+
+    def __str__(self) -> str:
+        left_bytes = self.left_bytes
+        return self.whole if left_bytes is None else f"{size_text(left_bytes)} of {self.whole}"
+
+
+class Kills(NamedTuple):
+    """How many processes the kernel's out-of-memory killer ended.
+
+    Attributes:
+        processes: How many, since the group exists, or since the machine started.
+        where: "this container", "this job", "this cgroup" (one without a limit) or "this machine".
+        source: The file that counts them.
+        limit_bytes: The limit of the group; None without one.
+    """
+
+    processes: int
+    where: str
+    source: str
+    limit_bytes: int | None
+
+
+class RamLimits:
+    """The limits under which this process lives.
+
+    Args:
+        root: Below it lie ``proc`` and ``sys``; tests simulate a machine there.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] = "/") -> None:
+        self._root = os.fspath(root).rstrip("/")
+        self._mounts: dict[str, tuple[str, str]] | None = None  # a process keeps the ones it started with
+        self._total_bytes: int | None = None
+        self._is_read = False
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The most RAM that all processes here can have, as last read; None when unknown."""
+        if not self._is_read:
+            self.rooms()
+        return self._total_bytes
+
+    def rooms(self, need_bytes: int | None = None, transient_bytes: int = 0) -> list[Room]:
+        """Return every limit, and what is left under it.
+
+        Args:
+            need_bytes: Page cache is looked up only for a limit that is `short` with it, because the file
+                that tells it is the slowest one. None: for each limit.
+            transient_bytes: As in `short`.
+        """
+        need = None if need_bytes is None else (need_bytes, transient_bytes)
+        found = [*self._groups_rooms(need), *self._own_rooms(), *self._machines_room()]
+        sizes_bytes = [room.limit_bytes for room in found if room.resident]
+        self._total_bytes, self._is_read = min(sizes_bytes, default=None), True
+        return found
+
+    def tightest(self) -> Room | None:
+        """Return the limit under which the least is left; None when nothing is known."""
+        return least(self.rooms())
+
+    def short(self, need_bytes: int = 0, transient_bytes: int = 0) -> Room | None:
+        """Return the limit that leaves too little, the tightest one; None where there is enough.
+
+        Too little is less than what is needed, or than a twentieth of the limit.
+
+        Args:
+            need_bytes: What is needed.
+            transient_bytes: What was in use for a moment beyond what is in use now: then, too, a twentieth
+                should have been left.
+        """
+        rooms = self.rooms(need_bytes, transient_bytes)
+        return least(room for room in rooms if _is_short(room, need_bytes, transient_bytes))
+
+    def groups(self) -> Iterator[Group]:
+        """Yield the cgroup of this process and its ancestors, as far as they can be seen from here."""
+        with contextlib.suppress(OSError):
+            for line in self.read("/proc/self/cgroup").decode(errors="replace").splitlines():
+                number, _, rest = line.partition(":")
+                controllers, _, path = rest.partition(":")
+                if number == "0" and not controllers:
+                    yield from self._chain(_V2, path)
+                elif "memory" in controllers.split(","):
+                    yield from self._chain(_V1, path)
+
+    def kills(self, *, of_machine: bool = False) -> Kills | None:
+        """Return how many processes the out-of-memory killer ended in the group of this process.
+
+        The group is the one whose limit is the nearest. Version 2 counts the kills in the groups below it,
+        too; version 1 counts them only in a group itself, so there it is the innermost.
+
+        Args:
+            of_machine: Return those of the whole machine where no group counts them.
+        """
+        groups = list(self.groups())
+        limits_bytes = {group: self._limit_bytes(group) for group in groups}
+        limited = [group for group in groups if limits_bytes[group] is not None]
+        for group in (*(one for one in limited if one.version == _V2), *groups):
+            source = f"{group.folder}/{_KILLS[group.version]}"
+            count = self._counted(source, b"oom_kill")
+            if count is not None:
+                nearest = next((limits_bytes[one] for one in limited if one.version == group.version), None)
+                where = "this cgroup" if nearest is None else f"this {group.name}"
+                return Kills(count, where, source, nearest)
+        count = self._counted("/proc/vmstat", b"oom_kill") if of_machine else None
+        return None if count is None else Kills(count, "this machine", "/proc/vmstat", None)
+
+    def read(self, path: str) -> bytes:
+        """Return what a file of the system says.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return gil_held().read_file(self.path(path))
+
+    def path(self, path: str) -> str:
+        """Return where a file of the system lies, which is elsewhere for a simulated machine."""
+        return self._root + path
+
+    def lowest(self) -> Room | None:
+        """Return the smallest limit, however much is in use; None when nothing is known."""
+        return min(self.rooms(0), key=lambda room: room.limit_bytes, default=None)
+
+    def peak_bytes(self, group: Group) -> int | None:
+        """Return the most that was charged to a group since it exists; None when unknown."""
+        return self.size_bytes(f"{group.folder}/{_PEAK[group.version]}")
+
+    def swap_bytes(self, group: Group) -> int | None:
+        """Return how much a group may have swapped out; None when unknown or not limited."""
+        if group.version == _V2:
+            return self.size_bytes(f"{group.folder}/memory.swap.max")
+        both_bytes = self.size_bytes(f"{group.folder}/memory.memsw.limit_in_bytes")
+        limit_bytes = self._limit_bytes(group)
+        return None if both_bytes is None or limit_bytes is None else max(0, both_bytes - limit_bytes)
+
+    def size_bytes(self, path: str) -> int | None:
+        """Return the number in a file; None if there is none, as in "max"."""
         try:
-            limit_bytes = min(limit_bytes, int(path.read_bytes()))
-        except (OSError, ValueError):  # another system, or "max"
-            continue
-    return limit_bytes
+            size_bytes = int(self.read(path))
+        except (OSError, ValueError):
+            return None
+        return size_bytes if 0 <= size_bytes < _NO_LIMIT_BYTES else None
+
+    def _limit_bytes(self, group: Group) -> int | None:
+        name = "memory.max" if group.version == _V2 else "memory.limit_in_bytes"
+        return self.size_bytes(f"{group.folder}/{name}")
+
+    def _groups_rooms(self, need: tuple[int, int] | None) -> Iterator[Room]:
+        for group in self.groups():
+            limits = {"memory.max": " limit", "memory.high": "'s soft limit"}
+            if group.version == _V1:
+                limits = {"memory.limit_in_bytes": " limit"}
+            used_bytes: int | None = None
+            for file, says in limits.items():
+                source = f"{group.folder}/{file}"
+                limit_bytes = self.size_bytes(source)
+                if limit_bytes is None:
+                    continue
+                if used_bytes is None:
+                    used_bytes = self.size_bytes(f"{group.folder}/{_CURRENT[group.version]}")
+                room = Room(group.name + says, source, limit_bytes, used_bytes, group=group)
+                if used_bytes is not None and (need is None or _is_short(room, *need)):
+                    room = room._replace(used_bytes=max(0, used_bytes - self._reclaimable_bytes(group)))
+                yield room
+
+    def _reclaimable_bytes(self, group: Group) -> int:
+        """Return the page cache of a group that was not used lately."""
+        return self._counted(f"{group.folder}/memory.stat", _RECLAIMABLE[group.version], slow=True) or 0
+
+    def _own_rooms(self) -> Iterator[Room]:
+        """Yield the resource limits of this process."""
+        try:
+            import resource  # loaded long ago, on any system that has it
+        except ImportError:
+            return
+        for name, field in _RLIMITS.items():
+            number = getattr(resource, name, None)
+            if number is None:
+                continue
+            soft_bytes = resource.getrlimit(number)[0]
+            if soft_bytes == resource.RLIM_INFINITY or soft_bytes < 0:
+                continue
+            used_bytes = None
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                used_bytes = int(self.read("/proc/self/statm").split()[field]) * resource.getpagesize()
+            yield Room(name, name, soft_bytes, used_bytes, resident=False)
+
+    def _machines_room(self) -> Iterator[Room]:
+        """Yield the machine's RAM, if it is known. On Linux psutil is not imported for it."""
+        try:
+            sizes_kb = dict(map(_named_kb, self.read("/proc/meminfo").splitlines()[:3]))
+            total_bytes, available_kb = sizes_kb[b"MemTotal"] * 1024, sizes_kb.get(b"MemAvailable")
+        except (OSError, ValueError, KeyError, IndexError):  # another system
+            yield from _psutils_room()
+            return
+        used_bytes = None if available_kb is None else max(0, total_bytes - available_kb * 1024)
+        yield Room("this machine", "/proc/meminfo", total_bytes, used_bytes)
+
+    def _chain(self, version: str, path: str) -> Iterator[Group]:
+        """Yield the group with this path in the hierarchy, and its ancestors up to the mounted one.
+
+        Within a container the mounted group is the container's own. Its path is then "/"; or, where processes
+        see the host's paths, it is the mount's root, and is cut off. A path out of the container ("/../x")
+        cannot be seen here, so only the mounted group is left.
+        """
+        if self._mounts is None:
+            self._mounts = self._read_mounts()
+        root, point = self._mounts.get(version, _MOUNTS[version])
+        if root != "/" and (path == root or path.startswith(f"{root}/")):
+            path = path[len(root) :]
+        parts = PurePosixPath("/", path.lstrip("/")).parts[1:]
+        if ".." in parts:
+            parts = ()
+        for depth in range(len(parts), -1, -1):
+            yield Group(version, "/".join((point, *parts[:depth])))
+
+    def _read_mounts(self) -> dict[str, tuple[str, str]]:
+        """Return the group that is mounted, and where, by version of the hierarchy that counts memory."""
+        found: dict[str, tuple[str, str]] = {}
+        with contextlib.suppress(OSError):
+            for line in self.read("/proc/self/mountinfo").decode(errors="replace").splitlines():
+                fields, _, of_file_system = line.partition(" - ")
+                words, kind = fields.split(" "), of_file_system.split(" ")
+                if len(words) < 5 or len(kind) < 3 or kind[0] not in _MOUNTS:
+                    continue
+                if kind[0] == _V2 or "memory" in kind[2].split(","):
+                    found.setdefault(kind[0], (words[3], words[4].replace(r"\040", " ").rstrip("/")))
+        return found
+
+    def _counted(self, path: str, name: bytes, *, slow: bool = False) -> int | None:
+        """Return a figure from a file whose lines are a name and a number; None without it."""
+        try:
+            text = gil_held().read_slow_file(self.path(path)) if slow else self.read(path)
+            for line in text.splitlines():
+                if line.startswith(name + b" "):
+                    return max(0, int(line[len(name) :]))
+        except (OSError, ValueError):
+            pass
+        return None
 
 
-def _total_bytes() -> int | None:
-    """Return the machine's RAM; None when unknown. On Linux psutil is not imported for it."""
-    try:
-        with _MEMINFO.open("rb") as lines:
-            name, size_kb, unit = lines.readline().split()
-        if (name, unit) == (b"MemTotal:", b"kB"):
-            return int(size_kb) * 1024
-    except (OSError, ValueError):  # another system
-        pass
+def least(rooms: Iterable[Room]) -> Room | None:
+    """Return the limit under which the least is left, as far as that is known; None without any."""
+    known = [
+        (room.left_bytes, number, room) for number, room in enumerate(rooms) if room.left_bytes is not None
+    ]
+    return min(known)[2] if known else None
+
+
+def _is_short(room: Room, need_bytes: int, transient_bytes: int) -> bool:
+    if room.left_bytes is None:
+        return False
+    return room.left_bytes < max(need_bytes, room.scarce_bytes + (transient_bytes if room.resident else 0))
+
+
+def _named_kb(line: bytes) -> tuple[bytes, int]:
+    name, size_kb, unit = line.split()
+    if unit != b"kB":
+        raise ValueError(line)
+    return name.rstrip(b":"), int(size_kb)
+
+
+def _psutils_room() -> Iterator[Room]:
     try:
         import psutil
 
-        return int(psutil.virtual_memory().total)
+        memory = psutil.virtual_memory()
+        total_bytes = int(memory.total)
+        available_bytes = getattr(memory, "available", None)
     except Exception as error:  # an installation can be broken in any way
         if is_from_a_handler(error):
             raise
-        return None
+        return
+    used_bytes = None if available_bytes is None else max(0, total_bytes - int(available_bytes))
+    yield Room("this machine", "psutil", total_bytes, used_bytes)

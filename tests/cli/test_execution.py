@@ -11,8 +11,11 @@ import time
 import nbformat
 import pytest
 from command_line import command, records, tracebacks_of_ours
+from limited import container
 
 from ipygpulogger.cli import execution, main
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.sources.ram_limit import RamLimits
 
 
 def test_a_failing_cell(notebook, tmp_path):
@@ -249,3 +252,20 @@ def test_another_kernel(notebook, bare_kernel, tmp_path):
     names = done.stderr.partition("--kernel: ")[2].strip().split(", ")
     assert {"bare", "python3"} <= set(names)
     assert not {"ir", "broken"} & set(names)  # neither can be chosen
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_kernel_that_was_killed_for_lack_of_memory(notebook, tmp_path, monkeypatch, capsys, killed):
+    """The count of killed processes rose while it ran, in the simulated container that it and we live in."""
+    simulated = container(tmp_path / "machine", kills=3)
+    monkeypatch.setattr(machine(), "limits", RamLimits(simulated.root))
+    events = simulated.root / "sys/fs/cgroup/memory.events"
+    path = notebook(
+        f"import os, pathlib; pathlib.Path({str(events)!r}).write_text('oom_kill {3 + killed}')\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    assert main(["run", str(path), "--max-ram", "9GB"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "ipygpulogger: --max-ram 9216 MB is more RAM than there is: 8.0 GB (container limit)"
+    why = ": killed for lack of memory (limit 8.0 GB)" if killed else ""
+    assert f"ipygpulogger: the kernel died while it ran cell 1 of 1{why}" in said

@@ -80,8 +80,8 @@ RECORDS = {  # by what happened: the record of so many bytes
 }
 
 
-def reported(record, quiet=TEN, *, requested=False, over_budget=False):
-    return is_reported(record, quiet, requested=requested, over_budget=over_budget)
+def reported(record, quiet=TEN, *, requested=False, warned=False):
+    return is_reported(record, quiet, requested=requested, warned=warned)
 
 
 @pytest.mark.parametrize("what", RECORDS)
@@ -114,7 +114,7 @@ def test_what_is_reported_all_the_same():
     """A cell that did not succeed, went over its budget, or left little headroom; one that asks for a report."""
     assert reported(cell(status="error", error="ValueError"))
     assert reported(cell(status="interrupted", error="KeyboardInterrupt"))
-    assert reported(cell(), over_budget=True)
+    assert reported(cell(), warned=True)
     assert reported(cell(), requested=True)
     full = {"total_bytes": 100 * MB, "reserved_bytes": 0, "allocated_bytes": 0}
     assert reported(cell(ram(), gpu(0, MB, MB, free_bytes=4 * MB, **full)))
@@ -125,7 +125,7 @@ def test_our_own_magics_say_nothing_in_any_case():
     """However they ended; with `%%gpulog` above them they do."""
     for record in (cell(gpulog_only=True), cell(ram(0, BIG), gpulog_only=True, status="error")):
         for quiet in (None, TEN):
-            assert not reported(record, quiet, over_budget=True)
+            assert not reported(record, quiet, warned=True)
             assert reported(record, quiet, requested=True)
 
 

@@ -453,7 +453,7 @@ def test_what_went_wrong_is_told(extension, monkeypatch, capsys):
             nvml=nvml, frameworks=types.SimpleNamespace(current_index=lambda: None)
         ),
     )
-    il._say_if_no_gpu()
+    il._reporter.say_if_no_gpu()
     out, err = capsys.readouterr()
     assert_clean(out + err)
     assert err

@@ -1,68 +1,321 @@
-"""How much RAM a process may use: the machine's, or the container's limit where that is lower."""
+"""How much RAM a process may use, and what is left: the machine's, its cgroups' limits, its resource limits."""
 
+import os
+import resource
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from limited import GB, NO_LIMIT_OF_V1, Simulated, container
 
-from ipygpulogger.sources import ram_limit
+from ipygpulogger.sources.ram_limit import RamLimits, Room
+
+MB = 2**20
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch, tmp_path):
-    """A machine of 64 GB, and the two files of a container's limits."""
-    files = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
-    monkeypatch.setattr(ram_limit, "_CGROUP_LIMITS", files)
-    monkeypatch.setattr(ram_limit, "_MEMINFO", tmp_path / "meminfo")  # not there: no Linux
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 << 30))
-    ram_limit.ram_limit_bytes.cache_clear()
-    yield files
-    ram_limit.ram_limit_bytes.cache_clear()
+def no_resource_limits(monkeypatch):
+    """Whatever limits the tests run under."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+
+
+def left(limits):
+    """What is left under each limit, by name."""
+    return {room.name: room.left_bytes for room in limits.rooms()}
+
+
+# -- one limit at a time --------------------------------------------------------------------------------------
+
+
+def test_a_machine_alone(tmp_path):
+    """No group has a limit: what the machine has, and what is available there."""
+    Simulated(tmp_path)
+    (room,) = RamLimits(tmp_path).rooms()
+    assert (room.name, room.limit_bytes, room.left_bytes) == ("this machine", 64 * GB, 60 * GB)
+    assert str(room) == "60.0 GB of 64.0 GB (this machine)"
+
+
+def test_a_container_of_version_2(tmp_path):
+    """Its limit; page cache that the kernel gives up first is not in use."""
+    container(tmp_path, current=7 * GB, inactive_file=2 * GB)
+    limits = RamLimits(tmp_path)
+    room = limits.tightest()
+    assert (room.limit_bytes, room.used_bytes, room.source) == (8 * GB, 5 * GB, "/sys/fs/cgroup/memory.max")
+    assert str(room) == "3.0 GB of 8.0 GB (container limit)"
+    assert limits.total_bytes == 8 * GB
+    assert limits.lowest() == room._replace(used_bytes=7 * GB)  # page cache does not matter to that
+
+
+def test_a_container_of_version_1(tmp_path):
+    """The same; its page cache is that of the groups below it, too."""
+    simulated = Simulated(tmp_path).process_of_v1()
+    simulated.group_of_v1(limit=4 * GB, usage=3 * GB, inactive_file=GB)
+    assert left(RamLimits(tmp_path)) == {"container limit": 2 * GB, "this machine": 60 * GB}
+
+
+@pytest.mark.parametrize("value", ["max", "", "garbage", "-1", "9" * 40, NO_LIMIT_OF_V1, "8 GB"])
+def test_what_is_no_limit(tmp_path, value):
+    """Words, nothing, what no kernel writes."""
+    container(tmp_path, limit=value)
+    assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
+    simulated = Simulated(tmp_path).process_of_v1()
+    simulated.group_of_v1(limit=value)
+    assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
+
+
+def test_a_soft_limit_rules_where_it_is_lower(tmp_path):
+    """``memory.high``, beyond which the kernel slows down."""
+    container(tmp_path, high=6 * GB)
+    assert str(RamLimits(tmp_path).tightest()) == "5.0 GB of 6.0 GB (container's soft limit)"
+
+
+def test_an_ancestor_that_leaves_less_rules(tmp_path):
+    """Its neighbours use what is missing; the own limit is lower and leaves more."""
+    simulated = Simulated(tmp_path).process_of_v2("/kube/pod/box")
+    simulated.group_of_v2("kube/pod/box", current=GB, max=8 * GB)
+    simulated.group_of_v2("kube/pod", current=9 * GB, max=10 * GB, inactive_file=512 * MB)
+    simulated.group_of_v2("kube", current=20 * GB, max=None)
+    limits = RamLimits(tmp_path)
+    assert limits.tightest().source == "/sys/fs/cgroup/kube/pod/memory.max"
+    assert limits.tightest().left_bytes == GB + 512 * MB
+    assert limits.total_bytes == 8 * GB
 
 
 @pytest.mark.parametrize(
-    ("v2", "v1", "limit_bytes"),
+    ("path", "mounted"),
     [
-        (None, None, 64 << 30),
-        ("max\n", None, 64 << 30),
-        ("8589934592\n", None, 8 << 30),
-        (None, "4294967296\n", 4 << 30),
-        (None, "9223372036854771712\n", 64 << 30),  # how v1 writes that there is none
+        ("/", "/"),  # a namespace of its own
+        ("/docker/abc", "/docker/abc"),  # the host's paths
+        ("/docker/abc", "/"),  # the host's paths, and a mount that does not say so
+        ("/../other", "/"),  # moved out of the container
+        ("/docker/abcd", "/docker/abc"),  # what only begins alike
     ],
 )
-def test_a_container_has_what_it_is_allowed(machine, v2, v1, limit_bytes):
-    """cgroup v2 and v1; without a limit the machine's RAM."""
-    for path, words in zip(machine, (v2, v1), strict=True):
-        if words is not None:
-            path.write_text(words)
-    assert ram_limit.ram_limit_bytes() == limit_bytes
+def test_what_a_container_sees_of_its_path(tmp_path, path, mounted):
+    """However the paths are shown, the mounted group counts."""
+    simulated = Simulated(tmp_path).process_of_v2(path, mounted=mounted)
+    simulated.group_of_v2(current=GB, max=8 * GB)
+    assert left(RamLimits(tmp_path))["container limit"] == 7 * GB
 
 
-def test_unknown_is_unknown(monkeypatch):
-    """Where psutil fails."""
+def test_a_group_within_a_container_whose_paths_are_the_hosts(tmp_path):
+    """The mount's root is cut off the path, and what is left is found."""
+    simulated = Simulated(tmp_path).process_of_v2("/docker/abc/inner", mounted="/docker/abc")
+    simulated.group_of_v2("inner", current=GB, max=2 * GB)
+    assert left(RamLimits(tmp_path))["container limit"] == GB
+
+
+def test_a_job_of_slurm_is_called_one(tmp_path):
+    """By its path."""
+    path = "system.slice/slurmstepd.scope/job_7/step_0"
+    simulated = Simulated(tmp_path).process_of_v2(f"/{path}")
+    simulated.group_of_v2(path, current=GB, max=2 * GB)
+    assert str(RamLimits(tmp_path).tightest()) == "1.0 GB of 2.0 GB (job limit)"
+
+
+@pytest.mark.parametrize("file", ["memory.current", "memory.max", "memory.stat"])
+def test_a_file_that_may_not_be_read(tmp_path, file):
+    """A folder stands in its place, which not even root can read: nothing fails, and unknown is unknown."""
+    container(tmp_path, inactive_file=512 * MB, current=GB)
+    (tmp_path / "sys/fs/cgroup" / file).unlink()
+    (tmp_path / "sys/fs/cgroup" / file).mkdir()
+    limits = RamLimits(tmp_path)
+    expected = {"memory.current": None, "memory.stat": 7 * GB, "memory.max": "no such limit"}[file]
+    assert left(limits).get("container limit", "no such limit") == expected
+    assert limits.total_bytes == (64 * GB if file == "memory.max" else 8 * GB)
+    if file == "memory.current":
+        assert str(limits.rooms()[0]) == "8.0 GB (container limit)"
+        assert limits.short(100 * GB).name == "this machine"
+
+
+def test_what_changes_is_seen(tmp_path):
+    """The limit, what is in use, and the group that the process is in."""
+    simulated = container(tmp_path)
+    limits = RamLimits(tmp_path)
+    assert left(limits)["container limit"] == 7 * GB
+    simulated.group_of_v2(current=2 * GB, max=4 * GB)
+    assert left(limits)["container limit"] == 2 * GB
+    simulated.process_of_v2("/deeper").group_of_v2("deeper", current=GB, max=GB + MB)
+    assert limits.tightest().left_bytes == MB
+
+
+def test_resource_limits(tmp_path, monkeypatch):
+    """Address space and private writable memory; that of resident memory is not enforced and not told."""
+    Simulated(tmp_path).write("proc/self/statm", "1000 500 100 10 0 300 0\n")
+    set_to = {resource.RLIMIT_AS: 8000 * 4096, resource.RLIMIT_DATA: 700 * 4096, resource.RLIMIT_RSS: 4096}
+    monkeypatch.setattr(resource, "getrlimit", lambda number: (set_to.get(number, -1), -1))
+    monkeypatch.setattr(resource, "getpagesize", lambda: 4096)
+    limits = RamLimits(tmp_path)
+    found = left(limits)
+    assert found == {"RLIMIT_AS": 7000 * 4096, "RLIMIT_DATA": 400 * 4096, "this machine": 60 * GB}
+    assert limits.total_bytes == 64 * GB  # those two limit something else than RAM
+    assert limits.lowest().name == "RLIMIT_DATA"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
+def test_this_machine():
+    """Total to the byte as psutil has it, what is available about the same; nothing here fails."""
+    limits = RamLimits()
+    machine = next(room for room in limits.rooms() if room.name == "this machine")
+    assert machine.limit_bytes == psutil.virtual_memory().total
+    assert abs(machine.left_bytes - psutil.virtual_memory().available) < GB
+    assert limits.total_bytes <= machine.limit_bytes
+    assert all(room.left_bytes is not None for room in limits.rooms())
+
+
+@pytest.mark.parametrize("text", ["odd\n", "", None, "MemTotal: 5 MB\n"])
+def test_elsewhere_psutil_is_asked(tmp_path, monkeypatch, text):
+    """Where there is no ``/proc/meminfo``, or it is not understood."""
+    memory = SimpleNamespace(total=16 * GB, available=4 * GB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    if text is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/meminfo").write_text(text)
+    assert left(RamLimits(tmp_path)) == {"this machine": 4 * GB}
+
+
+def test_unknown_is_unknown(tmp_path, monkeypatch):
+    """Where psutil fails, too."""
 
     def fail():
         raise RuntimeError("no /proc")
 
     monkeypatch.setattr(psutil, "virtual_memory", fail)
-    assert ram_limit.ram_limit_bytes() is None
+    limits = RamLimits(tmp_path)
+    assert (limits.rooms(), limits.tightest(), limits.lowest(), limits.total_bytes) == ([], None, None, None)
+    assert limits.short(GB) is None
+    assert limits.kills(of_machine=True) is None
+
+
+# -- what is too little ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("text", "total_bytes"), [("MemTotal:       16777216 kB\nMemFree: 1 kB\n", 16 << 30), ("odd\n", 64 << 30)]
+    ("current", "need", "transient", "is_short"),  # of 8 GB
+    [
+        (4 * GB, 4 * GB, 0, False),
+        (4 * GB, 4 * GB + MB, 0, True),  # the next run of the cell would not fit
+        (7.6 * GB, 0, 0, False),  # a twentieth is left
+        (7.6 * GB + MB, 0, 0, True),
+        (5 * GB, 2.6 * GB, 2.6 * GB, False),
+        (5 * GB, 2.6 * GB, 2.6 * GB + MB, True),  # less than a twentieth was left at the peak
+    ],
 )
-def test_linux_is_asked_itself(monkeypatch, tmp_path, text, total_bytes):
-    """As psutil would ask it; where that is not understood, psutil is asked."""
-    monkeypatch.setattr(ram_limit, "_MEMINFO", tmp_path / "told")
-    (tmp_path / "told").write_text(text)
-    assert ram_limit.ram_limit_bytes() == total_bytes
+def test_what_is_too_little(tmp_path, current, need, transient, is_short):
+    """Less than is needed, or than a twentieth of the limit, now or at the peak."""
+    container(tmp_path, current=int(current))
+    found = RamLimits(tmp_path).short(int(need), int(transient))
+    assert (found is not None) == is_short
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="psutil's figure is /proc/meminfo's")
-def test_linux_and_psutil_agree(monkeypatch):
-    """To the byte, on this machine."""
-    total_bytes = psutil._pslinux.virtual_memory().total
-    monkeypatch.setattr(ram_limit, "_MEMINFO", Path("/proc/meminfo"))
-    assert ram_limit.ram_limit_bytes() == total_bytes
+def test_page_cache_is_looked_up_only_where_it_matters(tmp_path, monkeypatch):
+    """The kernel sums up many counters for that file."""
+    container(tmp_path, current=4 * GB, inactive_file=GB)
+    limits, read = RamLimits(tmp_path), []
+    counted = limits._counted
+    monkeypatch.setattr(
+        limits, "_counted", lambda path, *more, **named: read.append(path) or counted(path, *more, **named)
+    )
+    assert limits.short(4 * GB) is None
+    assert read == []
+    assert limits.short(4 * GB + MB) is None  # only with the page cache there is enough
+    assert read == ["/sys/fs/cgroup/memory.stat"]
+
+
+# -- any tree of groups ---------------------------------------------------------------------------------------
+
+SIZES = st.integers(0, 100).map(lambda count: count * MB)
+GROUP = st.fixed_dictionaries(
+    {"current": st.none() | SIZES, "inactive_file": st.none() | SIZES},
+    optional={"max": st.none() | SIZES, "high": st.none() | SIZES},
+)
+
+
+@given(chain=st.lists(GROUP, min_size=1, max_size=4), available=SIZES, need=SIZES, transient=SIZES)
+def test_the_least_that_any_limit_leaves(tmp_path_factory, chain, available, need, transient):
+    """Of the whole chain and the machine, by the plainest arithmetic."""
+    root = tmp_path_factory.mktemp("machine")
+    simulated = Simulated(root, total_bytes=200 * MB, available_bytes=available)
+    simulated.process_of_v2("/" + "/".join("abcd"[: len(chain) - 1]))
+    expected = [(available, 200 * MB)]
+    for depth, group in enumerate(chain):
+        values = {name: value for name, value in group.items() if name in ("max", "high")}
+        current, cache = group["current"], group["inactive_file"]
+        folder = simulated.group_of_v2("/".join("abcd"[:depth]), current=current or 0, **values)
+        (folder / "memory.stat").write_text("anon 1\n" if cache is None else f"inactive_file {cache}\n")
+        if current is None:
+            (folder / "memory.current").unlink()
+            continue
+        working_set = max(0, current - (cache or 0))
+        expected += [(max(0, v - working_set), v) for v in values.values() if v is not None]
+    limits = RamLimits(root)
+    assert limits.tightest().left_bytes == min(expected)[0]
+    short = [left for left, size in expected if left < max(need, int(size * 0.05) + transient)]
+    found = limits.short(need, transient)
+    assert (found and found.left_bytes) == min(short, default=None)
+    sizes = [value for group in chain for value in (group.get("max"), group.get("high")) if value is not None]
+    assert limits.total_bytes == min([200 * MB, *sizes])
+
+
+TEXTS = st.binary(max_size=40) | st.sampled_from([b"max\n", b"1048576\n", b"0::/a/b\n", b"4:memory:/a\n"])
+FILES = ("cgroup", "mountinfo", "statm")
+NAMES = ("memory.max", "memory.high", "memory.current", "memory.stat", "memory.events")
+
+
+@given(st.dictionaries(st.sampled_from([*FILES, *NAMES]), TEXTS))
+def test_garbage_hurts_nobody(tmp_path_factory, texts):
+    """Any bytes in any of the files: no error, and figures that are none or not negative."""
+    root = tmp_path_factory.mktemp("garbage")
+    simulated = Simulated(root)
+    for name, text in texts.items():
+        for folder in ("proc/self",) if name in FILES else ("sys/fs/cgroup", "sys/fs/cgroup/a/b"):
+            simulated.write(f"{folder}/{name}", "").write_bytes(text)
+    limits = RamLimits(root)
+    for room in limits.rooms():
+        assert room.limit_bytes >= 0
+        assert room.left_bytes is None or 0 <= room.left_bytes <= room.limit_bytes
+        assert str(room)
+    kills = limits.kills(of_machine=True)
+    assert kills is None or kills.processes >= 0
+
+
+# -- who was killed -------------------------------------------------------------------------------------------
+
+
+def test_kills_are_those_of_the_group_with_the_nearest_limit(tmp_path):
+    """Version 2 counts there what was killed in the groups below, as an earlier kernel was."""
+    simulated = Simulated(tmp_path).process_of_v2("/pod/box/kernel")
+    simulated.group_of_v2("pod/box/kernel", kills=0)
+    simulated.group_of_v2("pod/box", kills=2, max=8 * GB)
+    simulated.group_of_v2("pod", kills=9, max=32 * GB)
+    kills = RamLimits(tmp_path).kills()
+    assert (kills.processes, kills.where, kills.limit_bytes) == (2, "this container", 8 * GB)
+
+
+def test_kills_of_version_1_are_those_of_the_group_itself(tmp_path):
+    """It passes no events on to ancestors, whose limit may be the one."""
+    simulated = Simulated(tmp_path).process_of_v1("/docker/abc")
+    simulated.group_of_v1("docker/abc", kills=1)
+    simulated.group_of_v1("docker", kills=0, limit=GB)
+    kills = RamLimits(tmp_path).kills()
+    assert (kills.processes, kills.limit_bytes) == (1, GB)
+
+
+def test_kills_of_the_machine_are_told_only_where_asked_for(tmp_path):
+    """They may be anybody's."""
+    Simulated(tmp_path).write("proc/vmstat", "nr_free_pages 7\noom_kill 3\noom_kill_other 4\n")
+    limits = RamLimits(tmp_path)
+    assert limits.kills() is None
+    assert limits.kills(of_machine=True)[:2] == (3, "this machine")
+
+
+def test_a_room_speaks():
+    """With what is left, and without where that is unknown; a moment when less was left."""
+    room = Room("container limit", "memory.max", 8 * GB, 7 * GB + 624 * MB)
+    assert str(room) == "400 MB of 8.0 GB (container limit)"
+    assert str(room.with_left(0)) == "0 MB of 8.0 GB (container limit)"
+    assert str(room.with_left(-5)) == "0 MB of 8.0 GB (container limit)"
+    assert os.fspath(room.source) == "memory.max"

@@ -1,0 +1,188 @@
+"""A warning before the kernel kills the notebook: in a cell's report, while it runs, and for a budget."""
+
+import pytest
+from handmade import MB, cell, ram
+from kernels import WAIT_FOR
+from limited import GB, container
+from memory import blip
+from places import TIMEOUT_S, Recorder, begun
+from reports import run
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine.machine import machine
+from ipygpulogger.engine.scope import Scope
+from ipygpulogger.notebook import live
+from ipygpulogger.notebook.live import Live
+from ipygpulogger.notebook.report import little_left
+from ipygpulogger.records import ChildrenUsage, Peak
+from ipygpulogger.render.headline import is_quiet, matters
+from ipygpulogger.sources.ram_limit import RamLimits
+
+
+@pytest.fixture
+def box(tmp_path, monkeypatch):
+    """This process lives in a simulated container of 8 GB; returns what sets how much is in use there."""
+    simulated = container(tmp_path / "machine")
+    monkeypatch.setattr(machine(), "limits", RamLimits(simulated.root))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+
+    def uses(size_bytes, **more):
+        simulated.group_of_v2(current=int(size_bytes), max=8 * GB, **more)
+
+    return uses
+
+
+def peaking(peak_mb, after_mb=100, **fields):
+    """A cell that began with 100 MB."""
+    return cell(ram(100 * MB, after_mb * MB, peak_mb * MB), **fields)
+
+
+@pytest.mark.parametrize(
+    ("used_mb", "record", "note"),
+    [
+        (4096, peaking(1100), None),
+        (7800, peaking(110), "RAM left: 392 MB of 8.0 GB (container limit)"),
+        (7800, peaking(1100), "RAM left: 392 MB of 8.0 GB (container limit); this cell needs 1.0 GB"),
+        (7100, peaking(900), "RAM left at the peak: 292 MB of 8.0 GB (container limit)"),
+        (7100, peaking(900, after_mb=900), None),  # what it took is in use now, and there is enough
+        (7800, peaking(102), None),  # a quiet cell
+        (7800, peaking(100, after_mb=10), None),  # one that gave memory back
+        (7100, peaking(100, children=ChildrenUsage(0, 0, Peak(900 * MB, None, "sampled"), 2)),
+         "RAM left at the peak: 192 MB of 8.0 GB (container limit)"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_cell(box, used_mb, record, note):
+    """Little is left, less than the next run needs, or little was left at the peak; children count."""
+    box(used_mb * MB)
+    assert little_left(record, None) == (() if note is None else (note,))
+
+
+def test_what_was_seen_while_it_ran_is_said(box):
+    """The least of it, even where there is enough in the end, and of a cell that itself took nothing."""
+    box(8000 * MB)
+    seen = machine().limits.short()
+    box(4096 * MB)
+    assert little_left(peaking(100), seen) == ("RAM left at the peak: 192 MB of 8.0 GB (container limit)",)
+    assert little_left(peaking(1100), seen) == little_left(peaking(100), seen)
+
+
+def test_the_report_opens_for_it(box):
+    """It is no quiet line, and the reader need not unfold it."""
+    box(7900 * MB)
+    record = peaking(130)
+    assert not matters(record)
+    record = peaking(130, notes=little_left(record, None))
+    assert matters(record)
+    assert not is_quiet(record)
+
+
+def test_a_cell_in_a_tight_container(shell, box, capsys):
+    """A real cell: its report and its record say it, under `quiet` as well; with room nothing is said."""
+    il = IPyGPULogger(report="text", quiet="1GB").start()
+    shell.user_ns["blip"] = blip
+    box(4096 * MB)
+    run(shell, "blip(32)")
+    assert il.record.notes == ()
+    box(8180 * MB)
+    capsys.readouterr()
+    run(shell, "blip(32)")
+    il.stop()
+    (note,) = il.record.notes
+    assert note.startswith("RAM left: 12 MB of 8.0 GB (container limit); this cell needs 3")
+    assert note in capsys.readouterr().out
+
+
+def test_looking_hurts_no_cell(shell, box, monkeypatch, capsys):
+    """A source that fails is said once; the record is kept."""
+
+    def fail(*_):
+        raise RuntimeError("odd")
+
+    il = IPyGPULogger(report="text").start()
+    shell.user_ns["blip"] = blip
+    monkeypatch.setattr(machine().limits, "short", fail)
+    for _ in range(2):
+        run(shell, "blip(32)")
+    il.stop()
+    assert len(il.history) == 2
+    assert capsys.readouterr().err.count("could not tell how much RAM is left: RuntimeError: odd") == 1
+
+
+def test_a_long_cell_is_warned_while_it_runs(box, monkeypatch):
+    """On its live line, as soon as a twentieth is left; the least of it is kept for the report."""
+    monkeypatch.setattr(live, "AFTER_S", 0.0)
+    monkeypatch.setattr(live, "EVERY_S", 0.001)
+    shown, scope, place = Live(lambda _: ("Over budget",)), Scope().open(), Recorder()
+    cell = begun(shown.cell("In [4]", scope, place))
+    try:
+        assert place.shown.acquire(timeout=TIMEOUT_S)
+        assert place.told[0].notes == ("Over budget",)
+        for used_bytes in (8100 * MB, 7900 * MB):
+            box(used_bytes)
+            for _ in range(2):
+                assert place.shown.acquire(timeout=TIMEOUT_S)
+        assert place.shown.acquire(timeout=TIMEOUT_S)
+    finally:
+        cell.end()
+        scope.close()
+        cell.drop()
+        shown.close()
+    notes = {measurement.notes for measurement in place.told if not isinstance(measurement, str)}
+    assert ("Over budget", "RAM left: 92 MB of 8.0 GB (container limit)") in notes
+    assert cell.tightest.left_bytes == 92 * MB
+
+
+@pytest.mark.parametrize(("budget", "is_said"), [("9GB", True), ("8GB", False)])
+def test_a_budget_above_the_limit_is_said_once(shell, box, capsys, budget, is_said):
+    """No cell could use so much."""
+    il = IPyGPULogger(report="text", budget=budget).start()
+    for _ in range(2):
+        run(shell, "1")
+    il.stop()
+    sentence = "the budget 9GB is more RAM than there is: 8.0 GB (container limit)\n"
+    assert capsys.readouterr().err.count(sentence) == is_said
+
+
+def test_what_was_killed_is_said_once_by_the_next_kernel(shell, box, capsys):
+    """When the logger starts; not with reports switched off, which leaves it to the next."""
+    box(GB, kills=1)
+    said = "Linux killed 1 process of this container for lack of memory (limit 8.0 GB).\n"
+    for report, count in (("none", 0), ("text", 1), ("text", 0)):
+        IPyGPULogger(report=report).start().stop()
+        assert capsys.readouterr().out.count(said) == count
+
+
+def test_status_and_doctor_say_it(shell, box, capsys):
+    """Each time: the limit, its file, what is left, what was killed."""
+    box(GB, kills=2)
+    il = IPyGPULogger(report="text").start()
+    for command in ("status", "doctor"):
+        capsys.readouterr()
+        run(shell, f"%gpulog {command}")
+        told = capsys.readouterr().out
+        assert "7.0 GB of 8.0 GB (container limit) left, from /sys/fs/cgroup/memory.max" in told
+        assert "Linux killed 2 processes of this container" in told
+    il.stop()
+
+
+def test_a_real_kernel_is_warned_in_time(kernel):
+    """Loaded as a user does; the live line of a cell that goes on, then its report."""
+    simulated = container(kernel.folder / "machine", current=GB)
+    kernel.run("%load_ext ipygpulogger")
+    kernel.run(
+        "from ipygpulogger.engine.machine import machine\n"
+        "from ipygpulogger.sources.ram_limit import RamLimits\n"
+        f"machine().limits = RamLimits({str(simulated.root)!r})\n" + WAIT_FOR
+    )
+    simulated.group_of_v2(current=8000 * MB, max=8 * GB)
+    until = kernel.folder / "until"
+    asked = kernel.send(f"x = b'x' * (50 << 20); wait_for({str(until)!r})")
+    said = "RAM left: 192 MB of 8.0 GB (container limit)"
+    kernel.wait_until(
+        asked, lambda ran: any(said in one["data"].get("text/plain", "") for one in ran.displays)
+    )
+    until.touch()
+    report = kernel.wait(asked).displays[-1]["data"]
+    assert said in report["text/plain"]
+    assert said in report["text/html"].replace("\N{NO-BREAK SPACE}", " ")

@@ -1,0 +1,177 @@
+"""What the doctor says about the limits of RAM, and which kills of the out-of-memory killer are new."""
+
+import json
+import os
+import resource
+
+import pytest
+from limited import GB, Simulated, container
+
+from ipygpulogger.sources.limit_diagnosis import diagnoses
+from ipygpulogger.sources.oom_kills import take_new
+from ipygpulogger.sources.ram_limit import RamLimits
+
+
+@pytest.fixture(autouse=True)
+def nothing_else(monkeypatch, tmp_path):
+    """No resource limits, no word of a hub, a home of the test's own."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    monkeypatch.delenv("MEM_LIMIT", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def said(root):
+    return [(one.source, one.state, one.says) for one in diagnoses(RamLimits(root))]
+
+
+def test_the_tightest_limit_comes_first(tmp_path):
+    """The file, the value, the working set, what is left; then the machine."""
+    swap = {"peak": 7 * GB, "swap_max": 2 * GB}
+    container(tmp_path, current=6 * GB, inactive_file=GB, **swap)
+    first, machine, *_ = said(tmp_path)
+    assert first[:2] == ("RAM limit", "exact")
+    assert first[2].split("; ") == [
+        "3.0 GB of 8.0 GB (container limit) left, from /sys/fs/cgroup/memory.max",
+        "working set 5.0 GB, without page cache that can be reclaimed",
+        "peak 7.0 GB, with page cache",
+        "swap up to 2.0 GB",
+    ]
+    assert machine == ("RAM limit", "exact", "60.0 GB of 64.0 GB (this machine) left, from /proc/meminfo")
+
+
+def test_version_1_says_as_much(tmp_path):
+    """Its swap is what both together may have, without RAM."""
+    simulated = Simulated(tmp_path).process_of_v1()
+    folder = simulated.group_of_v1(limit=4 * GB, usage=3 * GB)
+    (folder / "memory.memsw.limit_in_bytes").write_text(str(4 * GB))
+    (first, *_) = said(tmp_path)
+    assert first[2].split("; ")[1:] == [
+        "working set 3.0 GB, without page cache that can be reclaimed",
+        "peak 3.0 GB, with page cache",
+        "no swap",
+    ]
+
+
+def test_little_has_a_remedy(tmp_path):
+    """And only that."""
+    container(tmp_path, current=8 * GB)
+    tight, machine, *_ = diagnoses(RamLimits(tmp_path))
+    assert "end kernels" in tight.remedy
+    assert machine.remedy is None
+
+
+def test_what_happens_beyond_is_said_where_it_is_no_kill(tmp_path, monkeypatch):
+    """A soft limit slows down; beyond a resource limit allocating fails."""
+    container(tmp_path, limit="max", high=4 * GB)
+    set_to = {resource.RLIMIT_AS: 8 * GB}
+    monkeypatch.setattr(resource, "getrlimit", lambda number: (set_to.get(number, -1), -1))
+    told = [says for _, _, says in said(tmp_path)]
+    assert "Linux slows the processes down" in next(one for one in told if "soft limit" in one)
+    unread = next(one for one in told if "RLIMIT_AS" in one)  # there is no statm
+    assert "8.0 GB (RLIMIT_AS), of which the part in use cannot be read" in unread
+    assert "allocating fails" in unread
+
+
+def test_nothing_is_known(tmp_path, monkeypatch):
+    """Neither the machine's RAM nor a limit."""
+    monkeypatch.setattr(RamLimits, "_machines_room", lambda _: iter(()))
+    assert said(tmp_path) == [("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
+
+
+@pytest.mark.parametrize(
+    ("value", "state", "says"),
+    [
+        (str(8 * GB), "exact", "8.0 GB, as the environment states it; a limit above enforces it"),
+        ("2G", "absent", "2.0 GB, as the environment states it; no limit that can be read here enforces it"),
+        ("", None, None),
+        ("much", None, None),
+        ("0", None, None),
+    ],
+)
+def test_what_a_hub_states_is_labelled(tmp_path, monkeypatch, value, state, says):
+    """JupyterHub's variable is not a limit; a cgroup may be."""
+    container(tmp_path)
+    monkeypatch.setenv("MEM_LIMIT", value)
+    found = [one for one in said(tmp_path) if one[0] == "MEM_LIMIT"]
+    assert found == ([] if state is None else [("MEM_LIMIT", state, says)])
+
+
+@pytest.mark.parametrize(
+    ("kills", "says"),
+    [
+        (0, "Linux killed no processes of this container for lack of memory (limit 8.0 GB)"),
+        (1, "Linux killed 1 process of this container for lack of memory (limit 8.0 GB)"),
+        (2, "Linux killed 2 processes of this container for lack of memory (limit 8.0 GB)"),
+    ],
+)
+def test_kills_are_always_said(tmp_path, kills, says):
+    """With the file that counts them."""
+    container(tmp_path, kills=kills)
+    assert ("OOM kills", "exact", f"{says}, from /sys/fs/cgroup/memory.events") in said(tmp_path)
+
+
+# -- which are new --------------------------------------------------------------------------------------------
+
+
+def new(root):
+    limits = RamLimits(root)
+    return take_new(limits, limits.kills())
+
+
+def test_each_kill_is_new_once(tmp_path):
+    """Across kernels of one container; another container of the same path has its own count."""
+    simulated = container(tmp_path / "one", kills=1)
+    assert [new(tmp_path / "one") for _ in range(2)] == [1, 0]
+    simulated.group_of_v2(kills=4, max=8 * GB)
+    assert [new(tmp_path / "one") for _ in range(2)] == [3, 0]
+    container(tmp_path / "two", kills=4)
+    assert new(tmp_path / "two") == 4
+    assert new(tmp_path / "one") == 0
+
+
+def test_a_count_that_fell_is_another_groups(tmp_path):
+    """The same path and number of a group that is new."""
+    simulated = container(tmp_path, kills=5)
+    assert new(tmp_path) == 5
+    simulated.group_of_v2(kills=2, max=8 * GB)
+    assert new(tmp_path) == 2
+
+
+def test_only_the_last_groups_are_remembered(tmp_path):
+    """The file stays small."""
+    for number in range(40):
+        container(tmp_path / str(number), kills=1)
+        assert new(tmp_path / str(number)) == 1
+    assert new(tmp_path / "39") == 0
+    assert new(tmp_path / "0") == 1
+    assert len(json.loads((tmp_path / "cache/ipygpulogger/oom-kills.json").read_text())) == 32
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": [1]}', "[" * 100_000, "\x00"])
+def test_a_broken_memory_only_repeats(tmp_path, text):
+    """Whatever is in the file."""
+    container(tmp_path, kills=2)
+    file = tmp_path / "cache/ipygpulogger/oom-kills.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert [new(tmp_path) for _ in range(2)] == [2, 0]
+
+
+def test_a_foreign_value_is_none_of_ours(tmp_path):
+    """A number where a count stands is a count; nothing else is."""
+    container(tmp_path, kills=2)
+    assert new(tmp_path) == 2
+    file = tmp_path / "cache/ipygpulogger/oom-kills.json"
+    file.write_text(json.dumps(dict.fromkeys(json.loads(file.read_text()), "two")))
+    assert new(tmp_path) == 2
+
+
+def test_a_home_that_cannot_be_written_hurts_nobody(tmp_path, monkeypatch):
+    """It is said again each time."""
+    container(tmp_path, kills=2)
+    (tmp_path / "cache").write_text("a file")
+    assert [new(tmp_path) for _ in range(2)] == [2, 2]
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", os.devnull)
+    assert new(tmp_path) == 2
