@@ -56,7 +56,7 @@ class Group(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What people call it: "job" under SLURM, else "container"."""
+        """What people call it, which is "job" under SLURM, else "container"."""
         return "job" if "slurm" in self.folder else "container"
 
 
@@ -95,7 +95,7 @@ class Room(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """The limit as people read it: "8.0 GB (container limit)"."""
+        """The limit as people read it, such as "8.0 GB (container limit)"."""
         return f"{size_text(self.limit_bytes)} ({self.name})"
 
     def __str__(self) -> str:
