@@ -24,7 +24,9 @@ grain            the resolution of the kernel's memory counts
 high_water_mark  Linux: the kernel's peak, which can be reset
 foreign_resets   whether something else resets that peak
 rising_peak      elsewhere: a peak that only rises, or no peak at all
-ram_limit        how much RAM there is: the machine's, or what a container is allowed
+ram_limit        how much RAM there is and is left: the machine's, or under a limit of a container
+limit_diagnosis  what the doctor says about these limits
+oom_kills        which processes the kernel killed for lack of memory since that was last said
 rss_watcher      the process that samples resident memory where no counter has peaks
 malloc           the heap: in use, and kept by malloc
 children         child processes: memory of their own, and what ended ones needed

@@ -207,6 +207,7 @@ SHOWN["run"] = "".join(
     words for words, _ in Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:", room=None)
 )
 GPU = RECORD.gpus[0]
+RAM_LEFT = "RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB"
 REMARKS = [  # each in a table of report.md
     ("(120 MB kept by malloc)", {"gen": RamUsage(*_usage(42, 170, 170), Heap(0, 0), Heap(0, 120 * MB))}),
     (
@@ -239,6 +240,7 @@ REMARKS = [  # each in a table of report.md
         "between cells: -97 MB, cuda:0 +200 MB",
         {"between": (("cpu", -97 * MB), ("cuda:0", 200 * MB))},
     ),
+    (RAM_LEFT, {"notes": (RAM_LEFT,)}),  # tests/notebook/test_ram_left.py has how it comes about
 ]
 
 

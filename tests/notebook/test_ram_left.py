@@ -43,7 +43,7 @@ def peaking(peak_mb, after_mb=100, **fields):
     [
         (4096, peaking(1100), None),
         (7800, peaking(110), "RAM left: 392 MB of 8.0 GB (container limit)"),
-        (7800, peaking(1100), "RAM left: 392 MB of 8.0 GB (container limit); this cell needs 1.0 GB"),
+        (7800, peaking(1000), "RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB"),
         (7100, peaking(900), "RAM left at the peak: 292 MB of 8.0 GB (container limit)"),
         (7100, peaking(900, after_mb=900), None),  # what it took is in use now, and there is enough
         (7800, peaking(102), None),  # a quiet cell
