@@ -12,6 +12,7 @@ attempt            what the ranks sent before torchrun restarted them
 epochs             the records of all ranks for each epoch of a training
 ipyparallel        engines of an ipyparallel cluster
 engine_cells       in such an engine: each cell measured
+runs               several runs of a process as one record
 ray                tasks and actors of Ray
 dask               tasks of dask.distributed
 =================  ===========================================================

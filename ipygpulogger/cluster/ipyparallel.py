@@ -22,6 +22,7 @@ from ..runtime.wrappers import Wrappers
 from .after_cell import show_after_cells, show_no_more
 from .arrivals import Arrivals
 from .engine_cells import KEY
+from .runs import one_each
 from .watcher import Watch
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ _ENGINE_SIDE = f"{__package__}.engine_cells"
 _PATIENCE_S = 1.0  # at the start and the stop, for engines that answer; busy ones do it when they come to it
 _OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the result
 _NAMED = 8  # engines in a sentence
-_LACKS, _OLD = "has no ipygpulogger", "has an older ipygpulogger"
+_LACKS, _OLD = "ipygpulogger is not installed there", "an older ipygpulogger is installed there"
+_LEFT = "it died, or left the cluster"
 _CURES = {
-    _LACKS: "to install it there: %px %pip install ipygpulogger",
-    _OLD: "to update it there: %px %pip install --upgrade ipygpulogger, then restart the engines",
+    _LACKS: "; to install it: %px %pip install ipygpulogger",
+    _OLD: "; to update it: %px %pip install --upgrade ipygpulogger, then restart the engines",
 }
 
 _lock = threading.RLock()
@@ -141,13 +143,12 @@ class IPyParallelWatch(Watch):
                 try:
                     reason = answer.get(0)
                 except Exception as error:  # it died, or cannot even run what we sent
-                    reason = why(error)
+                    reason = why(error) if engine in self._client.ids else _LEFT
                 self._engines[engine] = reason
-                if reason:
+                if reason and reason != _LEFT:  # that is said with the next table
                     reasons.setdefault(reason, []).append(engine)
         for reason, engines in reasons.items():
-            cure = f"; {_CURES[reason]}" if reason in _CURES else ""
-            self.say_once(f"Not measured by ipygpulogger: {_list(engines)}, which {reason}{cure}")
+            self.say_once(f"Not measured: {_list(engines)}, as {reason}{_CURES.get(reason, '')}")
 
     # -- the requests ------------------------------------------------------------------------------
 
@@ -174,11 +175,11 @@ class IPyParallelWatch(Watch):
             for i, request in enumerate(self._requests):
                 request.label = request.label or label
                 cells.setdefault(request.label or i, []).append(request)
-            over = [requests for requests in cells.values() if all(one.is_over() for one in requests)]
-            for requests in over:
-                for request in requests:
-                    self._requests.remove(request)
+            until_s = clock.monotonic_s() + _OUTPUT_S
+            over = [found for found in cells.values() if all(one.is_over(until_s) for one in found)]
             if over:
+                done = {id(request) for found in over for request in found}
+                self._requests = [request for request in self._requests if id(request) not in done]
                 self._read_answers()
                 self._pick_up()
             groups = [self._group(requests) for requests in over]
@@ -194,7 +195,7 @@ class IPyParallelWatch(Watch):
                 payload = metadata["data"].get(KEY)
                 record = arrivals.take(payload) if isinstance(payload, bytes) else None
                 if record is None:
-                    missing[engine] = self._why_missing(engine)
+                    missing[engine] = self._why_missing(engine, metadata)
                 else:
                     process = _as_engine(record.process, engine)
                     records.append(replace(record, label=label, process=process))
@@ -203,15 +204,16 @@ class IPyParallelWatch(Watch):
         self._gone.clear()
         return Group(
             label,
-            records,
+            one_each(records),
             [Missing(f"engine {engine}", reason) for engine, reason in sorted(missing.items())],
             arrivals.group(label).notes,
         )
 
-    def _why_missing(self, engine: int) -> str:
-        if engine in self._engines:
-            return self._engines[engine] or "sent no record"
-        return _LEFT
+    def _why_missing(self, engine: int, metadata: Any) -> str:
+        if engine not in self._engines:
+            return _LEFT
+        aborted = metadata["status"] == "aborted"
+        return self._engines[engine] or ("it did not run this" if aborted else "it sent no record")
 
 
 class _Request:
@@ -226,15 +228,16 @@ class _Request:
         self.label: str | None = None
         self.code = code
         self._answer = answer
-        self._waited = False
 
-    def is_over(self) -> bool:
-        """Return whether each engine has run it, failed or died, and its output is here."""
+    def is_over(self, until_s: float) -> bool:
+        """Return whether each engine has run it, failed or died.
+
+        Args:
+            until_s: How long to wait at most for output that is still on its way.
+        """
         if not self._answer.ready():
             return False
-        if not self._waited:
-            self._waited = True  # once: output that got lost is not waited for again
-            self._answer.wait_for_output(_OUTPUT_S)
+        self._answer.wait_for_output(max(0, until_s - clock.monotonic_s()))
         return True
 
     def parts(self) -> Iterator[tuple[int, Any]]:
@@ -246,9 +249,6 @@ class _Request:
         if isinstance(targets, list) and len(targets) == len(many):
             ids = targets
         yield from ((engine, one) for engine, one in zip(ids, many, strict=True) if isinstance(engine, int))
-
-
-_LEFT = "died, or left the cluster"
 
 
 def _as_engine(process: Process, engine: int) -> Process:
@@ -263,12 +263,12 @@ def _call(module: str, name: str, session: str) -> str:
     try:
         importlib.import_module(module.partition(".")[0])
     except ImportError:
-        return "has no ipygpulogger"
+        return "ipygpulogger is not installed there"
     try:
         getattr(importlib.import_module(module), name)(session)
     except Exception as error:
         if isinstance(error, ImportError) and module.startswith(str(error.name)):
-            return "has an older ipygpulogger"
+            return "an older ipygpulogger is installed there"
         return str(error)
     return ""
 

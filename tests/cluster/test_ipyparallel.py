@@ -17,9 +17,10 @@ PATIENCE_S = 30
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(tmp_path_factory):
     """Two engines, of which the last test kills one."""
-    with ipp.Cluster(n=2, log_level=40) as client:
+    folder = str(tmp_path_factory.mktemp("profile"))
+    with ipp.Cluster(n=2, log_level=40, profile_dir=folder) as client:
         yield client
 
 
@@ -50,6 +51,12 @@ def wait_until(happened):
     while not happened():
         assert time.monotonic() < deadline_s, "it does not happen"
         time.sleep(0.01)
+
+
+def connection_file(client):
+    """What another process, or another client, connects by."""
+    at = client.cluster
+    return f"{at.profile_dir}/security/ipcontroller-{at.cluster_id}-client.json"
 
 
 def callbacks(client):
@@ -149,6 +156,18 @@ def test_inside_a_capture(shell, client, watching, capsys):
     assert repr(group) in [one.data.get("text/plain") for one in shell.user_ns["out"].outputs]
 
 
+def test_several_requests_in_a_cell(shell, client, watching):
+    """They are one row per engine: from the first beginning to the last end, with the highest peak."""
+    code = 'client[:].execute(\'keep = [bytearray(b"x") * (64 << 20)] + globals().get("keep", [])\', silent=False, block=True)'
+    run(shell, f"for _ in range(2): {code}")
+    (group,) = watching.records
+    assert [record.rank for record in group] == client.ids
+    for record in group:
+        assert abs(record.gen.consumed_bytes - 128 * MB) < 2 * MB
+        assert record.notes == ("2 runs",)
+    client[:].execute("del keep", block=True)
+
+
 def test_the_users_own_view_of_requests(shell, client, watching):
     """Neither the client's history nor the results that it hands out have anything of ours."""
     before = len(client.history)
@@ -168,7 +187,7 @@ def test_watched_twice(shell, client, watching):
 
 def test_two_clients(shell, client, watching):
     """Each notebook has the records of its own cells alone, and stops for itself."""
-    with ipp.Client(cluster_id=client.cluster.cluster_id) as other:
+    with ipp.Client(connection_file(client)) as other:
         theirs = watch(other)
         other[:].execute("x = 1", silent=False, block=True)
         client[:].execute("y = 1", silent=False, block=True)
@@ -198,7 +217,7 @@ def test_stopping_leaves_nothing(shell, client):
 
 def test_a_closed_client_hurts_nobody(shell, client):
     """Cells go on, and the watch stops without an error."""
-    other = ipp.Client(cluster_id=client.cluster.cluster_id)
+    other = ipp.Client(connection_file(client))
     found = watch(other)
     other.close()
     assert run(shell, "x = 1").success
@@ -218,7 +237,9 @@ def test_an_engine_without_the_package(shell, client, capsys):
         for _ in range(2):
             run(shell, "%px x = 1")
             assert [record.rank for record in found.records[-1]] == client.ids[:1]
-            assert found.records[-1].missing == ((f"engine {lacking}", "has no ipygpulogger"),)
+            assert found.records[-1].missing == (
+                (f"engine {lacking}", "ipygpulogger is not installed there"),
+            )
         said = capsys.readouterr().err
         assert said.count("%px %pip install ipygpulogger") == 1
         client[lacking].execute(
@@ -226,6 +247,31 @@ def test_an_engine_without_the_package(shell, client, capsys):
         )
         run(shell, "%px x = 1")
         assert [record.rank for record in found.records[-1]] == client.ids
+
+
+def test_in_a_notebook(client, kernel):
+    """The table is one display of its own, as text and HTML, below the engines' output and the cell's report."""
+    kernel.run(
+        f"import ipyparallel\nclient = ipyparallel.Client({connection_file(client)!r})\nclient.activate()\n"
+        "%load_ext ipygpulogger\nfrom ipygpulogger.cluster import watch\nw = watch(client)"
+    )
+    ran = kernel.run("%%px\nprint('hello')")
+    assert ran.status == "ok"
+    *output, report, table = [one["data"] for one in ran.displays]
+    assert sorted(one["text/plain"] for one in output) == [f"[stdout:{i}] hello\n" for i in client.ids]
+    assert report["text/plain"].startswith("RAM: Consumed")
+    assert set(table) - {"text/html"} == {"text/plain"}
+    assert table["text/plain"] == kernel.value("repr(w.records[-1])")
+    ran = kernel.run("%%px\n1 / 0")
+    assert ran.status == "error"
+    assert ran.displays[-1]["data"]["text/plain"] == kernel.value("repr(w.records[-1])")
+    captured = kernel.run("%%capture out\n%px x = 1")
+    assert len(captured.displays) == 1  # the cell's own report
+    assert kernel.value("len(w.records), len(out.outputs)") == [3, 1]
+    assert kernel.value("[r.worker for r in il.history if hasattr(r, 'worker')][-2:]") == [
+        f"engine {i}" for i in client.ids
+    ]
+    assert not kernel.run("w.stop(); client.close()").displays[1:]
 
 
 def test_an_engine_that_is_killed(shell, client, watching):

@@ -1,0 +1,112 @@
+"""What an engine does for the clients that watch it, without one: each cell measured and published once."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ipygpulogger.cluster import engine_cells
+from ipygpulogger.cluster.arrivals import unpacked
+
+MB = 2**20
+TRANSIENT = "block = bytearray(64 << 20); block[::4096] = b'x' * len(block[::4096]); del block"
+
+
+@pytest.fixture
+def engine(shell):
+    """The shell as an engine's; `sent` is what was published, and `client` sent the cells."""
+    sent = []
+    publisher = SimpleNamespace(publish_data=sent.append, parent_header={"session": "a"})
+    shell.data_pub = publisher
+    yield SimpleNamespace(shell=shell, sent=sent, publisher=publisher)
+    del shell.data_pub
+
+
+def run(engine, code, client="a"):
+    """Run a cell that this client sent; return the records that were published for it."""
+    engine.publisher.parent_header = {"session": client}
+    engine.sent.clear()
+    engine.shell.run_cell(code, store_history=True)
+    return [unpacked(one[engine_cells.KEY]) for one in engine.sent]
+
+
+@pytest.fixture
+def watched(engine):
+    """The same, watched by client "a"."""
+    engine_cells.begin("a")
+    yield engine
+    engine_cells.end("a")
+
+
+def test_a_cell_is_measured(watched):
+    """Its transient within 2 MB, with its first line and this process."""
+    (record,) = run(watched, TRANSIENT + "\nx = 1")
+    assert abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB
+    assert record.source == TRANSIENT
+    assert (record.status, record.rank, record.worker) == ("ok", None, None)
+
+
+def test_how_a_cell_ended(watched, capsys):
+    """An error, a syntax error and an interrupt are told; the cell after it is measured as any other."""
+    ends = []
+    for code in ("1 / 0", "1 +", "raise KeyboardInterrupt", "x = 1"):
+        (record,) = run(watched, code)
+        ends.append((record.status, record.error))
+    assert ends == [
+        ("error", "ZeroDivisionError"),
+        ("error", "SyntaxError"),
+        ("interrupted", "KeyboardInterrupt"),
+        ("ok", None),
+    ]
+
+
+def test_only_for_clients_that_watch(watched):
+    """Another client's cells are neither measured nor published; each is measured once, whoever watches."""
+    assert run(watched, "x = 1", client="b") == []
+    engine_cells.begin("b")
+    engine_cells.begin("b")
+    assert len(run(watched, "x = 1", client="b")) == 1
+    engine_cells.end("b")
+    assert run(watched, "x = 1", client="b") == []
+    assert len(run(watched, "x = 1")) == 1
+
+
+def test_a_cell_within_a_cell(watched):
+    """`%%capture` makes a nested cell: its memory is that of the cell around it."""
+    (record,) = run(watched, f"%%capture out\n{TRANSIENT}")
+    assert record.source == "%%capture out"
+    assert abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB
+
+
+def test_what_cannot_be_sent_hurts_no_cell(watched):
+    """The cell's own result is what it was."""
+    watched.publisher.publish_data = lambda _: 1 / 0
+    assert watched.shell.run_cell("6 * 7", store_history=True).result == 42
+
+
+def test_stopping_leaves_nothing(engine):
+    """After the last client no callback remains; to end twice is no error."""
+    before = {event: list(found) for event, found in engine.shell.events.callbacks.items()}
+    engine_cells.begin("a")
+    engine_cells.begin("b")
+    engine_cells.end("a")
+    assert engine.shell.events.callbacks != before
+    engine_cells.end("b")
+    engine_cells.end("b")
+    assert engine.shell.events.callbacks == before
+
+
+def test_no_engine():
+    """A process that is no engine says so."""
+    with pytest.raises(RuntimeError, match="only engines of ipyparallel"):
+        engine_cells.begin("a")
+
+
+def test_the_files_import_no_engine():
+    """Neither side imports ipyparallel: the client's is there already, and the engine's too."""
+    program = (
+        "import sys, ipygpulogger.cluster.ipyparallel, ipygpulogger.cluster.engine_cells\n"
+        "print(sorted({'ipyparallel', 'IPython', 'zmq', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
