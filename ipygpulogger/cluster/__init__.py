@@ -14,6 +14,10 @@ ipyparallel        engines of an ipyparallel cluster
 engine_cells       in such an engine: each cell measured
 runs               several runs of a process as one record
 ray                tasks and actors of Ray
+ray_wrapped        functions and actor classes that measure their calls
+ray_worker         one call, measured in the worker
+ray_outbox         records on their way out of a worker
+ray_mailbox        the actor beside the driver that receives them
 dask               tasks of dask.distributed
 =================  ===========================================================
 

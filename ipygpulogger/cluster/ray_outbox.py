@@ -1,0 +1,157 @@
+"""In a worker process of Ray: records on their way to the driver's mailbox.
+
+A call of the mailbox costs as much as a short task. So the record of a task that ends is sent at once only if
+none was sent shortly before, else with the next ones, by a thread that waits while nothing is to be sent.
+Tasks that run for longer than a moment are announced, so that the driver knows of those that never end.
+Records are not waited for. Only before a task that begins after a pause the mailbox must answer, in about a
+millisecond: so the connection stands, and a watch that was stopped, or begun anew, is noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..runtime import clock
+from .ray_mailbox import BATCH_S, mailbox_name
+
+if TYPE_CHECKING:
+    from .ray_mailbox import Began
+
+_ANNOUNCED_AFTER_S = 0.05
+_FRESH_S = 0.25  # how long an answer of the mailbox holds, or that there is none: the driver may watch anew
+_LONGEST_ANSWER_S = 5.0
+_PAUSE_S = 60.0  # after a mailbox that exists did not answer
+_KEPT_S = 2.0  # how long records wait for another mailbox
+_MOST_UNANSWERED = 20  # calls
+_MOST_WAITING = 5000  # records, of half a kilobyte usually; further ones are counted as lost
+_MOST_IN_A_CALL = 500
+
+
+class Outbox:
+    """What this process has to tell the mailbox.
+
+    Attributes:
+        worker: What this process is called: "worker" and the beginning of its id in Ray.
+    """
+
+    def __init__(self) -> None:
+        self.worker = ""
+        self._node = ""
+        self._mailbox: Any = None
+        self._looked_s = self._sent_s = self._answered_s = -_FRESH_S
+        self._unanswered = 0  # calls
+        self._lost = 0  # records, since the last call
+        self._ended: list[tuple[str, bytes | None]] = []
+        self._running: dict[str, tuple[str, float]] = {}  # those not announced: name, and since when
+        self._lock = threading.Lock()
+        self._something = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def stands(self) -> bool:
+        """Return whether there is a mailbox. One that was not heard of for a moment is asked."""
+        now_s = clock.monotonic_s()
+        if now_s - (self._looked_s if self._mailbox is None else self._answered_s) >= _FRESH_S:
+            with self._lock:
+                if self._mailbox is not None:
+                    self._ask(self._mailbox)
+                if self._mailbox is None and now_s > self._looked_s:
+                    self._looked_s = now_s
+                    self._look()
+        return self._mailbox is not None
+
+    def _ask(self, mailbox: Any) -> None:
+        """Wait for an answer of the mailbox, and keep it if one comes."""
+        self._mailbox = None
+        try:
+            # Not `ray.get`, which would free this task's CPU for others, and complains in async actors.
+            mailbox.hello.remote().future().result(_LONGEST_ANSWER_S)
+        except TimeoutError:
+            self._looked_s = clock.monotonic_s() + _PAUSE_S
+        except Exception:  # it was stopped
+            return
+        else:
+            self._answered_s, self._mailbox = clock.monotonic_s(), mailbox
+
+    def _look(self) -> None:
+        import ray
+
+        context = ray.get_runtime_context()
+        try:
+            mailbox = ray.get_actor(mailbox_name(context.get_job_id()))
+        except ValueError:  # nobody watches
+            return
+        self.worker, self._node = f"worker {context.get_worker_id()[:8]}", context.get_node_id()
+        self._unanswered = 0
+        self._ask(mailbox)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send_later, name="ipygpulogger-ray", daemon=True)
+            self._thread.start()
+
+    def began(self, task: str, name: str) -> None:
+        """Note that a task began; it is announced if it runs for longer."""
+        self._running[task] = name, clock.monotonic_s()
+        self._something.set()
+
+    def ended(self, task: str, record: bytes | None) -> None:
+        """Send the record of a task that ended, now or with the next ones; None if it has none."""
+        self._running.pop(task, None)
+        if len(self._ended) < _MOST_WAITING:
+            self._ended.append((task, record))
+        else:
+            self._lost += 1
+        if clock.monotonic_s() - self._sent_s >= BATCH_S:
+            self._send()
+        self._something.set()  # also if it was sent: more may have come meanwhile
+
+    def _send_later(self) -> None:
+        while True:
+            self._something.wait()
+            self._something.clear()
+            while self._ended or self._running:
+                time.sleep(BATCH_S)
+                try:
+                    if self.stands():
+                        self._send()
+                    elif clock.monotonic_s() - self._answered_s > _KEPT_S:
+                        self._forget()
+                except Exception:  # Ray ends in this process
+                    self._forget()
+
+    def _forget(self) -> None:
+        self._running.clear()
+        self._ended.clear()
+
+    def _send(self) -> None:
+        with self._lock:
+            mailbox, now_s = self._mailbox, clock.monotonic_s()
+            long = [task for task, (_, s) in list(self._running.items()) if now_s - s >= _ANNOUNCED_AFTER_S]
+            if mailbox is None or not (self._ended or long) or self._unanswered > _MOST_UNANSWERED:
+                return
+            began: list[Began] = [
+                (task, f"{known[0]} on {self.worker}", os.getpid(), self._node)
+                for task in long
+                if (known := self._running.pop(task, None))  # it may end just now
+            ]
+            ended, self._ended = self._ended[:_MOST_IN_A_CALL], self._ended[_MOST_IN_A_CALL:]
+            lost, self._lost = self._lost, 0
+            self._unanswered += 1
+            self._sent_s = now_s
+
+        def answered(answer: Any) -> None:
+            if self._mailbox is not mailbox:
+                return  # another one has its own count
+            self._unanswered -= 1
+            if answer.exception() is None:
+                self._answered_s = clock.monotonic_s()
+            else:  # stopped, or out of reach: perhaps there is another one
+                self._mailbox, self._looked_s = None, -_FRESH_S
+                self._ended, self._lost = [*ended, *self._ended], self._lost + lost
+                self._something.set()
+
+        mailbox.take.remote(began, ended, lost).future().add_done_callback(answered)
+
+
+outbox = Outbox()

@@ -1,0 +1,107 @@
+"""In a worker process of Ray: measure a task or actor method, and send its record to the driver's mailbox.
+
+Nothing here makes a task fail or wait. Without a mailbox, which is so once the watch was stopped, tasks run
+unmeasured.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..blocks.measure import measure
+from ..records.process import Process, ProcessRecord
+from .arrivals import packed
+from .overlaps import Overlaps
+from .ray_outbox import outbox
+
+if TYPE_CHECKING:
+    from ..records.measurement import Measurement
+
+_DELIBERATE = frozenset(
+    ("SystemExit", "AsyncioActorExit", "GeneratorExit")
+)  # `ray.actor.exit_actor()`, close()
+
+
+class Task:
+    """A context around one task or method call; does nothing within another one of the same task."""
+
+    def __init__(self, name: str) -> None:
+        """Prepare.
+
+        Args:
+            name: The function's, or "Actor.method".
+        """
+        self._name = name
+        self._id: str | None = None  # while this is what measures the task
+        self._measure: Any = None
+
+    def __enter__(self) -> None:
+        try:
+            self._begin()
+        except Exception:  # the task is the user's, and runs on
+            self._measure = None
+        except BaseException:  # interrupted: Python will not call `__exit__`
+            self._end(None)
+            raise
+
+    def _begin(self) -> None:
+        import ray
+
+        if _inside.get():  # a method that another method of the same actor calls
+            return
+        context = ray.get_runtime_context()
+        if context.worker.mode != ray.WORKER_MODE:  # the driver called the function itself
+            return
+        task, name = context.get_task_id(), context.get_task_name()
+        # In a thread that the user started in a task there is an id, but no name.
+        if not task or not name or task in _running or not outbox.stands():
+            return
+        self._id = task
+        _running.add(task)
+        _inside.set(True)
+        overlaps.begin(task)
+        outbox.began(task, self._name)
+        self._measure = measure(name)
+        self._measure.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._id is None:
+            return
+        try:
+            if self._measure is not None:
+                self._measure.__exit__(kind, error, trace)
+        except Exception:  # as above
+            self._measure = None
+        finally:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        task, self._id = self._id, None
+        if task is None:
+            return
+        _running.discard(task)
+        _inside.set(False)
+        with suppress(Exception):  # a record that cannot be sent is missing, and the driver says so
+            shared = overlaps.end(task)
+            measured = self._measure and self._measure.last
+            outbox.ended(task, measured and self._packed(measured, shared, error))
+
+    def _packed(self, measured: Measurement, shared: tuple[str, ...], error: BaseException | None) -> bytes:
+        process = Process(socket.gethostname(), os.getpid(), worker=outbox.worker, task=self._name)
+        record = ProcessRecord.of(measured, process)
+        record = replace(record, notes=(*record.notes, *shared))
+        if isinstance(error, KeyboardInterrupt):
+            record = replace(record, status="interrupted")
+        elif error is not None and type(error).__name__ not in _DELIBERATE:
+            record = replace(record, status="error", error=type(error).__name__)
+        return packed(record)
+
+
+overlaps = Overlaps()
+_running: set[str] = set()  # the ids of the tasks that run here
+_inside: ContextVar[bool] = ContextVar("inside a measured task", default=False)

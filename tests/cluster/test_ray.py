@@ -1,0 +1,340 @@
+"""Tasks and actors of a real Ray: each measured in its worker, and what must stay as without a watch."""
+
+import asyncio
+import inspect
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ipygpulogger.cluster import watch
+
+pytestmark = pytest.mark.cluster
+
+ray = pytest.importorskip("ray", reason="ray is not installed, see nox -s cluster")
+
+MB = 2**20
+INIT = {"num_cpus": 2, "include_dashboard": False, "_node_ip_address": "127.0.0.1", "logging_level": "ERROR"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """One Ray for the file: it takes seconds to start."""
+    ray.init(**INIT)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def watching():
+    """Ray, watched; and nothing of the watch left behind."""
+    own = ray.remote, ray.init, ray.shutdown
+    with watch(ray) as found:
+        yield found
+    assert own == (ray.remote, ray.init, ray.shutdown)
+    assert not any(name.startswith("ipygpulogger") for name in ray.util.list_named_actors())
+
+
+def transient(size_mb):
+    """A function that holds this much for a moment."""
+
+    def hold():
+        return len(b"x" * (size_mb * MB))
+
+    return hold
+
+
+def by_task(group):
+    """The records by their task; one each."""
+    found = {record.task: record for record in group}
+    assert len(found) == len(group)
+    return found
+
+
+def test_a_peak_is_told_of_its_task_on_its_worker(watching):
+    """An actor with 150 MB for a moment, beside the 50 MB that it keeps and another task's 60 MB."""
+
+    @ray.remote
+    class Model:
+        def __init__(self):
+            self.kept = bytearray(50 * MB)
+
+        def step(self):
+            return os.getpid(), len(b"x" * (150 * MB))
+
+    @ray.remote
+    def load():
+        return os.getpid(), len(b"x" * (60 * MB))
+
+    model = Model.remote()
+    (actor, _), (other, _) = ray.get([model.step.remote(), load.remote()])
+    found = by_task(watching.records[-1])
+    assert list(found) and set(found) == {"Model.__init__", "Model.step", "load"}
+    step = found["Model.step"]
+    assert step.gen.peaked_bytes == pytest.approx(150 * MB, abs=2 * MB)
+    assert step.gen.peak.quality == "exact"
+    assert found["load"].gen.peaked_bytes == pytest.approx(60 * MB, abs=2 * MB)
+    assert found["Model.__init__"].gen.consumed_bytes == pytest.approx(50 * MB, abs=2 * MB)
+    assert (step.pid, found["load"].pid) == (actor, other)
+    assert step.worker == found["Model.__init__"].worker != found["load"].worker
+    assert step.worker.startswith("worker ")
+    assert len({record.host for record in found.values()}) == 1
+    assert not step.notes
+    assert watching.records[-1].missing == watching.records[-1].notes == ()
+
+
+def test_what_is_declared_stays_as_it_was(watching):  # noqa: C901 - one class with each kind of method
+    """Signature, documentation, options, resources, name, generators, class and static methods, groups."""
+
+    def add(a: int, b: int = 2, *, c: int = 3) -> int:
+        """Add."""
+        return a + b + c
+
+    class Actor:
+        """An actor."""
+
+        def __init__(self, start=0):
+            self.total = start
+
+        def add(self, more=1):
+            self.total = self._sum(more)
+            return self.total
+
+        def _sum(self, more):
+            return self.total + more
+
+        @ray.method(num_returns=2)
+        def two(self):
+            return 1, 2
+
+        @ray.method(concurrency_group="io")
+        def wait(self):
+            time.sleep(0.2)
+            return time.monotonic()
+
+        def count(self, n):
+            for i in range(n):
+                yield str(i)
+
+        @staticmethod
+        def echo(value):
+            return value
+
+        @classmethod
+        def named(cls):
+            return cls.__name__
+
+        def fail(self):
+            raise KeyError("no")
+
+    plain = watching._wrappers.own("remote")
+    ours, theirs = ray.remote(num_cpus=0.5, max_retries=1)(add), plain(num_cpus=0.5, max_retries=1)(add)
+    assert inspect.signature(ours.remote) == inspect.signature(theirs.remote)
+    assert ours.remote.__doc__ == "Add."
+    assert (ours._function_name, ours._default_options) == (theirs._function_name, theirs._default_options)
+    assert ray.get(ours.remote(1, c=4)) == 7
+    assert ray.get(ours.options(name="an addition", num_cpus=1).remote(1)) == 6
+    assert ray.get(ray.remote(ours.bind(1)._body).remote(1)) == 6  # as a graph does
+    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+        ours.remote()
+
+    actors = ray.remote(concurrency_groups={"io": 2})(Actor)
+    theirs = plain(concurrency_groups={"io": 2})(Actor)
+    assert type(actors).__qualname__ == type(theirs).__qualname__
+    assert (inspect.getdoc(actors), isinstance(actors, Actor)) == (inspect.getdoc(theirs), True)
+    assert "measured" not in repr(Actor.__dict__)
+    actor, unmeasured = actors.remote(5), theirs.remote(5)
+    assert repr(actor).partition(", ")[0] == repr(unmeasured).partition(", ")[0]
+    assert ray.get(unmeasured.add.remote()) == 6
+    assert ray.get(actor.add.remote(more=2)) == 7
+    assert ray.get(actor.two.remote()) == [1, 2]
+    assert [ray.get(item) for item in actor.count.remote(3)] == ["0", "1", "2"]
+    assert ray.get([actor.echo.remote("x"), actor.named.remote()]) == ["x", "Actor"]
+    first, second = ray.get([actor.wait.remote(), actor.wait.remote()])
+    assert abs(second - first) < 0.15
+    with pytest.raises(KeyError, match="no"):
+        ray.get(actor.fail.remote())
+
+    records = watching.records[-1]
+    tasks = sorted(record.task for record in records)
+    methods = ("__init__", "add", "count", "echo", "fail", "named", "two", "wait", "wait")
+    assert tasks == [*(f"Actor.{name}" for name in methods), "add", "add", "add"]
+    assert sorted(record.label for record in records if record.task == "add") == ["add", "add", "an addition"]
+    (failed,) = (record for record in records if record.outcome())
+    assert (failed.task, failed.error, failed.outcome()) == ("Actor.fail", "KeyError", "failed: KeyError")
+    waits = [record.notes for record in records if record.task == "Actor.wait"]
+    assert waits == [("shared with 1 other task of its process",)] * 2
+
+
+def test_async_actors_nested_tasks_and_retries(watching):  # noqa: C901 - a function of each kind
+    """One record for each call that Ray made, none for calls that methods make of each other."""
+
+    @ray.remote
+    def inner():
+        return 1
+
+    @ray.remote
+    def outer():
+        return ray.get([inner.remote(), inner.remote()])
+
+    @ray.remote(max_retries=2, retry_exceptions=True)
+    def flaky(folder):
+        tried = len(list(folder.iterdir()))
+        (folder / str(tried)).touch()
+        if tried < 2:
+            raise OSError("again")
+
+    @ray.remote
+    def numbers(n):
+        for i in range(n):
+            yield str(i)
+
+    @ray.remote
+    class Async:
+        async def hold(self, size_mb):
+            held = b"x" * (size_mb * MB)
+            await asyncio.sleep(0.2)
+            return await self.helper(held)
+
+        async def helper(self, held):
+            return len(held)
+
+        async def items(self, n):
+            for i in range(n):
+                await asyncio.sleep(0)
+                yield i
+
+    assert ray.get(outer.remote()) == [1, 1]
+    assert [ray.get(item) for item in numbers.remote(3)] == ["0", "1", "2"]
+    folder = Path(ray.get_runtime_context().get_temp_dir()) / f"flaky-{os.getpid()}-{time.time_ns()}"
+    folder.mkdir()
+    ray.get(flaky.remote(folder))
+    actor = Async.remote()
+    assert ray.get([actor.hold.remote(10), actor.hold.remote(20)]) == [10 * MB, 20 * MB]
+    assert [ray.get(item) for item in actor.items.remote(2)] == [0, 1]
+    records = watching.records[-1]
+    tasks = sorted(record.task for record in records)
+    assert tasks == ["Async.hold"] * 2 + ["Async.items"] + ["flaky"] * 3 + ["inner"] * 2 + [
+        "numbers",
+        "outer",
+    ]
+    assert [record.status for record in records if record.task == "flaky"] == ["error", "error", "ok"]
+    assert {record.notes for record in records if record.task == "Async.hold"} == {
+        ("shared with 1 other task of its process",)
+    }
+    both = max(
+        record.gen.peak.lo_bytes - record.gen.before_bytes for record in records if "hold" in record.task
+    )
+    assert both == pytest.approx(30 * MB, abs=2 * MB)
+
+
+def test_a_worker_that_dies_and_one_without_the_package(watching, tmp_path, capfd):
+    """The task of the first is missing; those of the second run, and are said once with what helps."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['ipygpulogger'] = None")
+
+    @ray.remote(max_retries=0)
+    def die():
+        time.sleep(0.3)
+        os._exit(1)
+
+    with pytest.raises(ray.exceptions.WorkerCrashedError):
+        ray.get(die.remote())
+    assert len(watching.records[-1]) == 0
+    ((who, why),) = watching.records[-1].missing
+    assert who.startswith("die on worker ")
+    assert why == "its process died before the task had ended"
+
+    bare = ray.remote(runtime_env={"env_vars": {"PYTHONPATH": str(tmp_path)}})(transient(1))
+
+    @ray.remote
+    class Actor:
+        def hold(self):
+            return len(b"x" * 2 * MB)
+
+    actor = Actor.options(runtime_env={"env_vars": {"PYTHONPATH": str(tmp_path)}}).remote()
+    assert ray.get([bare.remote(), bare.remote(), actor.hold.remote()]) == [MB, MB, 2 * MB]
+    assert len(watching.records) == 1
+    watching.collect(None)
+    said = [line for line in capfd.readouterr().err.splitlines() if "cannot import ipygpulogger" in line]
+    assert len(said) == 1
+    assert "cannot import ipygpulogger (ModuleNotFoundError: " in said[0]
+    assert "pip install ipygpulogger" in said[0]
+
+
+def test_a_table_after_each_cell_in_which_tasks_ended(shell, capsys):
+    """Its records are the tasks of that cell; a cell without any shows none; what was declared before is said."""
+    shell.user_ns |= {"ray": ray, "watch": watch}
+    run = lambda code: shell.run_cell(code, store_history=True).raise_error()  # noqa: E731
+    run("@ray.remote\ndef before(): return 1")
+    run("watching = watch(ray)\n@ray.remote\ndef hold(n): return len(b'x' * n)")
+    watching = shell.user_ns["watching"]
+    try:
+        said = capsys.readouterr()
+        assert "not measured: before" in said.err
+        assert "before = watching.wrap(before)" in said.err
+        for size_mb in (30, 60):
+            run(f"ray.get([hold.remote({size_mb} << 20), hold.remote({size_mb} << 20)])")
+            records = watching.records[-1]
+            assert records.label == f"In [{shell.execution_count - 1}]"
+            assert [record.task for record in records] == ["hold"] * 2
+            for record in records:
+                assert record.gen.peaked_bytes == pytest.approx(size_mb * MB, abs=2 * MB)
+            assert repr(records).splitlines()[0] in capsys.readouterr().out
+        run("ray.get(before.remote())")
+        assert len(watching.records) == 2
+        run("before = watching.wrap(before)\nray.get(before.remote())")
+        assert [record.task for record in watching.records[-1]] == ["before"]
+        assert len(watching.history) == 5
+    finally:
+        watching.stop()
+    run("ray.get(hold.remote(1))")
+    assert len(watching.records) == 3
+
+
+def test_stopped_and_watched_again(watching):
+    """What was declared under one watch is measured by the next, which takes its place."""
+    hold = ray.remote(transient(5))
+    ray.get(hold.remote())
+    with watch(ray) as second:
+        assert len(watching.records) == 1
+        assert len(ray.util.list_named_actors()) == 1
+        time.sleep(0.3)
+        ray.get(hold.remote())
+        ray.get(hold.remote())
+        assert len(second.records[-1]) >= 1
+        assert len(watching.records) == 1
+    ray.get(hold.remote())
+    assert len(second.records) == 1
+
+
+PROGRAM = """
+import ray
+from ipygpulogger.cluster import watch
+init = {init}
+with watch(ray) as watching:
+    @ray.remote
+    def hold(): return len(b"x" * (40 << 20))
+    for n in (1, 2):
+        ray.init(**init)
+        for _ in range(n):
+            ray.get(hold.remote())
+        ray.shutdown()
+        print([round(r.gen.peaked_bytes / 2**20 / 4) for r in watching.records[-1]])
+print("stopped")
+"""
+
+
+def test_before_init_through_shutdown_and_a_second_init():
+    """The watch may begin before Ray does, and goes on when Ray is started anew."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(init=INIT)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.stdout.splitlines() == ["[10]", "[10, 10]", "stopped"], ran.stdout + ran.stderr
+    assert "ipygpulogger" not in ran.stderr

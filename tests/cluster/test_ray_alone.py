@@ -1,0 +1,294 @@
+"""What `watch(ray)` does to functions and classes, and what its parts tell each other; without Ray."""
+
+import asyncio
+import inspect
+import sys
+import types
+
+import pytest
+from fake_ray import FakeRay
+
+from ipygpulogger.cluster import ray_outbox, ray_worker, watch
+from ipygpulogger.cluster.ray import RayWatch
+from ipygpulogger.cluster.ray_mailbox import mailbox_class
+from ipygpulogger.cluster.ray_wrapped import is_measured, measured
+
+MB = 2**20
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """A Ray in which a call runs at once, initialized; each record is sent at once too."""
+    fake = FakeRay()
+    fake.start()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(ray_outbox, "BATCH_S", 0)
+    monkeypatch.setattr(ray_outbox, "_FRESH_S", 0)
+    monkeypatch.setattr(ray_outbox.Outbox, "_send_later", lambda _: None)
+    monkeypatch.setattr(ray_worker, "outbox", ray_outbox.Outbox())
+    return fake
+
+
+@pytest.fixture
+def watching(ray):
+    """That Ray, watched."""
+    own = ray.remote, ray.init, ray.shutdown
+    with watch(ray) as found:
+        yield found
+    assert own == (ray.remote, ray.init, ray.shutdown)
+    assert not ray.actors
+
+
+def plain(a, b=2, *, c: int = 3) -> int:
+    """Return the sum."""
+    return a + b + c
+
+
+plain.mark = "kept"
+
+
+async def coroutine():
+    return 1
+
+
+def generator():
+    yield 1
+
+
+async def items():
+    yield 1
+
+
+@pytest.mark.parametrize("function", [plain, coroutine, generator, items])
+def test_a_measured_function_looks_like_the_given_one(function):
+    """Name, module, documentation, signature, attributes and kind; it is not wrapped twice."""
+    ours = measured(function)
+    assert ours is not function
+    assert is_measured(ours)
+    assert not is_measured(function)
+    assert measured(ours) is ours
+    assert inspect.signature(ours) == inspect.signature(function)
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    assert [kind(ours) for kind in kinds] == [kind(function) for kind in kinds]
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__dict__"):
+        theirs = getattr(function, name)
+        assert getattr(ours, name) == theirs or theirs.items() <= getattr(ours, name).items()
+
+
+def test_what_is_sent_to_workers_needs_no_package(ray):
+    """Every function of ours within it uses no global name, so a worker without the package can run it."""
+
+    class Actor:
+        def step(self):
+            pass
+
+    waiting, seen = [measured(one) for one in (plain, coroutine, generator, items, Actor)], []
+    waiting += [mailbox_class(1)]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, type):
+            waiting += [f for f in map(inspect.unwrap, vars(one).values()) if inspect.isfunction(f)]
+            waiting += [f for f in vars(one).values() if inspect.isfunction(f)]
+        if not isinstance(one, types.FunctionType) or one in seen:
+            continue
+        seen.append(one)
+        waiting += [cell.cell_contents for cell in one.__closure__ or ()]
+        if one.__globals__["__name__"].startswith("ipygpulogger"):
+            assert set(inspect.getclosurevars(one).globals) <= {"__name__"}, one  # also an attribute
+    assert len(seen) > 12
+
+
+def test_a_class_keeps_what_it_is():
+    """A subclass of the same name; special methods, properties and what Ray declares stay as they are."""
+
+    class Actor:
+        """It acts."""
+
+        kind = "x"
+
+        def __init__(self, n):
+            self.n = n
+
+        def __repr__(self):
+            return "an actor"
+
+        @property
+        def twice(self):
+            return 2 * self.n
+
+        @staticmethod
+        def echo(value):
+            return value
+
+        @classmethod
+        def named(cls):
+            return cls.__name__
+
+    before = dict(vars(Actor))
+    ours = measured(Actor)
+    assert dict(vars(Actor)) == before
+    assert (ours.__name__, ours.__qualname__, ours.__doc__) == (
+        Actor.__name__,
+        Actor.__qualname__,
+        "It acts.",
+    )
+    assert issubclass(ours, Actor)
+    one = ours(3)
+    assert (repr(one), one.twice, one.echo(4), one.named(), ours.named()) == (
+        "an actor",
+        6,
+        4,
+        "Actor",
+        "Actor",
+    )
+    assert (ours.__repr__, ours.twice) == (Actor.__repr__, Actor.twice)
+    assert isinstance(inspect.getattr_static(ours, "echo"), staticmethod)
+    assert isinstance(inspect.getattr_static(ours, "named"), classmethod)
+    rays = type("Theirs", (), {"__module__": "ray.data"})
+    assert measured(rays) is rays
+    assert measured(len) is len
+
+
+def test_records_of_tasks_and_methods(ray, watching):
+    """One for each task: its name, worker, time and outcome; methods that methods call are none."""
+
+    @ray.remote
+    def hold(n):
+        return len(b"x" * n)
+
+    @ray.remote(num_cpus=1)
+    class Actor:
+        def step(self):
+            return self.helper()
+
+        def helper(self):
+            return 7
+
+        def fail(self):
+            raise LookupError("no")
+
+    actor = Actor.remote()
+    assert hold.remote(64 * MB).result() == 64 * MB
+    assert actor.step.remote().result() == 7
+    assert isinstance(actor.fail.remote().error, LookupError)
+    found = {record.task.rpartition(".")[2]: record for record in watching.records[-1]}
+    assert set(found) == {"hold", "step", "fail"}
+    assert found["hold"].gen.peaked_bytes == pytest.approx(64 * MB, abs=2 * MB)
+    assert {record.worker for record in found.values()} == {"worker abcdef01"}
+    assert found["fail"].outcome() == "failed: LookupError"
+    assert Actor._default_options == {"num_cpus": 1}
+    assert hold._function(1) == 1  # by the driver itself: no task
+    assert not watching.collect(None)
+
+
+def test_tasks_of_one_process_that_overlap_say_so(ray, watching):
+    """Async methods share the process, and its memory."""
+
+    @ray.remote
+    class Actor:
+        async def wait(self, event):
+            await event.wait()
+            return await self.helper()
+
+        async def helper(self):
+            return 1
+
+    async def both():
+        event, actor = asyncio.Event(), Actor.remote()
+        calls = []
+        for _ in range(2):
+            call = actor.wait.remote(event).result()
+            ray.tasks.append((f"t{len(calls)}", "Actor.wait"))  # as Ray does: each has a context of its own
+            calls.append(asyncio.create_task(call))
+            await asyncio.sleep(0)
+            ray.tasks.pop()
+        event.set()
+        return await asyncio.gather(*calls)
+
+    assert asyncio.run(both()) == [1, 1]
+    assert [record.notes for record in watching.records[-1]] == [
+        ("shared with 1 other task of its process",)
+    ] * 2
+
+
+def test_declared_before_and_wrapped(ray):
+    """`wrap` declares it anew with its options; it says what it cannot wrap."""
+    earlier, actors = ray.remote(num_cpus=2)(plain), ray.remote(type("Actor", (), {"step": lambda _: 1}))
+    with watch(ray) as watching:
+        assert earlier.remote(1).result() == 6
+        assert not watching.records
+        wrapped = watching.wrap(earlier)
+        assert wrapped._default_options == {"num_cpus": 2}
+        assert wrapped.remote(1).result() == 6
+        assert watching.wrap(actors).remote().step.remote().result() == 1
+        assert [record.task for record in watching.records[-1]] == ["plain", "Actor.step"][::-1]
+        assert is_measured(watching.wrap(plain))
+        with pytest.raises(TypeError, match="takes a remote function or an actor class"):
+            watching.wrap(3)
+
+
+def test_stopped_begun_anew_and_restarted(ray):
+    """Functions stay measured under the next watch, after `ray.shutdown` too; a second watch takes the place."""
+    first = watch(ray)
+    f = ray.remote(plain)
+    f.remote(1)
+    second = watch(ray)
+    assert first._stopped
+    assert len(first.records[-1]) == 1
+    f.remote(1)
+    f.remote(1)
+    ray.shutdown()
+    assert len(second.records[-1]) == 2  # taken before it ended
+    ray.init()
+    f.remote(1)
+    assert len(second.records[-1]) == 1
+    second.stop()
+    second.stop()
+    assert f.remote(1).result() == 6
+    assert len(second.records) == 2
+    assert RayWatch._current is None
+
+
+def test_before_init(ray):
+    """Begun before Ray is, it measures from `ray.init` on."""
+    ray.end()
+    with watch(ray) as watching:
+        assert not watching.records
+        f = ray.remote(plain)
+        ray.init()
+        f.remote(1)
+        assert len(watching.records[-1]) == 1
+
+
+def test_what_does_not_arrive_is_said(ray, watching, capsys):
+    """Lost and invalid records, dead processes, workers without the package, a mailbox that died."""
+    (mailbox,) = (actor.instance for actor in ray.actors.values())
+    mailbox.take(
+        [("t1", "train on worker 1", 2**22 + 1, "")], [("t2", b"{}"), ("t3", "text"), ("t4", None)], 3
+    )
+    (group,) = watching.collect("In [1]")
+    assert group.missing == (("train on worker 1", "its process died before the task had ended"),)
+    assert group.notes == (
+        "2 arrived that are no records",
+        "4 more tasks ended, whose records did not arrive",
+    )
+    mailbox.take(
+        [("t5", "a", 2**22 + 1, "elsewhere")], [], 0
+    )  # on a node whose processes are not seen from here
+    assert not watching.collect("In [2]")
+    mailbox.take([("t5", "b", 2**22 + 1, "elsewhere")], [("t5", None)], 0)  # tried again
+    (group,) = watching.collect("In [3]")
+    assert [who for who, _ in group.missing] == ["a"]
+    mailbox.cannot("node-a", "ImportError: x")
+    mailbox.cannot("node-b", "ImportError: x")
+    watching.collect(None)
+    mailbox.cannot("node-c", "ImportError: x")
+    watching.collect(None)
+    said = capsys.readouterr().err
+    assert said.count("cannot import ipygpulogger") == 1
+    assert "pip install ipygpulogger==" in said
+    ray.kill(*ray.actors.values())
+    assert not watching.collect(None)
+    assert "lost records of tasks of Ray: the actor died" in capsys.readouterr().err
+    ray.remote(plain).remote(1)
+    assert len(watching.records[-1]) == 1
