@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -16,10 +17,17 @@ from hypothesis import HealthCheck, settings
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import machine as machines
+from ipygpulogger.sources.oom_kills import take_new
+from ipygpulogger.sources.ram_limit import RamLimits
 
 # A busy machine draws slowly, and says nothing about the code by it.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# What was killed for lack of memory before the tests is news to none of them, nor to the kernels that they start.
+if (kills := RamLimits().kills()) and kills.processes:
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp()
+    take_new(RamLimits(), kills)
 
 # A block of a known size shall come from the kernel and go back there, whatever tests ran before: each large
 # block that is freed makes glibc keep larger ones for itself, up to 32 MB (mallopt(3), M_MMAP_THRESHOLD).

@@ -138,16 +138,17 @@ class Reporter:
         return Explaining(self, what)
 
     def say_what_is_missing(self) -> None:
-        """Say in one sentence that no cell can be measured, or that there is no GPU; and who was killed."""
+        """Say in one sentence that no cell can be measured, or that there is no GPU; and what was killed."""
         try:
             machine().ram.look()
         except Unavailable as reason:
             self.cannot_measure(reason)
         else:
             self.say_if_no_gpu()
-        self._say_who_was_killed()
+        with self.explaining("what was killed for lack of memory"):
+            self._say_what_was_killed()
 
-    def _say_who_was_killed(self) -> None:
+    def _say_what_was_killed(self) -> None:
         """Say that processes were killed for lack of memory, such as an earlier kernel; each is said once."""
         limits = machine().limits
         kills = limits.kills()
@@ -160,10 +161,12 @@ class Reporter:
             say(printable(f"{killed(kills, count)}."))
 
     def say_if_out_of_reach(self, measurement: Measurement, budget: str) -> None:
-        """Say once that a budget is more RAM than there is; with a GPU in use it is the budget of that."""
+        """Say once that a budget is more RAM than there is; where there is a GPU, it is meant for that."""
         if budget == self._judged or _is_on_gpu(measurement):
             return
         self._judged = budget
+        if machine().nvml.devices():
+            return
         lowest = machine().limits.lowest()
         if lowest is not None and parse(budget) > lowest.limit_bytes:
             self.warn_once(f"ipygpulogger: the budget {budget} is more RAM than there is: {lowest.whole}")

@@ -134,14 +134,23 @@ def test_a_long_cell_is_warned_while_it_runs(box, monkeypatch):
 
 
 @pytest.mark.parametrize(("budget", "is_said"), [("9GB", True), ("8GB", False)])
-def test_a_budget_above_the_limit_is_said_once(shell, box, capsys, budget, is_said):
+def test_a_budget_above_the_limit_is_said_once(shell, box, monkeypatch, capsys, budget, is_said):
     """No cell could use so much."""
+    monkeypatch.setattr(machine().nvml, "devices", lambda: ())
     il = IPyGPULogger(report="text", budget=budget).start()
     for _ in range(2):
         run(shell, "1")
     il.stop()
     sentence = "the budget 9GB is more RAM than there is: 8.0 GB (container limit)\n"
     assert capsys.readouterr().err.count(sentence) == is_said
+
+
+def test_where_there_is_a_gpu_the_budget_is_meant_for_that(shell, box, monkeypatch, capsys):
+    """Also before the process uses it."""
+    reporter = IPyGPULogger()._reporter
+    monkeypatch.setattr(machine().nvml, "devices", lambda: ("a GPU",))
+    reporter.say_if_out_of_reach(peaking(100), "9GB")
+    assert capsys.readouterr().err == ""
 
 
 def test_what_was_killed_is_said_once_by_the_next_kernel(shell, box, capsys):
