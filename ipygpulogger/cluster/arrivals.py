@@ -52,7 +52,7 @@ class Arrivals:
         """Return the record that was packed, and keep it; None if it is invalid, too large or known."""
         record = unpacked(payload)
         if record is None:
-            self._refused += 1
+            self.refuse()
             return None
         key = record.process, record.label, record.started_at
         if key in self._records:
@@ -61,6 +61,10 @@ class Arrivals:
         if self._most is not None and len(self._records) >= 2 * self._most:
             self._keep(self._most)  # half of them at once, or each further one would sort all
         return record
+
+    def refuse(self) -> None:
+        """Count something that arrived and is no record."""
+        self._refused += 1
 
     def count_more(self, count: int, needed_bytes: int) -> None:
         """Count records that their sender left out.

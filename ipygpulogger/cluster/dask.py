@@ -1,0 +1,258 @@
+"""The tasks of a Dask cluster, for a ``distributed.Client``: one table after each cell in which tasks ended.
+
+`DaskWatch` registers a ``WorkerPlugin``. Dask installs it on every worker, also on those that join later or
+are restarted. There the plugin imports this package and hands each transition of a task to
+`dask_tasks.Tasks`. The records come back as events of a topic of this watch, to which the client subscribes:
+``Worker.log_event`` and ``Client.subscribe_topic``.
+
+All tasks of these workers are measured, whoever submitted them. To Dask the calls of an actor's methods are
+not tasks: an actor is measured while it is created. ``measure`` within a method measures the method.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+import uuid
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from ..records.group import Group, Missing
+from ..records.units import shortened
+from ..runtime import clock
+from ..runtime.errors import why
+from ..runtime.shell import current_shell
+from .after_cell import show_after_cells, show_no_more
+from .arrivals import Arrivals
+from .dask_tasks import EVERY_S, decompressed, worker_name
+from .watcher import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+_HEARD_WITHIN_S = 2.0
+MOST = 1000  # records of one cell; of more tasks the small ones are only counted
+_INSTALL = (
+    'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"])), '
+    "then watch(client) again"
+)
+
+
+class DaskWatch(Watch):
+    """Measures every task of a cluster, until it is stopped."""
+
+    def __init__(self, client: Any, *, report: bool = True) -> None:
+        """Install the plugin on the workers.
+
+        With an asynchronous client this happens as soon as the event loop runs; ``await`` the watch to wait
+        until the workers have it.
+
+        Args:
+            client: The ``distributed.Client``.
+            report: Show a table after each cell.
+
+        Raises:
+            ValueError: The client is closed.
+        """
+        if client.status in ("closing", "closed"):
+            raise ValueError("watch() takes a client that is connected, and this one is closed")
+        super().__init__(report=report)
+        self._client = client
+        self._topic = f"ipygpulogger-{uuid.uuid4().hex}"
+        self._lock = threading.Lock()  # events arrive on the thread of the client's event loop
+        self._arrivals = Arrivals(MOST)
+        self._unmeasured = 0
+        self._names: dict[str, str] = {}  # of the workers that are measured, by address
+        self._heard: set[str] = set()  # the addresses of all that have said anything
+        self._late_s: dict[str, float] = {}  # until when a worker may send what ended before
+        self._missing: list[Missing] = []
+        self._stopped = False
+        self._numbers: dict[str, int] = {}  # of the last event of each worker
+        client.subscribe_topic(self._topic, self._event)
+        try:
+            self._installed = _soon(client.sync(self._install))
+        except BaseException:
+            client.unsubscribe_topic(self._topic)
+            raise
+        show_after_cells(self)
+
+    async def _install(self) -> None:
+        workers = await self._client.register_plugin(plugin(self._topic), name=self._topic)
+        # Each worker says once whether it can measure, perhaps before the scheduler knows who subscribes.
+        deadline_s = clock.monotonic_s() + _HEARD_WITHIN_S
+        while True:
+            for event in await self._client.get_events(self._topic):
+                self._event(event)
+            if self._heard.issuperset(workers) or clock.monotonic_s() > deadline_s:
+                return
+            await asyncio.sleep(_HEARD_WITHIN_S / 100)
+
+    def __await__(self) -> Generator[Any, None, DaskWatch]:
+        """Wait until the workers have the plugin, with an asynchronous client."""
+        if self._installed is not None:
+            yield from self._installed.__await__()
+        return self
+
+    def ended(self, label: str | None) -> Iterable[Group]:
+        """Return the tasks that ended since the last call as one group; nothing if there were none."""
+        self._wait_for_the_late()
+        with self._lock:
+            if not (self._arrivals or self._missing or self._unmeasured):
+                return ()
+            group = self._arrivals.group(label or "tasks")
+            missing, self._missing = self._missing, []
+            unmeasured, self._unmeasured = self._unmeasured, 0
+        notes = [*group.notes]
+        if unmeasured:
+            notes.append(f"{unmeasured} could not be measured; the workers' logs say why")
+        return (Group(group.label, group, [*group.missing, *missing], notes),)
+
+    def stop(self) -> None:
+        """Remove the plugin from the workers. Does nothing the second time, or if the client is closed."""
+        if self._stopped:
+            return
+        self._stopped = True
+        show_no_more(self)
+        shell = current_shell()
+        if shell is not None:
+            self.collect(f"In [{shell.execution_count}]")
+        if self._client.status in ("closing", "closed"):
+            return
+        try:
+            for topic in (self._topic, *self._names):
+                self._client.unsubscribe_topic(topic)
+            self._removed = _soon(self._client.unregister_worker_plugin(self._topic))
+        except Exception as reason:  # the cluster is gone, and the plugin with it
+            self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
+
+    def _wait_for_the_late(self) -> None:
+        """Wait for workers that run very many tasks, and send what has ended twenty times a second."""
+        if not self._late_s or self._client.asynchronous:
+            return
+        with self._lock:
+            late_s = max(self._late_s.values(), default=0.0)
+        time.sleep(min(max(0.0, late_s - clock.monotonic_s()), 2 * EVERY_S))
+
+    def _event(self, event: Any) -> None:
+        """Take what a worker sent."""
+        try:
+            _, message = event
+            address, name = str(message["worker"]), shortened(str(message["name"]))
+            self._heard.add(address)
+            if "unable" in message:
+                self._unable(worker_name(name), str(message["unable"]))
+                return
+            number = _count(message["number"])
+            if number <= self._numbers.get(address, 0):
+                return
+            self._numbers[address] = number
+            if address not in self._names and not self._stopped:
+                self._names[address] = name
+                self._client.subscribe_topic(address, partial(self._worker_event, address))
+            if "records" in message:
+                self._take(address, message)
+        except Exception:  # whatever it is, no worker of ours sent it
+            with self._lock:
+                self._arrivals.refuse()
+
+    def _take(self, address: str, message: dict[str, Any]) -> None:
+        payloads = decompressed(message["records"])
+        more, more_bytes, unmeasured = (
+            _count(message[name]) for name in ("more", "more_bytes", "unmeasured")
+        )
+        with self._lock:
+            for payload in payloads:
+                self._arrivals.take(payload)
+            if more:
+                self._arrivals.count_more(more, more_bytes)
+            self._unmeasured += unmeasured
+            self._late_s.pop(address, None)
+            if message["late"]:
+                self._late_s[address] = clock.monotonic_s() + 2 * EVERY_S
+
+    def _worker_event(self, address: str, event: Any) -> None:
+        """Note that a worker left the cluster: the scheduler says it under the worker's own topic."""
+        try:
+            _, message = event
+            if message["action"] != "remove-worker":
+                return
+            name = self._names.pop(address, address)
+            if not self._stopped:
+                self._client.unsubscribe_topic(address)
+            if not message.get("expected", True):
+                count = len(message.get("processing-tasks", ()))
+                doing = (
+                    f"while it had {count} task{'s' * (count != 1)} to run" if count else "while it was idle"
+                )
+                with self._lock:
+                    self._missing.append(Missing(name, f"died {doing}"))
+        except Exception:  # an event of another kind, which others logged
+            pass
+
+    def _unable(self, name: str, reason: str) -> None:
+        """Say once that a worker cannot measure."""
+        if not self._said:
+            self.say_once(f"ipygpulogger cannot measure the tasks of {name}: {shortened(reason)}. {_INSTALL}")
+
+
+def plugin(topic: str) -> Any:
+    """Return the plugin that is installed on the workers.
+
+    Its class is made in here so that it is sent by value. A worker without this package could not load one
+    that is sent by reference, and Dask would not let that worker join.
+
+    Args:
+        topic: Under which its events are logged.
+    """
+    from distributed import WorkerPlugin
+
+    class MeasuredTasks(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed where it is not installed
+        """Measures the tasks of a worker that has ipygpulogger."""
+
+        def __init__(self, topic: str, notebook: tuple[str, int]) -> None:
+            self.topic, self.notebook = topic, notebook
+            self.tasks: Any = None
+
+        async def setup(self, worker: Any) -> None:
+            """Import ipygpulogger beside the worker's event loop; where that fails, the client says so."""
+            import asyncio
+            import importlib
+
+            def begin() -> Any:
+                importlib.invalidate_caches()  # it may have been installed a moment ago
+                from .dask_tasks import Tasks
+
+                return Tasks(worker, self.topic, self.notebook)
+
+            try:
+                self.tasks = await asyncio.to_thread(begin)
+            except Exception as reason:
+                worker.log_event(self.topic, {"name": str(worker.name), "unable": str(reason)})
+
+        def teardown(self, worker: Any) -> None:  # noqa: ARG002 - as Dask calls it
+            """Stop measuring."""
+            tasks, self.tasks = self.tasks, None
+            if tasks is not None:
+                tasks.close()
+
+        def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+            """Measure from "executing" to what the task comes to."""
+            if self.tasks is not None:
+                self.tasks.transition(key, start, finish)
+
+    return MeasuredTasks(topic, (socket.gethostname(), os.getpid()))
+
+
+def _soon(answer: Any) -> asyncio.Future[Any] | None:
+    """Return what will have the answer of an asynchronous client; None where it has been waited for."""
+    return asyncio.ensure_future(answer) if isawaitable(answer) else None
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 60:
+        raise ValueError(f"not a count: {value!r}")
+    return value

@@ -1,0 +1,273 @@
+"""Tasks of a real Dask cluster: each told on its worker, whatever becomes of it and of the worker."""
+
+import asyncio
+import gc
+import os
+import socket
+import time
+from multiprocessing.resource_tracker import ensure_running
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+distributed = pytest.importorskip("distributed", reason="distributed is not installed, see nox -s cluster")
+
+from dask import config as dask_config  # noqa: E402 - behind what may skip the file
+
+from ipygpulogger.cluster import dask, watch  # noqa: E402 - behind what may skip the file
+from ipygpulogger.cluster.dask_tasks import AT_ONCE, BATCH_BYTES, EVERY_S  # noqa: E402 - the same
+
+MB = 1 << 20
+QUIET = {"dashboard_address": ":0", "silence_logs": "CRITICAL"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def resource_tracker():
+    """The process that `multiprocessing` keeps, which no test is to be blamed for."""
+    ensure_running()
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two workers with two threads each, in processes of their own."""
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=2, **QUIET) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def watching(client):
+    """A watch of that cluster."""
+    with watch(client, report=False) as found:
+        yield found
+
+
+def hungry(size_mb, seconds=0.0):
+    """Touch so much memory for a moment."""
+    block = bytearray(size_mb * MB)
+    block[::4096] = bytes(len(block[::4096])).replace(b"\0", b"\1")
+    del block
+    time.sleep(seconds)
+    return size_mb
+
+
+def held(size_mb, dask_worker):
+    """Give a worker this much memory to keep, beside its tasks."""
+    dask_worker.kept_for_a_test = bytearray(size_mb * MB).replace(b"\0", b"\1")
+
+
+for function in (hungry, held):
+    function.__module__ = "__main__"  # sent by value: the workers do not import the tests
+
+
+def only(group):
+    (record,) = group
+    return record
+
+
+def test_a_task_is_told_on_its_worker(client, shell, capsys):
+    """150 MB for a moment, within 2 MB, beside 200 MB that its worker holds; one table, below its cell."""
+    client.run(held, 200)
+    shell.user_ns.update(client=client, watch=watch, hungry=hungry)
+    shell.run_cell("w = watch(client)", store_history=True)
+    capsys.readouterr()
+    shell.run_cell("size = client.submit(hungry, 150, pure=False).result()", store_history=True)
+    found = shell.user_ns["w"]
+    record = only(found.records[-1])
+    shown = capsys.readouterr().out
+    assert abs(record.gen.peaked_bytes - 150 * MB) < 2 * MB
+    assert record.gen.before_bytes > 200 * MB
+    assert (record.task, record.host, record.status) == ("hungry", socket.gethostname(), "ok")
+    assert (record.worker, record.pid) in {
+        (f"worker {worker['name']}", pid)
+        for (address, worker), pid in zip(
+            client.scheduler_info()["workers"].items(), client.run(os.getpid).values(), strict=True
+        )
+    }
+    assert record.notes == ()
+    assert shown.strip() == repr(found.records[-1])
+    shell.run_cell("x = 1", store_history=True)
+    assert (len(found.records), len(found.history)) == (1, 1)
+    assert not capsys.readouterr().out
+    shell.run_cell("w.stop()", store_history=True)
+    client.run(held, 0)
+    hungry_again = client.submit(hungry, 1, pure=False)
+    hungry_again.result()
+    assert len(found.records) == 1
+
+
+def test_tasks_of_every_kind(client, watching):
+    """What failed says so, each attempt of it; coroutines, nested tasks and graphs are tasks like others."""
+
+    def fails():
+        raise ValueError("as asked")
+
+    def nests():
+        with distributed.worker_client() as inner:
+            return inner.submit(hungry, 50, key="inner").result()
+
+    async def waits():
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(ValueError, match="as asked"):
+        client.submit(fails, retries=1).result()
+    failed = watching.records[-1]
+    assert [(one.task, one.status, one.error) for one in failed] == [("fails", "error", "ValueError")] * 2
+    client.submit(waits).result()
+    assert only(watching.records[-1]).task == "waits"
+    client.submit(nests).result()
+    nested = {one.task: one for one in watching.records[-1]}
+    assert set(nested) == {"nests", "inner"}
+    assert abs(nested["inner"].gen.peaked_bytes - 50 * MB) < 2 * MB
+    graph = {("sum-1a2b3c4d", 0): (sum, [1, 2]), "last": (sum, [("sum-1a2b3c4d", 0), 4])}
+    assert client.get(graph, "last") == 7
+    assert {one.task for one in watching.records[-1]} >= {"last"}
+
+
+def test_what_is_cancelled_is_told_when_it_ends(client, watching):
+    """Its thread runs on, and so does its measurement."""
+    future = client.submit(hungry, 60, 0.4, pure=False)
+    time.sleep(0.2)
+    future.cancel()
+    time.sleep(0.1)
+    assert watching.records == []
+    time.sleep(0.3)
+    record = only(watching.records[-1])
+    assert (record.task, record.status) == ("hungry", "interrupted")
+    assert record.time_s >= 0.4
+
+
+def test_an_actor_is_measured_while_it_is_made(client, watching):
+    """Its methods are no tasks of Dask's, and work on."""
+
+    class Counter:
+        def __init__(self):
+            self.count = hungry(45)
+
+        def add(self):
+            self.count += 1
+            return self.count
+
+    for _ in range(2):  # the first one imports this file on its worker
+        actor = client.submit(Counter, actor=True, workers=[0]).result()
+        assert actor.add().result() == 46
+        record = only(watching.records[-1])
+    assert record.task == "Counter"
+    assert abs(record.gen.peaked_bytes - 45 * MB) < 2 * MB
+
+
+def test_tasks_that_share_a_process_say_so(client, watching):
+    """Two threads of one worker, and none of them alone."""
+    (address, *_) = client.scheduler_info()["workers"]
+    client.gather(client.map(hungry, [10, 11], seconds=0.3, workers=[address], pure=False))
+    assert [one.notes for one in watching.records[-1]] == [("shared with 1 other task of its process",)] * 2
+    client.submit(hungry, 10, pure=False).result()
+    assert only(watching.records[-1]).notes == ()
+
+
+def test_very_many_tasks_are_bounded(client, watching, monkeypatch):
+    """The largest are kept and the others counted; few events, and small ones."""
+    arrived = []
+    take = watching._take
+    monkeypatch.setattr(watching, "_take", lambda *args: (arrived.append(args[1]), take(*args)))
+    began_s = time.monotonic()
+    futures = client.map(lambda i: i, range(1500), pure=False)
+    large = client.submit(hungry, 40, pure=False)
+    client.gather([*futures, large])
+    group = watching.records[-1]
+    counted = sum(message["more"] for message in arrived) + max(0, 1501 - dask.MOST)
+    assert len(group) + counted == 1501 or len(group) == dask.MOST
+    assert max(one.gen.needed_bytes for one in group) > 38 * MB
+    assert len(arrived) <= 2 * (AT_ONCE + 1 + (time.monotonic() - began_s) / EVERY_S)
+    assert max(len(message["records"]) for message in arrived) <= BATCH_BYTES
+
+
+def test_stopping_leaves_nothing(client):
+    """No plugin, no subscription, nothing in the workers' lists of plugins."""
+    before = client.run(lambda dask_worker: sorted(dask_worker.plugins))
+    found = watch(client, report=False)
+    assert client.run(lambda dask_worker: sorted(dask_worker.plugins)) != before
+    found.stop()
+    found.stop()
+    assert client.run(lambda dask_worker: sorted(dask_worker.plugins)) == before
+    client.submit(hungry, 1, pure=False).result()
+    assert found.records == []
+
+
+def test_workers_that_come_and_go():
+    """One that joins is measured, one that dies is said, those that are restarted are measured again."""
+    with (
+        dask_config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, **QUIET) as cluster,
+        distributed.Client(cluster) as client,
+        watch(client, report=False) as watching,
+    ):
+        cluster.scale(2)
+        client.wait_for_workers(2)
+        client.gather(client.map(hungry, [5, 6], seconds=0.2, pure=False))
+        assert {one.worker for one in watching.records[-1]} == {"worker 0", "worker 1"}
+        dying = client.submit(lambda: os._exit(9), workers=[0], pure=False)
+        with pytest.raises(distributed.KilledWorker):
+            dying.result()
+        (missing, *_) = watching.records[-1].missing
+        assert missing == ("worker 0", "died while it had 1 task to run")
+        client.restart()
+        known = len(watching.records)
+        client.submit(hungry, 60, pure=False).result()
+        record = only(watching.records[-1])
+        assert abs(record.gen.peaked_bytes - 60 * MB) < 2 * MB
+        assert watching.records[known].missing == ()
+    assert watching.records
+
+
+def test_a_worker_without_the_package_works_on(capsys):
+    """It joins, runs its tasks, and how to install the package is said once."""
+    without = "import sys; sys.modules['ipygpulogger'] = None"
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, preload=[without], **QUIET) as cluster,
+        distributed.Client(cluster) as client,
+        watch(client, report=False) as watching,
+    ):
+        assert client.submit(hungry, 5).result() == 5
+        cluster.scale(2)
+        client.wait_for_workers(2)
+        assert client.submit(hungry, 6).result() == 6
+        assert watching.records == []
+    said = capsys.readouterr().err
+    assert said.count("ipygpulogger cannot measure the tasks of worker 0") == 1
+    assert "worker 1" not in said
+    assert 'client.register_plugin(distributed.PipInstall(["ipygpulogger"]))' in said
+
+
+def test_workers_in_the_notebooks_process(gpu):
+    """Threads of it: everything is shared with the notebook, and each record says so; a client that is closed."""
+    with distributed.Client(processes=False, n_workers=1, threads_per_worker=1, **QUIET) as client:
+        watching = watch(client, report=False)
+        client.submit(hungry, 60).result()
+        record = only(watching.records[-1])
+        assert record.pid == os.getpid()
+        assert record.notes == ("shared with the notebook: the worker is a thread of its process",)
+        assert abs(record.gen.peaked_bytes - 60 * MB) < 2 * MB
+    watching.stop()
+    with pytest.raises(ValueError, match="this one is closed"):
+        watch(client)
+    gc.collect()
+
+
+def test_an_asynchronous_client():
+    """The watch is awaited until the workers have the plugin."""
+
+    async def measured():
+        async with distributed.Client(
+            asynchronous=True, processes=False, n_workers=1, threads_per_worker=1, **QUIET
+        ) as client:
+            watching = await watch(client, report=False)
+            await client.submit(hungry, 60)
+            watching.stop()
+            await asyncio.sleep(0.1)
+            return watching.records
+
+    assert only(asyncio.run(measured())[-1]).task == "hungry"
