@@ -24,6 +24,7 @@ snapshot       which names held which blocks at one moment, and how much each gr
 growth         the names to which a cell's consumption is attributed
 libraries      memory that came with imported libraries
 known_paths    one path to each large block, followed again without a walk
+hidden_memory  what names may hold besides the blocks that a walk finds
 uncollected    what waits for a full collection, and the decision to run one
 cycles         memory that unreachable reference cycles hold, found without collecting them
 release        drops the shell's hidden references

@@ -38,7 +38,7 @@ class KnownPaths:
         self._shell = shell
         self._roots = Roots(shell)
         self._below: dict[int, set[int]] = {}  # by object: the next ones; by 0: the values of names
-        self._upper: set[int] = set()  # the objects that are not the last but one of any path
+        self._upper: set[int] = set()  # the objects below which a path has more than one object to go
         self._above: dict[int, int] = {}  # by object: the one before it
         self._ends: dict[Hashable, int] = {}  # by block: the last object of the path to it
         self._order = Random()  # noqa: S311 - of what is followed first where time is short; no secret

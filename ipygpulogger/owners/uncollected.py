@@ -22,6 +22,7 @@ from ..engine.machine import machine
 from ..records import CPU
 from ..records.units import MB
 from ..runtime import full_collection
+from .hidden_memory import HiddenMemory
 
 if TYPE_CHECKING:
     import weakref
@@ -42,8 +43,6 @@ _DRIFT_BYTES = 5 * MB  # below this, resident memory may also have grown because
 _BLOCK_BYTES = 128  # of Python's allocator, where most are smaller
 _ARENAS_BYTES = 3 * MB // 2  # what that allocator may have given back to the system within the cell
 _LEAST_BYTES = MB // 2  # less is not counted
-_HIDDEN_BYTES = 5 * MB  # that no name accounts for: less is the ordinary drift of resident memory
-_LEAST_HIDDEN_BYTES = MB // 16  # below one name: many names may be dropped together
 _YOUNG_S, _YOUNG_SHARE = 0.001, 0.002  # what a young collection may cost, at least and of the cell's time
 _FOLLOW_S = 0.001  # for following the known paths
 
@@ -96,14 +95,10 @@ class Uncollected:
         self._paths: KnownPaths | None = None  # of the last walk
         self._known: dict[Hashable, _Block] = {}  # with a known path
         self._waiting: dict[Hashable, _Block] = {}  # not reachable from any name, as far as is known
-        self._unexplained: dict[
-            str, int
-        ] = {}  # by device, in bytes: garbage that cells may have left besides
+        self._unexplained: dict[str, int] = {}  # garbage that cells may have left besides, in bytes by device
         self._used: Mapping[str, int] = {}  # at the last walk, in bytes by device, without what malloc keeps
         self._kept_bytes = 0  # by malloc, when that was last known
-        self._first_unnamed_bytes: int | None = None  # general RAM of no name, at the first walk
-        self._unnamed_bytes = 0  # the same at the last one
-        self._bound: Mapping[str, int] = {}  # what each name was bound to then
+        self._hidden = HiddenMemory(shell)
         self._full_count = full_collection.count()
 
     def begin(self) -> None:
@@ -212,7 +207,8 @@ class Uncollected:
         self._kept_bytes = self._kept_bytes if heap is None else heap.kept_bytes
         used = {**used, CPU: used.get(CPU, 0) - self._kept_bytes}
         blocks = _large_blocks(found)
-        hidden = self._hidden(found, used, bound)
+        sizes = self._hidden.update(found, used[CPU], bound)
+        hidden = {("hidden", *key): _Block(key[0], size_bytes) for key, size_bytes in sizes.items()}
         if self._paths is None:
             from .known_paths import KnownPaths
 
@@ -225,62 +221,23 @@ class Uncollected:
         kept = {} if found.complete else {key: block for key, block in left.items() if key not in lost}
         self._waiting = {key: block for key, block in self._waiting.items() if key not in blocks}
         self._waiting |= self._not_freed(lost, blocks, used)
-        self._paths.learn(found.paths, {key: bound[name] for key, name in hidden}, kept)
-        self._known = kept | blocks | {key: block for (key, _), block in hidden.items()}
+        self._paths.learn(found.paths, {("hidden", *key): key[1] for key in sizes}, kept)
+        self._known = kept | blocks | hidden
         self._used = used
 
     def close(self) -> None:
         """Forget everything."""
         self._nothing_waits()
-        self._known, self._used, self._bound, self._first_unnamed_bytes = {}, {}, {}, None
-        self._paths = None
-
-    def _hidden(
-        self, found: WalkResult, used: Mapping[str, int], bound: Mapping[str, int]
-    ) -> dict[tuple[Hashable, str], _Block]:
-        """Return, by key and name, what names hold besides large blocks.
-
-        That is what they hold in small blocks. A name below which there was too much to visit may also hold
-        all the memory that came since the first walk and that no name accounts for. A name that was bound
-        since the last walk may hold all that came since then.
-        """
-        small: dict[tuple[str, str], int] = {}
-        for (name, device, kind), sizes in found.blocks.items():
-            if kind == "variable":
-                size_bytes = sum(size for size in sizes.values() if size < MB)
-                small[name, device] = small.get((name, device), 0) + size_bytes
-        unnamed_bytes = used.get(CPU, 0) - sum(one.size_bytes for one in found.owners if one.device == CPU)
-        if self._first_unnamed_bytes is None:
-            self._first_unnamed_bytes = self._unnamed_bytes = unnamed_bytes
-        came_bytes, self._unnamed_bytes = unnamed_bytes - self._unnamed_bytes, unnamed_bytes
-        for name in found.vast:
-            small[name, CPU] = small.get((name, CPU), 0) + max(0, unnamed_bytes - self._first_unnamed_bytes)
-        if came_bytes >= _HIDDEN_BYTES:
-            for name in bound.keys() - found.vast:
-                if bound[name] != self._bound.get(name) and not name.startswith("_"):
-                    small[name, CPU] = small.get((name, CPU), 0) + came_bytes
-        for (_, name, device, ident), block in self._known_hidden():
-            if bound.get(name) == ident:
-                small[name, device] = max(small.get((name, device), 0), block.size_bytes)
-        self._bound = bound
-        return {
-            (("hidden", name, device, bound[name]), name): _Block(device, size_bytes)
-            for (name, device), size_bytes in small.items()
-            if size_bytes >= _LEAST_HIDDEN_BYTES and name in bound
-        }
-
-    def _known_hidden(self) -> Iterator[tuple[tuple[str, str, str, int], _Block]]:
-        for key, block in self._known.items():
-            if type(key) is tuple and key[0] == "hidden":
-                yield key, block
+        self._known, self._used, self._paths = {}, {}, None
+        self._hidden = HiddenMemory(self._shell)
 
     def _not_freed(
         self, lost: dict[Hashable, _Block], blocks: Mapping[Hashable, _Block], used: Mapping[str, int]
     ) -> dict[Hashable, _Block]:
         """Return which of the blocks that no path leads to any more are still there.
 
-        Of those without a weak reference, so much is gone as is no longer resident, or as less memory is in
-        use.
+        Blocks without a weak reference count as freed as far as their pages are no longer resident, or memory
+        in use fell by as much.
         """
         found = {key: block for key, block in lost.items() if block.alive is not None}
         new = [block for key, block in blocks.items() if key not in self._known]

@@ -62,32 +62,26 @@ def scan(line: bytes, place: int) -> Row | None:
         if found is None:
             return None
         at = found.end()
-        gpus.append(_gpu(*found.groups()))
+        *figures, index, uuid, backend, attributed, used = found.groups()
+        used_bytes = None if used == b"null" else int(used)
+        gpus.append(
+            Memory(_key(backend, index, uuid), *_figures(*figures), attributed == b"true", used_bytes)
+        )
     tail = last.match(line, at)
     if tail is None:
         return None
-    began, time_s, before, after, lo, hi, quality, precision, was_kept, kept = head.groups()
+    began, time_s, *figures, was_kept, kept = head.groups()
     count, cell_id, source, status, ours = tail.groups()
     try:
         started_at = datetime.fromisoformat(began[1:-1].decode())
     except ValueError:  # the 30th of February
         return None
     newly_kept_bytes = consumed(int(was_kept), int(kept)) if was_kept and kept else 0
-    gen = Memory(
-        RAM,
-        int(before),
-        int(after),
-        int(lo),
-        None if hi == b"null" else int(hi),
-        _QUALITIES[quality],
-        int(precision),
-        newly_kept_bytes=newly_kept_bytes,
-    )
     return Row(
         place,
         started_at,
         float(time_s),
-        gen,
+        Memory(RAM, *_figures(*figures), newly_kept_bytes=newly_kept_bytes),
         tuple(gpus),
         None if count == b"null" else int(count),
         None if cell_id == b"null" else _text(cell_id),
@@ -97,30 +91,12 @@ def scan(line: bytes, place: int) -> Row | None:
     )
 
 
-def _gpu(  # noqa: PLR0913, PLR0917 - the groups
-    before: bytes,
-    after: bytes,
-    lo: bytes,
-    hi: bytes,
-    quality: bytes,
-    precision: bytes,
-    index: bytes,
-    uuid: bytes,
-    backend: bytes,
-    attributed: bytes,
-    used: bytes,
-) -> Memory:
-    return Memory(
-        _key(backend, index, uuid),
-        int(before),
-        int(after),
-        int(lo),
-        None if hi == b"null" else int(hi),
-        _QUALITIES[quality],
-        int(precision),
-        attributed == b"true",
-        None if used == b"null" else int(used),
-    )
+def _figures(  # noqa: PLR0913, PLR0917 - the groups
+    before: bytes, after: bytes, lo: bytes, hi: bytes, quality: bytes, precision: bytes
+) -> tuple[int, int, int, int | None, Quality, int]:
+    """Return the figures that every memory has, as `Memory` takes them."""
+    hi_bytes = None if hi == b"null" else int(hi)
+    return int(before), int(after), int(lo), hi_bytes, _QUALITIES[quality], int(precision)
 
 
 def _text(found: bytes) -> str:

@@ -216,7 +216,10 @@ class _HeldCalls(Calls):
 
 @functools.cache
 def gil_held() -> Calls:
-    """Return the calls that keep the GIL; those of `os` where there is no other way."""
+    """Return system calls that hold the GIL, through `ctypes.PyDLL`.
+
+    Off Linux, and in an interpreter without ctypes, they are those of `os`, which release it.
+    """
     try:
         return _HeldCalls() if sys.platform == "linux" else Calls()
     except (AttributeError, ImportError, OSError):  # an interpreter without ctypes, or linked statically

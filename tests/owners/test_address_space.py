@@ -12,6 +12,7 @@ from ipygpulogger.owners import address_space as module
 from ipygpulogger.owners.address_space import _Listed, _Queried, address_space
 from ipygpulogger.owners.mapped_memory import of_files, resident_bytes, shared_objects
 
+# /proc/self/maps: elsewhere there is nothing to ask, as where it cannot be opened (`test_what_nobody_tells`).
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has such a file")
 
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="on
 def opened():
     fd = os.open("/proc/self/maps", os.O_RDONLY)
     if not _Queried(fd).works():
+        # PROCMAP_QUERY came with Linux 6.11. Before, all ranges are read as a list, in every other test of owners.
         pytest.skip("this kernel answers for no single address")
     yield fd
     os.close(fd)
