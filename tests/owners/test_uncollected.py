@@ -1,6 +1,7 @@
 """What waits for the garbage collector: collected where that is worth its time, otherwise told."""
 
 import gc
+import io
 
 import cyclic_programs
 import fresh_cells
@@ -31,6 +32,20 @@ def test_what_a_full_collection_would_give_back_is_never_told_as_held(notebook, 
         monkeypatch.setattr(full_collection, "cost_s", lambda: COSTS_S[cost])
     cyclic_programs.check_that_nothing_is_told_as_held(
         notebook, lambda size_bytes: np.ones(size_bytes, "u1"), 15, ARENAS_BYTES
+    )
+
+
+@pytest.mark.parametrize("budget_s", [10, 0.001])
+def test_what_no_walk_sees_is_never_told_as_held(notebook, monkeypatch, budget_s):
+    """The same of memory of C, which is added in place to what names were bound to before."""
+    monkeypatch.setattr(full_collection, "cost_s", lambda: COSTS_S["dear"])
+    monkeypatch.setattr(growth, "BUDGET_S", budget_s)
+    cyclic_programs.check_that_nothing_is_told_as_held(
+        notebook,
+        lambda size_bytes: io.BytesIO(b"x" * size_bytes),
+        25,
+        ARENAS_BYTES,
+        cyclic_programs.GROWING_PROGRAMS,
     )
 
 
