@@ -22,7 +22,6 @@ from ..engine.machine import machine
 from ..records import CPU
 from ..records.units import MB
 from ..runtime import full_collection
-from .hidden_memory import HiddenMemory
 
 if TYPE_CHECKING:
     import weakref
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from ..records import CellRecord
     from .attribution import WalkResult
     from .growth import Growth
+    from .hidden_memory import HiddenMemory
     from .known_paths import KnownPaths
     from .snapshot import Snapshot
 
@@ -93,12 +93,12 @@ class Uncollected:
         self._growth = growth
         self._shell = shell
         self._paths: KnownPaths | None = None  # of the last walk
+        self._hidden: HiddenMemory | None = None
         self._known: dict[Hashable, _Block] = {}  # with a known path
         self._waiting: dict[Hashable, _Block] = {}  # not reachable from any name, as far as is known
         self._unexplained: dict[str, int] = {}  # garbage that cells may have left besides, in bytes by device
         self._used: Mapping[str, int] = {}  # at the last walk, in bytes by device, without what malloc keeps
         self._kept_bytes = 0  # by malloc, when that was last known
-        self._hidden = HiddenMemory(shell)
         self._full_count = full_collection.count()
 
     def begin(self) -> None:
@@ -207,12 +207,13 @@ class Uncollected:
         self._kept_bytes = self._kept_bytes if heap is None else heap.kept_bytes
         used = {**used, CPU: used.get(CPU, 0) - self._kept_bytes}
         blocks = _large_blocks(found)
-        sizes = self._hidden.update(found, used[CPU], bound)
-        hidden = {("hidden", *key): _Block(key[0], size_bytes) for key, size_bytes in sizes.items()}
-        if self._paths is None:
+        if self._paths is None or self._hidden is None:
+            from .hidden_memory import HiddenMemory
             from .known_paths import KnownPaths
 
-            self._paths = KnownPaths(self._shell)
+            self._paths, self._hidden = KnownPaths(self._shell), HiddenMemory(self._shell)
+        sizes = self._hidden.update(found, used[CPU], bound)
+        hidden = {("hidden", *key): _Block(key[0], size_bytes) for key, size_bytes in sizes.items()}
         broken = set(self._paths.broken(_MOST_S))
         left = {
             key: block for key, block in self._known.items() if key not in blocks and not block.is_freed()
@@ -228,8 +229,8 @@ class Uncollected:
     def close(self) -> None:
         """Forget everything."""
         self._nothing_waits()
-        self._known, self._used, self._paths = {}, {}, None
-        self._hidden = HiddenMemory(self._shell)
+        self._known, self._used = {}, {}
+        self._paths = self._hidden = None
 
     def _not_freed(
         self, lost: dict[Hashable, _Block], blocks: Mapping[Hashable, _Block], used: Mapping[str, int]
