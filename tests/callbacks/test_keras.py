@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 import torch
+import two_ranks
 from memory import MB, Block, blip
 
 os.environ["KERAS_BACKEND"] = "torch"
@@ -92,12 +93,18 @@ def tensor(size_mb):
     return torch.empty(size_mb * MB + MB // 2, dtype=torch.uint8, device="cuda")
 
 
-def test_the_figures_are_in_the_logs(tmp_path, capsys):
-    """In what `fit` returns, in a CSVLogger after us and in the progress bar, once per epoch."""
+def test_the_figures_are_in_the_logs(tmp_path, capsys, monkeypatch):
+    """In what `fit` returns, in a CSVLogger after us and in the progress bar, once per epoch.
+
+    Of a training that runs as two ranks, rank 0 has each epoch of both.
+    """
+    two_ranks.share(monkeypatch)
     kept = []
     peaks, path = PeakMemCallback(), tmp_path / "log.csv"
     work = Does("on_train_batch_end", lambda: kept.append(Block(32)) or blip(100))
     found, last = fit(work, peaks, keras.callbacks.CSVLogger(path), verbose=2)
+    for one in peaks, last:
+        two_ranks.check(one)
     truth = [tuple(record.memory()) for record in peaks.history]
     for figures in truth[1:]:
         near(figures, (64, 100, 0, 0))  # two batches

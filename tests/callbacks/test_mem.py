@@ -10,6 +10,7 @@ from contextlib import redirect_stdout
 
 import pytest
 import torch
+import two_ranks
 from fastai.basics import (
     Callback,
     CancelEpochException,
@@ -316,8 +317,12 @@ def test_a_validation_within_an_epoch_ends_nothing(inner):
         near(record.memory(), (0, 70, 0, 0))
 
 
-def test_fits_of_every_kind():
-    """`fit` again, `fit_one_cycle`, `lr_find`: each has its own rows and names, and none is left open."""
+def test_fits_of_every_kind(monkeypatch):
+    """`fit` again, `fit_one_cycle`, `lr_find`: each has its own rows and names, and none is left open.
+
+    Of a training that runs as two ranks, rank 0 has each epoch of both.
+    """
+    two_ranks.share(monkeypatch)
     peaks = PeakMemMetric()
     learn = learner(peaks)
     for fit, epochs in [(learn.fit, 2), (learn.fit, 1), (learn.fit_one_cycle, 2), (learn.fine_tune, 1)]:
@@ -327,6 +332,7 @@ def test_fits_of_every_kind():
     before = learn.model.weight.item()
     quietly(learn.lr_find, show_plot=False, num_it=20, stop_div=False)
     assert learn.model.weight.item() == before
+    two_ranks.check(peaks)
     assert not machine().scopes
 
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+import two_ranks
 from memory import MB, Block, blip
 from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
@@ -118,10 +119,15 @@ def tensor(size_mb, device="cuda"):
     return torch.empty(size_mb * MB + MB // 2, dtype=torch.uint8, device=device)
 
 
-def test_the_figures_are_logged_as_trainers_own(fit, capsys):
-    """Printed, in `state.log_history` and heard by every integration, once per epoch under the epoch's own step."""
+def test_the_figures_are_logged_as_trainers_own(fit, capsys, monkeypatch):
+    """Printed, in `state.log_history` and heard by every integration, once per epoch under the epoch's own step.
+
+    Of a training that runs as two ranks, rank 0 has each epoch of both.
+    """
+    two_ranks.share(monkeypatch)
     kept = []
     found, peaks, watcher = fit(lambda training: training and (kept.append(Block(32)), blip(100)))
+    two_ranks.check(peaks)
     truth = [tuple(record.memory()) for record in peaks.history]
     for figure in truth[1:]:
         near(figure, (64, 100, 0, 0))  # two steps

@@ -8,46 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import made
 import pytest
+from two_ranks import DictStore, job
 
 from ipygpulogger import measure
 from ipygpulogger.blocks.epoch_record import EpochRecord
 from ipygpulogger.cluster import attempt, epochs, gather, torch_distributed
 from ipygpulogger.cluster.arrivals import packed
-from ipygpulogger.cluster.job_store import JobStore
-from ipygpulogger.cluster.torch_distributed import Job
 from ipygpulogger.records.process import Process, ProcessRecord
 
 RANKS = 4
-
-
-class DictStore(dict):
-    """A store of torch.distributed, as far as `JobStore` asks it; `broken` makes every operation fail."""
-
-    broken = None
-
-    def _act(self):
-        if self.broken is not None:
-            self.broken()
-
-    def set(self, key, value):
-        self._act()
-        self[key] = value
-
-    def check(self, keys):
-        self._act()
-        return all(key in self for key in keys)
-
-    def has_extended_api(self):
-        return True
-
-    def multi_get(self, keys):
-        return [self[key] for key in keys]
-
-    def get(self, key):
-        return self[key]
-
-    def delete_key(self, key):
-        return self.pop(key, None) is not None
 
 
 @pytest.fixture
@@ -55,16 +24,9 @@ def store():
     return DictStore()
 
 
-def job(rank, store, size=RANKS):
-    """A rank's side."""
-    ours = JobStore()
-    ours._opened = store
-    return Job(rank, size, ours)
-
-
 @pytest.fixture
 def jobs(store):
-    return [job(rank, store) for rank in range(RANKS)]
+    return [job(rank, store, RANKS) for rank in range(RANKS)]
 
 
 def step(rank, label="step"):
@@ -171,13 +133,13 @@ def test_attempts_are_not_mixed(store, monkeypatch, leftover):
         monkeypatch.setenv("GROUP_RANK", "1")
         monkeypatch.setattr(attempt.clock, "wall_s", lambda: 1000.0)
     for one in 1, 2, 3:
-        job(one, store).post(step("before"), "step")
+        job(one, store, RANKS).post(step("before"), "step")
     monkeypatch.undo()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     for one in 1, 2:
-        job(one, store).post(step(one), "step")
-    group = job(0, store).post(step(0), "step").wait(0.1)
+        job(one, store, RANKS).post(step(one), "step")
+    group = job(0, store, RANKS).post(step(0), "step").wait(0.1)
     assert [record.source for record in group] == ["rank 0", "rank 1", "rank 2"]
     ((who, why),) = group.missing
     assert (who, why.split(",")[0]) == ("rank 3", "its record was sent before the job restarted")

@@ -1,0 +1,66 @@
+"""A second rank for a training in this process: it sends for each epoch what the first one sends."""
+
+from ipygpulogger.cluster import epochs
+from ipygpulogger.cluster.job_store import JobStore
+from ipygpulogger.cluster.torch_distributed import Job
+
+
+class DictStore(dict):
+    """A store of torch.distributed, as far as `JobStore` asks it; `broken` makes every operation fail."""
+
+    broken = None
+
+    def _act(self):
+        if self.broken is not None:
+            self.broken()
+
+    def set(self, key, value):
+        self._act()
+        self[key] = value
+
+    def check(self, keys):
+        self._act()
+        return all(key in self for key in keys)
+
+    def has_extended_api(self):
+        return True
+
+    def multi_get(self, keys):
+        return [self[key] for key in keys]
+
+    def get(self, key):
+        return self[key]
+
+    def delete_key(self, key):
+        return self.pop(key, None) is not None
+
+
+def job(rank, store, size):
+    """A rank's side."""
+    ours = JobStore()
+    ours._opened = store
+    return Job(rank, size, ours)
+
+
+def share(monkeypatch):
+    """From now on this process's trainings are those of rank 0 of two."""
+    store = DictStore()
+    first, second = (job(rank, store, 2) for rank in range(2))
+
+    def post(record, label):
+        second.post(record, label)
+        return first.post(record, label)
+
+    monkeypatch.setattr(epochs, "is_one_of_several", lambda: True)
+    monkeypatch.setattr(epochs, "post", post)
+
+
+def check(callback):
+    """Both ranks sent every epoch that the callback measured."""
+    assert [group.label for group in callback.ranks] == [record.label for record in callback.history]
+    for group, record in zip(callback.ranks, callback.history, strict=True):
+        assert [(one.rank, one.gen, one.gpus) for one in group] == [
+            (0, record.gen, record.gpus),
+            (1, record.gen, record.gpus),
+        ]
+        assert not group.missing
