@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
     from ..records.process import Process, ProcessRecord
 
-_ENGINE_SIDE = f"{__package__}.engine_cells"
+# What an engine runs silently. It binds no name there, and finds a package that was installed a moment ago.
+_CALL = (
+    "[m.invalidate_caches() or m.import_module('ipygpulogger')"
+    " and m.import_module('ipygpulogger.cluster.engine_cells').{}({!r}) for m in [__import__('importlib')]]"
+)
 _PATIENCE_S = 1.0  # at the start and the stop, for engines that answer; busy ones do it when they come to it
 _OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the result
 _NAMED = 8  # engines in a sentence
@@ -124,10 +128,12 @@ class IPyParallelWatch(Watch):
             self._gone.append(engine)
 
     def _send(self, engine: int, name: str) -> Any:
-        """Call a function of `engine_cells` in an engine; return the pending answer."""
-        session = self._client.session.session
-        by_value = sys.modules["ipyparallel"].interactive(_call)  # or an engine without us could not load it
-        answer = self._client[engine].apply_async(by_value, _ENGINE_SIDE, name, session)
+        """Call a function of `engine_cells` in an engine; return the pending answer.
+
+        As text, which runs on any version of Python; a function needs the same version on both sides.
+        """
+        code = _CALL.format(name, self._client.session.session)
+        answer = self._client[engine].execute(code, silent=True, block=False)
         history = self._client.history
         for message in answer.msg_ids:  # so that `history[-1]` stays the user's own last request
             if message in history[-1:]:
@@ -140,10 +146,11 @@ class IPyParallelWatch(Watch):
         for engine, answer in list(self._answers.items()):
             if answer.ready():
                 del self._answers[engine]
+                reason = ""
                 try:
-                    reason = answer.get(0)
-                except Exception as error:  # it died, or cannot even run what we sent
-                    reason = why(error) if engine in self._client.ids else _LEFT
+                    answer.get(0)
+                except Exception as error:
+                    reason = _why_not(error) if engine in self._client.ids else _LEFT
                 self._engines[engine] = reason
                 if reason and reason != _LEFT:  # that is said with the next table
                     reasons.setdefault(reason, []).append(engine)
@@ -255,22 +262,12 @@ def _as_engine(process: Process, engine: int) -> Process:
     return replace(process, rank=engine, worker=f"engine {engine}", task=None)
 
 
-def _call(module: str, name: str, session: str) -> str:
-    """Call a function in the engine; return why it cannot be called, or nothing. It is sent by value."""
-    import importlib
-
-    importlib.invalidate_caches()  # the package may have been installed a moment ago
-    try:
-        importlib.import_module(module.partition(".")[0])
-    except ImportError:
-        return "ipygpulogger is not installed there"
-    try:
-        getattr(importlib.import_module(module), name)(session)
-    except Exception as error:
-        if isinstance(error, ImportError) and module.startswith(str(error.name)):
-            return "an older ipygpulogger is installed there"
-        return str(error)
-    return ""
+def _why_not(error: Exception) -> str:
+    """Return why an engine cannot be measured, in the words of the error that it answered."""
+    name, text = getattr(error, "ename", ""), str(getattr(error, "evalue", ""))
+    if name == "ModuleNotFoundError" and "ipygpulogger" in text:
+        return _OLD if "ipygpulogger." in text else _LACKS
+    return f"{name}: {text}" if name else why(error)
 
 
 def _wait(answers: Iterable[Any]) -> None:

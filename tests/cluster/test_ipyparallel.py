@@ -267,7 +267,7 @@ def test_in_a_notebook(client, kernel):
     assert ran.displays[-1]["data"]["text/plain"] == kernel.value("repr(w.records[-1])")
     captured = kernel.run("%%capture out\n%px x = 1")
     assert len(captured.displays) == 1  # the cell's own report
-    assert kernel.value("len(w.records), len(out.outputs)") == [3, 1]
+    assert kernel.value("[len(w.records), len(out.outputs)]") == [3, 1]
     assert kernel.value("[r.worker for r in il.history if hasattr(r, 'worker')][-2:]") == [
         f"engine {i}" for i in client.ids
     ]
