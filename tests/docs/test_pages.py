@@ -49,6 +49,8 @@ from ipygpulogger.records import (
     RamUsage,
     Usage,
 )
+from ipygpulogger.records.group import Group, Missing
+from ipygpulogger.records.process import Process, ProcessRecord
 from ipygpulogger.render import out_of_memory, text
 from ipygpulogger.render.devices import ladders
 from ipygpulogger.render.headline import one_line
@@ -202,6 +204,19 @@ SHOWN = {
 }
 
 
+def _engine(rank, after_mb, peak_mb, time_s):
+    gen = RamUsage(*_usage(68, after_mb, peak_mb))
+    process = Process("node-a", 4711 + rank, rank, f"engine {rank}")
+    return ProcessRecord.of(replace(RECORD, gpus=(), gen=gen, time_s=time_s), process)
+
+
+SHOWN["engines"] = repr(
+    Group(
+        "In [4]",
+        [_engine(0, 324, 580, 1.52), _engine(1, 324, 580, 1.49), _engine(2, 324, 836, 1.98)],
+        [Missing("engine 3", "it died, or left the cluster")],
+    )
+)
 TRAINED = replace(RECORD, gpus=(_device(4096, 6554, 7782, 6554, total_bytes=16384 * MB),))
 SHOWN["run"] = "".join(
     words for words, _ in Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:", room=None)
