@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"dask": "distributed", "ipyparallel": "ipyparallel", "ray": "ray", "torchrun": "torch"}
 PAGE = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
-NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+NUMBER = re.compile(r"\b[0-9a-f]{8}\b|[+-]?\d+(?:\.\d+)?")  # or the id of a worker
 
 
 def shown(path):
