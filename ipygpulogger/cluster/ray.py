@@ -213,7 +213,7 @@ class RayWatch(Watch):
             return
         self._said_unable = True
         self.say_once(
-            f"Tasks on {host} run unmeasured: its workers cannot import ipygpulogger ({reason}). "
+            f"Tasks on {host} run unmeasured, for its workers cannot use ipygpulogger ({reason}). "
             f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
             'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
         )

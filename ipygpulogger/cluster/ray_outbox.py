@@ -10,11 +10,15 @@ millisecond: so the connection stands, and a watch that was stopped, or begun an
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..runtime import clock
+from ..runtime.errors import named
 from .ray_mailbox import BATCH_S, mailbox_name
 
 if TYPE_CHECKING:
@@ -24,10 +28,10 @@ _ANNOUNCED_AFTER_S = 0.05
 _FRESH_S = 0.25  # how long an answer of the mailbox holds, or that there is none: the driver may watch anew
 _LONGEST_ANSWER_S = 5.0
 _PAUSE_S = 60.0  # after a mailbox that exists did not answer
-_KEPT_S = 2.0  # how long records wait for another mailbox
 _MOST_UNANSWERED = 20  # calls
 _MOST_WAITING = 5000  # records, of half a kilobyte usually; further ones are counted as lost
 _MOST_IN_A_CALL = 500
+_REASON = 200  # characters
 
 
 class Outbox:
@@ -42,9 +46,10 @@ class Outbox:
         self._node = ""
         self._mailbox: Any = None
         self._looked_s = self._sent_s = self._answered_s = -_FRESH_S
-        self._unanswered = 0  # calls
+        self._sent = self._answered = 0  # calls
+        self._unable = False
         self._lost = 0  # records, since the last call
-        self._ended: list[tuple[str, bytes | None]] = []
+        self._ended: deque[tuple[str, bytes | None]] = deque()
         self._running: dict[str, tuple[str, float]] = {}  # those not announced: name, and since when
         self._lock = threading.Lock()
         self._something = threading.Event()
@@ -84,7 +89,7 @@ class Outbox:
         except ValueError:  # nobody watches
             return
         self.worker, self._node = f"worker {context.get_worker_id()[:8]}", context.get_node_id()
-        self._unanswered = 0
+        self._sent = self._answered = 0
         self._ask(mailbox)
         if self._thread is None:
             self._thread = threading.Thread(target=self._send_later, name="ipygpulogger-ray", daemon=True)
@@ -106,6 +111,16 @@ class Outbox:
             self._send()
         self._something.set()  # also if it was sent: more may have come meanwhile
 
+    def unable(self, error: Exception) -> None:
+        """Tell the driver, once, why this process measures nothing; never raises."""
+        if not self._unable:
+            self._unable = True
+            with suppress(Exception):
+                import ray
+
+                mailbox = ray.get_actor(mailbox_name(ray.get_runtime_context().get_job_id()))
+                mailbox.cannot.remote(socket.gethostname(), named(error)[:_REASON])
+
     def _send_later(self) -> None:
         while True:
             self._something.wait()
@@ -113,43 +128,38 @@ class Outbox:
             while self._ended or self._running:
                 time.sleep(BATCH_S)
                 try:
-                    if self.stands():
-                        self._send()
-                    elif clock.monotonic_s() - self._answered_s > _KEPT_S:
-                        self._forget()
+                    self._send()
                 except Exception:  # Ray ends in this process
-                    self._forget()
-
-    def _forget(self) -> None:
-        self._running.clear()
-        self._ended.clear()
+                    self._ended.clear()
 
     def _send(self) -> None:
         with self._lock:
             mailbox, now_s = self._mailbox, clock.monotonic_s()
             long = [task for task, (_, s) in list(self._running.items()) if now_s - s >= _ANNOUNCED_AFTER_S]
-            if mailbox is None or not (self._ended or long) or self._unanswered > _MOST_UNANSWERED:
+            if mailbox is None:
+                self._running.clear()
+                self._ended.clear()
+                return
+            if not (self._ended or long) or self._sent - self._answered > _MOST_UNANSWERED:
                 return
             began: list[Began] = [
                 (task, f"{known[0]} on {self.worker}", os.getpid(), self._node)
                 for task in long
                 if (known := self._running.pop(task, None))  # it may end just now
             ]
-            ended, self._ended = self._ended[:_MOST_IN_A_CALL], self._ended[_MOST_IN_A_CALL:]
+            ended = [self._ended.popleft() for _ in range(min(len(self._ended), _MOST_IN_A_CALL))]
             lost, self._lost = self._lost, 0
-            self._unanswered += 1
+            self._sent += 1
             self._sent_s = now_s
 
         def answered(answer: Any) -> None:
             if self._mailbox is not mailbox:
                 return  # another one has its own count
-            self._unanswered -= 1
+            self._answered += 1
             if answer.exception() is None:
                 self._answered_s = clock.monotonic_s()
             else:  # stopped, or out of reach: perhaps there is another one
                 self._mailbox, self._looked_s = None, -_FRESH_S
-                self._ended, self._lost = [*ended, *self._ended], self._lost + lost
-                self._something.set()
 
         mailbox.take.remote(began, ended, lost).future().add_done_callback(answered)
 

@@ -43,8 +43,9 @@ class Task:
     def __enter__(self) -> None:
         try:
             self._begin()
-        except Exception:  # the task is the user's, and runs on
+        except Exception as error:  # the task is the user's, and runs on
             self._measure = None
+            outbox.unable(error)
         except BaseException:  # interrupted: Python will not call `__exit__`
             self._end(None)
             raise
@@ -57,8 +58,9 @@ class Task:
         context = ray.get_runtime_context()
         if context.worker.mode != ray.WORKER_MODE:  # the driver called the function itself
             return
-        task, name = context.get_task_id(), context.get_task_name()
-        # In a thread that the user started in a task there is an id, but no name.
+        task = context.get_task_id()
+        # In a thread that the user started in a task there is an id, but no name. Ray 2.9 tells no names.
+        name = context.get_task_name() if hasattr(context, "get_task_name") else self._name
         if not task or not name or task in _running or not outbox.stands():
             return
         self._id = task

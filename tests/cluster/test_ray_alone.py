@@ -285,7 +285,7 @@ def test_what_does_not_arrive_is_said(ray, watching, capsys):
     mailbox.cannot("node-c", "ImportError: x")
     watching.collect(None)
     said = capsys.readouterr().err
-    assert said.count("cannot import ipygpulogger") == 1
+    assert said.count("cannot use ipygpulogger") == 1
     assert "pip install ipygpulogger==" in said
     ray.kill(*ray.actors.values())
     assert not watching.collect(None)
