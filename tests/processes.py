@@ -21,5 +21,6 @@ def of(process, needs=0, *, uses=500, on_gpu=None, took_s=2.0, **fields):
     given = {"rank": process} if isinstance(process, int) else process
     on = on_gpu if isinstance(on_gpu, dict) else {} if on_gpu is None else {0: on_gpu}
     gpus = [gpu(i, 100 * MB, 100 * MB, (100 + size) * MB, used_bytes=900 * MB) for i, size in on.items()]
-    made = replace(cell(ram(uses * MB, uses * MB, (uses + needs) * MB), *gpus, **fields), time_s=took_s)
+    made = cell(ram(uses * MB, uses * MB, (uses + needs) * MB), *gpus)
+    made = replace(made, **{"time_s": took_s, **fields})
     return ProcessRecord.of(made, Process(**{"host": "node", "pid": 100 + given.get("rank", 0), **given}))

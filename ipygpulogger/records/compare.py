@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .last_runs import LastRuns
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TOLERANCE = 0.05  # of the peak before
 FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
 _WORST, _FIRST = 100, 20  # cells that grew, and new or removed ones, that are listed of very many
+_NONE, _TOLD = -1, -2  # in place of an earlier run: there is none; another run of the same cell stands for it
 _UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not use
 
 
@@ -35,6 +36,7 @@ class Change:
             it. None when a peak is.
         at_least: Whether one of the two peaks is not exact.
         regressed: Whether the peak grew beyond the tolerance.
+        process: Which process had the second peak, where it is the highest of several.
     """
 
     name: str
@@ -43,11 +45,12 @@ class Change:
     inherited_bytes: int | None
     at_least: bool
     regressed: bool
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same cell in two runs.
+    """The same cell in two runs, in the same process.
 
     Attributes:
         before: Its record in the first run.
@@ -55,12 +58,15 @@ class Pair:
         changes: The change of each peak, RAM first, then the devices.
         alike: How many cells of one run share the first line, if only that line matched the two records:
             with more than one they may be different cells. 1 if the id or the line is unambiguous.
+        processes: How many processes ran the cell in each run, where they are not the same ones; each peak is
+            then the highest of them. None for one process.
     """
 
     before: CellRecord
     after: CellRecord
     changes: tuple[Change, ...]
     alike: int
+    processes: tuple[int, int] | None = None
 
     @property
     def regressed(self) -> bool:
@@ -127,6 +133,9 @@ def compare(
     counts, as in a saved notebook. Records without an id and with equal lines may be of one cell or of
     several. They are matched from the end, the last with the last, and `Pair.alike` says how many there were.
 
+    A record of another process is compared with that of the same rank or worker. Where a cell ran in other
+    processes than before, and for tasks, the highest peaks of all its processes are compared.
+
     A peak has grown when the increase exceeds the tolerated fraction of the earlier peak, the floor, and the
     granularity of both counters. The increase is measured from the upper bound of the earlier peak to the
     lower bound of the later one, so that it is certain.
@@ -159,10 +168,12 @@ class Compared:
         self._was, self._now = was, now
         self._tolerance, self._floor_bytes = tolerance, floor_bytes
         self._before = (
-            array("q", [-1]) * now.runs
+            array("q", [_NONE]) * now.runs
         )  # of each later run, the earlier one that it is matched with
         self._taken = bytearray(was.runs)
         self._alike: dict[int, int] = {}  # where it is more than 1
+        self._many: dict[int, tuple[list[int], list[int]]] = {}  # where several processes are compared as one
+        self._match_processes()
         self._match_ids()
         self._match_sources()
 
@@ -182,7 +193,7 @@ class Compared:
         """
         was, now = self._was, self._now
         paired = [number for number in now if self._before[number] >= 0]
-        new = [number for number in now if self._before[number] < 0]
+        new = [number for number in now if self._before[number] == _NONE]
         removed = [number for number in was if not self._taken[number]]
         counts = None
         if at_most is not None and len(paired) + len(new) + len(removed) > at_most:
@@ -199,6 +210,7 @@ class Compared:
                     after(now.origin(number)),
                     tuple(self._changes(number)),
                     self._alike.get(number, 1),
+                    self._processes(number),
                 )
                 for number in paired
             ),
@@ -213,6 +225,31 @@ class Compared:
         self._before[after] = before
         self._taken[before] = True
 
+    def _processes(self, number: int) -> tuple[int, int] | None:
+        if number not in self._many:
+            return None
+        before, after = self._many[number]
+        return len(before), len(after)
+
+    def _match_processes(self) -> None:
+        """Match the cells that ran in other processes: each process, or where these differ, all together."""
+        was, now = self._was.elsewhere(), self._now.elsewhere()
+        for cell, after in now.items():
+            before = was.get(cell)
+            if before is None:
+                continue
+            if before.keys() == after.keys():
+                for who, number in after.items():
+                    self._match(before[who], number)
+                continue
+            for number in before.values():
+                self._taken[number] = True
+            for number in after.values():
+                self._before[number] = _TOLD
+            first = max(after.values(), key=self._now.highest_bytes)
+            self._match(max(before.values(), key=self._was.highest_bytes), first)
+            self._many[first] = list(before.values()), list(after.values())
+
     def _match_ids(self) -> None:
         for name, after in self._now.with_ids():
             before = self._was.by_id(name)
@@ -221,8 +258,12 @@ class Compared:
 
     def _match_sources(self) -> None:
         """Match the rest by their first lines, from the end."""
-        was = _Chains(self._was, (number for number in self._was if not self._taken[number]))
-        now = _Chains(self._now, (number for number in self._now if self._before[number] < 0))
+        was = _Chains(
+            self._was, (n for n in self._was if not self._taken[n] and not self._was.is_elsewhere(n))
+        )
+        now = _Chains(
+            self._now, (n for n in self._now if self._before[n] == _NONE and not self._now.is_elsewhere(n))
+        )
         for source in now.last:
             before, after = was.numbers(source), now.numbers(source)
             alike = max(len(before), len(after))
@@ -233,7 +274,9 @@ class Compared:
 
     def _grown_bytes(self, number: int) -> int:
         """Return by how much the peak of a cell grew that grew most beyond the tolerance; 0 if none did."""
-        if not self._now.rose(number, self._was, self._before[number], self._floor_bytes):
+        if number not in self._many and not self._now.rose(
+            number, self._was, self._before[number], self._floor_bytes
+        ):
             return 0
         grown = (
             consumed(change.before_bytes, change.after_bytes)
@@ -243,10 +286,22 @@ class Compared:
         return max(grown, default=0)
 
     def _changes(self, number: int) -> Iterator[Change]:
+        if number in self._many:
+            yield from self._changes_of_many(*self._many[number])
+            return
         was, now = self._was.usages(self._before[number]), self._now.usages(number)
         for name in dict.fromkeys((*was, *now)):
             usages = was.get(name, _UNTOUCHED), now.get(name, _UNTOUCHED)
             yield _change(name, *usages, self._tolerance, self._floor_bytes)
+
+    def _changes_of_many(self, before: Iterable[int], after: Iterable[int]) -> Iterator[Change]:
+        """Yield the changes of the highest peaks of several processes."""
+        was, now = self._was.highest(before), self._now.highest(after)
+        nowhere: tuple[Usage | None, int | None] = _UNTOUCHED, None
+        for name in dict.fromkeys((*was, *now)):
+            (earlier, _), (later, number) = was.get(name, nowhere), now.get(name, nowhere)
+            change = _change(name, earlier, later, self._tolerance, self._floor_bytes)
+            yield change if number is None else replace(change, process=self._now.process(number))
 
 
 class _Chains:

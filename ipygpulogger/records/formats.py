@@ -12,13 +12,16 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from .cell_record import MIME, CellRecord
+from .cell_record import MIME
 from .decode import from_json
 from .hints import types_of
+from .process import ProcessRecord
 from .units import is_utf8, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .cell_record import CellRecord
 
 _BEGINS = b'{"label": '  # every line that `json_line` writes
 _BRACE = _BEGINS[0]
@@ -147,7 +150,7 @@ def _read_ipynb(path: Path) -> _Found:
 def flat(records: Iterable[CellRecord]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return records as rows, and the columns that any of them fills, such as "gen.peak.lo_bytes"."""
     rows = [dict(_leaves_of(record.to_dict())) for record in records]
-    filled = set().union(*rows) if rows else _leaves()
+    filled = set().union(*rows) if rows else {path for path in _leaves() if not path.startswith("process.")}
     return rows, [path for path in _leaves() if path in filled]
 
 
@@ -250,7 +253,7 @@ def _pyarrow() -> tuple[Any, Any]:
 @cache
 def _leaves() -> dict[str, Any]:
     """Return every figure of a record outside lists: its path, such as "gen.peak.lo_bytes", and its type."""
-    return dict(_walk(CellRecord, ""))
+    return dict(_walk(ProcessRecord, ""))
 
 
 def _walk(kind: Any, before: str) -> Iterator[tuple[str, Any]]:

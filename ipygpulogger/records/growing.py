@@ -11,9 +11,12 @@ from .row import RAM
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from .process import Process
     from .row import Key, Memory, Origin, Row
 
-    Cell = tuple[str | None, str]  # its id and its first line
+    Cell = tuple[
+        str | None, str, Process | None
+    ]  # its id and its first line, or label, as in `leaks.identity`
 
 
 @dataclass(slots=True)
@@ -46,7 +49,7 @@ class Growing:
             self._streaks.clear()
         if row.gpulog_only or (row.cell_id is None and row.source.startswith("%")):
             return
-        cell = row.cell_id, row.source
+        cell = row.cell_id, row.source or row.label, row.process
         self._order.setdefault(hash(cell))
         before = self._streaks.pop(cell, None) if self._streaks else None
         streaks = {}
@@ -74,7 +77,7 @@ class Growing:
     def _in_new_kernel(self, row: Row) -> bool:
         """Return whether the execution count started over, and the cells before ran in another kernel."""
         count = row.execution_count
-        if count is None:
+        if count is None or row.process is not None:
             return False
         restarted = False
         if self._last is not None and count <= self._last[0]:

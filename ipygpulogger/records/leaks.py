@@ -83,15 +83,12 @@ def memories(record: CellRecord) -> dict[Hashable, Usage]:
 def _with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
     """Yield the records with the number of their kernel: in a new one the execution count starts over.
 
-    Records of other processes have -1: their `identity` names the process.
+    That of other processes is the kernel of the notebook that they worked for.
     """
     kernel = 0
     last: tuple[int, datetime] | None = None
     for record in records:
-        if process_of(record) is not None:
-            yield -1, record
-            continue
-        count = record.execution_count
+        count = record.execution_count if process_of(record) is None else None
         if count is not None:
             if last is None or count > last[0]:
                 last = count, record.started_at

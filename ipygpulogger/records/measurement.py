@@ -82,6 +82,10 @@ class Measurement(Displayed, Value):
         ours = [gpu for gpu in self.gpus if gpu.backend != DRIVER] or self.gpus
         return next((gpu for gpu in ours if index in (gpu.index, None)), None)
 
+    def title(self) -> str:
+        """Return what a report calls it: the label, with the process of a record of many processes."""
+        return self.label
+
     def outcome(self) -> str:
         """Return how the scope ended if it did not succeed, such as "failed: ValueError"; else nothing."""
         return ""
@@ -92,7 +96,7 @@ class Measurement(Displayed, Value):
         told += [f"{gpu.id} {gpu.described()}" for gpu in self.gpus[:_DEVICES]]
         if len(self.gpus) > _DEVICES:
             told.append(f"{len(self.gpus) - _DEVICES} more devices")
-        name = f"{type(self).__name__} {shortened(self.label)}"
+        name = f"{type(self).__name__} {shortened(self.title())}"
         return f"<{name}, {self.time_s:.3f} s{ended}: {'; '.join(told)}>"
 
     def to_dict(self) -> dict[str, Any]:

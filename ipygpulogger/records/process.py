@@ -57,6 +57,11 @@ class ProcessRecord(CellRecord):
         values = {one.name: getattr(measured, one.name) for one in fields(measured) if one.name in kept}
         return cls(**{**_CELL_DEFAULTS, **values}, process=process)
 
+    def title(self) -> str:
+        """Return the label and the process: "In [4], rank 2", "In [4], train on worker 1"."""
+        name, task = self.process.named(), self.process.task
+        return f"{self.label}, {name if task is None else f'{shortened(task)} on {name}'}"
+
     @property
     def rank(self) -> int | None:
         """The number of the process among those of its job; None where they have no numbers."""

@@ -42,12 +42,13 @@ class Ranked:
 
     Attributes:
         by: What the cells are ranked by: "peak", "consumed" or "time".
-        count: How many cells there are.
+        count: How many cells there are, with the records of other processes.
+        processes_count: How many of them are records of other processes.
         first: The first of them.
         worst: The cells with the highest figures.
         longest: The cell that took longest.
         coarse_bytes: The coarsest granularity of RAM's peaks that is worth a remark; 0 without one.
-        devices: A device for each key, in the order in which the ranked cells name them.
+        devices: A device for each key, in the order in which the ranked cells of the kernel name them.
         suspects: The runs of the first cells that may leak.
         suspects_count: How many such cells there are.
     """
@@ -61,6 +62,7 @@ class Ranked:
     devices: tuple[DeviceUsage, ...]
     suspects: Sequence[Sequence[CellRecord]]
     suspects_count: int
+    processes_count: int = 0
 
 
 class Highest(Generic[One]):
@@ -97,7 +99,7 @@ class Ranking:
 
     def __init__(self, by: str) -> None:
         self.by = by
-        self.count = 0
+        self.count = self.processes_count = 0
         self._rank = RANKS[by]
         self._number = 0
         self._first = Highest["Row"](FIRST)
@@ -116,6 +118,7 @@ class Ranking:
         if row.gpulog_only and self.by != GIVEN:
             return
         self.count += 1
+        self.processes_count += row.process is not None
         self._number -= 1
         rank, number = self._rank(row), self._number
         self._first.add(rank, row)
@@ -123,7 +126,7 @@ class Ranking:
         self._compare(row, row.gen, is_ram=True, place=place)
         for position, gpu in enumerate(row.gpus):
             named = rank, number, -position
-            if gpu.key not in self._devices or named > self._devices[gpu.key][:3]:
+            if row.process is None and (gpu.key not in self._devices or named > self._devices[gpu.key][:3]):
                 self._devices[gpu.key] = (*named, row.origin)
             if gpu.attributed:
                 self._compare(row, gpu, is_ram=False, place=place)
@@ -169,6 +172,7 @@ class Ranking:
             tuple(_device(record(origin), key) for key, (_, _, _, origin) in devices),
             [[record(origin) for origin in runs] for runs in suspects[:SUSPECTS]],
             len(suspects),
+            self.processes_count,
         )
 
 

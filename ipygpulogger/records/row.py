@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .cell_record import process_of
 from .usage import Peak, RamUsage, consumed, needed
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from .cell_record import CellRecord
     from .device_usage import DeviceUsage
+    from .process import Process
     from .usage import Quality
 
     Key = tuple[str, int, str | None]  # `DeviceUsage.key`, and `RAM`
@@ -122,6 +124,8 @@ class Row:
         source: The cell's first line.
         succeeded: Whether the status is "ok".
         gpulog_only: Whether the cell contains only this package's own magics.
+        process: The process that it came from; None for a cell of the notebook's own kernel.
+        label: As in `CellRecord`, of the record of a process; else nothing.
     """
 
     origin: Origin
@@ -134,6 +138,8 @@ class Row:
     source: str
     succeeded: bool
     gpulog_only: bool
+    process: Process | None = None
+    label: str = ""
 
     @classmethod
     def of(cls, record: CellRecord, origin: Origin | None = None) -> Row:
@@ -143,6 +149,7 @@ class Row:
             record: The record.
             origin: Where it is, if it need not be kept.
         """
+        process = process_of(record)
         return cls(
             record if origin is None else origin,
             record.started_at,
@@ -154,6 +161,8 @@ class Row:
             record.source,
             record.status == "ok",
             record.gpulog_only,
+            process,
+            "" if process is None else record.label,
         )
 
     def all(self) -> tuple[Memory, ...]:

@@ -21,6 +21,7 @@ from .decode import may_be_negative
 from .device_usage import DeviceUsage
 from .embed import defaults
 from .hints import types_of
+from .process import Process
 from .row import RAM, Memory, Row
 from .usage import Quality, consumed
 
@@ -36,9 +37,10 @@ _PLAIN = {str: _TEXT, bool: "(?:true|false)", datetime: _TIME}
 _PEAK = ("peak.lo_bytes", "peak.hi_bytes", "peak.quality", "peak.precision_bytes")
 _USAGE = ("before_bytes", "after_bytes", *_PEAK)
 _KEPT = ("heap_before.kept_bytes", "heap_after.kept_bytes")
-_FIRST = ("started_at", "time_s", *(f"gen.{name}" for name in (*_USAGE, *_KEPT)))
+_FIRST = ("label", "started_at", "time_s", *(f"gen.{name}" for name in (*_USAGE, *_KEPT)))
 _DEVICE = (*_USAGE, "index", "uuid", "backend", "attributed", "used_bytes")
 _LAST = ("execution_count", "cell_id", "source", "status", "gpulog_only")
+_PROCESS = ("host", "pid", "rank", "worker", "task")
 _QUALITIES: dict[bytes, Quality] = {f'"{word}"'.encode(): word for word in get_args(Quality)}
 _KEYS_KEPT = 1000
 _BRACKET = ord("]")
@@ -70,8 +72,9 @@ def scan(line: bytes, place: int) -> Row | None:
     tail = last.match(line, at)
     if tail is None:
         return None
-    began, time_s, *figures, was_kept, kept = head.groups()
-    count, cell_id, source, status, ours = tail.groups()
+    label, began, time_s, *figures, was_kept, kept = head.groups()
+    count, cell_id, source, status, ours, *where = tail.groups()
+    process = None if where[0] is None else _process(*where)
     try:
         started_at = datetime.fromisoformat(began[1:-1].decode())
     except ValueError:  # the 30th of February
@@ -88,6 +91,8 @@ def scan(line: bytes, place: int) -> Row | None:
         _text(source),
         status == b'"ok"',
         ours == b"true",
+        process,
+        "" if process is None else _text(label),
     )
 
 
@@ -117,6 +122,26 @@ def _key(backend: bytes, index: bytes, uuid: bytes) -> tuple[str, int, str | Non
     return found
 
 
+_processes: dict[tuple[bytes, ...], Process] = {}
+
+
+def _process(*where: bytes) -> Process:
+    """Return the process that a line names; a log has the same ones again and again."""
+    found = _processes.get(where)
+    if found is None:
+        if len(_processes) >= _KEYS_KEPT:
+            _processes.clear()
+        host, pid, rank, worker, task = where
+        found = _processes[where] = Process(
+            _text(host),
+            int(pid),
+            None if rank == b"null" else int(rank),
+            None if worker == b"null" else _text(worker),
+            None if task == b"null" else _text(task),
+        )
+    return found
+
+
 # -- the pattern -----------------------------------------------------------------------------------------
 
 
@@ -126,10 +151,11 @@ def _parts() -> tuple[re.Pattern[bytes], re.Pattern[bytes], re.Pattern[bytes]]:
     fields = _fields(CellRecord, {*_FIRST, *_LAST})
     at = [name for name, _ in defaults(CellRecord)].index("gpus")
     device = _of(DeviceUsage, set(_DEVICE))
+    process = rf'(?:, "process": {_of(Process, set(_PROCESS))})?'
     return (
         re.compile((r"\{" + "".join(fields[:at]) + r', "gpus": \[(?=[]{])').encode()),
         re.compile(f"(?:, )?{device}(?=[],])".encode()),
-        re.compile((r"\]" + "".join(fields[at + 1 :]) + r"\}\n?\Z").encode()),
+        re.compile((r"\]" + "".join(fields[at + 1 :]) + process + r"\}\n?\Z").encode()),
     )
 
 

@@ -70,9 +70,9 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
         named: Whether to say which cell it was, because the line does not stand below it.
     """
     clauses = [_clause(time_text(measurement.time_s))]
-    own = isinstance(measurement, CellRecord) and measurement.label == f"In [{measurement.execution_count}]"
-    if (named or not own) and measurement.label.strip():
-        clauses.append(_clause(clipped(printable(measurement.label), _LABEL)))
+    own = isinstance(measurement, CellRecord) and measurement.title() == f"In [{measurement.execution_count}]"
+    if (named or not own) and measurement.title().strip():
+        clauses.append(_clause(clipped(printable(measurement.title()), _LABEL)))
     if ended := outcome(measurement):
         clauses.append(_clause(shortened(ended), "strong"))
     clauses += memories(measurement)

@@ -171,13 +171,13 @@ def _totals(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator[
     about = [f"{begin:%Y-%m-%d %H:%M} UTC", "1 cell" if outer.count == 1 else f"{outer.count:,} cells"]
     about += [f"{outer.failed} failed"] if outer.failed else []
     yield f"<p class=when>{' · '.join(about)}</p>"
-    longest = f"longest {record(outer.longest).label}, {time_text(outer.longest_s)}"
+    longest = f"longest {record(outer.longest).title()}, {time_text(outer.longest_s)}"
     cards = [_card("Time in cells", time_text(outer.time_s), longest)]
     devices = {gpu.key: (name, gpu) for name, gpu in _devices(totals, record)}
     for key, memory in ((RAM, totals.memories[RAM]), *((key, totals.memories[key]) for key in devices)):
         name, gpu = devices.get(key, ("RAM", None))
         if memory.peak_bytes is not None:
-            label = record(memory.highest).label
+            label = record(memory.highest).title()
             cards.append(_highest(name, memory, label, gpu.total_bytes if gpu else None))
         elif gpu is not None and gpu.used_bytes is not None:
             cards.append(_card(f"{name}, all processes", size_text(memory.used_bytes), gpu.name))

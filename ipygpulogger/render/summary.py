@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import DeviceUsage, growing_names
+from ..records.cell_record import process_of
 from ..records.ranking import GIVEN, ranking_of
 from ..records.row import Row, record_of
 from ..records.units import (
@@ -17,8 +18,8 @@ from ..records.units import (
     time_text,
     without_controls,
 )
+from .devices import device_name, named_devices
 from .devices import named as named_devices_of
-from .devices import named_devices
 from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, line, scrolling, small
 from .markup import table as markup_table
 from .text import outcome
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .markup import Cell
 
 _ROWS = 20  # cells of a history
+_LABEL = 10  # columns of a label
 _NAMES = 5  # that grew in one suspect
 _RUNS = 6  # of one suspect
 _FIRST = {
@@ -68,14 +70,15 @@ def ranking(found: Ranked | None) -> str:
     names = _names(found)
     worst = _worst(found, names)
     marked = {id(record) for _, cells in worst for record, _ in cells}
-    lines = [f"{_cells(found.count)}, {_FIRST[found.by]}; MB"]
-    lines.append(f"{'':16}{'Consumed':>9}{'Peaked':>7}{'Needed':>8}{'Peak':>8}{'Time':>10}  Cell")
+    lines = [f"{_cells(found.count, found.processes_count)}, {_FIRST[found.by]}; MB"]
+    width = _width(found)
+    lines.append(f"{'':{width + 6}}{'Consumed':>9}{'Peaked':>7}{'Needed':>8}{'Peak':>8}{'Time':>10}  Cell")
     for record in found.first:
-        lines += _rows_of(record, names, "*" if id(record) in marked else "")
+        lines += _rows_of(record, names, "*" if id(record) in marked else "", width)
     if found.count > len(found.first):
         lines.append(f"  and {found.count - len(found.first):,} more")
     for words, cells in worst:
-        told = (f"{shortened(record.label)}, {figure}" for record, figure in cells)
+        told = (f"{shortened(record.title())}, {figure}" for record, figure in cells)
         lines.append(f"* {words}: {'; '.join(told)}")
     if found.coarse_bytes:
         lines.append(
@@ -94,11 +97,11 @@ def ranking_html(found: Ranked | None) -> str:
     if found is None:
         return line("no cell has been reported yet", quiet=True)
     names = _names(found)
-    told = _table(found.first, names, f"{_cells(found.count)}, {_FIRST[found.by]}; MB")
+    told = _table(found.first, names, f"{_cells(found.count, found.processes_count)}, {_FIRST[found.by]}; MB")
     if found.count > len(found.first):
         told += small(f"and {found.count - len(found.first):,} more")
     for words, cells in _worst(found, names):
-        told += small(f"{words}: {'; '.join(f'{shortened(cell.label)}, {said}' for cell, said in cells)}")
+        told += small(f"{words}: {'; '.join(f'{shortened(cell.title())}, {said}' for cell, said in cells)}")
     if found.suspects:
         told += line("<b>May leak</b>: every run consumed more, and left more in use than the one before")
         told += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
@@ -123,13 +126,26 @@ def history(cells: History) -> str:
     if not cells:
         return line("no cell has been reported yet", quiet=True)
     records = cells[-_ROWS:]
-    names = {key: name for key, (name, _) in named_devices(records).items()}
+    own = [record for record in records if process_of(record) is None]
+    names = {key: name for key, (name, _) in named_devices(own).items()}
     which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    return without_controls(_table(records, names, f"{_cells(len(cells))}{which}; MB"))
+    count = _cells(len(cells), sum(process_of(record) is not None for record in cells))
+    return without_controls(_table(records, names, f"{count}{which}; MB"))
 
 
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count:,} cells"
+def _cells(count: int, of_processes: int = 0) -> str:
+    """Return how many cells there are, and how many records of other processes among so many."""
+    own = count - of_processes
+    cells = "1 cell" if own == 1 else f"{own:,} cells"
+    if not of_processes:
+        return cells
+    processes = "1 record" if of_processes == 1 else f"{of_processes:,} records"
+    return f"{cells} and {processes} of other processes" if own else f"{processes} of processes"
+
+
+def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:
+    """Return the name of a device: among all of this kernel, or among those of its own process."""
+    return device_name(gpu, record.gpus) if process_of(record) else names[gpu.key]
 
 
 def _table(records: Sequence[CellRecord], names: dict[Key, str], caption: str) -> str:
@@ -182,21 +198,21 @@ def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage |
 def _cell(record: CellRecord) -> str:
     """Return the name of a cell as markup: its label, and how it ended."""
     ended = f" <b>{escape(shortened(outcome(record)))}</b>" if outcome(record) else ""
-    return f"{escape(shortened(record.label))}{ended}"
+    return f"{escape(shortened(record.title()))}{ended}"
 
 
 def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
     """Yield RAM and the cell's devices by name; None for a device without attributed use."""
     yield "RAM", record.gen
     for gpu in record.gpus:
-        yield names[gpu.key], gpu if gpu.attributed else None
+        yield _device(record, gpu, names), gpu if gpu.attributed else None
 
 
 def _worst(found: Ranked, names: dict[Key, str]) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
     """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
     told: dict[str, list[tuple[CellRecord, str]]] = {}
     for figure, record, usage in found.worst:
-        where = _where(names[usage.key] if isinstance(usage, DeviceUsage) else "RAM")
+        where = _where(_device(record, usage, names) if isinstance(usage, DeviceUsage) else "RAM")
         if figure == "needed":
             said = f"{_needed(usage)} {where} (peak {_peak(usage)})"
         else:
@@ -214,17 +230,23 @@ def _rows(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usag
             yield name, usage
 
 
-def _rows_of(record: CellRecord, names: dict[Key, str], mark: str) -> Iterator[str]:
+def _width(found: Ranked) -> int:
+    """Return the width of the column of labels: wider where they name processes."""
+    titles = (len(shortened(record.title())) + 2 for record in found.first if process_of(record))
+    return max(_LABEL, *titles, _LABEL)
+
+
+def _rows_of(record: CellRecord, names: dict[Key, str], mark: str, width: int) -> Iterator[str]:
     """Yield a row for RAM, and one for each device that changed or has the highest peak of the cell."""
     ended = shortened(outcome(record))
     tail = f"{record.time_s:9.3f}s  {shortened(record.source)}{f'  ({ended})' if ended else ''}"
-    head = f"{mark:2}{shortened(record.label)}"
+    head = f"{mark:2}{shortened(record.title())}"
     for name, usage in _rows(record, names):
         figures: tuple[str, ...] = ("n/a",) * 4
         if usage is not None:
             consumed, peaked = rounded_mb(usage.consumed_bytes), rounded_mb(usage.peaked_bytes)
             figures = str(consumed), str(peaked), _needed(usage), _peak(usage)
-        yield f"{head:10} {name:5}{figures[0]:>9}{figures[1]:>7}{figures[2]:>8}{figures[3]:>8}{tail}"
+        yield f"{head:{width}} {name:5}{figures[0]:>9}{figures[1]:>7}{figures[2]:>8}{figures[3]:>8}{tail}"
         head = tail = ""
 
 
@@ -270,4 +292,4 @@ def _where(name: str) -> str:
 
 def named(record: CellRecord, between: str = ": ") -> str:
     """Return a cell's label and first line, by which people recognize it."""
-    return f"{shortened(record.label)}{between}{shortened(record.source)}"
+    return f"{shortened(record.title())}{between}{shortened(record.source)}"

@@ -99,7 +99,7 @@ def _heaviest_line(measurement: Measurement) -> str:
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:
-    lines = [f"RAM: Consumed Peaked  Used Total in {measurement.time_s:0.3f}s ({measurement.label})"]
+    lines = [f"RAM: Consumed Peaked  Used Total in {measurement.time_s:0.3f}s ({measurement.title()})"]
     for name, (consumed, peaked, used), remarks in rows(measurement, timelines=timelines):
         lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{_after(remarks)}")
     if ended := outcome(measurement):
@@ -108,7 +108,7 @@ def _table(measurement: Measurement, *, timelines: bool) -> str:
 
 
 def _compact(measurement: Measurement) -> str:
-    parts = [f"{measurement.time_s:0.3f}s", f"{measurement.label} (Consumed/Peaked/Used Total)"]
+    parts = [f"{measurement.time_s:0.3f}s", f"{measurement.title()} (Consumed/Peaked/Used Total)"]
     parts += filter(None, [outcome(measurement)])
     return printable(" | ".join([*_row_by_row(measurement), *parts]))
 

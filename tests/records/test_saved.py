@@ -25,6 +25,7 @@ from ipygpulogger.records.fold import Fold
 from ipygpulogger.records.formats import json_line
 from ipygpulogger.records.growing import Growing
 from ipygpulogger.records.last_runs import LastRuns
+from ipygpulogger.records.process import Process, ProcessRecord
 from ipygpulogger.records.ranking import Ranking
 from ipygpulogger.records.row import Row, record_of
 from ipygpulogger.records.saved import Saved
@@ -41,7 +42,7 @@ slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_exam
 
 
 @slow
-@given(records())
+@given(records() | records().map(lambda record: ProcessRecord.of(record, Process("h", 7, worker="w"))))
 def test_a_line_has_the_figures_of_its_record(record):
     """Of any record's line: just its figures, or nothing; what the pattern takes, the decoder takes."""
     line = json_line(record).encode()
@@ -62,6 +63,8 @@ def test_usual_lines_need_no_decoding():
         ),
         plain(source="x = '\u2713 \\ \ud800'", notes=("a", "b"), gpulog_only=True, execution_count=None),
         plain(owners=(), status="error", error="ValueError", between=(("cpu", -5),)),
+        ProcessRecord.of(plain(source=""), Process('no"de', 7, 0, "engine 0", "train")),
+        ProcessRecord.of(plain(gpus=(device,)), Process("node", 7)),
     ]
     for record in found:
         line = json_line(record).encode()
@@ -166,6 +169,14 @@ def cells(draw):
     )  # fmt: skip
 
 
+def anywhere(cell):
+    """The cell, in this kernel or in one of few other processes."""
+    processes = [Process("a", 1, 0), Process("a", 2, 1), Process("b", 1, worker='w"\u2713', task="\ud800t")]
+    return st.sampled_from([None, None, *processes]).map(
+        lambda process: cell if process is None else ProcessRecord.of(cell, process)
+    )
+
+
 def growing_cells():
     """Runs of few cells, most of which grow."""
 
@@ -191,7 +202,12 @@ def growing_cells():
     ).map(made)
 
 
-RUNS = st.lists(cells(), max_size=12) | growing_cells()
+def growing_processes():
+    """The same runs, each in one of two processes, or in this kernel."""
+    return growing_cells().flatmap(lambda found: st.tuples(*map(anywhere, found)).map(list))
+
+
+RUNS = st.lists(cells() | cells().flatmap(anywhere), max_size=12) | growing_cells() | growing_processes()
 
 
 @settings(deadline=None, max_examples=150)

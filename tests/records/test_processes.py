@@ -1,0 +1,113 @@
+"""Records of other processes in histories, files, comparisons and budgets: each keeps its process."""
+
+from dataclasses import replace
+
+import made
+import pytest
+from memory import MB
+from processes import of
+
+from ipygpulogger import History
+from ipygpulogger.records import Peak
+from ipygpulogger.records.compare import compare
+from ipygpulogger.render import summary
+from ipygpulogger.render.comparison import comparison
+
+MIXED = [
+    made.plain(),
+    of({"rank": 0, "host": "=a"}, 100),
+    of({"worker": "engine \u2713", "task": "t,\n\ud800", "host": "b"}, 200, on_gpu=50),
+    made.plain(2),
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_file_keeps_them(kind, tmp_path):
+    """Each record with its process, between those of this kernel."""
+    History(MIXED).save(tmp_path / f"run.{kind}")
+    loaded = list(History.load(tmp_path / f"run.{kind}"))
+    assert loaded == MIXED
+    assert [type(record) for record in loaded] == [type(record) for record in MIXED]
+
+
+@pytest.mark.parametrize(("records", "columns"), [(MIXED, 5), (MIXED[::3], 0), ([], 0)])
+def test_a_table_has_their_columns_only_with_them(records, columns, tmp_path):
+    """Files without processes are what they were."""
+    History(records).save(tmp_path / "run.csv")
+    head = (tmp_path / "run.csv").read_text().splitlines()[0].split(",")
+    assert sum(name.startswith("process.") for name in head) == columns
+
+
+def test_reports_name_the_process():
+    """The title of a record, its `repr`, its text, its ranking."""
+    record = of(3, 100, label="load")
+    assert repr(record).startswith("<ProcessRecord load, rank 3, 2.000 s")
+    found = summary.summary([record, made.plain()], "peak", [])
+    assert "load, rank 3" in found
+    assert "needed most: load, rank 3, 100 MB of RAM" in found
+
+
+# -- two runs ------------------------------------------------------------------------------------------
+
+
+def grown(before, after):
+    """What is told of each pair with a peak that grew: whose it is, and where."""
+    return [
+        (pair.after.process.named(), change.name, change.process)
+        for pair in compare(before, after).regressed
+        for change in pair.changes
+        if change.regressed
+    ]
+
+
+def test_the_same_rank_is_compared():
+    """The one rank that grew is named, though another needs more."""
+    before = [made.plain(), *(of(rank, 100 * (rank + 1)) for rank in range(3))]
+    after = [*before[:2], of(1, 290), before[3]]
+    assert grown(before, after) == [("rank 1", "RAM", "")]
+    told = comparison(compare(before, after))
+    assert "In [1], rank 1: x" in told
+    assert told.splitlines()[-1].startswith("1 of 4 cells grew")
+
+
+def test_other_ranks_are_compared_by_the_worst():
+    """Of two ranks and of three: the highest of each, and who has it; a device by any index."""
+    before = [of(rank, 100, on_gpu={rank: 50 + rank}) for rank in range(2)]
+    after = [of(rank, 100 + 90 * (rank == 2), on_gpu={rank: 40 + 5 * rank}) for rank in range(3)]
+    assert grown(before, after) == [("rank 2", "RAM", "rank 2")]
+    found = compare(before, after)
+    assert (len(found.pairs), found.new, found.removed) == (1, (), ())
+    assert found.pairs[0].processes == (2, 3)
+    assert [change.name for change in found.pairs[0].changes] == ["RAM", "GPU"]
+    assert "(the highest of 3 records; was of 2)" in comparison(found)
+
+
+def test_tasks_are_compared_by_the_worst():
+    """Which worker runs a task, and how often, is the scheduler's choice."""
+
+    def task(name, pid, needs):
+        return of({"task": name, "pid": pid, "worker": f"tcp://{pid}"}, needs)
+
+    before = [task("load", 1, 300), task("train", 1, 100), task("train", 2, 120)]
+    after = [task("load", 3, 300), task("train", 4, 110), task("train", 3, 250), task("train", 3, 100)]
+    assert grown(before, after) == [("tcp://3", "RAM", "tcp://3")]
+
+
+def test_a_process_is_no_cell_of_the_kernel():
+    """Records of other processes do not match those of the kernel, whatever their lines say."""
+    own, elsewhere = made.plain(source="x", cell_id=None), replace(of(0, 100), cell_id=None)
+    found = compare([own], [elsewhere])
+    assert (found.pairs, len(found.new), len(found.removed)) == ((), 1, 1)
+
+
+def test_what_is_unknown_of_one_is_told_of_the_others():
+    """A device whose use is unknown in one process does not hide the peak of another."""
+    unknown = of(0, on_gpu=50)
+    unknown = replace(unknown, gpus=(replace(unknown.gpus[0], attributed=False, peak=Peak(0, 0, "exact")),))
+    before, after = [unknown], [unknown, of(1, on_gpu=500)]
+    (pair,) = compare(before, after).pairs
+    assert [(change.name, change.before_bytes, change.after_bytes) for change in pair.changes][1] == (
+        "GPU",
+        None,
+        600 * MB,
+    )
