@@ -107,7 +107,7 @@ def identity(record: CellRecord) -> Hashable:
     named = record.cell_id is not None or not record.source.startswith("%")
     if not named or record.gpulog_only:
         return None
-    process = process_of(record)
+    process = getattr(record, "process", None)  # as `process_of`, in each cell
     if process is None:
         return record.cell_id, record.source
     return record.cell_id, record.source or record.label, process
