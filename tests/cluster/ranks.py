@@ -26,7 +26,19 @@ def tell(name, group, **more):
         "hosts": sorted({r.host for r in group}),
         "pids": len({r.pid for r in group}),
     }
-    print(json.dumps({"name": name, "rows": rows, "missing": group.missing, **others, **more}), flush=True)
+    print(
+        json.dumps(
+            {
+                "name": name,
+                "rows": rows,
+                "missing": group.missing,
+                "device": torch.cuda.is_available(),
+                **others,
+                **more,
+            }
+        ),
+        flush=True,
+    )
 
 
 def work(rank):
@@ -81,9 +93,8 @@ def killed(rank):
     tell("killed", group, time_s=time.monotonic() - began_s)
     tell("and next", gather(m, timeout_s=0.2))
     if rank == 0:
-        sys.stdin.read()  # until the test has seen it
         os.kill(os.getpid(), signal.SIGKILL)
-    sys.stdin.read()  # until rank 0 is gone
+    sys.stdin.read(1)  # rank 0 is gone
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("default")
         began_s = time.monotonic()
@@ -93,6 +104,28 @@ def killed(rank):
     print(json.dumps({"answers": answers, "time_s": time_s, "said": said}), flush=True)
 
 
-if __name__ == "__main__":
+def forked(name, size=3):
+    """Start the ranks of a job by forking; tell how those ended that were killed, and let the others know."""
+    reads, writes = os.pipe()
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if not child:
+            os.dup2(reads, 0)
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+            run(name)
+            os._exit(0)
+        children.append(child)
+    killed = [-os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children[:2]]
+    os.write(writes, b"!")
+    left = os.waitstatus_to_exitcode(os.waitpid(children[2], 0)[1])
+    print(json.dumps({"killed": killed, "left": left}), flush=True)
+
+
+def run(name):
     dist.init_process_group("gloo")
-    globals()[sys.argv[1]](dist.get_rank())
+    globals()[name](dist.get_rank())
+
+
+if __name__ == "__main__":
+    forked(sys.argv[1]) if "RANK" not in os.environ else run(sys.argv[1])
