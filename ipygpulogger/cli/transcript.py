@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..records import MIME
+from ..records.budget import LEFT
 from ..records.units import clipped, time_text
 from ..render import out_of_memory
 from ..render.headline import is_quiet, memories
@@ -15,7 +16,7 @@ from ..render.text import outcome
 from ..runtime import clock
 from .colours import foreign, is_terminal, shows_colours, styled
 from .columns import Columns
-from .streams import aside_coloured, say
+from .streams import aside, aside_coloured, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +73,7 @@ class Transcript:
             self._print(text.split("\n"), "stdout")
 
     def end(self, record: CellRecord | None, traceback: Sequence[str]) -> None:
-        """Print the line of the cell that ended, and what explains a failure.
+        """Print the line of the cell that ended, what explains a failure, and that little RAM is left.
 
         Args:
             record: Its record; None if it left none.
@@ -89,6 +90,9 @@ class Transcript:
             aside_coloured("\n".join([*told, ""]))
         if record is not None and record.out_of_memory is not None:
             aside_coloured(out_of_memory.report(record.out_of_memory) + "\n")
+        for note in () if record is None else record.notes:
+            if note.startswith(LEFT):  # said at once, because the next cell may be killed
+                aside(f"{_INDENT}{note}")
 
     def _line(self, record: CellRecord | None) -> str:
         room = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None

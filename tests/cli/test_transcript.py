@@ -158,3 +158,10 @@ def test_wide_characters():
 def test_a_line_that_is_rewritten(line, shown):
     """What a terminal would show in the end."""
     assert _collapsed(line) == shown
+
+
+def test_little_ram_is_said_at_once(capsys):
+    """Below the line, on stderr: the next cell may be killed; other notes are in the notebook."""
+    said = "RAM left: 54 MB of 300 MB (container limit); this cell needs 70 MB"
+    printed = told(capsys, (made(notes=("a note", said)), "x = 1"), (made(), "y = 1"))
+    assert printed.err == f"    {said}\n"
