@@ -1,6 +1,5 @@
 """How much RAM a process may use, and what is left: the machine's, its cgroups' limits, its resource limits."""
 
-import os
 import resource
 import sys
 from types import SimpleNamespace
@@ -190,6 +189,37 @@ def test_unknown_is_unknown(tmp_path, monkeypatch):
     assert limits.kills(of_machine=True) is None
 
 
+def test_how_much_there_is_in_all_is_read_once_if_nothing_else_is(tmp_path, monkeypatch):
+    """Every report of a cell that moved much asks; what is read for a warning renews it."""
+    simulated = container(tmp_path)
+    limits, read = RamLimits(tmp_path), []
+    rooms = limits.rooms
+    monkeypatch.setattr(limits, "rooms", lambda *need: read.append(need) or rooms(*need))
+    assert [limits.total_bytes for _ in range(3)] == [8 * GB] * 3
+    assert len(read) == 1
+    simulated.group_of_v2(current=GB, max=6 * GB)
+    assert (limits.short(0), limits.total_bytes, len(read)) == (None, 6 * GB, 2)
+
+
+def test_swap_and_peak(tmp_path):
+    """Version 2 limits swap itself, version 1 swap and RAM together; unlimited and unreadable are unknown."""
+    container(tmp_path, swap_max=GB, peak=3 * GB)
+    limits = RamLimits(tmp_path)
+    (group,) = limits.groups()
+    assert (limits.swap_bytes(group), limits.peak_bytes(group)) == (GB, 3 * GB)
+    simulated = Simulated(tmp_path).process_of_v1()
+    folder = simulated.group_of_v1(limit=4 * GB, usage=GB)
+    limits = RamLimits(tmp_path)
+    group = next(limits.groups())
+    for both, swap in ((None, None), (6 * GB, 2 * GB), (4 * GB, 0), (3 * GB, 0), (NO_LIMIT_OF_V1, None)):
+        if both is not None:
+            (folder / "memory.memsw.limit_in_bytes").write_text(str(both))
+        assert limits.swap_bytes(group) == swap
+    (folder / "memory.limit_in_bytes").write_text(str(NO_LIMIT_OF_V1))
+    (folder / "memory.memsw.limit_in_bytes").write_text(str(GB))
+    assert (limits.swap_bytes(group), limits.peak_bytes(group)) == (None, GB)
+
+
 # -- what is too little ---------------------------------------------------------------------------------------
 
 
@@ -317,5 +347,6 @@ def test_a_room_speaks():
     room = Room("container limit", "memory.max", 8 * GB, 7 * GB + 624 * MB)
     assert str(room) == "400 MB of 8.0 GB (container limit)"
     assert str(room.with_left(0)) == "0 MB of 8.0 GB (container limit)"
-    assert str(room.with_left(-5)) == "0 MB of 8.0 GB (container limit)"
-    assert os.fspath(room.source) == "memory.max"
+    assert room.with_left(-5) == room.with_left(0)
+    assert room.with_left(GB).left_bytes == GB
+    assert str(room._replace(used_bytes=None)) == "8.0 GB (container limit)"
