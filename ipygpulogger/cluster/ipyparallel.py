@@ -150,6 +150,9 @@ class IPyParallelWatch(Watch):
                 try:
                     answer.get(0)
                 except Exception as error:
+                    if type(error).__name__ == "TaskAborted":  # as all that waits behind a cell that failed
+                        self._engines.pop(engine, None)  # so it is asked again
+                        continue
                     reason = _why_not(error) if engine in self._client.ids else _LEFT
                 self._engines[engine] = reason
                 if reason and reason != _LEFT:  # that is said with the next table
@@ -307,6 +310,7 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         *more: Any,
         **others: Any,
     ) -> Any:
+        __tracebackhide__ = True  # the user's traceback shows the library's own frames
         watch = None if silent or not code.strip() else _watch_of(view.client)
         if watch is None:
             return original(view, code, silent, targets, block, *more, **others)

@@ -14,6 +14,7 @@ ipp = pytest.importorskip("ipyparallel", reason="ipyparallel is not installed, s
 MB = 2**20
 TRANSIENT = "block = bytearray({} << 20); block[::4096] = b'x' * len(block[::4096]); del block"
 PATIENCE_S = 30
+SENT_NONE = "it sent no record"
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +272,29 @@ def test_in_a_notebook(client, kernel):
     assert kernel.value("[r.worker for r in il.history if hasattr(r, 'worker')][-2:]") == [
         f"engine {i}" for i in client.ids
     ]
+    asked = kernel.send("%px import time; print('began', flush=True); time.sleep(60)")
+    kernel.wait_until(asked, lambda ran: all(f"[stdout:{i}] began" in str(ran.messages) for i in client.ids))
+    kernel.manager.interrupt_kernel()
+    kernel.wait(asked)
+    wait_until(lambda: kernel.run("x = 1") and kernel.value("len(w.records)") == 4)
+    assert kernel.value("[r.status for r in w.records[-1]]") == ["interrupted"] * 2, kernel.value(
+        "repr(w.records[-1])"
+    )
     assert not kernel.run("w.stop(); client.close()").displays[1:]
+
+
+def test_asked_in_vain(shell, client):
+    """An engine drops all that waits behind a cell that fails, our request too: it is asked again."""
+    client[:].execute("import time; time.sleep(0.5); 1 / 0", silent=False)
+    waiting = client[:].execute("1", silent=False)  # dropped
+    with watch(client) as found:
+        waiting.wait()
+        wait_until(lambda: run(shell, "%px x = 1") and found.records and found.records[-1])
+        assert [record.rank for record in found.records[-1]] == client.ids
+        assert {one.why for group in found.records for one in group.missing} <= {
+            "it did not run this",
+            SENT_NONE,
+        }
 
 
 def test_an_engine_that_is_killed(shell, client, watching):
