@@ -6,6 +6,10 @@ import types
 WORKER_MODE, DRIVER_MODE = 1, 0
 
 
+class RayActorError(Exception):
+    """What a call of an actor that died raises."""
+
+
 class Answer:
     """A reference and its future in one: the result of a call that has ended."""
 
@@ -72,7 +76,7 @@ class ActorHandle:
     def __getattr__(self, name):
         def call(*args, **kwargs):
             if not self.alive:
-                raise RuntimeError("the actor died")
+                raise RayActorError("the actor died")
             method = getattr(self.instance, name)
             return self._ray.as_task(f"{self._class.__name__}.{name}", method, *args, **kwargs)
 
@@ -88,6 +92,7 @@ class FakeRay(types.ModuleType):
         super().__init__("ray")
         self.remote_function = types.SimpleNamespace(RemoteFunction=RemoteFunction)
         self.actor = types.SimpleNamespace(ActorClass=ActorClass)
+        self.exceptions = types.SimpleNamespace(RayActorError=RayActorError)
         self.initialized, self.actors, self.tasks = False, {}, []
         self._ids = itertools.count()
 

@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..records.group import Group, Missing
 from ..records.units import shortened
-from ..runtime.errors import first_line
+from ..runtime import clock
+from ..runtime.errors import first_line, named
+from ..runtime.shell import current_shell
 from ..runtime.wrappers import Wrappers
 from .after_cell import show_after_cells, show_no_more
 from .arrivals import Arrivals
@@ -45,16 +47,28 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1000  # of one table; of more tasks, those that needed the least are only counted
 _PAUSES_S = (0.0, 0.003, 0.01, 0.015, 0.02, 0.03, 0.04)  # before each look for what tasks of a cell sent
+_PAUSE_S = 30.0  # after Ray did not answer
 _MOST_NAMES = 5  # in a sentence
 
 
-class RayWatch(Watch):
-    """Measures the tasks and actors of Ray that are declared while it runs.
+_running: list[RayWatch] = []  # one at most: it wraps `ray.remote`
 
-    ``ray.init`` may come before or after it. A later watch of Ray takes its place.
+
+def watch_ray(ray: ModuleType, *, report: bool = True) -> RayWatch:
+    """Watch Ray. If it is watched already, the same watch goes on.
+
+    Args:
+        ray: The module.
+        report: Show a table after each cell in which tasks ended.
     """
+    for known in _running:
+        known.shows = report
+        return known
+    return RayWatch(ray, report=report)
 
-    _current: RayWatch | None = None  # the one that wraps `ray.remote`
+
+class RayWatch(Watch):
+    """What `watch` returns for the module ``ray``, which may be initialized before or after."""
 
     def __init__(self, ray: ModuleType, *, report: bool = True) -> None:
         """Wrap ``ray.remote``, and place the mailbox if Ray is initialized.
@@ -70,10 +84,9 @@ class RayWatch(Watch):
         self._missing: list[Missing] = []
         self._known: set[str] = set()  # the tasks that ran at the end of the last cell
         self._lost = 0
-        self._stopped = self._said_unable = False
-        if RayWatch._current is not None:
-            RayWatch._current.stop()
-        RayWatch._current = self
+        self._said_unable = False
+        self._try_again_s = 0.0  # when to ask a mailbox again that did not answer
+        _running.append(self)
         self._wrappers = Wrappers(lambda: ray)
         self._wrappers.put_on({"remote": self._remote, "init": self._init, "shutdown": self._shutdown})
         self._join()
@@ -111,26 +124,37 @@ class RayWatch(Watch):
 
     def stop(self) -> None:
         """Put Ray's own functions back and end the mailbox; what has arrived is kept."""
-        if self._stopped:
+        if self not in _running:
             return
-        self._stopped = True
         self._wrappers.take_off()
-        if RayWatch._current is self:
-            RayWatch._current = None
         show_no_more(self)
-        self.collect(None)
+        shell = current_shell()
+        self.collect(f"In [{shell.execution_count}]" if shell else None)
+        _running.remove(self)
         self._leave()
+
+    def __repr__(self) -> str:
+        state = "running" if self in _running else "stopped"
+        return f"<{type(self).__name__}: {state}, {len(self.history)} records>"
 
     # -- Ray's functions, wrapped --------------------------------------------------------------------
 
     def _remote(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def remote(*args: Any, **kwargs: Any) -> Any:
             if len(args) == 1 and not kwargs and callable(args[0]):
-                return original(_measured_if_possible(args[0]))
+                return original(self._measured(args[0]))
             declare = original(*args, **kwargs)
-            return lambda declared: declare(_measured_if_possible(declared))
+            return lambda declared: declare(self._measured(declared))
 
         return remote
+
+    def _measured(self, declared: Any) -> Any:
+        try:
+            return measured(declared)
+        except Exception as error:  # such as a metaclass that takes other arguments
+            name = getattr(declared, "__qualname__", declared)
+            self.say_once(f"ipygpulogger does not measure {name}, since it cannot wrap it: {named(error)}")
+            return declared
 
     def _init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(*args: Any, **kwargs: Any) -> Any:
@@ -152,7 +176,7 @@ class RayWatch(Watch):
 
     def _join(self) -> None:
         """Place the mailbox, if Ray is initialized and there is none."""
-        if self._stopped or self._mailbox is not None or not self._ray.is_initialized():
+        if self not in _running or self._mailbox is not None or not self._ray.is_initialized():
             return
         try:
             self._mailbox = Mailbox(self._ray, self._wrappers.own("remote"))
@@ -185,12 +209,18 @@ class RayWatch(Watch):
             self._mailbox = None  # it ended with Ray
             self._join()
             return set(), False
+        if clock.monotonic_s() < self._try_again_s:
+            return set(), False
         try:
             contents = self._mailbox.empty()
-        except Exception as error:
+        except self._ray.exceptions.RayActorError as error:  # killed, or for lack of memory: another one
             self.say_once(f"ipygpulogger lost records of tasks of Ray: {first_line(error)}")
-            self._leave()
+            self._mailbox = None
             self._join()
+            return set(), False
+        except Exception as error:  # Ray does not answer: no cell is to wait for it again soon
+            self.say_once(f"ipygpulogger waits for records of tasks of Ray: {first_line(error)}")
+            self._try_again_s = clock.monotonic_s() + _PAUSE_S
             return set(), False
         for payload in contents.records:
             self._arrivals.take(payload)
@@ -237,13 +267,6 @@ class RayWatch(Watch):
             return isinstance(value, (self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass))
         except Exception:  # a class that answers `isinstance` itself
             return False
-
-
-def _measured_if_possible(declared: Any) -> Any:
-    try:
-        return measured(declared)
-    except Exception:  # such as a metaclass that takes other arguments: Ray declares it unmeasured
-        return declared
 
 
 def _declaration(declared: Any) -> tuple[Any, dict[str, Any]]:

@@ -22,6 +22,7 @@ from .ray_outbox import outbox
 if TYPE_CHECKING:
     from ..records.measurement import Measurement
 
+_HOST = socket.gethostname()
 _DELIBERATE = frozenset(
     ("SystemExit", "AsyncioActorExit", "GeneratorExit")
 )  # `ray.actor.exit_actor()`, close()
@@ -94,7 +95,7 @@ class Task:
             outbox.ended(task, measured and self._packed(measured, shared, error))
 
     def _packed(self, measured: Measurement, shared: tuple[str, ...], error: BaseException | None) -> bytes:
-        process = Process(socket.gethostname(), os.getpid(), worker=outbox.worker, task=self._name)
+        process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
         record = ProcessRecord.of(measured, process)
         record = replace(record, notes=(*record.notes, *shared))
         if isinstance(error, KeyboardInterrupt):

@@ -9,7 +9,6 @@ import pytest
 from fake_ray import FakeRay
 
 from ipygpulogger.cluster import ray_outbox, ray_worker, watch
-from ipygpulogger.cluster.ray import RayWatch
 from ipygpulogger.cluster.ray_mailbox import mailbox_class
 from ipygpulogger.cluster.ray_wrapped import is_measured, measured
 
@@ -228,25 +227,29 @@ def test_declared_before_and_wrapped(ray):
 
 
 def test_stopped_begun_anew_and_restarted(ray):
-    """Functions stay measured under the next watch, after `ray.shutdown` too; a second watch takes the place."""
+    """The same watch goes on if asked for again; functions stay measured under the next, and by a Ray started anew."""
     first = watch(ray)
     f = ray.remote(plain)
     f.remote(1)
-    second = watch(ray)
-    assert first._stopped
+    assert watch(ray, report=False) is first
+    assert not first.shows
+    first.stop()
+    first.stop()
     assert len(first.records[-1]) == 1
-    f.remote(1)
-    f.remote(1)
-    ray.shutdown()
-    assert len(second.records[-1]) == 2  # taken before it ended
-    ray.init()
-    f.remote(1)
-    assert len(second.records[-1]) == 1
-    second.stop()
-    second.stop()
+    assert repr(first) == "<RayWatch: stopped, 1 records>"
     assert f.remote(1).result() == 6
-    assert len(second.records) == 2
-    assert RayWatch._current is None
+    with watch(ray) as second:
+        assert second is not first
+        assert second.shows
+        f.remote(1)
+        f.remote(1)
+        ray.shutdown()
+        assert len(second.records[-1]) == 2  # taken before Ray ended
+        ray.init()
+        f.remote(1)
+        assert len(second.records[-1]) == 1
+    assert len(first.records) == 1
+    assert not ray.actors
 
 
 def test_before_init(ray):
@@ -292,3 +295,35 @@ def test_what_does_not_arrive_is_said(ray, watching, capsys):
     assert "lost records of tasks of Ray: the actor died" in capsys.readouterr().err
     ray.remote(plain).remote(1)
     assert len(watching.records[-1]) == 1
+
+
+def test_a_ray_that_does_not_answer_and_a_class_that_cannot_be_wrapped(ray, watching, capsys, monkeypatch):
+    """Said once; cells do not wait for Ray again and again, and the class is declared as it is."""
+
+    def late(*_, timeout):
+        late.asked += 1
+        raise TimeoutError("no answer")
+
+    late.asked = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "get", late)
+        assert not watching.collect("In [1]")
+        assert not watching.collect("In [2]")
+        assert late.asked == 1
+    assert "waits for records of tasks of Ray: no answer" in capsys.readouterr().err
+    watching._try_again_s = 0
+
+    class Meta(type):
+        def __new__(cls, name, bases, body, *, final):  # noqa: ARG004 - as users write it
+            return super().__new__(cls, name, bases, body)
+
+        def __init__(cls, name, bases, body, *, final):  # noqa: ARG002 - as users write it
+            super().__init__(name, bases, body)
+
+    class Actor(metaclass=Meta, final=True):
+        def step(self):
+            return 1
+
+    assert ray.remote(Actor).remote().step.remote().result() == 1
+    assert "does not measure test_a_ray" in capsys.readouterr().err
+    assert not watching.collect("In [3]")
