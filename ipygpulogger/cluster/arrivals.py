@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..records.decode import from_json, record_from
 from ..records.embed import embedded
-from ..records.group import Group, Missing
+from ..records.group import Group, Missing, place_of
 from ..records.process import ProcessRecord
 from ..records.units import size_text
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ..records.measurement import Measurement
 
+_MOST_SEEN = 1 << 17  # records whose duplicates are recognized, at least
 MOST_BYTES = 4096  # of a packed record; `embedded` keeps it at half of that
 
 
@@ -28,7 +29,8 @@ def packed(record: ProcessRecord) -> bytes:
 class Arrivals:
     """The records that have arrived, each once; of very many, those that needed the most memory.
 
-    One thread at a time may use it.
+    What it makes of them does not depend on the order in which they came, nor on what came twice. One thread
+    at a time may use it.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -38,10 +40,14 @@ class Arrivals:
             most: How many records to keep; the others are counted. None keeps them all.
         """
         self._most = most
+        self._seen: set[int] = set()  # hashes of keys
+        self._seen_before: set[int] = set()  # the same of records that came earlier
         self._begin()
 
     def _begin(self) -> None:
         self._records: dict[Any, ProcessRecord] = {}
+        self._here: set[str] = set()  # the names of the processes
+        self._forget()
         self._refused = self._more = self._more_bytes = 0
 
     def __len__(self) -> int:
@@ -55,12 +61,28 @@ class Arrivals:
             self.refuse()
             return None
         key = record.process, record.label, record.started_at
-        if key in self._records:
+        known = hash(key)
+        if known in self._seen or known in self._seen_before:
+            self._settle(key, record)
             return None
+        self._seen.add(known)
+        if len(self._seen) > _MOST_SEEN:
+            self._forget()
+        self._here.add(record.process.named())
         self._records[key] = record
         if self._most is not None and len(self._records) >= 2 * self._most:
             self._keep(self._most)  # half of them at once, or each further one would sort all
         return record
+
+    def _settle(self, key: Any, record: ProcessRecord) -> None:
+        """Keep the same one of two different records of one scope, whichever came first."""
+        kept = self._records.get(key)
+        if kept is not None and kept != record:
+            self._records[key] = min(kept, record, key=packed)
+
+    def _forget(self) -> None:
+        """Forget which records came long ago; those that may still come a second time are known."""
+        self._seen_before, self._seen = self._seen, set()
 
     def refuse(self) -> None:
         """Count something that arrived and is no record."""
@@ -78,7 +100,9 @@ class Arrivals:
 
     def _keep(self, most: int) -> None:
         """Keep the records that needed the most, and count the others."""
-        ranked = sorted(self._records.items(), key=lambda item: -most_needed_bytes(item[1]))
+        ranked = sorted(
+            self._records.items(), key=lambda item: (-most_needed_bytes(item[1]), place_of(item[1]))
+        )
         if left_out := ranked[most:]:
             self._records = dict(ranked[:most])
             self.count_more(len(left_out), most_needed_bytes(left_out[0][1]))
@@ -94,8 +118,7 @@ class Arrivals:
         if self._most is not None:
             self._keep(self._most)
         records = list(self._records.values())
-        here = {record.process.named() for record in records}
-        missing = [Missing(who, why) for who in expected if who not in here]
+        missing = [Missing(who, why) for who in expected if who not in self._here]
         notes = []
         if self._refused:
             notes.append(

@@ -46,7 +46,7 @@ class Group(Displayed, Sequence[ProcessRecord]):
         notes: Iterable[str] = (),
     ) -> None:
         self.label = label
-        self._records = tuple(sorted(records, key=_place))
+        self._records = tuple(sorted(records, key=place_of))
         self.missing, self.notes = tuple(missing), tuple(notes)
 
     @overload
@@ -76,7 +76,7 @@ class Group(Displayed, Sequence[ProcessRecord]):
         return displayed_text(self)
 
 
-def _place(record: ProcessRecord) -> tuple[object, ...]:
+def place_of(record: ProcessRecord) -> tuple[object, ...]:
     """Return the place of a record among others; no two records share one, whatever order they came in."""
     process = record.process
     return (

@@ -15,6 +15,7 @@ from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, packed, unpacked
 from ipygpulogger.cluster.overlaps import Overlaps
 from ipygpulogger.records import CellRecord
 from ipygpulogger.records.decode import record_from
+from ipygpulogger.records.group import Group, Missing, place_of
 from ipygpulogger.records.process import Process, ProcessRecord
 
 
@@ -127,3 +128,55 @@ def test_tasks_that_overlap_are_counted():
     assert overlaps.end("b") == ("shared with 3 other tasks of its process",)
     assert overlaps.end("e") == ("shared with 2 other tasks of its process",)
     assert overlaps.end("never begun") == ()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.integers(0, 400)), max_size=40),
+    st.randoms(use_true_random=False),
+    st.sampled_from([None, 5]),
+)
+def test_the_order_of_arrival_does_not_matter(sent, draw, most):
+    """Shuffled, lost, doubled and between garbage: the table is that of the distinct records that came."""
+    records = {}
+    for rank, second, needs in sent:  # one record of each scope
+        began = made.plain().started_at.replace(second=second)
+        records[rank, second] = from_rank(rank, size_bytes=needs << 20, started_at=began)
+    came = [record for record in records.values() if draw.random() < 0.8]
+    payloads = [packed(record) for record in came]
+    garbage = [draw.choice(BAD) for _ in range(draw.randrange(4))]
+    arrivals = Arrivals(most)
+    for payload in draw.sample(payloads * 2 + garbage, len(payloads) * 2 + len(garbage)):
+        arrivals.take(payload)
+    assert len(arrivals) == len(came)
+    group = arrivals.group("In [1]", [f"rank {rank}" for rank in range(31)], "it died")
+    in_order = Arrivals(most)
+    for payload in payloads:
+        in_order.take(payload)
+    expected = [f"rank {rank}" for rank in range(31)]
+    notes = [*in_order.group("In [1]").notes]
+    if garbage:
+        notes.insert(
+            0, f"{len(garbage)} arrived that {'is no record' if len(garbage) == 1 else 'are no records'}"
+        )
+    here = {record.rank for record in came}
+    lost = [Missing(who, "it died") for rank, who in enumerate(expected) if rank not in here]
+    kept = sorted(came, key=lambda record: (-record.gen.needed_bytes, place_of(record)))[:most]
+    assert repr(group) == repr(Group("In [1]", kept, lost, notes))
+    assert group.missing == tuple(lost)
+    for payload in payloads:  # once more, when the next cell has begun
+        assert arrivals.take(payload) is None
+    assert len(arrivals) == 0
+
+
+def test_of_two_records_of_one_scope_the_same_one_is_kept():
+    """Whichever came first."""
+    one, other = packed(from_rank(0, size_bytes=1)), packed(from_rank(0, size_bytes=2))
+    found = []
+    for payloads in ([one, other], [other, one]):
+        arrivals = Arrivals()
+        for payload in payloads:
+            arrivals.take(payload)
+        found.append(list(arrivals.group("In [1]")))
+    assert found[0] == found[1]
+    assert len(found[0]) == 1
