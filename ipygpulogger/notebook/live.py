@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
+_RISES = 2  # little RAM is left if that would last for so many rises as since the figures were last shown
 
 
 class Place(Protocol):
@@ -111,6 +112,7 @@ class LiveCell:
         self.shows = place.shows
         self.began_s = 0.0
         self.tightest: Room | None = None
+        self._used_bytes: int | None = None  # of RAM, when it was last shown
 
     def begin(self) -> None:
         """Begin; without a thread, or if the place takes no taps, the cell is not shown."""
@@ -129,10 +131,13 @@ class LiveCell:
     def show(self) -> None:
         """Show the figures so far."""
         so_far = self._scope.so_far(self._label)
-        room = machine().limits.short()
-        notes = self._live.remarks(so_far)
-        if room is not None:  # said before the kernel kills the process, for afterwards nothing can be said
-            self.tightest = least(filter(None, (self.tightest, room)))
+        used_bytes, notes = so_far.gen.after_bytes, self._live.remarks(so_far)
+        rise_bytes = 0 if self._used_bytes is None else used_bytes - self._used_bytes
+        self._used_bytes = used_bytes
+        room = machine().limits.short(_RISES * rise_bytes)
+        if room is not None:  # said before Linux kills the process, for afterwards nothing can be said
+            if room.is_scarce:
+                self.tightest = least(filter(None, (self.tightest, room)))
             notes += (f"{LEFT}: {room}",)
         self._place.show(replace(so_far, notes=notes))
 

@@ -288,7 +288,7 @@ def little_left(measurement: Measurement, seen: Room | None) -> tuple[str, ...]:
     if room is not None and room.left_bytes is not None:
         if room.left_bytes < need_bytes:
             return (f"{LEFT}: {room}; this cell needs {size_text(need_bytes)}",)
-        if room.left_bytes < room.scarce_bytes:
+        if room.is_scarce:
             return (f"{LEFT}: {room}",)
         room = room.with_left(room.left_bytes - transient_bytes)
     lowest = least(filter(None, (room, seen)))

@@ -49,9 +49,11 @@ def _of_rooms(limits: RamLimits, rooms: Sequence[Room]) -> Iterator[Diagnosis]:
         is_known = room.used_bytes is not None
         left = f"{room} left" if is_known else f"{room}, of which the part in use cannot be read"
         says = [f"{left}, from {room.source}", *_more(limits, room)]
-        is_little = room.left_bytes is not None and room.left_bytes < room.scarce_bytes
         yield Diagnosis(
-            "RAM limit", "exact" if is_known else "bounded", "; ".join(says), _REMEDY if is_little else None
+            "RAM limit",
+            "exact" if is_known else "bounded",
+            "; ".join(says),
+            _REMEDY if room.is_scarce else None,
         )
     if not rooms:
         yield Diagnosis("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")

@@ -89,6 +89,11 @@ class Room(NamedTuple):
         """What is left is little if it is less than this."""
         return int(self.limit_bytes * SCARCE)
 
+    @property
+    def is_scarce(self) -> bool:
+        """Whether little is left, as far as that is known."""
+        return self.left_bytes is not None and self.left_bytes < self.scarce_bytes
+
     def with_left(self, left_bytes: int) -> Room:
         """Return the limit at another moment, when this much was left."""
         return self._replace(used_bytes=self.limit_bytes - max(0, left_bytes))
