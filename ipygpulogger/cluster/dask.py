@@ -42,8 +42,35 @@ _INSTALL = (
 )
 
 
+_lock = threading.Lock()
+_running: list[DaskWatch] = []
+
+
+def watch_client(client: Any, *, report: bool = True) -> DaskWatch:
+    """Watch the workers of a client. A client that is watched already keeps its watch.
+
+    Args:
+        client: A ``distributed.Client``.
+        report: Show a table after each cell.
+
+    Raises:
+        ValueError: The client is closed.
+    """
+    known = next((one for one in _running if one._client is client), None)
+    if known is None:
+        return DaskWatch(client, report=report)
+    known.shows = report
+    if known.lacking:
+        known.install()
+    return known
+
+
 class DaskWatch(Watch):
-    """Measures every task of a cluster, until it is stopped."""
+    """What `watch` returns for a ``distributed.Client``: measures every task, until it is stopped.
+
+    Attributes:
+        lacking: Whether a worker cannot measure.
+    """
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
         """Install the plugin on the workers.
@@ -70,15 +97,23 @@ class DaskWatch(Watch):
         self._heard: set[str] = set()  # the addresses of all that have said anything
         self._late_s: dict[str, float] = {}  # until when a worker may send what ended before
         self._missing: list[Missing] = []
-        self._stopped = False
+        self.lacking = self._stopped = False
         self._numbers: dict[str, int] = {}  # of the last event of each worker
         client.subscribe_topic(self._topic, self._event)
         try:
-            self._installed = _soon(client.sync(self._install))
+            self.install()
         except BaseException:
             client.unsubscribe_topic(self._topic)
             raise
+        with _lock:
+            _running.append(self)
         show_after_cells(self)
+
+    def install(self) -> None:
+        """Have all workers measure, also those that could not before."""
+        self.lacking = False
+        self._heard.clear()
+        self._installed = _soon(self._client.sync(self._install))
 
     async def _install(self) -> None:
         workers = await self._client.register_plugin(plugin(self._topic), name=self._topic)
@@ -113,9 +148,12 @@ class DaskWatch(Watch):
 
     def stop(self) -> None:
         """Remove the plugin from the workers. Does nothing the second time, or if the client is closed."""
-        if self._stopped:
-            return
-        self._stopped = True
+        with _lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            if self in _running:
+                _running.remove(self)
         show_no_more(self)
         shell = current_shell()
         if shell is not None:
@@ -128,6 +166,11 @@ class DaskWatch(Watch):
             self._removed = _soon(self._client.unregister_worker_plugin(self._topic))
         except Exception as reason:  # the cluster is gone, and the plugin with it
             self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
+
+    def __repr__(self) -> str:
+        workers = len(self._names)
+        state = "stopped" if self._stopped else f"running, {workers} worker{'s' * (workers != 1)}"
+        return f"<{type(self).__name__}: {state}>"
 
     def _wait_for_the_late(self) -> None:
         """Wait for workers that run very many tasks, and send what has ended twenty times a second."""
@@ -181,6 +224,10 @@ class DaskWatch(Watch):
             if message["action"] != "remove-worker":
                 return
             name = self._names.pop(address, address)
+            self._heard.discard(address)
+            self._numbers.pop(address, None)
+            with self._lock:
+                self._late_s.pop(address, None)
             if not self._stopped:
                 self._client.unsubscribe_topic(address)
             if not message.get("expected", True):
@@ -195,7 +242,8 @@ class DaskWatch(Watch):
 
     def _unable(self, name: str, reason: str) -> None:
         """Say once that a worker cannot measure."""
-        if not self._said:
+        if not self.lacking:
+            self.lacking = True
             self.say_once(f"ipygpulogger cannot measure the tasks of {name}: {shortened(reason)}. {_INSTALL}")
 
 
@@ -253,6 +301,6 @@ def _soon(answer: Any) -> asyncio.Future[Any] | None:
 
 
 def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 60:
+    if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError(f"not a count: {value!r}")
     return value

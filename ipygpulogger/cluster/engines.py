@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _WATCHES = {  # by the package that the client's class is of: the file, and what makes its watch
     "ipyparallel": (".ipyparallel", "watch_client"),
     "ray": (".ray", "watch_ray"),
-    "distributed": (".dask", "DaskWatch"),
+    "distributed": (".dask", "watch_client"),
 }
 
 

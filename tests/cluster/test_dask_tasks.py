@@ -1,0 +1,288 @@
+"""Both ends of Dask's watch without Dask: what a worker measures and sends, and what the notebook takes."""
+
+import asyncio
+import sys
+import types
+import zlib
+
+import pytest
+
+from ipygpulogger import cluster
+from ipygpulogger.cluster import dask_tasks
+from ipygpulogger.cluster.arrivals import Arrivals
+from ipygpulogger.cluster.dask_tasks import (
+    AT_ONCE,
+    BATCH,
+    BATCH_BYTES,
+    EVERY_S,
+    Tasks,
+    compressed,
+    decompressed,
+)
+from ipygpulogger.records.group import Missing
+from ipygpulogger.runtime import clock
+
+MB = 1 << 20
+ADDRESS = "tcp://10.0.0.7:4000"
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch):
+    """What is asked of Dask's own modules, where Dask may not be installed."""
+    utils = types.SimpleNamespace(key_split=lambda key: str(key).rpartition("-")[0] or str(key))
+    monkeypatch.setitem(sys.modules, "dask", types.SimpleNamespace(utils=utils))
+    monkeypatch.setitem(sys.modules, "dask.utils", utils)
+    monkeypatch.setitem(sys.modules, "distributed", types.SimpleNamespace(WorkerPlugin=object))
+
+
+class Loop:
+    """An event loop whose timers a test sets off."""
+
+    def __init__(self):
+        self.timers = []
+
+    def call_later(self, delay_s, function):
+        self.timers.append((delay_s, function))
+        return self.timers[-1]
+
+    def remove_timeout(self, timer):
+        if timer in self.timers:
+            self.timers.remove(timer)
+
+
+class Worker:
+    """What is asked of a worker."""
+
+    def __init__(self, name=0):
+        self.name, self.address = name, ADDRESS
+        self.loop = Loop()
+        self.events = []
+        self.state = types.SimpleNamespace(tasks={})
+
+    def log_event(self, topic, message):
+        assert topic == "topic"
+        self.events.append(message)
+
+    def arrived(self):
+        """What its events bring."""
+        arrivals = Arrivals()
+        for message in self.events:
+            for payload in decompressed(message.get("records", zlib.compress(b""))):
+                arrivals.take(payload)
+        return arrivals.group("cell")
+
+
+@pytest.fixture
+def worker():
+    return Worker()
+
+
+@pytest.fixture
+def tasks(worker):
+    found = Tasks(worker, "topic", ("another host", 1))
+    yield found
+    found.close()
+
+
+def ran(tasks, key, size_mb=0):
+    """A task from beginning to end."""
+    tasks.transition(key, "ready", "executing")
+    block = b"x" * size_mb * MB
+    del block
+    tasks.transition(key, "executing", "memory")
+
+
+def test_a_task_is_one_record(worker, tasks):
+    """With its readable name; a key that is a tuple tells the block; who was never seen to begin has none."""
+    assert worker.events[0]["name"] == "worker 0"
+    ran(tasks, ("sum-1a2b", 0, 3), 50)
+    tasks.transition("seen late", "executing", "memory")
+    (record,) = worker.arrived()
+    assert (record.worker, record.status, record.notes) == ("worker 0", "ok", ())
+    assert record.task.endswith("[0, 3]")
+    assert abs(record.gen.peaked_bytes - 50 * MB) < 2 * MB
+
+
+def test_what_becomes_of_a_task(worker, tasks):
+    """A failure names its exception; what was cancelled is told when its thread has ended."""
+    worker.state.tasks["bad-1"] = types.SimpleNamespace(exception_text="KeyError('x')")
+    tasks.transition("bad-1", "ready", "executing")
+    tasks.transition("bad-1", "executing", "error")
+    tasks.transition("gone-1", "ready", "executing")
+    tasks.transition("gone-1", "executing", "long-running")
+    tasks.transition("gone-1", "long-running", "released")
+    assert len(worker.arrived()) == 1
+    tasks.transition("gone-1", "cancelled", "error")
+    found = {record.task: (record.status, record.error) for record in worker.arrived()}
+    assert found == {"bad": ("error", "KeyError"), "gone": ("interrupted", None)}
+
+
+def test_tasks_of_several_workers_of_one_process_are_shared(worker, tasks):
+    """As threads of the notebook, they say that too."""
+    second = Worker("alice")
+    others = Tasks(second, "topic", tasks._here)
+    tasks.transition("a-1", "ready", "executing")
+    ran(others, "b-1")
+    tasks.transition("a-1", "executing", "memory")
+    others.close()
+    shared = "shared with 1 other task of its process"
+    assert worker.arrived()[0].notes == (shared,)
+    assert second.arrived()[0].notes[0] == shared
+    assert "notebook" in second.arrived()[0].notes[1]
+    assert second.arrived()[0].worker == "alice"
+
+
+def test_very_many_tasks_are_few_events(worker, tasks, monkeypatch):
+    """The largest are sent and the others counted; nothing is lost from the count."""
+    now_s = [clock.monotonic_s() + 100]
+    monkeypatch.setattr(dask_tasks.clock, "monotonic_s", lambda: now_s[0])
+    before = len(worker.events)
+    for number in range(1000):
+        ran(tasks, f"small-{number}")
+    ran(tasks, "large-1", 60)
+    assert len(worker.events) - before == AT_ONCE
+    assert [delay_s for delay_s, _ in worker.loop.timers] == [EVERY_S]
+    assert len(tasks._ended) <= 1024
+    worker.loop.timers[0][1]()
+    assert not worker.loop.timers
+    last = worker.events[-1]
+    assert len(last["records"]) <= BATCH_BYTES
+    group = worker.arrived()
+    assert len(group) == AT_ONCE + BATCH
+    assert last["more"] + len(group) == 1001
+    assert last["more_bytes"] < 2 * MB
+    assert "large" in {record.task for record in group}
+    assert last["late"]
+
+
+def test_names_of_any_length_stay_small(worker, tasks):
+    """Keys are the user's: huge ones, and such as do not compress."""
+    for number in range(3):
+        ran(tasks, f"{''.join(chr(0x4E00 + (i * 7919 + number) % 20000) for i in range(5000))}-{number}")
+    assert all(len(message.get("records", b"")) <= BATCH_BYTES for message in worker.events)
+    assert len(worker.arrived()) == 3
+
+
+@pytest.mark.parametrize("records", [b"", b"no", zlib.compress(bytes(50 * MB)), compressed([b"{}"])[:-1]])
+def test_what_is_no_event_is_refused(records):
+    """Also what would fill the memory."""
+    with pytest.raises(ValueError, match=r"compressed|more than"):
+        decompressed(records)
+    assert decompressed(compressed([b"a", b"b"])) == [b"a", b"b"]
+
+
+class Client:
+    """What is asked of a client; its class is of the package distributed."""
+
+    __module__ = "distributed.client"
+    asynchronous = False
+
+    def __init__(self):
+        self.status, self.handlers, self.plugins, self.known = "running", {}, {}, []
+
+    def sync(self, function):
+        return asyncio.run(function())
+
+    def subscribe_topic(self, topic, handler):
+        self.handlers[topic] = handler
+
+    def unsubscribe_topic(self, topic):
+        del self.handlers[topic]
+
+    async def register_plugin(self, plugin, name):
+        self.plugins[name] = plugin
+        return {ADDRESS: {"status": "OK"}} if self.known else {}
+
+    def unregister_worker_plugin(self, name):
+        del self.plugins[name]
+
+    async def get_events(self, _):
+        return [(0.0, message) for message in self.known]
+
+
+@pytest.fixture
+def client():
+    return Client()
+
+
+@pytest.fixture
+def watching(client):
+    with cluster.watch(client, report=False) as found:
+        yield found
+
+
+def sent(worker):
+    """Its events as the scheduler passes them on."""
+    return [{**message, "worker": ADDRESS} for message in worker.events]
+
+
+def test_what_arrives_is_one_group(client, watching, worker, tasks):
+    """Each record once, however often its event arrives; what is no event is counted."""
+    ran(tasks, "a-1")
+    ran(tasks, "b-1")
+    worker.events[-1]["unmeasured"] = 3
+    handler = client.handlers[watching._topic]
+    for message in [*sent(worker), *sent(worker)]:
+        handler((1.0, message))
+    last = max(message["number"] for message in worker.events)
+    good = {**sent(worker)[-1], "number": last + 1}
+    bad = [
+        None,
+        {},
+        {**good, "records": b"x"},
+        {**good, "number": last + 2, "more": -1},
+        {**good, "number": "1"},
+        {"worker": ADDRESS},
+    ]
+    for message in bad:
+        handler((1.0, message))
+    group = watching.records[-1]
+    assert [record.task for record in group] == ["a", "b"]
+    assert group.notes == (
+        "6 arrived that are no records",
+        "3 could not be measured; the workers' logs say why",
+    )
+    assert len(watching.records) == 1
+
+
+def test_a_worker_that_died_is_missing(client, watching, worker, tasks):
+    """One that was to leave is not."""
+    handler = client.handlers[watching._topic]
+    for expected in (True, False):
+        worker.events[:] = []
+        ran(tasks, "a-1")
+        handler((1.0, sent(worker)[-1]))
+        gone = client.handlers[ADDRESS]
+        for message in ({"action": "add-worker"}, {"action": "remove-worker", "expected": expected}):
+            gone((1.0, {**message, "processing-tasks": ["x", "y"]}))
+        assert ADDRESS not in client.handlers
+    assert watching.records[-1].missing == (Missing("worker 0", "died while it had 2 tasks to run"),)
+
+
+def test_a_worker_that_cannot_measure_is_said_once(client, capsys):
+    """What it said before the subscription counts; after watching again, the plugin is installed again."""
+    client.known = [{"name": "0", "worker": ADDRESS, "unable": "No module named 'ipygpulogger'"}]
+    watching = cluster.watch(client, report=False)
+    client.handlers[watching._topic]((1.0, client.known[0]))
+    said = capsys.readouterr().err
+    assert said.count("cannot measure the tasks of worker 0: No module named 'ipygpulogger'.") == 1
+    first = client.plugins[watching._topic]
+    assert cluster.watch(client) is watching
+    assert client.plugins[watching._topic] is not first
+    assert repr(watching) == "<DaskWatch: running, 0 workers>"
+    client.status = "closed"
+    watching.stop()
+    watching.stop()
+    assert repr(watching) == "<DaskWatch: stopped>"
+
+
+def test_a_cluster_that_is_gone(client, capsys):
+    """What cannot be installed is the user's to see; what cannot be removed is said."""
+    watching = cluster.watch(client, report=False)
+    client.unregister_worker_plugin = lambda _: 1 / 0
+    watching.stop()
+    assert "could not be removed" in capsys.readouterr().err
+    client.sync = lambda _: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        cluster.watch(client)
+    assert client.handlers == {}
