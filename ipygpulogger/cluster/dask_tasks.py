@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 import zlib
 from contextvars import copy_context
 from dataclasses import replace
@@ -89,9 +88,7 @@ class Tasks:
         self._at_once = float(AT_ONCE)
         self._counted_s = clock.monotonic_s()
         self._timer: object | None = None
-        self._number = (
-            time.time_ns() // 1000
-        )  # of the last event; a later plugin of this worker goes on above it
+        self._number = int(clock.utc_now().timestamp() * 1e6)  # those of a later plugin are higher
         with measure("warm up"):
             pass
         self._send({})
