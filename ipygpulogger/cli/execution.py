@@ -19,7 +19,7 @@ from ..engine.machine import machine
 from ..records import MIME
 from ..records.decode import record_from
 from ..records.embed import embedded
-from ..records.formats import own_report
+from ..records.formats import own_report, shows_processes
 from ..records.units import clipped, size_text
 from .kernels import KernelOutput, check_kernel
 from .notebook_file import installed
@@ -39,8 +39,10 @@ _START = (
 )
 # Evaluated in the kernel: the notebook may have changed the report, or given our names to something else.
 _LAST_RECORD = "__import__('ipygpulogger.notebook.extension', fromlist=['_']).last_record()"
+_PROCESS_RECORDS = "__import__('ipygpulogger.notebook.extension', fromlist=['_']).process_records({since})"
 _MESSAGE = 100  # characters of an error's message; the whole is in the traceback
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NO_ANSWER = (asyncio.TimeoutError, KeyError, TypeError, ValueError, SyntaxError)
 _HOOKS_S = 0.5  # IPython swallows an interrupt of the hooks that run before a cell's code
 _GRACE_S = 10  # how long an interrupted cell may take to end before its kernel is ended; and an answer
 
@@ -63,6 +65,9 @@ class Audience(Protocol):
 
     def cell_ended(self, record: CellRecord | None, source: str, traceback: Sequence[str]) -> None:
         """Receive a cell that ended: its record if there is one, its source, its traceback if it failed."""
+
+    def processes_ended(self, records: Sequence[CellRecord]) -> None:
+        """Receive what other processes measured meanwhile; see `ipygpulogger.cluster`."""
 
 
 class Execution:
@@ -99,6 +104,7 @@ class Execution:
         self.cells_without_record = self.cells_failed = 0
         self.kernel_said: list[str] = []
         self._seen: set[datetime] = set()  # when the recorded cells began
+        self._since = 0  # in the history of the kernel's logger
         self._notebook = notebook
         self._timeout_s = timeout_s
         self._interrupted = self._late = self._is_ending = False
@@ -223,7 +229,7 @@ class Execution:
             if self._timeout_s is not None:
                 self._arm(self._timeout_s, self._too_long)
 
-    async def _on_cell_executed(self, cell: Any, execute_reply: Any, **_: Any) -> None:
+    async def _on_cell_executed(self, cell: Any, cell_index: int, execute_reply: Any, **_: Any) -> None:
         """Pass on the record of the cell that has just ended; called by nbclient."""
         self._disarm()
         self._runs = False
@@ -239,23 +245,42 @@ class Execution:
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
         traceback = reply.get("traceback", ()) if failed else ()
         self._audience.cell_ended(record, cell.source, traceback)
+        if failed or cell_index == self._codes[-1] or shows_processes(cell):
+            await self._ask_for_processes()
         if self._late:
             raise _TooLong
 
     async def _ask_for_record(self, cell: Any) -> CellRecord | None:
         """Return the record of the cell that has just ended without a report; None if the logger has none."""
         try:
-            content = await asyncio.wait_for(
-                self._request("", user_expressions={"last": _LAST_RECORD}), _GRACE_S
-            )
-            answer = content["user_expressions"]["last"]["data"]["text/plain"]
-            record = record_from(json.loads(ast.literal_eval(answer)))
-        except (asyncio.TimeoutError, KeyError, TypeError, ValueError, SyntaxError):
+            record = record_from(await self._value_of(_LAST_RECORD))
+        except _NO_ANSWER:
             return None
         first = cell.source.strip().splitlines()[0]
         if record.started_at in self._seen or not first.startswith(record.source):
             return None  # the record of an earlier cell, or of one nested in this one
         return replace(record, cell_id=cell.id) if record.cell_id is None and "id" in cell else record
+
+    async def _ask_for_processes(self) -> None:
+        """Pass on the records of other processes that the kernel's logger keeps since the last time."""
+        length = self._since + 1
+        while self._since < length:
+            try:
+                since, length, found = await self._value_of(_PROCESS_RECORDS.format(since=self._since))
+                records = list(map(record_from, found))
+            except _NO_ANSWER:
+                return  # the kernel died, or the notebook stopped the logger
+            if since <= self._since:
+                return
+            self._since = since
+            if records:
+                self._audience.processes_ended(records)
+
+    async def _value_of(self, expression: str) -> Any:
+        """Return what an expression in the kernel returns as JSON; raise one of `_NO_ANSWER` if it cannot."""
+        request = self._request("", user_expressions={"answer": expression})
+        content = await asyncio.wait_for(request, _GRACE_S)
+        return json.loads(ast.literal_eval(content["user_expressions"]["answer"]["data"]["text/plain"]))
 
     async def _request(self, code: str, **more: Any) -> dict[str, Any]:
         """Return the kernel's reply to code that it runs without a number in `In`."""

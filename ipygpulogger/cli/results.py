@@ -61,13 +61,20 @@ class Results:
     def cell_ended(self, record: CellRecord | None, source: str, traceback: Sequence[str]) -> None:
         """Log and print one cell."""
         if record is not None:
-            self.history.append(record)
-            self.sources.append(source)
-            if self._log is not None:
-                with self.failure(self._log_path):
-                    self._log.append(record)
+            self._keep([record], source)
         with self.failure("stdout"):
             self._transcript.end(record, traceback)
+
+    def processes_ended(self, records: Sequence[CellRecord]) -> None:
+        """Log what other processes measured; the tables of it are in the notebook."""
+        self._keep(records)
+
+    def _keep(self, records: Sequence[CellRecord], source: str | None = None) -> None:
+        self.history.extend(records)
+        self.sources += [record.source if source is None else source for record in records]
+        if self._log is not None:
+            with self.failure(self._log_path):
+                self._log.append(*records)
 
     def fail(self, problem: str | None) -> None:
         """Print a problem, once, and let the run end with a failing exit status; do nothing for None."""

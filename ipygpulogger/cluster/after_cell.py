@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..engine.machine import importing
+from ..records.cell_record import GROUP_MIME
 from ..runtime.errors import why
 from ..runtime.output import say
 from ..runtime.shell import cells_behind, current_shell
@@ -110,7 +111,8 @@ class AfterCells:
     def _display(self, group: Group) -> None:
         shell: Any = self._shell()
         try:
-            bundle = {"text/plain": repr(group), "text/html": group._repr_html_()}
+            bundle: dict[str, Any] = {"text/plain": repr(group), "text/html": group._repr_html_()}
+            bundle[GROUP_MIME] = {"label": group.label, "records": len(group)}  # for `ipygpulogger run`
             shell.display_pub.publish(data={kind: text for kind, text in bundle.items() if text}, metadata={})
         except Exception as error:
             if not self._cannot_show:

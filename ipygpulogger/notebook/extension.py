@@ -10,6 +10,8 @@ from IPython.core.getipython import get_ipython
 from .logger import IPyGPULogger
 from .magics import loaded
 
+_AT_ONCE = 500  # records in an answer, each of at most two kilobytes
+
 
 def load(shell: Any, report: str | None = None) -> None:
     """Start a logger, as ``il`` if that name is free; loading twice changes nothing.
@@ -55,3 +57,24 @@ def last_record() -> str:
     if record is None:
         raise LookupError("no cell has ended yet")
     return json.dumps(record.to_dict())
+
+
+def process_records(since: int) -> str:
+    """Return the records of other processes that the extension has; ``ipygpulogger run`` asks for them.
+
+    Args:
+        since: Where in the history to begin.
+
+    Returns:
+        As JSON where to go on, the length of the history, and the records between.
+
+    Raises:
+        KeyError: The extension is not loaded.
+    """
+    from ..records.cell_record import process_of
+    from ..records.embed import embedded
+
+    history = loaded[get_ipython()].logger.history
+    end = min(len(history), since + _AT_ONCE)
+    found = [embedded(record) for record in history[since:end] if process_of(record)]
+    return json.dumps([end, len(history), found])

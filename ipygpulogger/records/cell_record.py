@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .process import Process
 
 MIME = "application/vnd.ipygpulogger.v1+json"  # the MIME type of a record in a notebook: `embed.embedded`
+GROUP_MIME = "application/vnd.ipygpulogger.group.v1+json"  # the same of the table of many processes
 
 Status = Literal["ok", "error", "interrupted"]
 

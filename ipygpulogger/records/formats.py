@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from .cell_record import MIME
+from .cell_record import GROUP_MIME, MIME
 from .decode import from_json
 from .hints import types_of
 from .process import ProcessRecord
@@ -83,6 +83,11 @@ def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if count is None:
         return reports[0] if len(reports) == 1 else None
     return next((b for b in reversed(reports) if b[MIME].get("execution_count") == count), None)
+
+
+def shows_processes(cell: Mapping[str, Any]) -> bool:
+    """Return whether a notebook's code cell displays what other processes measured."""
+    return any(GROUP_MIME in output.get("data", {}) for output in cell.get("outputs", ()))
 
 
 # -- .jsonl and .ipynb -------------------------------------------------------------------------------
