@@ -22,7 +22,7 @@ def one_each(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
     by_process: dict[object, list[ProcessRecord]] = {}
     for record in records:
         by_process.setdefault(record.process, []).append(record)
-    return [runs[0] if len(runs) == 1 else together(runs) for runs in by_process.values()]
+    return [together(runs) for runs in by_process.values()]
 
 
 def together(runs: Iterable[ProcessRecord]) -> ProcessRecord:
@@ -30,9 +30,12 @@ def together(runs: Iterable[ProcessRecord]) -> ProcessRecord:
 
     That is from the beginning of the first to the end of the last, with the highest peak of them all and the
     sum of their times. What the process did between them is part of what was consumed, not of the peak.
+    A single run is returned as it is.
     """
     found = sorted(runs, key=lambda record: record.started_at)
-    first, last = found[0], found[-1]
+    first, *others = found
+    if not others:
+        return first
     worst = max(found, key=lambda record: ("ok", "interrupted", "error").index(record.status))
     by_device: dict[object, list[DeviceUsage]] = {}
     for record in found:
@@ -47,12 +50,12 @@ def together(runs: Iterable[ProcessRecord]) -> ProcessRecord:
         gen=replace(
             _joined([record.gen for record in found]), heap_before=first.gen.heap_before, timeline=()
         ),
-        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.key[:2])),
+        gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.backend, gpu.index))),
         children=_joined(children) if children else None,
         pinned=_joined(pinned) if pinned else None,
         status=worst.status,
         error=worst.error,
-        current_gpu=last.current_gpu,
+        current_gpu=others[-1].current_gpu,
         notes=(*dict.fromkeys(note for record in found for note in record.notes), f"{len(found)} runs"),
     )
 
@@ -60,8 +63,8 @@ def together(runs: Iterable[ProcessRecord]) -> ProcessRecord:
 def _joined(usages: Sequence[U]) -> U:
     """Return the last of some usages of the same memory, from the beginning of the first."""
     lo_bytes = max(usage.peak.lo_bytes for usage in usages)
-    most_bytes = [usage.peak.hi_bytes for usage in usages]
-    hi_bytes = None if None in most_bytes else max(filter(None, most_bytes), default=0)
+    most_bytes = [usage.peak.hi_bytes for usage in usages if usage.peak.hi_bytes is not None]
+    hi_bytes = max(most_bytes) if len(most_bytes) == len(usages) else None
     precision_bytes = max(usage.peak.precision_bytes for usage in usages)
     peak = Peak.within(lo_bytes, hi_bytes, precision_bytes)
     return replace(usages[-1], before_bytes=usages[0].before_bytes, peak=peak)

@@ -38,6 +38,8 @@ def test_a_peak_is_as_good_as_the_worst():
     assert together([a_run(0, 0, 0, exact(60)), a_run(1, 0, 0, bounded)]).gen.peak == Peak(60, 80, "bounded")
     assert together([a_run(0, 0, 0, exact(90)), a_run(1, 0, 0, bounded)]).gen.peak == exact(90)
     assert together([a_run(0, 0, 0, exact(60)), a_run(1, 0, 0, sampled)]).gen.peak == sampled
+    coarse = Peak(64, 96, "exact", 32)
+    assert together([a_run(0, 0, 0, coarse), a_run(1, 0, 0, exact(60))]).gen.peak == coarse
 
 
 def test_how_it_ended():
@@ -54,10 +56,12 @@ def test_each_device_and_the_children():
     def gpu(index, before_bytes, after_bytes, peak_bytes):
         return DeviceUsage(before_bytes, after_bytes, exact(peak_bytes), index=index, name="A100")
 
-    first = replace(a_run(0, 0, 0, exact(0), gpus=(gpu(1, 5, 6, 7),)), children=None)
+    first = replace(a_run(0, 0, 0, exact(0), gpus=(gpu(1, 5, 6, 7),)), children=None, current_gpu=1)
     second = a_run(1, 0, 0, exact(0), gpus=(gpu(0, 1, 2, 3), gpu(1, 6, 4, 9)))
-    second = replace(second, children=ChildrenUsage(3, 4, exact(5), 2))
-    whole = together([first, second])
+    second = replace(second, children=ChildrenUsage(3, 4, exact(5), 2), current_gpu=1)
+    third = replace(a_run(2, 0, 0, exact(0)), current_gpu=0)
+    whole = together([first, second, third])
+    assert whole.current_gpu == 0
     assert whole.gpus == (gpu(0, 1, 2, 3), gpu(1, 5, 4, 9))
     assert whole.children == ChildrenUsage(3, 4, exact(5), 2)
 
