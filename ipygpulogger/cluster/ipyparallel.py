@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,16 @@ def watch_client(client: Any, *, report: bool = True) -> IPyParallelWatch:
     """Watch the engines of a client. A client that is watched already keeps its watch.
 
     Args:
-        client: An ``ipyparallel.Client``.
+        client: An ``ipyparallel.Client``, or a view of one.
         report: Show a table after each cell.
+
+    Raises:
+        TypeError: Anything else of ipyparallel's.
     """
+    found = getattr(client, "client", client)
+    if not isinstance(found, sys.modules["ipyparallel"].Client):
+        raise TypeError(f"watch() takes an ipyparallel.Client, not {client!r}")
+    client = found
     with _lock:
         known = _watch_of(client)
         if known is None:
@@ -103,11 +111,9 @@ class IPyParallelWatch(Watch):
                     wrappers.take_off()
         show_no_more(self)
         self._requests.clear()
-        try:
+        with suppress(Exception):  # the client is closed: the engines measure nothing that others send
             here = self._client.ids
             _wait([self._send(engine, "end") for engine in self._engines if engine in here])
-        except Exception:  # the client is closed: the engines measure nothing that others send
-            pass
 
     def __repr__(self) -> str:
         state = "running" if self in _running else "stopped"
@@ -120,8 +126,9 @@ class IPyParallelWatch(Watch):
         here = self._client.ids
         for engine in here:
             if self._engines.get(engine) in (None, _LACKS) and engine not in self._answers:
-                self._answers[engine] = self._send(engine, "begin")
-                self._engines.setdefault(engine, "")
+                with suppress(LookupError):  # it left a moment ago
+                    self._answers[engine] = self._send(engine, "begin")
+                    self._engines.setdefault(engine, "")
         for engine in [known for known in self._engines if known not in here]:
             del self._engines[engine]
             self._answers.pop(engine, None)
@@ -188,10 +195,11 @@ class IPyParallelWatch(Watch):
             until_s = clock.monotonic_s() + _OUTPUT_S
             over = [found for found in cells.values() if all(one.is_over(until_s) for one in found)]
             if over:
+                with suppress(Exception):  # the client may be closed by now
+                    self._read_answers()
+                    self._pick_up()
                 done = {id(request) for found in over for request in found}
                 self._requests = [request for request in self._requests if id(request) not in done]
-                self._read_answers()
-                self._pick_up()
             groups = [self._group(requests) for requests in over]
         yield from groups
 

@@ -181,7 +181,11 @@ def test_the_users_own_view_of_requests(shell, client, watching):
 def test_watched_twice(shell, client, watching):
     """The cell that begins a watch may be run again: there is one watch, and one table."""
     assert watch(client, report=False) is watching
+    assert watch(client[0], report=False) is watching
     assert not watching.shows
+    for other in (client.cluster, ipp):
+        with pytest.raises(TypeError, match=r"watch\(\) takes an ipyparallel.Client"):
+            watch(other)
     run(shell, "%px x = 1")
     assert [len(group) for group in watching.records] == [2]
 
@@ -223,6 +227,8 @@ def test_a_closed_client_hurts_nobody(shell, client):
     other.close()
     assert run(shell, "x = 1").success
     found.stop()
+    with pytest.raises(RuntimeError, match="closed"):
+        watch(other)
 
 
 def test_an_engine_without_the_package(shell, client, capsys):
