@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .records import (
         CellRecord,
         ChildrenUsage,
+        ChildUsage,
         Data,
         DeviceUsage,
         Heap,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CellRecord",
+    "ChildUsage",
     "ChildrenUsage",
     "Data",
     "DeviceUsage",

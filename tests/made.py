@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ipygpulogger.records import (
     CellRecord,
     ChildrenUsage,
+    ChildUsage,
     DeviceUsage,
     Heap,
     LineUsage,
@@ -110,6 +111,24 @@ GPUS = st.integers(0, 16).flatmap(
 )
 
 
+CHILDREN = st.builds(
+    ChildrenUsage,
+    SIZES,
+    SIZES,
+    peaks(),
+    st.integers(0, 99),
+    st.booleans(),
+    st.just(0) | st.integers(0, 99),
+    maybe(SIZES),
+    st.lists(
+        st.builds(
+            ChildUsage, SIZES, SIZES, peaks(), SHORT, st.integers(1, 1 << 22), maybe(SIZES), st.booleans()
+        ),
+        max_size=4,
+    ).map(tuple),
+)
+
+
 def records(**fixed):
     """Any record of a cell; with these fields as given."""
     return st.builds(
@@ -124,7 +143,7 @@ def records(**fixed):
             "time_s": TIMES_S,
             "gen": st.builds(RamUsage, SIZES, SIZES, peaks(), HEAPS, HEAPS, TIMELINES, st.just(0) | SIZES),
             "gpus": GPUS,
-            "children": maybe(st.builds(ChildrenUsage, SIZES, SIZES, peaks(), st.integers(1, 99))),
+            "children": maybe(CHILDREN),
             "pinned": maybe(st.builds(Usage, SIZES, SIZES, peaks())),
             "notes": st.lists(TEXTS, max_size=5).map(tuple),
             "execution_count": maybe(st.integers(1, 9999)),

@@ -1,59 +1,254 @@
-"""The child processes of this process within one scope: what they use at its ends, and their peak."""
+"""The child processes of this process within one scope: what they use at its ends, and their peaks.
+
+Of a program of its own everything counts. A forked child shares pages with the process that forked it, and
+those count for the latter. The kernel's mark includes them. So what was shared, as found at both ends of the
+scope, is subtracted from the mark. Where that is not known exactly, the peak is bounded.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..records import ChildrenUsage, Peak
+from ..records import ChildrenUsage, ChildUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.children import children_ended
+from .child_peaks import WALK_S, at_least_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..sources.child_process import ChildProcess, Sharing
     from ..sources.children import Ended
-    from ..sources.process import Process
     from .interval import Interval
-    from .peaks import PeakTracker
+    from .machine import Machine
+
+LARGEST = 4  # children that are named
+# So much of the time that the scope took may be spent on finding out what forked children share.
+_WALK_SHARE, _WALK_MOST_S = 0.05, 0.05
+# Children that ended are told if they mapped so many pages together, even if an earlier one was larger.
+_TOLD_FAULTS = 4096
+
+
+class _Held(NamedTuple):
+    """What one child has at an end of the scope.
+
+    Attributes:
+        own_bytes: Resident, without what it shares if it is forked.
+        shares: What it shares; None for a program of its own, and where it was not found out.
+        at_least: Whether that is a lower bound.
+        mapped_bytes: The part of its resident memory that is files and shared memory.
+    """
+
+    own_bytes: int
+    shares: Sharing | None
+    at_least: bool
+    mapped_bytes: int
+
+
+class _Bounds(NamedTuple):
+    """The bounds of a peak; no upper one where it is None."""
+
+    lo_bytes: int
+    hi_bytes: int | None
 
 
 class Children:
-    """The children as they were when a scope opened."""
+    """The children from the opening of a scope to its end.
 
-    def __init__(self, process: Process, ram: PeakTracker) -> None:
-        """Record their memory now.
+    Attributes:
+        intervals: The interval of each child that was seen; empty once they are final.
+    """
+
+    def __init__(self, on: Machine, *, reset: bool = True) -> None:
+        """Record their memory now, and begin the peaks of each.
 
         Args:
-            process: The source that lists them.
-            ram: The tracker of this process's own peaks; a forked child may share that memory.
+            on: The machine.
+            reset: Whether their high-water marks may be reset.
         """
-        self._process, self._ram = process, ram
-        self._before = process.children(ram.lifetime_peak_bytes)
+        self._on, self._peaks = on, on.child_peaks
+        self.intervals: dict[ChildProcess, Interval] = {}
+        self._final: dict[ChildProcess, Peak] | None = None  # the peaks at the end of the scope
+        self._together_bytes = 0  # the most that all of them were seen to have at once
         self._ended_before = children_ended()
+        self._before: dict[ChildProcess, _Held] | None = {}
+        if on.process.has_children():
+            living = self._peaks.look(self, reset=reset)
+            self._before = None if living is None else self._held(living, WALK_S)
 
-    def usage(self, own: Interval) -> ChildrenUsage | None:
+    # -- called by ChildPeaks ------------------------------------------------------------------
+
+    def begins(self, child: ChildProcess, interval: Interval) -> None:
+        """Take the interval of a child that is there as the scope opens."""
+        self.intervals[child] = interval
+
+    def born(self, child: ChildProcess, life: Interval) -> None:
+        """Take the interval of a child that began within the scope."""
+        if self._final is None:
+            self.intervals[child] = life
+
+    def seen(self, total_bytes: int) -> None:
+        """Take what all children had at one look."""
+        self._together_bytes = max(self._together_bytes, total_bytes)
+
+    # ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Read the final peaks of those that are known; closing again changes nothing.
+
+        Not needed without any: the life of one that is seen later lies within the scope.
+        """
+        if self._final is None:
+            self._peaks.look()
+            self._final = self._resident_peaks()
+            self.intervals = {}  # nothing is folded into them any more
+
+    def usage(self, own: Interval, time_s: float) -> ChildrenUsage | None:
         """Return what they used since the scope opened; None if there were none, or they cannot be listed.
 
         Args:
             own: This process's own memory within the scope.
+            time_s: How long the scope took.
         """
-        before, after = self._before, self._process.children(self._ram.lifetime_peak_bytes)
+        before, living = self._before, self._peaks.look() if self._on.process.has_children() else []
+        resident = self._final or (self._resident_peaks() if self.intervals else {})
         ended = children_ended(more=False)  # only those before the scope matter
-        if before is None or after is None:
+        if before is None or living is None:
             return None
         record_bytes = self._ended_bytes(ended, own)
-        if not (before or after) and record_bytes < MB:
+        told = ended.faults - self._ended_before.faults >= _TOLD_FAULTS
+        if not (resident or living or told) and record_bytes < MB:
             return None
-        before_bytes = sum(child.own_bytes for child in before.values())
-        after_bytes = sum(child.own_bytes for child in after.values())
-        born_bytes = (child.peak_bytes or 0 for pid, child in after.items() if pid not in before)
-        lo_bytes = max(before_bytes, after_bytes, record_bytes, *born_bytes)
-        peaks_bytes = [child.peak_bytes for child in after.values()]
-        if ended.stamp != self._ended_before.stamp or before.keys() - after.keys() or None in peaks_bytes:
-            peak = Peak.within(lo_bytes, None)  # the peak of a child that has ended cannot be read
+        after = self._held(living, max(WALK_S, min(time_s * _WALK_SHARE, _WALK_MOST_S))) if living else {}
+        found = {
+            child: self._one(child, resident.get(child), before.get(child), after.get(child))
+            for child in dict.fromkeys((*before, *resident, *after))
+        }
+        before_bytes = sum(held.own_bytes for held in before.values())
+        after_bytes = sum(held.own_bytes for held in after.values())
+        ended_count = self._ended_count(ended, before, after, found)
+        if not ended_count and (told or record_bytes):
+            ended_count = 1
+        lo_bytes = max(before_bytes, after_bytes, record_bytes, self._together_bytes, _one_moved(found))
+        highest = [child.peak.hi_bytes for child in found.values()]
+        all_known = ended.faults == self._ended_before.faults and not ended_count and None not in highest
+        hi_bytes = max(lo_bytes, sum(filter(None, highest))) if all_known else None
+        shares = [held.shares for held in after.values() if held.shares is not None]
+        forked = sum(child.forked for child in after)
+        return ChildrenUsage(
+            before_bytes,
+            after_bytes,
+            Peak.within(
+                lo_bytes, hi_bytes, sum(child.precision_bytes for child in found) if all_known else 0
+            ),
+            count=len(after),
+            at_least=any(held.at_least for held in (*before.values(), *after.values())),
+            ended=ended_count,
+            shared_bytes=sum(s.proportional_bytes for s in shares)
+            if forked and len(shares) == forked
+            else None,
+            largest=_largest(found.values()),
+        )
+
+    def _resident_peaks(self) -> dict[ChildProcess, Peak]:
+        return {child: interval.peak() for child, interval in self.intervals.items()}
+
+    def _held(self, living: list[ChildProcess], limit_s: float) -> dict[ChildProcess, _Held]:
+        """Return what each child has now; what the forked ones share is found as far as there is time."""
+        self._peaks.walk(living, limit_s)
+        return {child: self._held_by(child) for child in living}
+
+    def _held_by(self, child: ChildProcess) -> _Held:
+        if not child.forked:
+            return _Held(child.current_bytes, None, at_least=False, mapped_bytes=child.mapped_bytes)
+        if child.walk_s() == 0 and child.shares is not None:
+            return _Held(
+                child.shares.private_bytes, child.shares, at_least=False, mapped_bytes=child.mapped_bytes
+            )
+        own_bytes = at_least_bytes(child)
+        if not own_bytes and child.shares is None:
+            try:
+                own_bytes = max(0, child.current_bytes - self._on.ram.lifetime_peak_bytes())
+            except Unavailable:
+                own_bytes = 0
+        return _Held(own_bytes, None, at_least=True, mapped_bytes=child.mapped_bytes)
+
+    def _one(
+        self, child: ChildProcess, resident: Peak | None, before: _Held | None, after: _Held | None
+    ) -> ChildUsage:
+        """Return what one child used.
+
+        Args:
+            child: The process; its figures are those of the last look.
+            resident: The bounds of its mark within the scope; None if it was born after the peaks were read.
+            before: What it had as the scope opened; None if it began within it.
+            after: What it has now; None if it ended.
+        """
+        ends_bytes = [held.own_bytes for held in (before, after) if held is not None]
+        if resident is None:
+            resident = Peak.within(child.high_bytes, child.high_bytes)
+        lo_bytes, hi_bytes = resident.lo_bytes, resident.hi_bytes
+        if child.forked:
+            lo_bytes, hi_bytes = self._unshared(child, resident, before, after)
+        if after is None:
+            hi_bytes = None
+        lo_bytes = max(lo_bytes, 0, *ends_bytes)
+        return ChildUsage(
+            before.own_bytes if before else 0,
+            after.own_bytes if after else 0,
+            Peak.within(lo_bytes, hi_bytes and max(lo_bytes, hi_bytes), child.precision_bytes),
+            child.name,
+            child.pid,
+            ended=after is None,
+        )
+
+    def _unshared(
+        self, child: ChildProcess, resident: Peak, before: _Held | None, after: _Held | None
+    ) -> _Bounds:
+        """Return the peak of a forked child without what it shared.
+
+        The anonymous memory that it inherited only becomes less while it lives, unless it forks itself. The
+        files and shared memory that it has in common with others are taken as at the two ends.
+        """
+        walked = [held.shares for held in (before, after) if held is not None and held.shares is not None]
+        mapped_bytes = max(
+            (shares.shared_bytes - shares.inherited_bytes for shares in walked), default=child.mapped_bytes
+        )
+        if before is not None and before.shares is not None:
+            inherited_bytes = before.shares.inherited_bytes
         else:
-            peak = Peak.within(lo_bytes, max(lo_bytes, sum(filter(None, peaks_bytes))))
-        at_least = any(child.at_least for child in (*before.values(), *after.values()))
-        return ChildrenUsage(before_bytes, after_bytes, peak, count=len(after), at_least=at_least)
+            inherited_bytes = self._inherited_bytes(child)
+        inherited_bytes = max(inherited_bytes, *(shares.inherited_bytes for shares in walked), 0)
+        lo_bytes = resident.lo_bytes - inherited_bytes - mapped_bytes
+        hi_bytes = resident.hi_bytes
+        if hi_bytes is not None and after is not None and after.shares is not None and not child.children:
+            hi_bytes -= min(shares.inherited_bytes for shares in walked)
+            if before is not None and before.shares is not None:
+                hi_bytes -= min(shares.shared_bytes - shares.inherited_bytes for shares in walked)
+        return _Bounds(lo_bytes, hi_bytes)
+
+    def _inherited_bytes(self, child: ChildProcess) -> int:
+        """Return the most that a forked child can have inherited."""
+        if child.inherited_bytes is not None:
+            return child.inherited_bytes
+        try:
+            return self._on.ram.lifetime_peak_bytes()
+        except Unavailable:
+            return child.high_bytes
+
+    def _ended_count(
+        self,
+        ended: Ended,
+        before: Iterable[ChildProcess],
+        after: Iterable[ChildProcess],
+        found: Iterable[ChildProcess],
+    ) -> int:
+        """Return how many children certainly ended: of those that were seen, and that Python code forked."""
+        before, after = set(before), set(after)
+        gone_born = len(set(found) - before - after)
+        born = sum(1 for child in after - before if child.parent is None)
+        return len(before - after) + max(gone_born, ended.forks - self._ended_before.forks - born)
 
     def _ended_bytes(self, ended: Ended, own: Interval) -> int:
         """Return a lower bound of the unshared memory of the largest child that ended within the scope.
@@ -65,13 +260,35 @@ class Children:
         if ended.largest_bytes <= was.largest_bytes:
             return 0
         try:  # a child that was there before the scope may have been forked when this process was larger
-            ours_bytes = self._ram.lifetime_peak_bytes() if was.more else own.peak().hi_bytes
+            ours_bytes = self._on.ram.lifetime_peak_bytes() if was.more else own.peak().hi_bytes
+            if ours_bytes is None:
+                return 0
+            ours_bytes += self._on.process.counter.precision_bytes
         except Unavailable:
             return 0
-        if ours_bytes is None:
-            return 0
-        ours_bytes += self._process.counter.precision_bytes
         if ended.largest_bytes <= ours_bytes:
             return 0
         forked = was.more or ended.forks != was.forks  # such a child may share our memory to its end
         return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
+
+
+def _one_moved(found: dict[ChildProcess, ChildUsage]) -> int:
+    """Return the most that all certainly had at once: one at its peak, and those that did not move."""
+    still = [child for child in found.values() if _is_still(child)]
+    still_bytes = sum(child.peak.lo_bytes for child in still)
+    moved = (child.peak.lo_bytes for child in found.values() if not _is_still(child))
+    return still_bytes + max(moved, default=0)
+
+
+def _is_still(child: ChildUsage) -> bool:
+    """Return whether a child certainly had the same all the time."""
+    return (
+        not child.ended
+        and child.before_bytes == child.after_bytes == child.peak.lo_bytes == child.peak.hi_bytes
+    )
+
+
+def _largest(found: Iterable[ChildUsage]) -> tuple[ChildUsage, ...]:
+    """Return the children that needed the most; of equal ones those that have the most."""
+    ranked = sorted(found, key=lambda one: (-one.needed_bytes, -one.after_bytes, one.pid))
+    return tuple(ranked[:LARGEST])

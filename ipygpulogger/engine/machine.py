@@ -17,6 +17,7 @@ from ..sources.nvml import Nvml
 from ..sources.process import Process
 from ..sources.ram_limit import RamLimits
 from .allocators import Allocators
+from .child_peaks import ChildPeaks
 from .devices import Devices
 from .frameworks import Frameworks
 from .ledger import Allowance, DeviceSnapshot, Ledger, Stand, allowance
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..sources import Device, Framework
+    from .children import Children
     from .open_scopes import Measuring
 
 
@@ -51,6 +53,7 @@ class Machine:
         ledger: Who holds the memory of each device.
         sampler: The thread that samples while a scope lasts.
         notes: What could not be measured.
+        child_peaks: The child processes, and the trackers of their peaks.
         own_imports: The memory that our own late imports take.
     """
 
@@ -76,6 +79,7 @@ class Machine:
         self.allocators = Allocators(self.frameworks, self.devices)
         self.settling = Settling(self.frameworks)
         self.scopes = OpenScopes()
+        self.child_peaks = ChildPeaks(self.process, self._open_children)
         self.sampler = Sampler(self.sample)
         self.ledger = Ledger(self.nvml)
         self._ram: PeakTracker | None = None
@@ -205,6 +209,7 @@ class Machine:
             trackers = {device.uuid: trackers for device, trackers in self.allocators.by_device()}
         with contextlib.suppress(Unavailable):
             sample_ram(scopes, self.ram)
+        self.child_peaks.look()
         for uuid, device in devices.items():
             if uuid:
                 sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
@@ -221,8 +226,14 @@ class Machine:
         """Make locks anew: another thread may have held one at the moment of the fork."""
         self._lock = threading.RLock()
         self.sampler = Sampler(self.sample)
+        self.child_peaks.after_fork_in_child()
         self.nvml.after_fork_in_child()
         self.frameworks.ask(lambda framework: framework.after_fork_in_child(), self.frameworks.loaded())
+
+    def _open_children(self) -> list[Children]:
+        """Return the part of every open scope that is about child processes."""
+        found = (getattr(scope, "children", None) for scope in self.scopes.all())
+        return [children for children in found if children is not None]
 
     def _end_orphans(self) -> None:
         """Close the scopes whose call has ended."""

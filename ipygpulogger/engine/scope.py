@@ -73,6 +73,7 @@ class Scope:
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = False
         self._ram: Interval | None = None
+        self.children: Children | None = None
         self._start_s = self.time_s = 0.0
         self._imports_bytes = self._imports_in_peak_bytes = 0  # what imports of ours took: before it, in it
 
@@ -82,7 +83,7 @@ class Scope:
         try:
             on.enter(self)
             self.started_at = clock.utc_now()
-            self._children = Children(on.process, on.ram)
+            self.children = Children(on, reset=self._reset_peaks)
             for device, trackers in on.allocators.by_device():
                 if device.key not in self._device_scopes:  # since `enter` another thread may `adopt` it
                     self._begin(device, trackers)
@@ -140,7 +141,7 @@ class Scope:
             label: What the scope is called.
             more: Further fields of that class.
         """
-        assert self._ram is not None, "open() comes first"
+        assert self._ram is not None and self.children is not None, "open() comes first"  # noqa: PT018 - one
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
@@ -161,7 +162,7 @@ class Scope:
                 precision_bytes=precision_bytes,
             ),
             gpus=gpus,
-            children=self._children.usage(self._ram),
+            children=self.children.usage(self._ram, self.time_s),
             pinned=pinned,
             notes=(*self._notes, *on.take_notes()),
             **more,
@@ -176,8 +177,7 @@ class Scope:
         Args:
             label: What the scope is called.
         """
-        assert self._ram is not None, "open() comes first"
-        assert self._start_s, "open() comes first"
+        assert self._ram is not None and self._start_s, "open() comes first"  # noqa: PT018 - one
         time_s = clock.monotonic_s() - self._start_s
         intervals = [(self._machine.ram, self._ram)]
         for device_scope in self.device_scopes():
@@ -294,6 +294,8 @@ class Scope:
         if self._ram is not None:
             self._read_peak(on.ram, self._ram, final=final)
             self._imports_in_peak_bytes = on.own_imports.bytes - self._imports_bytes
+        if final and self.children is not None and self.children.intervals:
+            self.children.close()
         on.discover()  # devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)

@@ -52,7 +52,7 @@ from .diagnosis import Diagnosis
 from .leaks import growing_names
 from .measurement import Measurement
 from .owner import LIBRARIES, Owner
-from .usage import ChildrenUsage, Heap, Peak, Quality, RamUsage, Timeline, Usage, notable
+from .usage import ChildrenUsage, ChildUsage, Heap, Peak, Quality, RamUsage, Timeline, Usage, notable
 
 if TYPE_CHECKING:
     from .line_usage import LineUsage
@@ -64,6 +64,7 @@ __all__ = [
     "LIBRARIES",
     "MIME",
     "CellRecord",
+    "ChildUsage",
     "ChildrenUsage",
     "Data",
     "DeviceUsage",

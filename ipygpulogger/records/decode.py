@@ -15,13 +15,13 @@ from dataclasses import MISSING, is_dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from .cell_record import CellRecord
 from .device_usage import DeviceUsage
 from .embed import default_hi_bytes, defaults
 from .hints import types_of
-from .usage import ChildrenUsage, Peak, RamUsage, Timeline
+from .usage import ChildrenUsage, ChildUsage, Peak, RamUsage, Timeline
 
 # Counts, and sizes that are read from a counter; the difference of two sizes may be negative.
 _NEVER_NEGATIVE = frozenset(
@@ -40,15 +40,24 @@ _NEVER_NEGATIVE = frozenset(
         "allocated_bytes",
         "reserved_bytes",
         "limit_bytes",
+        "ended",
+        "shared_bytes",
+        "gpu_bytes",
         "in_use_bytes",
         "kept_bytes",
         "pid",
         "rank",
     )
 )
-_RESIDENT, _ENDS = (RamUsage, ChildrenUsage), ("before_bytes", "after_bytes")  # these are read as well
+_RESIDENT, _ENDS = (
+    (RamUsage, ChildrenUsage, ChildUsage),
+    ("before_bytes", "after_bytes"),
+)  # these are read as well
 _BEYOND = 2**63  # bytes, seconds or anything else that is counted: no machine has as many
 _NUMBERS = frozenset((int, float))
+
+
+Resident = TypeVar("Resident", RamUsage, ChildrenUsage, ChildUsage)
 
 
 class ImpossibleNumberError(ValueError):
@@ -205,7 +214,7 @@ def _of_dataclass(kind: Any) -> _Decoder:
     return (lambda values: _checked_peak(decode(values))) if kind in _RESIDENT else decode
 
 
-def _checked_peak(usage: RamUsage | ChildrenUsage) -> RamUsage | ChildrenUsage:
+def _checked_peak(usage: Resident) -> Resident:
     """Return resident memory whose peak is not negative; of a device's, the sum of changes may be."""
     if usage.peak.lo_bytes < 0:
         raise _ImpossibleError(path=".peak.lo_bytes")

@@ -293,7 +293,8 @@ def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) ->
             raise ValueError(f"{where}: {path} is no JSON") from None
         *parents, name = path.split(".")
         if value is None:
-            empty.append((parents, name))
+            if type(None) in get_args(hint):  # otherwise a field that an earlier version did not have
+                empty.append((parents, name))
         else:
             holder = found
             for parent in parents:

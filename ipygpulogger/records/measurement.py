@@ -11,7 +11,7 @@ from .device_usage import CPU, DRIVER, DeviceUsage
 from .displayed import Displayed
 from .units import shortened
 from .usage import ChildrenUsage, RamUsage, Usage, notable
-from .value import Value
+from .value import Value, later_fields
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -114,6 +114,9 @@ def _plain(value: Any) -> Any:
     if names is None:
         return value
     found = dict(zip(names, _getter(kind)(value), strict=True))
+    for name, default in later_fields(kind):
+        if found[name] == default:
+            del found[name]
     for name, member in found.items():
         if type(member) not in _SCALARS:
             found[name] = _plain(member)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from .units import MB, rounded_mb
-from .value import Value
+from .value import Value, later
 
 Quality = Literal["exact", "bounded", "sampled"]
 Timeline = tuple[tuple[float, int], ...]  # a time series: (seconds since the beginning, bytes), at most 64
@@ -183,14 +183,41 @@ class RamUsage(Usage):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ChildUsage(Usage):
+    """Resident memory of one child process within a scope, without the pages that a forked one shares.
+
+    Attributes:
+        name: The program, or what the process calls itself; at most 15 characters.
+        pid: Its process id.
+        gpu_bytes: What it holds on all devices at the end, as the driver lists it; None where it does not.
+        ended: Whether it ended within the scope. Then its peak is at least what was seen of it.
+    """
+
+    name: str
+    pid: int
+    gpu_bytes: int | None = None
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ChildrenUsage(Usage):
     """Resident memory of all child processes together, without the pages that forked children share.
+
+    The lower bound of the peak is the most that they were seen to hold at once. The upper bound is the sum of
+    their own peaks, which need not coincide.
 
     Attributes:
         count: How many children there are at the end of the scope.
         at_least: Whether the sum is a lower bound, because there was no time to inspect every forked child:
-            of the large ones only what exceeds their parent's own peak is counted.
+            of the large ones only what exceeds the memory that they may share is counted.
+        ended: How many children certainly ended within the scope; more may have come and gone unseen.
+        shared_bytes: What forked children share with each other and with this process at the end, each page
+            divided by the number of processes that share it (Pss); None where it was not read.
+        largest: Those that needed the most, at most 4, the largest first.
     """
 
     count: int
     at_least: bool = False
+    ended: int = later(0)
+    shared_bytes: int | None = later(None)
+    largest: tuple[ChildUsage, ...] = later(())

@@ -6,13 +6,29 @@ records took. So they are written here once, for classes with ``eq=False, repr=F
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import field, fields
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_LATER = "later"
+
+
+def later(default: Any) -> Any:
+    """Return the field of a record that earlier versions did not have.
+
+    It is not written to JSON while it has its default, so that what they wrote is written again unchanged.
+    """
+    return field(default=default, metadata={_LATER: True})
+
+
+@cache
+def later_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the names of such fields of a class, with their defaults."""
+    return tuple((one.name, one.default) for one in fields(kind) if one.metadata.get(_LATER))
 
 
 class Value:

@@ -197,8 +197,9 @@ def _moved(name: str, usage: Usage, used: str) -> Clause:
 
 def _children(children: ChildrenUsage) -> Clause:
     """Return what child processes have: "2 children 950 MB (peak 1.3 GB)"."""
-    count = {0: "children ended", 1: "1 child"}.get(children.count, f"{children.count} children")
-    now = f"{count} {size_text(children.after_bytes)}" if children.count else count
+    ended = {0: "children ended", 1: "1 child ended"}.get(children.ended, f"{children.ended} children ended")
+    count = "1 child" if children.count == 1 else f"{children.count} children"
+    now = f"{count} {size_text(children.after_bytes)}" if children.count else ended
     least = "at least " if children.peak.hi_bytes is None or children.at_least else ""
     peak = f"(peak {least}{size_text(children.peak.lo_bytes)})" if rounded_mb(children.peaked_bytes) else ""
     return Clause((Phrase(now), *([Phrase(peak, "faint")] if peak else [])), f"{now} {peak}".strip())

@@ -32,7 +32,7 @@ from .markup import (
     table,
     typeset,
 )
-from .text import rows, sentences
+from .text import largest_children, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -233,8 +233,10 @@ def _sentences(measurement: Measurement) -> Iterator[str]:
         least = "at least " if children.at_least else ""
         yield (
             f"Children: {children.count}, before {least}{before} MB, now {least}{now} MB, peak in MB"
-            f" {_peak(children.peak)}"
+            f" {_peak(children.peak)}" + (f", {children.ended} ended" if children.ended else "")
         )
+        if names := largest_children(children):
+            yield f"Largest children: {names}"
     if len(measurement.gpus) > _WORDY:
         yield "Used: of RAM by this process, of each GPU by all processes"
     for gpu in measurement.gpus:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..records import (
         ChildrenUsage,
+        ChildUsage,
         DeviceUsage,
         Measurement,
         Metric,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     )
 
 _SCARCE = 0.05  # of a device's memory
+_QUIET_CHILDREN_BYTES = 5 * MB
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
@@ -187,17 +189,53 @@ def _ram_remarks(measurement: Measurement) -> tuple[str, ...]:
 
 
 def _children_remark(children: ChildrenUsage) -> str:
-    noun = "child" if children.count == 1 else "children"
+    peak, names = children.peak, largest_children(children)
+    said = [children_now(children, f"{rounded_mb(children.after_bytes)} MB")]
+    if peak.hi_bytes is not None:
+        said.append(f"peak {mb_range(peak.lo_bytes, peak.hi_bytes)} MB")
+    elif rounded_mb(peak.lo_bytes) or not children.ended:
+        said.append(f"peak at least {rounded_mb(peak.lo_bytes)} MB")
+    return f"({', '.join(said)}{': ' if names else ''}{names})"
+
+
+def children_now(children: ChildrenUsage, size: str) -> str:
+    """Return how many children there are and what they have: "+ 2 children 300 MB, 1 ended".
+
+    Args:
+        children: What they used.
+        size: What they have, as text.
+    """
+    count, ended = children.count, children.ended
+    if not count:
+        return f"{ended} {_child(ended)} ended" if ended else "children ended"
     least = "at least " if children.at_least else ""
-    now = (
-        f"+ {children.count} {noun} {least}{rounded_mb(children.after_bytes)} MB"
-        if children.count
-        else "children ended"
-    )
-    peak = children.peak
-    if peak.hi_bytes is None:
-        return f"({now}, peak at least {rounded_mb(peak.lo_bytes)} MB)"
-    return f"({now}, peak {mb_range(peak.lo_bytes, peak.hi_bytes)} MB)"
+    now = f"+ {count} {_child(count)} {least}{size}"
+    return f"{now}, {ended} ended" if ended else now
+
+
+def largest_children(children: ChildrenUsage) -> str:
+    """Return the children that needed memory: "python 1234 215 MB, python 1235 12 MB (peak 300)".
+
+    Nothing if all of them together moved less than 5 MB.
+    """
+    if max(abs(children.consumed_bytes), children.needed_bytes) < _QUIET_CHILDREN_BYTES:
+        return ""
+    return ", ".join(_one_child(child) for child in children.largest if rounded_mb(child.peak.lo_bytes))
+
+
+def _child(count: int) -> str:
+    return "child" if count == 1 else "children"
+
+
+def _one_child(child: ChildUsage) -> str:
+    peak = child.peak
+    if child.ended:
+        return f"{child.name} {child.pid} at least {rounded_mb(peak.lo_bytes)} MB"
+    gpu = f", {rounded_mb(child.gpu_bytes)} MB on GPU" if child.gpu_bytes else ""
+    most = ""
+    if child.peaked_bytes >= MB:
+        most = f" (peak {'at least ' if peak.hi_bytes is None else ''}{rounded_mb(peak.lo_bytes)})"
+    return f"{child.name} {child.pid} {rounded_mb(child.after_bytes)} MB{most}{gpu}"
 
 
 def _joined(*remarks: str) -> str:

@@ -29,7 +29,8 @@ limit_diagnosis  what the doctor says about these limits
 oom_kills        which processes the kernel killed for lack of memory since that was last said
 rss_watcher      the process that samples resident memory where no counter has peaks
 malloc           the heap: in use, and kept by malloc
-children         child processes: memory of their own, and what ended ones needed
+child_process    one child process: its memory, its mark, and what it shares
+children         which child processes there are, and what ended ones needed
 pacing           reads that are skipped for a while once they were slow
 process          `Process`: all of the above, as this system offers it
 ===============  ================================================================================

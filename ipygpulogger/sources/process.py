@@ -25,12 +25,12 @@ from .counter import UNREADABLE, Unavailable
 from .grain import high_water_precision_bytes, resident_precision_bytes
 from .high_water_mark import HighWaterMark
 from .pacing import Paced
+from .system_calls import gil_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..records import Heap
-    from .children import Child
     from .counter import Counter
     from .rss_watcher import RssWatcher
 
@@ -41,13 +41,17 @@ _WALK_S_PER_BYTE = 11e-3 / 2**30  # with pages of 4 kB (measured); huge pages ta
 
 
 class Process:
-    """This process's general RAM: the best counter of this machine, malloc, children."""
+    """This process's general RAM: the best counter of this machine, malloc, children.
+
+    Attributes:
+        descendants: The child processes and theirs, without our own sampling process.
+    """
 
     def __init__(self, counter: Counter | None = None) -> None:
         self._watcher: RssWatcher | None = None  # only where the counter needs it
         self._counter = counter
         self._choosing = threading.Lock()
-        self._descendants = Descendants()
+        self.descendants = Descendants(lambda: None if self._watcher is None else self._watcher.pid)
         self._walk_s_per_byte = _WALK_S_PER_BYTE
         self._walked_bytes = Paced(procfs.walked_resident_bytes, 2 * _WALK_S)
         self._heap = Paced(malloc.heap, _HEAP_S)
@@ -142,18 +146,9 @@ class Process:
         """
         return self._heap()
 
-    def children(self, peak_bytes: Callable[[], int]) -> dict[int, Child] | None:
-        """Return the resident memory of every descendant, by pid, without our own sampling process.
-
-        Args:
-            peak_bytes: Returns the most that this process ever had resident, and so could share at a fork.
-
-        Returns:
-            None if it is unknown, as anywhere but on Linux.
-        """
-        return self._descendants.look(
-            peak_bytes, leave_out=None if self._watcher is None else self._watcher.pid
-        )
+    def has_children(self) -> bool:
+        """Return whether this process has any child, running or ended; one system call."""
+        return gil_held().has_children()
 
     def diagnose(self) -> Diagnosis:
         """Say how good the figures of general RAM are on this machine."""

@@ -57,24 +57,27 @@ def walked_resident_bytes() -> int:
     return _size_bytes(read(f"/proc/self{_WALKED}"), b"\nRss:")
 
 
-def private_bytes(pid: int) -> int:
-    """Return what a process has resident and shares with no other; the kernel walks all its pages for it.
+def rollup_bytes(pid: int) -> dict[str, int]:
+    """Return the sizes of a process's ``smaps_rollup`` by name; the kernel walks all its pages for it.
 
     Raises:
-        OSError: It ended, or the file may not be read.
+        OSError: It ended, or the file does not exist before Linux 4.14, or may not be read.
+        ValueError: It is not as Linux writes it.
     """
-    rollup = read(f"/proc/{pid}{_WALKED}")
-    sizes = re.findall(rb"^Private_(?:Clean|Dirty): *(\d+) kB", rollup, re.MULTILINE)
-    return sum(map(int, sizes)) * _KIB
+    sizes = re.findall(rb"^(\w+): *(\d+) kB", read(f"/proc/{pid}{_WALKED}"), re.MULTILINE)
+    found = {name.decode(): int(size) * _KIB for name, size in sizes}
+    if not {"Rss", "Private_Clean", "Private_Dirty"} <= found.keys():
+        raise ValueError(f"/proc/{pid}{_WALKED} lacks sizes")
+    return found
 
 
-def reset_mark() -> None:
-    """Lower this process's high-water mark to what is resident now.
+def reset_mark(pid: int | str = "self") -> None:
+    """Lower a process's high-water mark to what is resident now.
 
     Raises:
-        OSError: The kernel refuses.
+        OSError: There is no such process, or the kernel refuses.
     """
-    gil_held().write_file("/proc/self/clear_refs", _CLEAR_REFS_HIWATER)
+    gil_held().write_file(f"/proc/{pid}/clear_refs", _CLEAR_REFS_HIWATER)
 
 
 def _size_bytes(text: bytes, name: bytes) -> int:

@@ -41,6 +41,7 @@ from ipygpulogger.owners import growth
 from ipygpulogger.records import (
     CellRecord,
     ChildrenUsage,
+    ChildUsage,
     DeviceUsage,
     Heap,
     OutOfMemory,
@@ -226,8 +227,19 @@ RAM_LEFT = "RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB
 REMARKS = [  # each in a table of report.md
     ("(120 MB kept by malloc)", {"gen": RamUsage(*_usage(42, 170, 170), Heap(0, 0), Heap(0, 120 * MB))}),
     (
-        "(+ 2 children 950 MB, peak 950-1330 MB)",
-        {"children": ChildrenUsage(0, 950 * MB, Peak(950 * MB, 1330 * MB, "bounded"), 2)},
+        "(+ 2 children 950 MB, peak 950-1330 MB: python 71 800 MB, python 72 150 MB (peak 530))",
+        {
+            "children": ChildrenUsage(
+                0,
+                950 * MB,
+                Peak(950 * MB, 1330 * MB, "bounded"),
+                2,
+                largest=(
+                    ChildUsage(*_usage(0, 800, 800), "python", 71),
+                    ChildUsage(*_usage(0, 150, 530), "python", 72),
+                ),
+            )
+        },
     ),
     ("(pinned 128 MB)", {"pinned": Usage(*_usage(0, 128, 128))}),
     ("+ context 500 MB", {"context_bytes": 500 * MB}),

@@ -183,7 +183,7 @@ def test_our_own_cost_is_not_the_scopes_time(fresh, monkeypatch):
         now.s += 10
         return real(*asked)
 
-    for where, name in ((fresh.nvml, "devices"), (fresh.process, "children"), (fresh.process, "heap")):
+    for where, name in ((fresh.nvml, "devices"), (fresh.process, "has_children"), (fresh.process, "heap")):
         monkeypatch.setattr(where, name, partial(slow, getattr(where, name)))
     monkeypatch.setattr(clock, "monotonic_s", lambda: now.s)
     assert run(fresh, lambda: setattr(now, "s", now.s + 2)).time_s == 2
@@ -500,7 +500,7 @@ def test_a_child_that_ended_is_told(fresh):
     others_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of other tests' children
     record_mb = max(others_kib * 1024, fresh.ram.lifetime_peak_bytes()) // MB
     program = f"x = b'x' * ({record_mb + 100} << 20)"
-    others = len(fresh.process.children(fresh.ram.lifetime_peak_bytes))  # left by other tests
+    others = len(fresh.child_peaks.look())  # left by other tests
     result = run(fresh, lambda: subprocess.run([sys.executable, "-c", program], check=True))
     assert result.children.count == others
     assert result.children.peak.hi_bytes is None
@@ -522,7 +522,7 @@ def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
     """Ctrl-C at any step of opening: no scope, no interval, nobody holding the machine."""
     steps = [
         (fresh.nvml, "devices"),
-        (fresh.process, "children"),
+        (fresh.process, "has_children"),
         (fresh, "snapshot"),
         (fresh.ram, "open"),
     ]

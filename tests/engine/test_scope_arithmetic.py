@@ -4,6 +4,7 @@
 
 import sys
 import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +13,15 @@ from hypothesis import strategies as st
 
 from ipygpulogger.engine import children, device_scope
 from ipygpulogger.engine import scope as scopes
+from ipygpulogger.engine.child_peaks import ChildPeaks
 from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
 from ipygpulogger.engine.notes import Notes
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.records import DRIVER, ChildrenUsage, Held, Measurement, Metric, Peak
+from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, Held, Measurement, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
-from ipygpulogger.sources.children import Child, Ended
+from ipygpulogger.sources.child_process import Sharing
+from ipygpulogger.sources.children import Ended
 
 MB = 2**20
 SIZES = st.integers(0, 1 << 40)
@@ -53,6 +56,43 @@ class Number(Counter):
         return (0, 0)
 
 
+class Kid(Number):
+    """A child process: memory of its own, and what it shares if it is forked."""
+
+    def __init__(self, pid, own=0, inherited=0, mapped=0, *, forked=False, walk_s=0.001):
+        super().__init__(own + inherited + mapped)
+        self.pid, self.name, self.parent, self.children = pid, "kid", None, ()
+        self.own, self.mapped_bytes, self.forked = own, mapped, forked
+        self.shared, self.high_bytes, self.inherited_bytes = inherited, self.now, None
+        self.cost_s, self.shares = walk_s, None
+
+    @property
+    def current_bytes(self):
+        return self.now
+
+    def to(self, *sizes):
+        """Its own memory becomes so much, one after the other."""
+        for size in sizes:
+            self.own, self.shares = size, None
+            super().to(size + self.shared + self.mapped_bytes)
+            self.high_bytes = max(self.high_bytes, self.now)
+
+    def copied(self, size):
+        """So much of what it inherited becomes its own: one of the two processes wrote to it."""
+        size = min(size, self.shared)
+        self.shared, self.own, self.shares = self.shared - size, self.own + size, None
+        self.ever += 1
+
+    def walk_s(self):
+        return 0 if self.shares else self.cost_s
+
+    def walk(self):
+        self.shares = Sharing(self.own, self.shared + self.mapped_bytes, self.shared, self.shared // 2)
+
+    def forget_walk(self):
+        pass
+
+
 class Fake:
     """A machine: what a scope asks of it, and what it said."""
 
@@ -63,13 +103,15 @@ class Fake:
         monkeypatch.setattr(scopes, "surely_uses", lambda device: device.backend != DRIVER)
         monkeypatch.setattr(device_scope, "may_use_others", lambda _: self.may_use_others)
         self.counter = Number(100 * MB)
-        self.ram, self.exact, self.kids = PeakTracker(self.counter), [], [{}, {}]
+        self.ram, self.exact, self.kids = PeakTracker(self.counter), [], []
         self.process = SimpleNamespace(
-            children=lambda _: self.kids.pop(0) if self.kids else {},
+            descendants=SimpleNamespace(visit=self.visit),
+            has_children=lambda: self.kids != [],
             heap=lambda: None,
             exact_resident_bytes=lambda: self.exact.pop(0) if self.exact else None,
             counter=self.counter,
         )
+        self.child_peaks, self.open = ChildPeaks(self.process, self.open_children), weakref.WeakSet()
         self.found, self.pinned_trackers, self.raw = {}, [], []  # by device: trackers, what is held
         self.sampler = SimpleNamespace(
             start=lambda _: self.say("start", True), stop=lambda _: self.say("stop", None)
@@ -83,15 +125,27 @@ class Fake:
         self.said, self.notes = [], Notes()
         self.allocators = SimpleNamespace(by_device=self.devices, pinned=lambda: self.pinned_trackers)
 
+    def visit(self, read):
+        if self.kids is None:
+            return None
+        for kid in self.kids:
+            read(kid)
+        return list(self.kids)
+
     def say(self, what, answer):
         self.said.append(what)
         return answer
 
-    def enter(self, _):
+    def enter(self, scope):
+        self.open.add(scope)
         self.said.append("enter")
 
-    def leave(self, _):
+    def leave(self, scope):
+        self.open.discard(scope)
         self.said.append("leave")
+
+    def open_children(self):
+        return [scope.children for scope in self.open if scope.children is not None]
 
     def discover(self):
         self.said.append("discover")
@@ -509,70 +563,178 @@ def test_pinned_memory_first_used_within_the_scope(on):
 # -- children ---------------------------------------------------------------------------------------
 
 
-def of_children(on, before, after, ended=NONE_ENDED):
-    on.kids = [before, after]
-    return run(on, lambda: setattr(on, "ended", ended)).children
+def of_children(on, before, after, ended=NONE_ENDED, step=lambda: None, **options):
+    on.kids = before
+
+    def work():
+        step()
+        on.kids, on.ended = after, ended
+
+    return run(on, work, **options).children
 
 
 def test_children_that_stay(on):
-    """Both ends added up; the sum of their peaks bounds what they had at once."""
-    before, after = {1: Child(10, 20), 2: Child(5, 5)}, {1: Child(12, 30), 2: Child(6, 7)}
-    assert of_children(on, before, after) == ChildrenUsage(15, 18, Peak(18, 37, "bounded"), count=2)
-    same = {1: Child(10, 10)}
-    assert of_children(on, same, same) == ChildrenUsage(10, 10, Peak(10, 10, "exact"), count=1)
-    fallen = of_children(on, {1: Child(50, 50)}, {1: Child(10, 40)})
-    assert fallen.peak == Peak(50, 50, "exact")
+    """Both ends added up; each peak is exact, and the sum of them bounds what they had at once."""
+    first, second = Kid(1, 10), Kid(2, 5)
+    first.to(20, 10)  # before the scope: none of its peak
+    found = of_children(
+        on, [first, second], [first, second], step=lambda: (first.to(30, 12), second.to(7, 6))
+    )
+    assert (found.before_bytes, found.after_bytes, found.count, found.ended) == (15, 18, 2, 0)
+    assert found.peak == Peak(30, 37, "bounded")
+    assert found.largest == (
+        ChildUsage(10, 12, Peak(30, 30, "exact"), "kid", 1),
+        ChildUsage(5, 6, Peak(7, 7, "exact"), "kid", 2),
+    )
+    still = of_children(on, [first, second], [first, second])
+    assert still.peak == Peak(18, 18, "exact")
+    one = of_children(on, [first, second], [first, second], step=lambda: first.to(50, 1))
+    assert one.peak == Peak(56, 56, "exact"), "the other one did not move"
+
+
+def test_without_resets_an_older_mark_bounds(on):
+    """`reset_peaks=False`: the mark is the highest since long ago."""
+    kid = Kid(1, 10)
+    kid.to(90, 10)
+    assert of_children(on, [kid], [kid], reset_peaks=False).peak == Peak(10, 90, "bounded")
+    assert kid.highest == 90
 
 
 def test_a_child_born_within_the_scope(on):
     """Its whole peak is the scope's, exact where nothing else adds to it."""
-    usage = of_children(on, {1: Child(5, 90)}, {1: Child(5, 90), 2: Child(10, 80)})
-    assert usage == ChildrenUsage(5, 15, Peak(80, 170, "bounded"), count=2)
-    assert of_children(on, {}, {2: Child(10, 80)}).peak == Peak(80, 80, "exact")
+    old, born = Kid(1, 5), Kid(2)
+    born.to(80, 10)
+    usage = of_children(on, [old], [old, born])
+    assert (usage.before_bytes, usage.after_bytes, usage.count) == (5, 15, 2)
+    assert usage.peak == Peak(85, 85, "exact")
+    assert usage.largest[0] == ChildUsage(0, 10, Peak(80, 80, "exact"), "kid", 2)
+    assert of_children(on, [], [born]).peak == Peak(80, 80, "exact")
 
 
-def test_children_whose_peak_nobody_knows(on):
-    """Of a forked one, and of one that ended and took it along, the sum is at least what was seen."""
-    assert of_children(on, {}, {2: Child(10, None)}).peak == Peak(10, None, "sampled")
-    assert of_children(on, {1: Child(70, 80)}, {}) == ChildrenUsage(70, 0, Peak(70, None, "sampled"), count=0)
-    moved = Ended(1, 0, 0, more=False)
-    assert of_children(on, {}, {2: Child(10, 80)}, moved).peak == Peak(80, None, "sampled")
-
-
-@pytest.mark.parametrize("ended", [(5, 5, False), (900, 9, True), (50, 9, False)])
-def test_nothing_is_nothing(on, ended):
-    """A child that holds nothing, whatever ended before it, or that nobody can bound: not a byte."""
-    on.ended = Ended(0, ended[1] * MB, 0, more=ended[2])
-    on.exact = [1, 2]
-    on.kids = [{}, {2: Child(0, None)}]
-    scope = Scope(on).open()
-    on.ended = Ended(0, ended[0] * MB, 0, more=False)
-    on.counter.broken = ended[2]
-    scope.close()
-    assert scope.result(Measurement, "x").children == ChildrenUsage(0, 0, Peak(0, None, "sampled"), count=1)
-
-
-@pytest.mark.parametrize("when", [0, 1])
-def test_children_too_large_to_look_through(on, when):
-    """At either end: all is at least."""
-    usual, large = {1: Child(10, 10)}, {1: Child(10, 10), 2: Child(10, 10, at_least=True)}
-    assert of_children(on, *((usual, large) if when else (large, usual))).at_least
+def test_children_that_ended(on):
+    """What they had last is known, and their peak is at least what was seen."""
+    one = of_children(on, [Kid(1, 70)], [])
+    assert one == ChildrenUsage(
+        70, 0, Peak(70, None, "sampled"), count=0, ended=1,
+        largest=(ChildUsage(70, 0, Peak(70, None, "sampled"), "kid", 1, ended=True),),
+    )  # fmt: skip
     on.ended = NONE_ENDED
-    assert not of_children(on, usual, usual).at_least
+    found = of_children(on, [], [Kid(2, 80)], Ended(1, 0, 0, more=False))
+    assert (found.peak, found.ended) == (Peak(80, None, "sampled"), 0)
+    on.ended = NONE_ENDED
+    assert of_children(on, [], [Kid(2, 80)], Ended(1, 0, 4, more=False)).ended == 3, (
+        "forked by Python, and gone"
+    )
+    on.ended = NONE_ENDED
+    assert of_children(on, [], [], Ended(children._TOLD_FAULTS - 1, 0, 0, more=False)) is None
+    on.ended = NONE_ENDED
+    told = of_children(on, [], [], Ended(children._TOLD_FAULTS, 0, 2, more=False))
+    assert told == ChildrenUsage(0, 0, Peak(0, None, "sampled"), count=0, ended=2)
+
+
+def test_a_child_seen_by_an_inner_scope_and_gone(on):
+    """It is counted, and its peak is at least what that scope saw."""
+    outer = Scope(on).open()
+    kid = Kid(1, 10)
+    kid.to(300, 20)
+    on.kids = [kid]
+    inner = run(on, lambda: kid.to(90, 30))
+    on.kids = []
+    outer.close()
+    assert inner.children.largest == (ChildUsage(20, 30, Peak(90, 90, "exact"), "kid", 1),)
+    found = outer.result(Measurement, "x").children
+    assert (found.count, found.ended, found.peak) == (0, 1, Peak(300, None, "sampled"))
+
+
+def test_a_forked_child_counts_without_what_it_shares(on):
+    """Walked at both ends: exact. What was copied in between leaves a bound; what only its parent knows too."""
+    kid = Kid(1, 10, inherited=100, mapped=5, forked=True)
+    found = of_children(on, [kid], [kid], step=lambda: kid.to(60, 20))
+    assert found.largest == (ChildUsage(10, 20, Peak(60, 60, "exact"), "kid", 1),)
+    assert (found.shared_bytes, found.at_least) == (50, False)
+    found = of_children(on, [kid], [kid], step=lambda: (kid.to(60, 20), kid.copied(30)))
+    assert found.peak == Peak(60, 90, "bounded")
+    born = Kid(2, 10, inherited=100, mapped=5, forked=True)
+    born.inherited_bytes = 120
+    born.to(90, 40)
+    assert of_children(on, [], [born]).peak == Peak(70, 95, "bounded")
+
+
+def test_forked_children_too_large_to_look_through(on):
+    """At either end: all is at least, above what they can have inherited, and the mark bounds it."""
+    usual, large = Kid(1, 10), Kid(2, 300 * MB, inherited=50 * MB, forked=True, walk_s=1)
+    found = of_children(on, [usual, large], [usual, large])
+    assert found.at_least
+    assert found.shared_bytes is None
+    assert found.largest[0].peak == Peak(250 * MB, 350 * MB, "bounded")
+    on.counter.broken = True
+    kid = Kid(3, 300 * MB, inherited=50 * MB, forked=True, walk_s=1)
+    on.kids = [kid]
+    assert children.Children(on).usage(on, 1).largest[0].peak == Peak(0, 350 * MB, "bounded")
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["to", "to", "to", "copied", "open", "close"]), st.integers(0, 2), SIZES),
+        max_size=20,
+    ),
+    forked=st.lists(st.booleans(), min_size=3, max_size=3),
+    walked=st.booleans(),
+)
+def test_any_program_lies_within_its_bounds(steps, forked, walked):
+    """Children that move in any way under nested and overlapping scopes: every peak, and that of their sum."""
+    with pytest.MonkeyPatch.context() as patch:
+        on = Fake(patch)
+        on.kids = [
+            Kid(i, own=i, inherited=7 * i * MB * one, forked=one, walk_s=0.0001 if walked else 1)
+            for i, one in enumerate(forked)
+        ]
+        on.counter.to(100 * MB)
+        scopes_open = []
+
+        def note():
+            own = [kid.own for kid in on.kids]
+            for _, highest in scopes_open:
+                highest[:] = [*map(max, highest, [*own, sum(own)])]
+
+        def check(scope, highest):
+            scope.close()
+            found = scope.result(Measurement, "x").children
+            assert found.peak.lo_bytes <= highest[-1] <= found.peak.hi_bytes
+            for kid, most in zip(on.kids, highest, strict=False):
+                peak = next(one.peak for one in found.largest if one.pid == kid.pid)
+                assert peak.lo_bytes <= most <= peak.hi_bytes
+                assert kid.forked or peak.quality == "exact"
+
+        for what, which, size in steps:
+            if what == "open":
+                scopes_open.append((Scope(on).open(), [0] * 4))
+            elif what == "close" and scopes_open:
+                check(*scopes_open.pop(which % len(scopes_open)))
+            elif what in ("to", "copied"):
+                getattr(on.kids[which], what)(size)
+            note()
+        for one in scopes_open:
+            check(*one)
+
+
+@pytest.mark.parametrize("kids", [None, "listed no more"])
+def test_children_that_cannot_be_listed(on, kids):
+    """No figure, whenever that is."""
+    on.kids = None if kids is None else [Kid(1, 5)]
+    assert run(on, lambda: setattr(on, "kids", None if kids else [Kid(1, 5)])).children is None
 
 
 def test_no_children(on):
-    """None of them, or unknown: no figure; one that ended small is none either."""
-    assert of_children(on, {}, {}) is None
-    for before, after in ((None, {1: Child(1, 1)}), ({1: Child(1, 1)}, None)):
-        assert of_children(on, before, after) is None
+    """No figure; one that ended small is none either."""
+    assert of_children(on, [], []) is None
     on.counter.to(0)
     on.ram, on.ended = PeakTracker(on.counter), NONE_ENDED
     on.counter.highest = 0
-    assert of_children(on, {}, {}, Ended(1, MB - 1, 0, more=False)) is None
+    assert of_children(on, [], [], Ended(1, MB - 1, 0, more=False)) is None
     on.ended = NONE_ENDED
-    ended = of_children(on, {}, {}, Ended(1, MB, 0, more=False))
-    assert ended == ChildrenUsage(0, 0, Peak(MB, None, "sampled"), count=0)
+    ended = of_children(on, [], [], Ended(1, MB, 0, more=False))
+    assert ended == ChildrenUsage(0, 0, Peak(MB, None, "sampled"), count=0, ended=1)
 
 
 @pytest.mark.parametrize("grain", [0, 3 * MB])
@@ -588,7 +750,7 @@ def test_the_largest_child_that_ended(grain, largest, before, forks, more):
         on.counter.to(200 * MB, 100 * MB)
         on.ram.lifetime_peak_bytes()
         on.ended = Ended(0, before * MB, 0, more=more)
-        found = of_children(on, {}, {}, Ended(1, largest * MB, forks, more=False))
+        found = of_children(on, [], [], Ended(1, largest * MB, forks, more=False))
     ours = (200 if more else 100) * MB + grain
     told = 0
     if largest > before and largest * MB > ours:
@@ -599,15 +761,14 @@ def test_the_largest_child_that_ended(grain, largest, before, forks, more):
 def test_where_our_own_highest_is_unknown_no_child_is_told(on):
     """Without a bound nobody can say what was theirs."""
     large = Ended(1, 900 * MB, 0, more=False)
-    assert of_children(on, {}, {}, large)
+    assert of_children(on, [], [], large)
     on.ended = NONE_ENDED
-    on.kids = [{}, {}]
     scope = Scope(on).open()
     scope._ram.give_up()
     on.ended = large
     scope.close()
     assert scope.result(Measurement, "x").children is None
-    on.kids = [{2: Child(0, 0)}]
+    on.kids = [Kid(2)]
     assert scope.result(Measurement, "x").children.peak.lo_bytes == 0
 
 

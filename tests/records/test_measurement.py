@@ -82,7 +82,11 @@ def test_plain_values_are_those_of_the_standard_library():
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60, phases=UNSHRUNK)
 @given(records())
 def test_plain_values_of_any_record_are_those_of_the_standard_library(record):
-    """`to_dict` says what `dataclasses.asdict` says."""
+    """`to_dict` says what `dataclasses.asdict` says, but for the defaults of fields that came later."""
     asdict = dataclasses.asdict(record) | {"started_at": record.started_at.isoformat()}
+    children = asdict["children"] or {}
+    for name, default in (("ended", 0), ("shared_bytes", None), ("largest", ())):
+        if children.get(name, 1) == default:
+            del children[name]
     assert record.to_dict() == asdict
     assert json.dumps(record.to_dict()) == json.dumps(asdict)

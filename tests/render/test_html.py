@@ -347,6 +347,9 @@ def test_the_line_has_children_that_moved():
 
     assert line() == "0.81 s · RAM 170 MB · 1 child 309 MB"
     assert line(peak=exact(409), count=2) == "0.81 s · RAM 170 MB · 2 children 309 MB (peak 409 MB)"
+    assert line(before_bytes=309 * MB, after_bytes=0, count=0, ended=2) == (
+        "0.81 s · RAM 170 MB · 2 children ended"
+    )
     assert line(before_bytes=309 * MB, after_bytes=0, count=0) == "0.81 s · RAM 170 MB · children ended"
     assert (
         line(peak=Peak(409 * MB, None, "sampled"))

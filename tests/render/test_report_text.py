@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from ipygpulogger.records import CellRecord, ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
+from ipygpulogger.records import CellRecord, ChildrenUsage, ChildUsage, DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
 
@@ -50,6 +50,12 @@ def device(consumed, peaked, used, index=0, quality="exact", context=0, total_us
 
 HEAD = "RAM: Consumed Peaked  Used Total in 0.807s (In [4])\n"
 KEPT = {"heap_before": Heap(0, 0), "heap_after": Heap(8 * MB, 120 * MB)}
+LARGEST = (
+    ChildUsage(0, 215 * MB, Peak(315 * MB, 315 * MB, "exact"), "python", 12),
+    ChildUsage(0, 215 * MB, Peak(215 * MB, 215 * MB, "exact"), "pt_data_worker", 13, gpu_bytes=2048 * MB),
+    ChildUsage(0, 0, Peak(0, 0, "exact"), "sh", 14),
+)
+GONE = (ChildUsage(0, 0, Peak(90 * MB, None, "sampled"), "sh", 14, ended=True),)
 CHILDREN = ChildrenUsage(0, 300 * MB, Peak(300 * MB, 400 * MB, "bounded"), count=2)
 LONG = [
     (
@@ -81,6 +87,28 @@ LONG = [
     (
         record(children=ChildrenUsage(7 * MB, 0, Peak(9 * MB, None, "sampled"), count=0)),
         HEAD + "Gen:      128      0      170 MB  (children ended, peak at least 9 MB)",
+    ),
+    (
+        record(children=ChildrenUsage(0, 430 * MB, Peak(512 * MB, 630 * MB, "bounded"), 2, largest=LARGEST)),
+        HEAD + "Gen:      128      0      170 MB  (+ 2 children 430 MB, peak 512-630 MB:"
+        " python 12 215 MB (peak 315), pt_data_worker 13 215 MB, 2048 MB on GPU)",
+    ),
+    (
+        record(children=ChildrenUsage(0, 2 * MB, Peak(2 * MB, 2 * MB, "exact"), 2, largest=LARGEST)),
+        HEAD + "Gen:      128      0      170 MB  (+ 2 children 2 MB, peak 2 MB)",
+    ),
+    (
+        record(children=ChildrenUsage(0, 9 * MB, Peak(90 * MB, None, "sampled"), 1, ended=3, largest=GONE)),
+        HEAD + "Gen:      128      0      170 MB  (+ 1 child 9 MB, 3 ended, peak at least 90 MB:"
+        " sh 14 at least 90 MB)",
+    ),
+    (
+        record(children=ChildrenUsage(0, 0, Peak(0, None, "sampled"), 0, ended=1)),
+        HEAD + "Gen:      128      0      170 MB  (1 child ended)",
+    ),
+    (
+        record(children=ChildrenUsage(0, 0, Peak(9 * MB, None, "sampled"), 0, ended=2)),
+        HEAD + "Gen:      128      0      170 MB  (2 children ended, peak at least 9 MB)",
     ),
     (
         record(gpus=(device(1, 2, 3), device(4, 5, 6, index=1, quality="sampled"))),

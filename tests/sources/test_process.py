@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from memory import MB
 
+from ipygpulogger.sources.child_process import ChildProcess
 from ipygpulogger.sources.process import Process
 
 
@@ -50,14 +51,19 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(Process().children(lambda: 0) is None, reason="this kernel does not list children")
+def found(process):
+    """Every descendant, read anew."""
+    return process.descendants.visit(ChildProcess.look)
+
+
+@pytest.mark.skipif(found(Process()) is None, reason="this kernel does not list children")
 def test_children_and_grandchildren_are_found():
     """Every descendant with its resident memory and its own peak; those that ended are gone."""
     command, folder = [sys.executable, "-c", CHILD], Path(__file__).parents[1]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as process:
         assert process.stdout.readline() == b"ready\n"
-        own, peak, _ = Process().children(lambda: 0)[process.pid]
-        assert own >= 32 * MB
-        assert peak - own >= 14 * MB  # it peaked at 48
+        child = next(one for one in found(Process()) if one.pid == process.pid)
+        assert child.current_bytes >= 32 * MB
+        assert child.high_bytes - child.current_bytes >= 14 * MB  # it peaked at 48
         process.communicate()
-    assert process.pid not in Process().children(lambda: 0)
+    assert process.pid not in [one.pid for one in found(Process())]

@@ -1,0 +1,274 @@
+"""One child process as a counter: its resident memory, and its high-water mark, which we may reset.
+
+The kernel lets a process write to ``clear_refs`` of any other of the same user. That costs 3 us, and no page
+is looked at (measured). It also lowers the `ru_maxrss` of the child, and of its parent's `RUSAGE_CHILDREN`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from . import procfs, rusage
+from .counter import Counter, Look, PeakClass, Reading, Unavailable
+from .grain import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+from .system_calls import gil_held
+
+_FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
+_CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
+_WALK_S_PER_BYTE = 14e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a tenth
+
+
+class Sharing(NamedTuple):
+    """How much of its resident memory a process shares with others; the kernel walks all pages for it.
+
+    Attributes:
+        private_bytes: What it shares with no other process.
+        shared_bytes: The rest.
+        inherited_bytes: The part of the rest that is certainly anonymous memory: what it has in common with
+            the process that forked it, or with its own forks.
+        proportional_bytes: The rest, each page divided by the number of processes that share it (Pss).
+    """
+
+    private_bytes: int
+    shared_bytes: int
+    inherited_bytes: int
+    proportional_bytes: int
+
+
+class _Stat(NamedTuple):
+    """What ``/proc/<pid>/stat`` says, but for its time.
+
+    Attributes:
+        name: The program or thread name, at most 15 bytes.
+        forked: Whether it was forked and has not called exec since.
+        faults: Minor and major page faults so far.
+        started: When it started, in clock ticks.
+        program: Addresses of code and stack, which another exec changes; equal numbers without permission.
+    """
+
+    name: bytes
+    forked: bool
+    faults: tuple[int, int]
+    started: bytes
+    program: tuple[bytes, ...]
+
+
+class ChildProcess(Counter):
+    """One descendant of this process, for as long as it lives.
+
+    Attributes:
+        pid: Its process id.
+        parent: The descendant that is its parent; None if that is this process.
+        name: As the kernel knows it: the program, or what the process calls itself.
+        forked: Whether it was forked and has not called exec since; then it shares pages with its parent.
+        current_bytes: What it had resident at the last look.
+        mapped_bytes: The part of it that is files and shared memory.
+        high_bytes: The highest mark that was ever read, in its present program.
+        inherited_bytes: At most so much can it share since its fork; None until somebody knows.
+        shares: What it shared when its pages were last walked; None if they never were.
+        children: The pids of its own.
+    """
+
+    peak_class: PeakClass = "resettable"
+
+    def __init__(self, pid: int, parent: ChildProcess | None) -> None:
+        self.pid, self.parent = pid, parent
+        self.precision_bytes, self.current_precision_bytes, self._fault_bytes = _grain()
+        self.name, self.forked = "", False
+        self.current_bytes = self.mapped_bytes = self.high_bytes = 0
+        self.inherited_bytes: int | None = None
+        self.shares: Sharing | None = None
+        self.children: tuple[int, ...] = ()
+        self.sizes = b""
+        self._stat: _Stat | None = None
+        self._known: Look | None = None  # the last look, unless the mark was reset since
+        self._reset_faults: tuple[int, int] | None = None  # before the last reset
+        self._walked: tuple[object, ...] = ()  # at the last walk of its pages
+        self._walk_s_per_byte = _WALK_S_PER_BYTE
+        self._listed: tuple[object, ...] | None = None  # when its children were last listed
+        self._separate = False  # its memory is certainly not its parent's
+
+    def describe(self) -> str:
+        """Name the counter, as part of a sentence."""
+        return f"the high-water mark of the child process {self.pid}"
+
+    def look(self) -> Look:
+        """Read the resident memory and its high-water mark, with the page faults as the stamp.
+
+        Its status takes most of the time. It is not read again if no page was mapped since, and what is
+        resident is the same.
+
+        Raises:
+            Unavailable: It has ended, its pid is another process's now, or the kernel does not tell.
+        """
+        was = self._stat
+        try:
+            stat = _read_stat(self.pid)
+            sizes = procfs.read(f"/proc/{self.pid}/statm")
+            if was is not None and stat.started != was.started:
+                raise Unavailable(f"{self.pid} is another process now")
+            ran_exec = was is not None and (stat.program, stat.forked) != (was.program, was.forked)
+            known = None if ran_exec or was is None else self._known
+            if known is not None and was is not None and (stat.faults, sizes) == (was.faults, self.sizes):
+                return known
+            self._check_separate(stat, sizes)
+            current_bytes, high_bytes = procfs.resident_and_mark_bytes(self.pid)
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
+        self._stat, self.sizes = stat, sizes
+        self.name, self.forked = stat.name.decode(errors="replace"), stat.forked
+        self.current_bytes, self.mapped_bytes = current_bytes, int(sizes.split()[2]) * rusage.PAGE_BYTES
+        peak_bytes = max(high_bytes, current_bytes)
+        if stat.faults == self._reset_faults and peak_bytes <= current_bytes + self.precision_bytes:
+            peak_bytes = current_bytes  # nothing was mapped since the reset: the mark is merely approximate
+        self.high_bytes = peak_bytes if ran_exec else max(peak_bytes, self.high_bytes)
+        self._known = Look((Reading(current_bytes, peak_bytes),), stat.faults)
+        # The mark of the program before is lost.
+        return self._known._replace(reset_elsewhere=True) if ran_exec else self._known
+
+    def _check_separate(self, stat: _Stat, sizes: bytes) -> None:
+        """Tell a process on its way from vfork to exec, which still has the memory of its parent.
+
+        Raises:
+            Unavailable: It is one.
+        """
+        if not stat.forked:
+            self._separate = True
+        elif not self._separate:
+            parents = procfs.read("/proc/self/statm") if self.parent is None else self.parent.sizes
+            if sizes == parents:
+                raise Unavailable(f"the child process {self.pid} has no memory of its own yet")
+            self._separate = True
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return the page faults.
+
+        Raises:
+            Unavailable: It has ended.
+        """
+        try:
+            return _read_stat(self.pid).faults
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
+
+    def reset(self) -> None:
+        """Lower the high-water mark to what is resident now.
+
+        Raises:
+            Unavailable: It has ended, or it is another user's; then its mark only rises.
+        """
+        self._known = self._reset_faults = None
+        try:
+            faults = _read_stat(self.pid).faults
+            procfs.reset_mark(self.pid)
+        except PermissionError as error:
+            self.peak_class = "monotone"
+            raise Unavailable(f"{self.describe()} may not be reset: {error}") from error
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"{self.describe()} cannot be reset: {error}") from error
+        self._reset_faults = faults
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Return at most one largest page per fault."""
+        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
+
+    def list_children(self, *, again: bool = False) -> tuple[int, ...]:
+        """Return the pids of its children; they are listed again only if it ran since.
+
+        Args:
+            again: List them in any case: it may have adopted orphans.
+        """
+        assert self._stat is not None, "look() comes first"
+        when = _ran_ns(self.pid), self._stat.faults
+        if again or when != self._listed or when[0] is None:
+            with suppress(OSError):  # it ended meanwhile
+                self.children, self._listed = children_of(self.pid), when
+        return self.children
+
+    def walk_s(self) -> float:
+        """Return about how long a walk of its pages would take; 0 if nothing changed since the last one."""
+        return 0.0 if self._is_walked() else self.current_bytes * self._walk_s_per_byte
+
+    def walk(self) -> None:
+        """Find what it shares, unless nothing of its own changed since it was last found.
+
+        Raises:
+            OSError: It ended, or the file may not be read.
+        """
+        if self._is_walked():
+            return
+        began_s = time.thread_time()
+        rollup = procfs.rollup_bytes(self.pid)
+        took_s = time.thread_time() - began_s
+        self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), 8 * _WALK_S_PER_BYTE)
+        private_bytes = rollup["Private_Clean"] + rollup["Private_Dirty"]
+        self.shares = Sharing(
+            private_bytes,
+            rollup["Rss"] - private_bytes,
+            max(0, rollup.get("Anonymous", 0) - private_bytes),
+            max(0, rollup.get("Pss", 0) - private_bytes),
+        )
+        self._walked = self._state()
+
+    def forget_walk(self) -> None:
+        """Walk its pages again next time: its parent changed what they have in common."""
+        self._walked = ()
+
+    def _is_walked(self) -> bool:
+        return self.shares is not None and self._walked == self._state()
+
+    def _state(self) -> tuple[object, ...]:
+        return (self._stat.faults if self._stat else None), self.sizes
+
+
+@functools.cache
+def _grain() -> tuple[int, int, int]:
+    return high_water_precision_bytes(), resident_precision_bytes(), largest_fault_bytes()
+
+
+def children_of(pid: int) -> tuple[int, ...]:
+    """Return the pids of a process's children.
+
+    Raises:
+        OSError: It ended, or the kernel does not list children.
+    """
+    tasks = f"/proc/{pid}/task"
+    lists = [procfs.read(f"{tasks}/{task}/children") for task in gil_held().list_folder(tasks)]
+    return tuple(map(int, b" ".join(lists).split()))
+
+
+def _ran_ns(pid: int) -> int | None:
+    """Return the CPU time that all threads of a process have used; None where that cannot be read.
+
+    Read from the clock that clock_getcpuclockid(3) returns for it, which takes a microsecond. The kernel
+    counts a running thread's time at its next tick, within 10 ms.
+    """
+    try:
+        return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
+    except (AttributeError, OSError):
+        return None
+
+
+def _read_stat(pid: int) -> _Stat:
+    """Read a process's stat, proc_pid_stat(5).
+
+    Raises:
+        OSError: It ended meanwhile.
+        ValueError: It is a zombie, or the kernel writes too little.
+    """
+    head, _, tail = procfs.read(f"/proc/{pid}/stat").rpartition(b")")
+    fields = tail.split()
+    if len(fields) < 26:
+        raise ValueError(f"/proc/{pid}/stat is too short")
+    if fields[0] in (b"Z", b"X"):
+        raise ValueError("it has ended")
+    return _Stat(
+        head.partition(b"(")[2],
+        bool(int(fields[6]) & _FORK_NO_EXEC),
+        (int(fields[7]), int(fields[9])),
+        fields[19],
+        (fields[23], fields[25]),
+    )
