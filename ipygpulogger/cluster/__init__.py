@@ -19,7 +19,8 @@ ray_worker         one call, measured in the worker
 ray_outbox         records on their way out of a worker
 ray_mailbox        the actor beside the driver that receives them
 dask               tasks of dask.distributed
-dask_tasks         the same on a worker
+dask_plugins       what Dask installs for that on its workers and its scheduler
+dask_tasks         how a worker measures its tasks
 =================  ===========================================================
 
 Each process measures itself with `measure`. Only records are sent, with what the engine itself offers for

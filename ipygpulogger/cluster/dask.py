@@ -1,9 +1,9 @@
 """The tasks of a Dask cluster, for a ``distributed.Client``: one table after each cell in which tasks ended.
 
 `DaskWatch` registers a ``WorkerPlugin``. Dask installs it on every worker, also on those that join later or
-are restarted. There the plugin imports this package and hands each transition of a task to
-`dask_tasks.Tasks`. The records come back as events of a topic of this watch, to which the client subscribes:
-``Worker.log_event`` and ``Client.subscribe_topic``.
+are restarted. There it imports this package and hands each transition of a task to `dask_tasks.Tasks`. The
+records come back as events of a topic of this watch, to which the client subscribes: ``Worker.log_event`` and
+``Client.subscribe_topic``.
 
 All tasks of these workers are measured, whoever submitted them. To Dask the calls of an actor's methods are
 not tasks: an actor is measured while it is created. ``measure`` within a method measures the method.
@@ -12,8 +12,6 @@ not tasks: an actor is measured while it is created. ``measure`` within a method
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import threading
 import time
 import uuid
@@ -28,6 +26,7 @@ from ..runtime.errors import why
 from ..runtime.shell import current_shell
 from .after_cell import show_after_cells, show_no_more
 from .arrivals import Arrivals
+from .dask_plugins import departure_plugin, task_plugin
 from .dask_tasks import EVERY_S, decompressed, worker_name
 from .watcher import Watch
 
@@ -54,8 +53,11 @@ def watch_client(client: Any, *, report: bool = True) -> DaskWatch:
         report: Show a table after each cell.
 
     Raises:
+        TypeError: It is another object of Dask, such as a cluster.
         ValueError: The client is closed.
     """
+    if not hasattr(client, "subscribe_topic"):
+        raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
     known = next((one for one in _running if one._client is client), None)
     if known is None:
         return DaskWatch(client, report=report)
@@ -98,12 +100,13 @@ class DaskWatch(Watch):
         self._late_s: dict[str, float] = {}  # until when a worker may send what ended before
         self._missing: list[Missing] = []
         self.lacking = self._stopped = False
+        self._cleans_up = True  # whether the scheduler does, when this client leaves
         self._numbers: dict[str, int] = {}  # of the last event of each worker
         client.subscribe_topic(self._topic, self._event)
         try:
             self.install()
         except BaseException:
-            client.unsubscribe_topic(self._topic)
+            self._uninstall()
             raise
         with _lock:
             _running.append(self)
@@ -116,11 +119,18 @@ class DaskWatch(Watch):
         self._installed = _soon(self._client.sync(self._install))
 
     async def _install(self) -> None:
-        workers = await self._client.register_plugin(plugin(self._topic), name=self._topic)
+        client, topic = self._client, self._topic
+        try:
+            await client.register_plugin(departure_plugin(topic, client.id), name=topic)
+        except (
+            Exception
+        ):  # the scheduler accepts no plugins ("distributed.scheduler.pickle"): `stop` is needed
+            self._cleans_up = False
+        workers = await client.register_plugin(task_plugin(topic), name=topic)
         # Each worker says once whether it can measure, perhaps before the scheduler knows who subscribes.
         deadline_s = clock.monotonic_s() + _HEARD_WITHIN_S
         while True:
-            for event in await self._client.get_events(self._topic):
+            for event in await client.get_events(topic):
                 self._event(event)
             if self._heard.issuperset(workers) or clock.monotonic_s() > deadline_s:
                 return
@@ -158,14 +168,21 @@ class DaskWatch(Watch):
         shell = current_shell()
         if shell is not None:
             self.collect(f"In [{shell.execution_count}]")
-        if self._client.status in ("closing", "closed"):
-            return
+        if self._client.status not in ("closing", "closed"):
+            self._uninstall()
+
+    def _uninstall(self) -> None:
         try:
             for topic in (self._topic, *self._names):
                 self._client.unsubscribe_topic(topic)
-            self._removed = _soon(self._client.unregister_worker_plugin(self._topic))
-        except Exception as reason:  # the cluster is gone, and the plugin with it
+            self._removed = _soon(self._client.sync(self._remove))
+        except Exception as reason:  # the cluster is gone, and the plugins with it
             self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
+
+    async def _remove(self) -> None:
+        if self._cleans_up:
+            await self._client.unregister_scheduler_plugin(self._topic)
+        await self._client.unregister_worker_plugin(self._topic)
 
     def __repr__(self) -> str:
         workers = len(self._names)
@@ -245,54 +262,6 @@ class DaskWatch(Watch):
         if not self.lacking:
             self.lacking = True
             self.say_once(f"ipygpulogger cannot measure the tasks of {name}: {shortened(reason)}. {_INSTALL}")
-
-
-def plugin(topic: str) -> Any:
-    """Return the plugin that is installed on the workers.
-
-    Its class is made in here so that it is sent by value. A worker without this package could not load one
-    that is sent by reference, and Dask would not let that worker join.
-
-    Args:
-        topic: Under which its events are logged.
-    """
-    from distributed import WorkerPlugin
-
-    class MeasuredTasks(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed where it is not installed
-        """Measures the tasks of a worker that has ipygpulogger."""
-
-        def __init__(self, topic: str, notebook: tuple[str, int]) -> None:
-            self.topic, self.notebook = topic, notebook
-            self.tasks: Any = None
-
-        async def setup(self, worker: Any) -> None:
-            """Import ipygpulogger beside the worker's event loop; where that fails, the client says so."""
-            import asyncio
-            import importlib
-
-            def begin() -> Any:
-                importlib.invalidate_caches()  # it may have been installed a moment ago
-                from .dask_tasks import Tasks
-
-                return Tasks(worker, self.topic, self.notebook)
-
-            try:
-                self.tasks = await asyncio.to_thread(begin)
-            except Exception as reason:
-                worker.log_event(self.topic, {"name": str(worker.name), "unable": str(reason)})
-
-        def teardown(self, worker: Any) -> None:  # noqa: ARG002 - as Dask calls it
-            """Stop measuring."""
-            tasks, self.tasks = self.tasks, None
-            if tasks is not None:
-                tasks.close()
-
-        def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
-            """Measure from "executing" to what the task comes to."""
-            if self.tasks is not None:
-                self.tasks.transition(key, start, finish)
-
-    return MeasuredTasks(topic, (socket.gethostname(), os.getpid()))
 
 
 def _soon(answer: Any) -> asyncio.Future[Any] | None:

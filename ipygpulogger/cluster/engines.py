@@ -28,8 +28,8 @@ def watch(client: Any, **options: Any) -> Watch:
     Raises:
         TypeError: The argument is none of these.
     """
-    package = (getattr(client, "__name__", None) or type(client).__module__).partition(".")[0]
-    if package not in _WATCHES:
+    package = _package(client)
+    if package is None:
         raise TypeError(
             "watch() takes an ipyparallel.Client, the module ray, or a distributed.Client of Dask, "
             f"not {client!r}"
@@ -37,3 +37,10 @@ def watch(client: Any, **options: Any) -> Watch:
     file, name = _WATCHES[package]
     found: Watch = getattr(import_module(file, __package__), name)(client, **options)
     return found
+
+
+def _package(client: Any) -> str | None:
+    """Return the engine's package, also of a client whose class is derived; None if unknown."""
+    names = [getattr(client, "__name__", None), *(base.__module__ for base in type(client).__mro__)]
+    packages = (name.partition(".")[0] for name in names if isinstance(name, str))
+    return next((package for package in packages if package in _WATCHES), None)

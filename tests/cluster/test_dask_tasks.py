@@ -32,7 +32,9 @@ def modules(monkeypatch):
     utils = types.SimpleNamespace(key_split=lambda key: str(key).rpartition("-")[0] or str(key))
     monkeypatch.setitem(sys.modules, "dask", types.SimpleNamespace(utils=utils))
     monkeypatch.setitem(sys.modules, "dask.utils", utils)
-    monkeypatch.setitem(sys.modules, "distributed", types.SimpleNamespace(WorkerPlugin=object))
+    monkeypatch.setitem(
+        sys.modules, "distributed", types.SimpleNamespace(WorkerPlugin=object, SchedulerPlugin=object)
+    )
 
 
 class Loop:
@@ -178,7 +180,8 @@ class Client:
     asynchronous = False
 
     def __init__(self):
-        self.status, self.handlers, self.plugins, self.known = "running", {}, {}, []
+        self.id, self.status = "Client-1", "running"
+        self.handlers, self.plugins, self.known = {}, {}, []
 
     def sync(self, function):
         return asyncio.run(function())
@@ -193,8 +196,11 @@ class Client:
         self.plugins[name] = plugin
         return {ADDRESS: {"status": "OK"}} if self.known else {}
 
-    def unregister_worker_plugin(self, name):
+    async def unregister_worker_plugin(self, name):
         del self.plugins[name]
+
+    async def unregister_scheduler_plugin(self, _):
+        pass
 
     async def get_events(self, _):
         return [(0.0, message) for message in self.known]
@@ -286,3 +292,14 @@ def test_a_cluster_that_is_gone(client, capsys):
     with pytest.raises(ZeroDivisionError):
         cluster.watch(client)
     assert client.handlers == {}
+
+
+def test_what_no_client_is():
+    """A cluster is not one, and an object of another package neither; a class derived from a client's is."""
+    cluster_itself = type("LocalCluster", (), {"__module__": "distributed.deploy.local"})()
+    with pytest.raises(TypeError, match=r"such as Client\(cluster\)"):
+        cluster.watch(cluster_itself)
+    with pytest.raises(TypeError, match=r"takes an ipyparallel\.Client"):
+        cluster.watch(object())
+    with cluster.watch(type("Derived", (Client,), {"__module__": "another"})()) as watching:
+        assert type(watching).__name__ == "DaskWatch"
