@@ -113,7 +113,7 @@ def test_an_error_in_engines(shell, client, watching):
     assert not ran.success
     (group,) = watching.records
     assert [(record.status, record.error) for record in group] == [("ok", None), ("error", "AssertionError")]
-    assert [abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB for record in group] == [True, True]
+    assert [abs(record.gen.needed_bytes - 64 * MB) < 2 * MB for record in group] == [True, True]
     with pytest.raises(ipp.error.CompositeError):
         client[:].execute("1 / 0", silent=False, block=True)
     run(shell, "x = 1")
