@@ -107,8 +107,11 @@ class RayWatch(Watch):
         original, options = _declaration(declared)
         if original is None:
             raise TypeError(f"wrap() takes a remote function or an actor class of Ray, not {declared!r}")
-        remote = self._wrappers.own("remote")
-        return remote(**options)(measured(original)) if options else remote(measured(original))
+        remote, ours = (
+            self._wrappers.own("remote"),
+            measured(original, at_once=bool(options.get("max_calls"))),
+        )
+        return remote(**options)(ours) if options else remote(ours)
 
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call, as one group; none if no task did."""
@@ -144,13 +147,13 @@ class RayWatch(Watch):
             if len(args) == 1 and not kwargs and callable(args[0]):
                 return original(self._measured(args[0]))
             declare = original(*args, **kwargs)
-            return lambda declared: declare(self._measured(declared))
+            return lambda declared: declare(self._measured(declared, at_once=bool(kwargs.get("max_calls"))))
 
         return remote
 
-    def _measured(self, declared: Any) -> Any:
+    def _measured(self, declared: Any, *, at_once: bool = False) -> Any:
         try:
-            return measured(declared)
+            return measured(declared, at_once=at_once)
         except Exception as error:  # such as a metaclass that takes other arguments
             name = getattr(declared, "__qualname__", declared)
             self.say_once(f"ipygpulogger does not measure {name}, since it cannot wrap it: {named(error)}")
@@ -224,6 +227,8 @@ class RayWatch(Watch):
             return set(), False
         for payload in contents.records:
             self._arrivals.take(payload)
+        if contents.more:
+            self._arrivals.count_more(contents.more, contents.more_bytes)
         self._lost += contents.lost
         if contents.unable:
             self._say_unable(*next(iter(contents.unable.items())))

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_RECORDS = 10_000  # that wait for the driver: 20 MB; of more, they are only counted
+MOST_RECORDS = 5000  # that wait for the driver, 10 MB at most; the others are counted
 BATCH_S = 0.02  # a worker that has sent something sends nothing more for so long
 _CALL_S = 10.0
 _TRIES, _TRY_AGAIN_S = 200, 0.005
 
-Began = tuple[str, str, int, str]  # the id of a task, what it is called, its process id and its node
+Ended = tuple[str, bytes | None, int]  # the id, the packed record, and what it says that the task needed
+Began = tuple[str, str]  # the id of a task, and what it is called
 
 
 class Contents(NamedTuple):
@@ -29,14 +30,18 @@ class Contents(NamedTuple):
         records: Packed records.
         running: By the id of each task that began and has not ended: what it is called, its process id and
             its node.
-        died: The tasks that began again before they had ended: the process of the first attempt died.
-        lost: How many records were left out, here or by the workers.
+        died: What the tasks are called that another process tried again, for the first one died.
+        more: How many records were left out here, which are those that say of the least memory.
+        more_bytes: The most that one of these needed.
+        lost: How many records the workers could not send.
         unable: By host, why a worker cannot measure.
     """
 
     records: list[bytes]
     running: dict[str, tuple[str, int, str]]
     died: list[str]
+    more: int
+    more_bytes: int
     lost: int
     unable: dict[str, str]
 
@@ -51,36 +56,53 @@ def mailbox_class(most: int) -> type:  # noqa: C901 - one class, made here so th
 
     class Mailbox:
         def __init__(self) -> None:
-            self.records: list[bytes] = []
-            self.running: dict[str, tuple[Any, ...]] = {}
+            self.records: list[tuple[int, bytes]] = []
+            self.running: dict[str, tuple[str, int, str]] = {}
             self.died: list[str] = []
             self.unable: dict[str, str] = {}
-            self.lost = 0
+            self.more = self.more_bytes = self.lost = 0
 
         def hello(self) -> None:
             pass
 
-        def take(self, began: list[Began], ended: list[tuple[str, bytes | None]], lost: int) -> None:
-            for task, *where in began:
-                if task in self.running and len(self.died) < most:
-                    self.died.append(self.running[task][0])
+        def take(self, pid: int, node: str, began: list[Began], ended: list[Ended], lost: int) -> None:
+            for task, called in began:
+                self.leave(task, pid, node)
                 if len(self.running) < most:
-                    self.running[task] = tuple(where)
-            for task, record in ended:
-                self.running.pop(task, None)
-                if record is not None and len(self.records) < most:
-                    self.records.append(record)
-                else:
+                    self.running[task] = called, pid, node
+            for task, record, needed_bytes in ended:
+                self.leave(task, pid, node)
+                if record is None:
                     self.lost += 1
+                else:
+                    self.records.append((needed_bytes, record))
             self.lost += lost
+            if len(self.records) >= 2 * most:
+                self.keep()
+
+        def leave(self, task: str, pid: int, node: str) -> None:
+            called, *where = self.running.pop(task, ("", pid, node))
+            if where != [pid, node] and len(self.died) < most:  # this is another attempt
+                self.died.append(called)
+
+        def keep(self) -> None:
+            self.records.sort(key=lambda record: -record[0])
+            for needed_bytes, _ in self.records[most:]:
+                self.more += 1
+                self.more_bytes = max(self.more_bytes, needed_bytes)
+            del self.records[most:]
 
         def cannot(self, host: str, reason: str) -> None:
             if len(self.unable) < most:
                 self.unable[host] = reason
 
         def empty(self) -> tuple[Any, ...]:
-            found = self.records, dict(self.running), self.died, self.lost, self.unable
-            self.records, self.died, self.lost, self.unable = [], [], 0, {}
+            self.keep()
+            records = [record for _, record in self.records]
+            more = self.more, self.more_bytes, self.lost
+            found = records, dict(self.running), self.died, *more, self.unable
+            self.records, self.died, self.unable = [], [], {}
+            self.more = self.more_bytes = self.lost = 0
             return found
 
         def forget(self, tasks: list[str]) -> None:

@@ -22,7 +22,7 @@ from ..runtime.errors import named
 from .ray_mailbox import BATCH_S, mailbox_name
 
 if TYPE_CHECKING:
-    from .ray_mailbox import Began
+    from .ray_mailbox import Began, Ended
 
 _ANNOUNCED_AFTER_S = 0.05
 _FRESH_S = 0.25  # how long an answer of the mailbox holds, or that there is none: the driver may watch anew
@@ -49,7 +49,7 @@ class Outbox:
         self._sent = self._answered = 0  # calls
         self._unable = False
         self._lost = 0  # records, since the last call
-        self._ended: deque[tuple[str, bytes | None]] = deque()
+        self._ended: deque[Ended] = deque()
         self._running: dict[str, tuple[str, float]] = {}  # those not announced: name, and since when
         self._lock = threading.Lock()
         self._something = threading.Event()
@@ -100,14 +100,21 @@ class Outbox:
         self._running[task] = name, clock.monotonic_s()
         self._something.set()
 
-    def ended(self, task: str, record: bytes | None) -> None:
-        """Send the record of a task that ended, now or with the next ones; None if it has none."""
+    def ended(self, task: str, record: bytes | None, needed_bytes: int, *, at_once: bool) -> None:
+        """Send the record of a task that ended, now or with the next ones.
+
+        Args:
+            task: Its id.
+            record: The packed record; None if the task could not be measured.
+            needed_bytes: What it needed, see `most_needed_bytes`.
+            at_once: Send it now, for this process may end with the task.
+        """
         self._running.pop(task, None)
         if len(self._ended) < _MOST_WAITING:
-            self._ended.append((task, record))
+            self._ended.append((task, record, needed_bytes))
         else:
             self._lost += 1
-        if clock.monotonic_s() - self._sent_s >= BATCH_S:
+        if at_once or clock.monotonic_s() - self._sent_s >= BATCH_S:
             self._send()
         self._something.set()  # also if it was sent: more may have come meanwhile
 
@@ -143,7 +150,7 @@ class Outbox:
             if not (self._ended or long) or self._sent - self._answered > _MOST_UNANSWERED:
                 return
             began: list[Began] = [
-                (task, f"{known[0]} on {self.worker}", os.getpid(), self._node)
+                (task, f"{known[0]} on {self.worker}")
                 for task in long
                 if (known := self._running.pop(task, None))  # it may end just now
             ]
@@ -161,7 +168,7 @@ class Outbox:
             else:  # stopped, or out of reach: perhaps there is another one
                 self._mailbox, self._looked_s = None, -_FRESH_S
 
-        mailbox.take.remote(began, ended, lost).future().add_done_callback(answered)
+        mailbox.take.remote(os.getpid(), self._node, began, ended, lost).future().add_done_callback(answered)
 
 
 outbox = Outbox()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..blocks.measure import measure
 from ..records.process import Process, ProcessRecord
-from .arrivals import packed
+from .arrivals import most_needed_bytes, packed
 from .overlaps import Overlaps
 from .ray_outbox import outbox
 
@@ -23,21 +23,20 @@ if TYPE_CHECKING:
     from ..records.measurement import Measurement
 
 _HOST = socket.gethostname()
-_DELIBERATE = frozenset(
-    ("SystemExit", "AsyncioActorExit", "GeneratorExit")
-)  # `ray.actor.exit_actor()`, close()
+_EXITS = ("SystemExit", "AsyncioActorExit")  # what `ray.actor.exit_actor()` raises
 
 
 class Task:
     """A context around one task or method call; does nothing within another one of the same task."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, at_once: bool) -> None:
         """Prepare.
 
         Args:
             name: The function's, or "Actor.method".
+            at_once: The process may end with the task.
         """
-        self._name = name
+        self._name, self._at_once = name, at_once
         self._id: str | None = None  # while this is what measures the task
         self._measure: Any = None
 
@@ -92,7 +91,12 @@ class Task:
         with suppress(Exception):  # a record that cannot be sent is missing, and the driver says so
             shared = overlaps.end(task)
             measured = self._measure and self._measure.last
-            outbox.ended(task, measured and self._packed(measured, shared, error))
+            at_once = self._at_once or type(error).__name__ in _EXITS
+            if measured is None:
+                outbox.ended(task, None, 0, at_once=at_once)
+            else:
+                record = self._packed(measured, shared, error)
+                outbox.ended(task, record, most_needed_bytes(measured), at_once=at_once)
 
     def _packed(self, measured: Measurement, shared: tuple[str, ...], error: BaseException | None) -> bytes:
         process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
@@ -100,7 +104,7 @@ class Task:
         record = replace(record, notes=(*record.notes, *shared))
         if isinstance(error, KeyboardInterrupt):
             record = replace(record, status="interrupted")
-        elif error is not None and type(error).__name__ not in _DELIBERATE:
+        elif error is not None and type(error).__name__ not in (*_EXITS, "GeneratorExit"):
             record = replace(record, status="error", error=type(error).__name__)
         return packed(record)
 

@@ -26,18 +26,24 @@ def is_measured(declared: Any) -> bool:
     return _MARK in getattr(declared, "__dict__", ())
 
 
-def measured(declared: Any) -> Any:
+def measured(declared: Any, *, at_once: bool = False) -> Any:
     """Return a function or class like the given one whose calls as tasks of Ray are measured.
 
     Name, signature, documentation and attributes stay. Anything but a Python function or class is returned
     as it is; so is what belongs to Ray itself.
+
+    Args:
+        declared: The function or class.
+        at_once: Have each record sent before the task ends, for Ray may end the process with it.
     """
     module = getattr(declared, "__module__", None) or ""
     if is_measured(declared) or module.partition(".")[0] == "ray":
         return declared
     if inspect.isclass(declared):
         return _measured_class(declared)
-    return _measured_function(declared, declared.__name__) if inspect.isfunction(declared) else declared
+    if inspect.isfunction(declared):
+        return _measured_function(declared, declared.__name__, at_once=at_once)
+    return declared
 
 
 def _measured_class(declared: type) -> type:
@@ -54,8 +60,8 @@ def _measured_class(declared: type) -> type:
     return type(declared)(declared.__name__, (declared,), {**methods, **kept, _MARK: True})
 
 
-def _measured_function(function: Any, name: str) -> Any:
-    context = _context_of(name)
+def _measured_function(function: Any, name: str, *, at_once: bool = False) -> Any:
+    context = _context_of(name, at_once)
     if inspect.isasyncgenfunction(function):
         wrapper = _async_generator(function, context)
     else:
@@ -78,7 +84,7 @@ def _async_generator(function: Any, context: Callable[[], AbstractContextManager
     return wrapper
 
 
-def _context_of(name: str) -> Callable[[], AbstractContextManager[Any]]:
+def _context_of(name: str, at_once: bool) -> Callable[[], AbstractContextManager[Any]]:
     """Return what makes the context of one call; sent by value, so it must use nothing of this module."""
     told: list[bool] = []
 
@@ -86,7 +92,7 @@ def _context_of(name: str) -> Callable[[], AbstractContextManager[Any]]:
         try:
             from ipygpulogger.cluster.ray_worker import Task
 
-            return Task(name)
+            return Task(name, at_once)
         except Exception as error:  # also where the package there is of an older version
             from contextlib import nullcontext
 

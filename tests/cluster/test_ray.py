@@ -15,7 +15,13 @@ pytestmark = pytest.mark.cluster
 ray = pytest.importorskip("ray", reason="ray is not installed, see nox -s cluster")
 
 MB = 2**20
-INIT = {"num_cpus": 2, "include_dashboard": False, "_node_ip_address": "127.0.0.1", "logging_level": "ERROR"}
+INIT = {
+    "address": "local",
+    "num_cpus": 2,
+    "include_dashboard": False,
+    "_node_ip_address": "127.0.0.1",
+    "logging_level": "ERROR",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -238,14 +244,36 @@ def test_async_actors_nested_tasks_and_retries(watching):  # noqa: C901 - a func
     assert both == pytest.approx(30 * MB, abs=2 * MB)
 
 
-def test_a_worker_that_dies_and_one_without_the_package(watching, tmp_path, capfd):
-    """The task of the first is missing; those of the second run, and are said once with what helps."""
+def test_workers_that_end_one_that_dies_and_one_without_the_package(watching, tmp_path, capfd):
+    """The task of the first is missing; those of the second run, and are said once with what helps.
+
+    A process that ends as it should has sent its records before.
+    """
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['ipygpulogger'] = None")
 
     @ray.remote(max_retries=0)
     def die():
         time.sleep(0.3)
         os._exit(1)
+
+    @ray.remote(max_calls=2)
+    def pid(_):
+        return os.getpid()
+
+    @ray.remote
+    class Leaver:
+        def before(self):
+            pass
+
+        def leave(self):
+            ray.actor.exit_actor()
+
+    leaver = Leaver.remote()
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get([leaver.before.remote(), leaver.leave.remote()])
+    assert len(set(ray.get([pid.remote(i) for i in range(6)]))) > 1
+    tasks = sorted((record.task, record.status) for record in watching.records[-1])
+    assert tasks == [("Leaver.before", "ok"), ("Leaver.leave", "ok"), *[("pid", "ok")] * 6]
 
     with pytest.raises(ray.exceptions.WorkerCrashedError):
         ray.get(die.remote())
@@ -263,7 +291,7 @@ def test_a_worker_that_dies_and_one_without_the_package(watching, tmp_path, capf
 
     actor = Actor.options(runtime_env={"env_vars": {"PYTHONPATH": str(tmp_path)}}).remote()
     assert ray.get([bare.remote(), bare.remote(), actor.hold.remote()]) == [MB, MB, 2 * MB]
-    assert len(watching.records) == 1
+    assert len(watching.records) == 2
     watching.collect(None)
     said = [line for line in capfd.readouterr().err.splitlines() if "cannot use ipygpulogger" in line]
     assert len(said) == 1

@@ -5,12 +5,14 @@ import inspect
 import sys
 import types
 
+import made
 import pytest
 from fake_ray import FakeRay
 
-from ipygpulogger.cluster import ray_outbox, ray_worker, watch
+from ipygpulogger.cluster import arrivals, ray_outbox, ray_worker, watch
 from ipygpulogger.cluster.ray_mailbox import mailbox_class
 from ipygpulogger.cluster.ray_wrapped import is_measured, measured
+from ipygpulogger.records.process import Process, ProcessRecord
 
 MB = 2**20
 
@@ -266,22 +268,24 @@ def test_before_init(ray):
 def test_what_does_not_arrive_is_said(ray, watching, capsys):
     """Lost and invalid records, dead processes, workers without the package, a mailbox that died."""
     (mailbox,) = (actor.instance for actor in ray.actors.values())
-    mailbox.take(
-        [("t1", "train on worker 1", 2**22 + 1, "")], [("t2", b"{}"), ("t3", "text"), ("t4", None)], 3
-    )
+    gone, valid = 2**22 + 1, arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
+    ended = [("t2", b"{}", 1), ("t3", "text", 1), ("t4", None, 0), ("t6", valid, 1)]
+    mailbox.take(gone, "", [("t1", "train on worker 1")], ended, 3)
     (group,) = watching.collect("In [1]")
+    assert len(group) == 1
     assert group.missing == (("train on worker 1", "its process died before the task had ended"),)
     assert group.notes == (
         "2 arrived that are no records",
         "4 more tasks ended, whose records did not arrive",
     )
     mailbox.take(
-        [("t5", "a", 2**22 + 1, "elsewhere")], [], 0
-    )  # on a node whose processes are not seen from here
+        gone, "elsewhere", [("t5", "a"), ("t7", "b")], [], 0
+    )  # processes that are not seen from here
     assert not watching.collect("In [2]")
-    mailbox.take([("t5", "b", 2**22 + 1, "elsewhere")], [("t5", None)], 0)  # tried again
+    mailbox.take(gone, "there", [("t5", "c")], [("t7", valid, 1)], 0)  # tried again
+    mailbox.take(gone, "there", [], [("t5", None, 0)], 0)
     (group,) = watching.collect("In [3]")
-    assert [who for who, _ in group.missing] == ["a"]
+    assert [who for who, _ in group.missing] == ["a", "b"]
     mailbox.cannot("node-a", "ImportError: x")
     mailbox.cannot("node-b", "ImportError: x")
     watching.collect(None)
@@ -295,6 +299,24 @@ def test_what_does_not_arrive_is_said(ray, watching, capsys):
     assert "lost records of tasks of Ray: the actor died" in capsys.readouterr().err
     ray.remote(plain).remote(1)
     assert len(watching.records[-1]) == 1
+
+
+def test_of_very_many_tasks_the_largest_are_kept(ray, watching, monkeypatch):
+    """The mailbox holds a bounded number, and says how many others there were and what they needed at most."""
+    made_here = mailbox_class(3)()
+    for size in range(100):
+        made_here.take(1, "", [], [(f"t{size}", b"%d" % size, size)], 0)
+        assert len(made_here.records) < 6
+    records, running, died, more, more_bytes, lost, unable = made_here.empty()
+    assert (records, more, more_bytes, lost) == ([b"99", b"98", b"97"], 97, 96, 0)
+    assert not (running or died or unable or made_here.empty()[0])
+    (mailbox,) = (actor.instance for actor in ray.actors.values())
+    valid = arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
+    mailbox.more, mailbox.more_bytes = 4, 70 * MB
+    mailbox.take(1, "", [], [("t", valid, 1)], 0)
+    (group,) = watching.collect("In [1]")
+    assert len(group) == 1
+    assert group.notes == ("4 more, each of which needed 70 MB at most, are only counted",)
 
 
 def test_a_ray_that_does_not_answer_and_a_class_that_cannot_be_wrapped(ray, watching, capsys, monkeypatch):
