@@ -32,6 +32,7 @@ saved          the records that a file holds, one after the other
 growing        cells that grow with every run, found row by row
 ranking        what a summary tells, found row by row
 totals         the totals of a run, found row by row
+one_process    the records of one process, where only one can be drawn
 course         memory over time, in few stretches
 spread         how the figures of very many cells are spread
 fold           the cells of a page: all, or the worst of very many

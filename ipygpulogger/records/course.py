@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .cell_record import CellRecord
+from .one_process import OneProcess
+from .process import ProcessRecord
 from .row import RAM
 from .usage import Peak, RamUsage
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .device_usage import DeviceUsage
+    from .process import Process
     from .row import Key, Memory, Origin, Row
 
 _STRETCHES = 240  # at most twice as many are kept, and at least half as many of a long run
@@ -137,9 +140,20 @@ class Course:
     def __init__(self) -> None:
         self.longest_s = _SHORTEST_S
         self._stretches: list[_Stretch] = []
+        self._one = OneProcess()
+
+    @property
+    def process(self) -> Process | None:
+        """The process that it is of; None for the notebook's own kernel."""
+        return self._one.process
 
     def add(self, row: Row) -> None:
-        """Add the next cell."""
+        """Add the next cell; see `OneProcess` for records of other processes."""
+        if self._one.gives_way(row.process):
+            self.longest_s = _SHORTEST_S
+            self._stretches.clear()
+        if not self._one.takes(row.process):
+            return
         start_s = row.started_at.timestamp()
         end_s = start_s + row.time_s
         last = self._stretches[-1] if self._stretches else None
@@ -171,6 +185,8 @@ class Course:
         for stretch in self._stretches:
             if stretch.count > 1:
                 whole = _whole(stretch, record, marks_failed=few_failed)
+                if self.process is not None:
+                    whole = ProcessRecord.of(whole, self.process)
                 found[id(whole)] = whole
             for memory in stretch.ranges.values():
                 cell = record(memory.highest)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Origin = CellRecord | int
 
 RAM: Key = ("RAM", -1, None)
+ELSEWHERE: tuple[Key, Key] = (("RAM", -1, "processes"), ("GPU", -1, "processes"))  # of all other processes
 
 
 @dataclass(slots=True, init=False)
@@ -168,6 +169,10 @@ class Row:
     def all(self) -> tuple[Memory, ...]:
         """Return RAM and every device."""
         return self.gen, *self.gpus
+
+    def key_of(self, memory: Memory) -> Key:
+        """Return the key of a memory in an overview, in which all other processes are one."""
+        return memory.key if self.process is None else ELSEWHERE[memory is not self.gen]
 
     def memories(self) -> dict[Key, Memory]:
         """Return RAM and each device whose use is attributed to this process, by its key."""

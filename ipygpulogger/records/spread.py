@@ -49,7 +49,7 @@ class Spread:
 
     Attributes:
         time_s: The time of each cell.
-        memories: RAM and each device, where the use is attributed.
+        memories: RAM and each device, where the use is attributed, by `Row.key_of`.
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class Spread:
     def add(self, row: Row) -> None:
         """Add the next cell."""
         self.time_s.append(row.time_s)
-        self._add(row.gen)
+        self._add(row, row.gen)
         gpu_bytes = -1
         for gpu in row.gpus:
             if gpu.attributed:
-                self._add(gpu)
+                self._add(row, gpu)
                 gpu_bytes = max(gpu_bytes, gpu.needed_bytes)
         number = self._numbers.setdefault(row.source, len(self._numbers))
         if number == len(self._count):
@@ -81,10 +81,11 @@ class Spread:
         self._ram_bytes[number] = max(self._ram_bytes[number], row.gen.needed_bytes)
         self._gpu_bytes[number] = max(self._gpu_bytes[number], gpu_bytes)
 
-    def _add(self, memory: Memory) -> None:
-        spread = self.memories.get(memory.key)
+    def _add(self, row: Row, memory: Memory) -> None:
+        key = row.key_of(memory)
+        spread = self.memories.get(key)
         if spread is None:
-            spread = self.memories[memory.key] = MemorySpread()
+            spread = self.memories[key] = MemorySpread()
         spread.needed.append(memory.needed_bytes)
         spread.peak.append(memory.lo_bytes)
 

@@ -72,14 +72,16 @@ class Totals:
 
     Attributes:
         begin: When the first began; None before there is one.
-        every: All cells.
-        outer: Those that are not nested in others.
-        memories: RAM and the devices by key, in the order in which cells name them.
+        every: All cells, and the records of other processes.
+        outer: The cells that are not nested in others.
+        processes: The records of other processes.
+        memories: RAM and the devices by `Row.key_of`, in the order in which cells name them.
     """
 
     begin: datetime | None = None
     every: CellTotals = field(default_factory=CellTotals)
     outer: CellTotals = field(default_factory=CellTotals)
+    processes: CellTotals = field(default_factory=CellTotals)
     memories: dict[Key, MemoryTotals] = field(default_factory=dict)
 
     def add(self, row: Row) -> None:
@@ -87,10 +89,13 @@ class Totals:
         if self.begin is None or row.started_at < self.begin:
             self.begin = row.started_at
         self.every.add(row)
-        if row.execution_count is not None:
+        if row.process is not None:
+            self.processes.add(row)
+        elif row.execution_count is not None:
             self.outer.add(row)
         for memory in row.all():
-            totals = self.memories.get(memory.key)
+            key = row.key_of(memory)
+            totals = self.memories.get(key)
             if totals is None:
-                totals = self.memories[memory.key] = MemoryTotals(row.origin)
+                totals = self.memories[key] = MemoryTotals(row.origin)
             totals.add(memory, row.origin)

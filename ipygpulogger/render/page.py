@@ -6,7 +6,7 @@ from datetime import timezone
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..records.row import RAM, Row, record_of
+from ..records.row import ELSEWHERE, RAM, Row, record_of
 from ..records.totals import Totals
 from ..records.units import size_text, time_text, without_controls
 from . import folded
@@ -167,15 +167,21 @@ def _totals(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator[
     if totals.begin is None:
         return
     outer = totals.outer if totals.outer.count else totals.every
-    begin = totals.begin.astimezone(timezone.utc)
-    about = [f"{begin:%Y-%m-%d %H:%M} UTC", "1 cell" if outer.count == 1 else f"{outer.count:,} cells"]
-    about += [f"{outer.failed} failed"] if outer.failed else []
+    begin, others = totals.begin.astimezone(timezone.utc), totals.processes
+    about = [f"{begin:%Y-%m-%d %H:%M} UTC"]
+    if outer.count > others.count or outer is totals.outer:
+        about.append("1 cell" if outer.count == 1 else f"{outer.count:,} cells")
+        about += [f"{outer.failed} failed"] if outer.failed else []
+    if others.count:
+        about.append(f"{others.count:,} record{'s' * (others.count > 1)} of other processes")
+        about += [f"{others.failed:,} of them failed"] if others.failed else []
     yield f"<p class=when>{' · '.join(about)}</p>"
     longest = f"longest {record(outer.longest).title()}, {time_text(outer.longest_s)}"
     cards = [_card("Time in cells", time_text(outer.time_s), longest)]
     devices = {gpu.key: (name, gpu) for name, gpu in _devices(totals, record)}
-    for key, memory in ((RAM, totals.memories[RAM]), *((key, totals.memories[key]) for key in devices)):
-        name, gpu = devices.get(key, ("RAM", None))
+    for key, shown in _names(totals, record).items():
+        memory = totals.memories[key]
+        name, gpu = devices.get(key, (shown, None))
         if memory.peak_bytes is not None:
             label = record(memory.highest).title()
             cards.append(_highest(name, memory, label, gpu.total_bytes if gpu else None))
@@ -189,14 +195,16 @@ def _devices(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator
     latest = {
         key: {gpu.key: gpu for gpu in record(memory.latest).gpus}[key]
         for key, memory in totals.memories.items()
-        if key != RAM
+        if key not in {RAM, *ELSEWHERE}
     }
     yield from named(latest.values()).values()
 
 
 def _names(totals: Totals, record: Callable[[Origin], CellRecord]) -> dict[Key, str]:
-    """Return the names of RAM and of the devices."""
-    return {RAM: "RAM", **{gpu.key: name for name, gpu in _devices(totals, record)}}
+    """Return the names of RAM and of the devices, and of those of other processes."""
+    names = {RAM: "RAM", **{gpu.key: name for name, gpu in _devices(totals, record)}}
+    names |= dict(zip(ELSEWHERE, ("RAM of a process", "GPU of a process"), strict=True))
+    return {key: name for key, name in names.items() if key in totals.memories}
 
 
 def _highest(name: str, memory: MemoryTotals, label: str, total_bytes: int | None) -> str:
@@ -235,11 +243,15 @@ def _plot(records: Sequence[CellRecord]) -> str:
     Of its two sizes the page shows the one that fits.
     """
     try:
-        label = description(Axis(records))
+        axis = Axis(records)
+        label = description(axis)
         wide = svg(figure(records), label, "wide")
         narrow = svg(figure(records, width_in=_NARROW_IN), label, "narrow")
     except ImportError as error:
         return f"<p>No plot: {escape(str(error))}</p>"
     except Exception as error:  # a failed plot must not cost the page its figures
         return f"<p>No plot: {escape(f'{type(error).__name__}: {error}')}</p>"
-    return f"<figure>{wide}{narrow}</figure>"
+    left_out = len(records) - len(axis.cells)
+    whose = axis.process or "the notebook's own kernel"
+    said = small(f"Memory of {whose}; other processes are in the tables") if left_out else ""
+    return f"<figure>{wide}{narrow}</figure>{said}"

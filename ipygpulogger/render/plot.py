@@ -72,8 +72,9 @@ def figure(records: Iterable[CellRecord], *, title: str = "", width_in: float = 
     pyplot is not used: the figure is on none of its lists, and IPython still displays it as a picture.
 
     Args:
-        records: In any order; the runs of a restarted kernel follow one another.
-        title: Above the figure.
+        records: In any order; the runs of a restarted kernel follow one another. Those of other processes are
+            left out; if there are no others, those of the first process are drawn.
+        title: Above the figure; by default the name of that process, if there is one.
         width_in: Its width in inches.
 
     Raises:
@@ -85,6 +86,7 @@ def figure(records: Iterable[CellRecord], *, title: str = "", width_in: float = 
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'ipygpulogger[plot]'") from error
     axis = Axis(records)
+    title = title or axis.process
     shown = panels(axis)
     entries = _legend(shown)
     notes = (

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..records.one_process import of_one_process
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -36,12 +38,16 @@ class Band(NamedTuple):
 class Axis:
     """Where each moment is drawn: in seconds, with long idle times shortened.
 
+    Attributes:
+        process: The name of the process that is drawn, the only one; empty for the notebook's own kernel.
+
     Raises:
         ValueError: There are no records.
     """
 
     def __init__(self, records: Iterable[CellRecord]) -> None:
-        self.cells = sorted(records, key=lambda record: (record.started_at, -record.time_s))
+        found, self.process = of_one_process(records)
+        self.cells = sorted(found, key=lambda record: (record.started_at, -record.time_s))
         if not self.cells:
             raise ValueError("there is nothing to plot: no cell has been reported yet")
         self.begin = self.cells[0].started_at

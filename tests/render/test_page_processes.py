@@ -1,0 +1,87 @@
+"""The page of a run in which other processes worked: their peaks are in its figures, their time is no cell's."""
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from plotted import cell
+from processes import of
+
+from ipygpulogger import History
+from ipygpulogger.records.course import Course
+from ipygpulogger.records.fold import MOST, Fold
+from ipygpulogger.records.one_process import of_one_process
+from ipygpulogger.records.row import Row, record_of
+from ipygpulogger.render import summary
+from ipygpulogger.render.page import folded_page, page
+
+CELLS = [cell(count, count * 70.0, 62, 500, 590, 900, source=f"f({count})") for count in range(1, 4)]
+RANKS = [
+    of(rank, 100 * (rank + 1), on_gpu={rank: 1000 * (rank + 1)}, started_at=CELLS[1].started_at)
+    for rank in range(4)
+]
+MIXED = [*CELLS[:2], *RANKS, CELLS[2]]
+
+
+def words(markup):
+    return " ".join(re.sub(r"<style.*?</style>|<svg.*?</svg>|<[^>]*>", " ", markup, flags=re.DOTALL).split())
+
+
+def page_of(records, at_most=MOST):
+    fold = Fold()
+    for record in records:
+        fold.add(Row.of(record))
+    history = History(records)
+    ranked = summary.html(history.rank(), "peak", history.suspects())
+    return words(
+        page("x", records, ranked=ranked)
+        if len(records) <= at_most
+        else folded_page("x", fold, ranked=ranked)
+    )
+
+
+@pytest.mark.parametrize("at_most", [MOST, 0])
+def test_a_mixed_run(at_most):
+    """The cells count and take time as without the others, whose highest peaks have cards of their own."""
+    told = page_of(MIXED, at_most)
+    assert "3 cells · 4 records of other processes" in told
+    assert "Time in cells 3 min 6 s" in told
+    assert "Highest RAM 900 MB" in told
+    assert "Highest RAM of a process 900 MB in In [1], rank 3" in told
+    assert "Highest GPU of a process 4.0 GB in In [1], rank 3" in told
+    assert "3 cells and 4 records of other processes, by what each needed" in told
+
+
+@pytest.mark.parametrize("at_most", [MOST, 0])
+def test_processes_alone(at_most):
+    """What `watch` or `gather` kept, without a kernel's cells."""
+    told = page_of(RANKS, at_most)
+    assert "UTC · 4 records of other processes" in told
+    assert "Highest GPU of a process 4.0 GB in In [1], rank 3" in told
+
+
+def test_only_one_process_is_drawn():
+    """The kernel, wherever its first cell stands; without it the first process; row by row too."""
+    for records, drawn, name in (
+        (MIXED, CELLS, ""),
+        ([*RANKS, *CELLS], CELLS, ""),
+        (RANKS, RANKS[:1], "rank 0"),
+        ([], [], ""),
+    ):
+        assert of_one_process(records) == (drawn, name)
+        course = Course()
+        for record in records:
+            course.add(Row.of(record))
+        assert [one for one in course.cells(record_of) if one in records] == drawn
+
+
+def test_stretches_of_a_process_are_its_own():
+    """Cells that are drawn as one belong to the process that they are of."""
+    again = [replace(RANKS[2], started_at=RANKS[2].started_at + timedelta(seconds=3 * i)) for i in range(9)]
+    course = Course()
+    course.longest_s = 100
+    for record in again:
+        course.add(Row.of(record))
+    assert {one.process for one in course.cells(record_of)} == {RANKS[2].process}
+    assert of_one_process(course.cells(record_of))[1] == "rank 2"
