@@ -36,9 +36,12 @@ def show_after_cells(watch: Watch) -> None:
 
 
 def show_no_more(watch: Watch) -> None:
-    """Show no further table of a watch."""
-    for after in list(AfterCells.all()):
+    """Show no further table of a watch that stops, after that of what is complete by now."""
+    shown_in = [after for after in AfterCells.all() if watch in after]
+    for after in shown_in:
         after.remove(watch)
+    if not shown_in:  # outside IPython
+        watch.collect(None)
 
 
 class AfterCells:
@@ -61,6 +64,9 @@ class AfterCells:
         """Return those of all shells."""
         return list(cls._by_shell.values())
 
+    def __contains__(self, watch: Watch) -> bool:
+        return watch in self._watches
+
     def add(self, watch: Watch) -> None:
         """Ask a watch after each cell, beginning with the one that runs now."""
         if watch not in self._watches:
@@ -68,9 +74,10 @@ class AfterCells:
         self._come_last()
 
     def remove(self, watch: Watch) -> None:
-        """Ask a watch no more; after the last one, remove the callback too."""
+        """Ask a watch for the last time; after the last one, remove the callback too."""
         if watch in self._watches:
             self._watches.remove(watch)
+            self._show_ended(watch, _running_label())
         shell = self._shell()
         if not self._watches and shell is not None:
             try:
@@ -98,7 +105,7 @@ class AfterCells:
         except BaseException:  # interrupted, or a watch failed: IPython would print it into the cell
             pass
 
-    def _show_ended(self, watch: Watch, label: str) -> None:
+    def _show_ended(self, watch: Watch, label: str | None) -> None:
         """Keep the groups that a watch has complete, and show each."""
         try:
             groups = watch.collect(label)
@@ -122,9 +129,17 @@ class AfterCells:
 
 def _label(result: Any) -> str | None:
     """Return what the cell that ended is called; None for one that a front end ran silently."""
-    info = getattr(result, "info", None)
-    if getattr(info, "store_history", True):
-        count = getattr(result, "execution_count", None)
-        return "In [?]" if count is None else f"In [{count}]"
-    outer = [count for one, count in cells_behind(sys._getframe()) if getattr(one, "store_history", False)]
-    return f"nested in In [{'?' if outer[0] is None else outer[0]}]" if outer else None
+    if getattr(getattr(result, "info", None), "store_history", True):
+        return _numbered(getattr(result, "execution_count", None))
+    outer = _running_label()
+    return outer and f"nested in {outer}"
+
+
+def _running_label() -> str | None:
+    """Return what the cell is called that runs now, the outermost of nested ones; None without one."""
+    stored = [count for info, count in cells_behind(sys._getframe()) if getattr(info, "store_history", False)]
+    return _numbered(stored[0]) if stored else None
+
+
+def _numbered(count: int | None) -> str:
+    return f"In [{'?' if count is None else count}]"

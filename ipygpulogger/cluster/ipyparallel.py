@@ -100,6 +100,7 @@ class IPyParallelWatch(Watch):
     def stop(self) -> None:
         """Stop measuring, here and in the engines. Does nothing the second time.
 
+        What is complete by then is kept and shown; requests that still run have no record.
         An engine that is busy stops when it comes to it.
         """
         with _lock:

@@ -127,6 +127,15 @@ def test_stopping_leaves_nothing(shell):
     assert again() is None
 
 
+def test_stopped_in_the_cell_that_did_the_work(shell, capsys):
+    """What is complete by then is shown and kept, with the label of the cell."""
+    shell.user_ns["Fake"] = FakeWatch
+    run(shell, "with Fake() as w:\n    w.done += [0]")
+    (group,) = shell.user_ns["w"].records
+    assert group.label == f"In [{shell.execution_count - 1}]"
+    assert capsys.readouterr().out.count(repr(group)) == 1
+
+
 def test_silent_code_takes_no_table(shell, watching, capsys):
     """What a front end runs for itself shows no table; the next cell does."""
     shell.run_cell("w.done += [0]", store_history=False)
@@ -140,7 +149,7 @@ def test_a_script_keeps_its_records():
     program = """
 import sys
 from ipygpulogger.cluster import Group, Watch
-from ipygpulogger.cluster.after_cell import show_after_cells
+from ipygpulogger.cluster.after_cell import show_after_cells, show_no_more
 class Fake(Watch):
     done = ["here"]
     def ended(self, label):
@@ -149,6 +158,10 @@ class Fake(Watch):
 watch = Fake()
 show_after_cells(watch)
 print(len(watch.records), len(watch.records), "IPython" in sys.modules)
+watch.done = ["and there"]
+show_no_more(watch)
+watch.ended = None
+print(len(watch._groups))
 """
     ran = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True, check=True)
-    assert ran.stdout.split() == ["1", "1", "False"]
+    assert ran.stdout.split() == ["1", "1", "False", "2"]
