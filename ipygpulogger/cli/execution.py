@@ -211,6 +211,7 @@ class Execution:
         now = limits.kills(of_machine=True)
         if now is None or before is None or now.source != before.source or now.processes <= before.processes:
             return ""
+        limits.news_of_kills()  # told now, so the next kernel does not say it again
         limit_bytes = now.limit_bytes or limits.total_bytes
         return f": killed for lack of memory{f' (limit {size_text(limit_bytes)})' if limit_bytes else ''}"
 

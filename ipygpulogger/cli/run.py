@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
         )
         if not execution.has_code:
             remarks.append(f"{path} has no cell with code, so there is nothing to measure")
-        for remark in remarks:
+        news = [news] if (news := machine().limits.news_of_kills()) else []  # or the kernel says it to nobody
+        for remark in (*news, *remarks):
             aside(f"ipygpulogger: {remark}")
         try:
             problem = execution.execute(results)

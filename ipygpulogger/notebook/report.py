@@ -150,15 +150,12 @@ class Reporter:
 
     def _say_what_was_killed(self) -> None:
         """Say that processes were killed for lack of memory, such as an earlier kernel; each is said once."""
-        limits = machine().limits
-        kills = limits.kills()
-        if kills is None or not kills.processes or self._options.report == "none":
+        if self._options.report == "none":
             return
         with importing():
-            from ..sources.limit_diagnosis import killed
-            from ..sources.oom_kills import take_new
-        if count := take_new(limits, kills):
-            say(printable(f"{killed(kills, count)}."))
+            news = machine().limits.news_of_kills()
+        if news:
+            say(printable(news))
 
     def say_if_out_of_reach(self, measurement: Measurement, budget: str) -> None:
         """Say once that a budget is more RAM than there is; where there is a GPU, it is meant for that."""

@@ -208,6 +208,17 @@ class RamLimits:
         count = self._counted("/proc/vmstat", b"oom_kill") if of_machine else None
         return None if count is None else Kills(count, "this machine", "/proc/vmstat", None)
 
+    def news_of_kills(self) -> str | None:
+        """Return a sentence on what was killed since any process of this user asked; None if nothing was."""
+        kills = self.kills()
+        if kills is None or not kills.processes:
+            return None
+        from .limit_diagnosis import killed  # only where a process was killed
+        from .oom_kills import take_new
+
+        new = take_new(self, kills)
+        return f"{killed(kills, new)}." if new else None
+
     def read(self, path: str) -> bytes:
         """Return what a file of the system says.
 

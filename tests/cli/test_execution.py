@@ -259,6 +259,7 @@ def test_a_kernel_that_was_killed_for_lack_of_memory(notebook, tmp_path, monkeyp
     """The count of killed processes rose while it ran, in the simulated container that it and we live in."""
     simulated = container(tmp_path / "machine", kills=3)
     monkeypatch.setattr(machine(), "limits", RamLimits(simulated.root))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     events = simulated.root / "sys/fs/cgroup/memory.events"
     path = notebook(
         f"import os, pathlib; pathlib.Path({str(events)!r}).write_text('oom_kill {3 + killed}')\n"
@@ -266,6 +267,11 @@ def test_a_kernel_that_was_killed_for_lack_of_memory(notebook, tmp_path, monkeyp
     )
     assert main(["run", str(path), "--max-ram", "9GB"]) == 1
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "ipygpulogger: --max-ram 9216 MB is more RAM than there is: 8.0 GB (container limit)"
+    assert (
+        said[0]
+        == "ipygpulogger: Linux killed 3 processes of this container for lack of memory (limit 8.0 GB)."
+    )
+    assert said[1] == "ipygpulogger: --max-ram 9216 MB is more RAM than there is: 8.0 GB (container limit)"
     why = ": killed for lack of memory (limit 8.0 GB)" if killed else ""
     assert f"ipygpulogger: the kernel died while it ran cell 1 of 1{why}" in said
+    assert machine().limits.news_of_kills() is None  # all of it was told
