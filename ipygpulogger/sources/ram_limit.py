@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,15 +135,12 @@ class RamLimits:
     def __init__(self, root: str | os.PathLike[str] = "/") -> None:
         self._root = os.fspath(root).rstrip("/")
         self._mounts: dict[str, tuple[str, str]] | None = None  # a process keeps the ones it started with
-        self._total_bytes: int | None = None
-        self._is_read = False
 
-    @property
+    @cached_property  # not called again: each rich report asks
     def total_bytes(self) -> int | None:
         """The most RAM that all processes here can have, as last read; None when unknown."""
-        if not self._is_read:
-            self.rooms()
-        return self._total_bytes
+        self.rooms()
+        return self.total_bytes
 
     def rooms(self, need_bytes: int | None = None, transient_bytes: int = 0) -> list[Room]:
         """Return every limit, and what is left under it.
@@ -155,7 +153,7 @@ class RamLimits:
         need = None if need_bytes is None else (need_bytes, transient_bytes)
         found = [*self._groups_rooms(need), *self._own_rooms(), *self._machines_room()]
         sizes_bytes = [room.limit_bytes for room in found if room.resident]
-        self._total_bytes, self._is_read = min(sizes_bytes, default=None), True
+        self.total_bytes = min(sizes_bytes, default=None)
         return found
 
     def tightest(self) -> Room | None:
