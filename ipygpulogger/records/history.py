@@ -82,7 +82,7 @@ class History(Displayed, Sequence[CellRecord]):
         cache, one that has stopped growing. RAM that malloc merely keeps is not counted.
 
         Two runs are of the same cell when they have the same id by the front end and the same first line,
-        in the same kernel. Where the front end sends no ids, as in a terminal, a cell that begins with a
+        in the same process. Where the front end sends no ids, as in a terminal, a cell that begins with a
         magic such as ``%%time`` is never recognized. Cells that contain only this package's own magics are
         never suspects.
 

@@ -110,7 +110,8 @@ def identity(record: CellRecord) -> Hashable:
     process = getattr(record, "process", None)  # as `process_of`, in each cell
     if process is None:
         return record.cell_id, record.source
-    return record.cell_id, record.source or record.label, process
+    label = record.label if process.task is None else ""  # two runs of a task may have different ones
+    return record.cell_id, record.source or label, process
 
 
 def _growing_runs(runs: list[CellRecord]) -> tuple[CellRecord, ...]:

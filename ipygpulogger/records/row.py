@@ -126,7 +126,7 @@ class Row:
         succeeded: Whether the status is "ok".
         gpulog_only: Whether the cell contains only this package's own magics.
         process: The process that it came from; None for a cell of the notebook's own kernel.
-        label: As in `CellRecord`, of the record of a process; else nothing.
+        label: As in `CellRecord`, where it tells which cell a process ran; empty for the kernel and for tasks.
     """
 
     origin: Origin
@@ -163,7 +163,7 @@ class Row:
             record.status == "ok",
             record.gpulog_only,
             process,
-            "" if process is None else record.label,
+            "" if process is None or process.task is not None else record.label,
         )
 
     def all(self) -> tuple[Memory, ...]:

@@ -92,7 +92,7 @@ def scan(line: bytes, place: int) -> Row | None:
         status == b'"ok"',
         ours == b"true",
         process,
-        "" if process is None else _text(label),
+        "" if process is None or process.task is not None else _text(label),
     )
 
 

@@ -86,7 +86,8 @@ def test_tasks_are_compared_by_the_worst():
     """Which worker runs a task, and how often, is the scheduler's choice."""
 
     def task(name, pid, needs):
-        return of({"task": name, "pid": pid, "worker": f"tcp://{pid}"}, needs)
+        key = f"{name}-{pid}-{needs}"
+        return of({"task": name, "pid": pid, "worker": f"tcp://{pid}"}, needs, label=key, source="")
 
     before = [task("load", 1, 300), task("train", 1, 100), task("train", 2, 120)]
     after = [task("load", 3, 300), task("train", 4, 110), task("train", 3, 250), task("train", 3, 100)]
