@@ -126,7 +126,7 @@ class Row:
         succeeded: Whether the status is "ok".
         gpulog_only: Whether the cell contains only this package's own magics.
         process: The process that it came from; None for a cell of the notebook's own kernel.
-        label: As in `CellRecord`, where it tells which cell a process ran; empty for the kernel and for tasks.
+        label: As in `CellRecord`, where it says which cell a process ran; empty for the kernel and tasks.
     """
 
     origin: Origin

@@ -12,6 +12,7 @@ from ipygpulogger import records as values
 from ipygpulogger.records import CellRecord
 from ipygpulogger.records.embed import SCHEMA
 from ipygpulogger.records.hints import types_of
+from ipygpulogger.records.process import Process, ProcessRecord
 
 PUBLISHED = json.loads(SCHEMA.read_text(encoding="utf-8"))
 
@@ -21,7 +22,7 @@ def test_the_schema_is_a_schema():
     jsonschema.Draft202012Validator.check_schema(PUBLISHED)
 
 
-KINDS = [kind for kind in vars(values).values() if dataclasses.is_dataclass(kind)]
+KINDS = [Process, *(kind for kind in vars(values).values() if dataclasses.is_dataclass(kind))]
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.__name__ not in ("Measurement", "Diagnosis")])
@@ -30,12 +31,19 @@ def test_the_schema_tells_of_every_field(kind):
     told = (
         PUBLISHED["$defs"][kind.__name__]["properties"] if kind is not CellRecord else PUBLISHED["properties"]
     )
-    more = {"left_out", "gpu_columns"} if kind is CellRecord else set()
+    more = {"left_out", "gpu_columns", "process"} if kind is CellRecord else set()
     hints = types_of(kind)
     assert set(told) == set(hints) | more
     for name, hint in hints.items():
         assert told[name].get("description"), name
         assert {k: v for k, v in told[name].items() if k != "description"} == schema_of(hint), name
+
+
+def test_the_schema_tells_of_the_process():
+    """A record of another process is a record of a cell with one field more."""
+    more = set(types_of(ProcessRecord)) - set(types_of(CellRecord))
+    assert more == {"process"}
+    assert PUBLISHED["properties"]["process"]["$ref"] == "#/$defs/Process"
 
 
 def schema_of(hint):
