@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import made
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from two_ranks import DictStore, job
 
 from ipygpulogger import measure
@@ -197,6 +199,34 @@ def test_gather_imports_no_torch():
         "with measure('a') as m: pass\nprint(len(gather(m)), 'torch' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "1 False"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab")), max_size=20))
+def test_whatever_the_order(calls):
+    """Rank 0 has of each call what was sent by then, never that of another call; the rest is said to be missing."""
+    store = DictStore()
+    jobs, sent = [job(rank, store, 3) for rank in range(3)], {}
+    for rank, label in calls:
+        number = sent[rank, label] = sent.get((rank, label), 0) + 1
+        gathering = jobs[rank].post(step(f"{rank} {label} {number}"), label)
+        if gathering is not None:
+            group = gathering.wait(0)
+            there = [one for one in range(3) if sent.get((one, label), 0) >= number]
+            assert [record.source for record in group] == [f"rank {one} {label} {number}" for one in there]
+            assert {who for who, _ in group.missing} == {f"rank {one}" for one in {0, 1, 2} - set(there)}
+    jobs[0].post(None, "the end").wait(0)
+    left = [
+        key
+        for key in store
+        if int(key.split("/")[1]) < sent.get((0, "a" if key in of(jobs, "a") else "b"), 0)
+    ]
+    assert not left, "what came too late is deleted"
+
+
+def of(jobs, label):
+    """The keys of a label."""
+    return {jobs[0].key(label, number, rank) for number in range(20) for rank in range(3)}
 
 
 # -- the epochs of a training -------------------------------------------------------------------------------
