@@ -18,6 +18,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import device_scope
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.engine.machine import Machine
+from ipygpulogger.owners import growth
 from ipygpulogger.runtime import collector
 from ipygpulogger.sources.high_water_mark import HighWaterMark
 from ipygpulogger.sources.nvml import Nvml
@@ -126,6 +127,7 @@ def unused_devices(fresh_machine, gpu, monkeypatch):
 def use(monkeypatch, machine):
     """Measure on this machine, without the child processes that other tests left."""
     monkeypatch.setattr(machine.process, "has_children", lambda: False)
+    monkeypatch.setattr(growth, "BUDGET_S", 60)  # a walk that the clock cut short makes later cells dearer
     monkeypatch.setattr(machines, "_machine", machine)
     monkeypatch.setattr(machines, "_machine_pid", os.getpid())
 
@@ -147,10 +149,11 @@ def test_a_cell_beside_unused_devices(shell, options):
 @pytest.mark.torch
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.usefixtures("fresh_machine", "measured_here")
-def test_a_cell_with_torch_on_two_devices(cuda, shell, options):
+def test_a_cell_with_torch_on_two_devices(cuda, shell, options, monkeypatch):
     """torch imported, a context on both."""
     import torch
 
+    monkeypatch.setattr(growth, "BUDGET_S", 60)
     for index in range(2):
         torch.ones(1024, device=f"cuda:{index}")  # the contexts stay
     check(cost_of_a_cell(shell, OPTIONS[options]), CEILINGS["torch on two devices"][options])
