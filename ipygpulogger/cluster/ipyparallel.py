@@ -202,6 +202,8 @@ class IPyParallelWatch(Watch):
                 done = {id(request) for found in over for request in found}
                 self._requests = [request for request in self._requests if id(request) not in done]
             groups = [self._group(requests) for requests in over]
+            if getattr(self._client, "_closed", False):  # by the user, or by the `with` that opened it
+                self.stop()
         yield from groups
 
     def _group(self, requests: list[_Request]) -> Group:
