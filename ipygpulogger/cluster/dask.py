@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import uuid
 from functools import partial
 from inspect import isawaitable
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
 _HEARD_WITHIN_S = 2.0
+_FOLLOWS_WITHIN_S = 10 * EVERY_S
 MOST = 1000  # records of one cell; of more tasks the small ones are only counted
 _INSTALL = (
     'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"])), '
@@ -97,7 +97,8 @@ class DaskWatch(Watch):
         self._unmeasured = 0
         self._names: dict[str, str] = {}  # of the workers that are measured, by address
         self._heard: set[str] = set()  # the addresses of all that have said anything
-        self._late_s: dict[str, float] = {}  # until when a worker may send what ended before
+        self._following: dict[str, int] = {}  # workers that said that another event follows, and in which
+        self._arrived = threading.Condition(self._lock)
         self._missing: list[Missing] = []
         self.lacking = self._stopped = False
         self._cleans_up = True  # whether the scheduler does, when this client leaves
@@ -144,7 +145,7 @@ class DaskWatch(Watch):
 
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call as one group; nothing if there were none."""
-        self._wait_for_the_late()
+        self._wait_for_what_follows()
         with self._lock:
             if not (self._arrivals or self._missing or self._unmeasured):
                 return ()
@@ -189,13 +190,23 @@ class DaskWatch(Watch):
         state = "stopped" if self._stopped else f"running, {workers} worker{'s' * (workers != 1)}"
         return f"<{type(self).__name__}: {state}>"
 
-    def _wait_for_the_late(self) -> None:
-        """Wait for workers that run very many tasks, and send what has ended twenty times a second."""
-        if not self._late_s or self._client.asynchronous:
+    def _wait_for_what_follows(self) -> None:
+        """Wait for workers that end very many tasks, and tell of them twenty times a second.
+
+        One further event of each is enough: it was sent after the last task that the notebook knows to have
+        ended. A worker that keeps silent is not waited for again.
+        """
+        if not self._following or self._client.asynchronous:
             return
-        with self._lock:
-            late_s = max(self._late_s.values(), default=0.0)
-        time.sleep(min(max(0.0, late_s - clock.monotonic_s()), 2 * EVERY_S))
+        with self._arrived:
+            awaited = dict(self._following)
+
+            def still() -> set[str]:
+                return {one for one, number in awaited.items() if self._following.get(one) == number}
+
+            if not self._arrived.wait_for(lambda: not still(), _FOLLOWS_WITHIN_S):
+                for address in still():
+                    del self._following[address]
 
     def _event(self, event: Any) -> None:
         """Take what a worker sent."""
@@ -230,9 +241,11 @@ class DaskWatch(Watch):
             if more:
                 self._arrivals.count_more(more, more_bytes)
             self._unmeasured += unmeasured
-            self._late_s.pop(address, None)
-            if message["late"]:
-                self._late_s[address] = clock.monotonic_s() + 2 * EVERY_S
+            if message["follows"]:
+                self._following[address] = message["number"]
+            else:
+                self._following.pop(address, None)
+            self._arrived.notify_all()
 
     def _worker_event(self, address: str, event: Any) -> None:
         """Note that a worker left the cluster: the scheduler says it under the worker's own topic."""
@@ -244,7 +257,8 @@ class DaskWatch(Watch):
             self._heard.discard(address)
             self._numbers.pop(address, None)
             with self._lock:
-                self._late_s.pop(address, None)
+                self._following.pop(address, None)
+                self._arrived.notify_all()
             if not self._stopped:
                 self._client.unsubscribe_topic(address)
             if not message.get("expected", True):

@@ -138,28 +138,42 @@ class Tasks:
 
     def _send_soon(self) -> None:
         """Send at once, so that it arrives before the task's result; of very many tasks, now and then."""
+        self._refill()
+        if self._at_once >= 1 and self._timer is None:
+            self.send()
+        elif self._timer is None:
+            self._timer = self._worker.loop.call_later(EVERY_S, self._send_later)
+
+    def _send_later(self) -> None:
+        self._timer = None
+        self._refill()
+        self.send()
+
+    def _refill(self) -> None:
         now_s = clock.monotonic_s()
         self._at_once = min(AT_ONCE, self._at_once + (now_s - self._counted_s) / EVERY_S)
         self._counted_s = now_s
-        if self._at_once >= 1:
-            self._at_once -= 1
-            self.send()
-        elif self._timer is None:
-            self._timer = self._worker.loop.call_later(EVERY_S, self.send)
 
     def send(self) -> None:
-        """Send the tasks that have ended since the last event."""
-        self._forget_timer()
+        """Send the tasks that have ended since the last event, and say whether another event follows.
+
+        One follows if the next task to end could not be sent at once. So whoever waits for a task need not
+        guess for how long.
+        """
+        self._at_once -= 1
+        follows = bool(self._ended) and self._at_once < 1
         self._keep(BATCH)
         payloads = [packed(self._record(ended)) for ended in self._ended]
         while len(records := compressed(payloads)) > BATCH_BYTES:
             self._keep(len(payloads) // 2)
             del payloads[len(self._ended) :]
         message = {"records": records, "more": self._more, "more_bytes": self._more_bytes}
-        message |= {"unmeasured": self._unmeasured, "late": self._at_once < 1}
+        message |= {"unmeasured": self._unmeasured, "follows": follows}
         self._more = self._more_bytes = self._unmeasured = 0
         self._ended = []
         self._send(message)
+        if follows and self._timer is None:
+            self._timer = self._worker.loop.call_later(EVERY_S, self._send_later)
 
     def _record(self, ended: _Ended) -> ProcessRecord:
         host, pid = self._here
@@ -172,14 +186,11 @@ class Tasks:
         self._number += 1
         self._worker.log_event(self._topic, {"name": self.name, "number": self._number, **message})
 
-    def _forget_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            self._worker.loop.remove_timeout(timer)
-
     def close(self) -> None:
         """Stop measuring; the tasks that still run are not told."""
-        if self._timer is not None:
+        timer, self._timer = self._timer, object()  # no event of a plugin that is removed follows
+        if timer is not None:
+            self._worker.loop.remove_timeout(timer)
             self.send()
         for key in list(self._open):
             task = self._open.pop(key)

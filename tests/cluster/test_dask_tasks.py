@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 import types
 import zlib
 
@@ -46,6 +47,13 @@ class Loop:
     def call_later(self, delay_s, function):
         self.timers.append((delay_s, function))
         return self.timers[-1]
+
+    def fire(self):
+        """Time has passed: every timer goes off."""
+        timers, self.timers = self.timers, []
+        assert [delay_s for delay_s, _ in timers] == [EVERY_S]
+        for _, function in timers:
+            function()
 
     def remove_timeout(self, timer):
         if timer in self.timers:
@@ -143,10 +151,10 @@ def test_very_many_tasks_are_few_events(worker, tasks, monkeypatch):
         ran(tasks, f"small-{number}")
     ran(tasks, "large-1", 60)
     assert len(worker.events) - before == AT_ONCE
-    assert [delay_s for delay_s, _ in worker.loop.timers] == [EVERY_S]
+    assert [message["follows"] for message in worker.events[before:]] == [False] * (AT_ONCE - 1) + [True]
     assert len(tasks._ended) <= 1024
-    worker.loop.timers[0][1]()
-    assert not worker.loop.timers
+    now_s[0] += EVERY_S
+    worker.loop.fire()
     last = worker.events[-1]
     assert len(last["records"]) <= BATCH_BYTES
     group = worker.arrived()
@@ -154,7 +162,12 @@ def test_very_many_tasks_are_few_events(worker, tasks, monkeypatch):
     assert last["more"] + len(group) == 1001
     assert last["more_bytes"] < 2 * MB
     assert "large" in {record.task for record in group}
-    assert last["late"]
+    assert last["follows"]
+    now_s[0] += EVERY_S
+    worker.loop.fire()
+    assert not worker.events[-1]["follows"]
+    assert not worker.loop.timers
+    assert len(worker.arrived()) == len(group)
 
 
 def test_names_of_any_length_stay_small(worker, tasks):
@@ -249,6 +262,24 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
         "3 could not be measured; the workers' logs say why",
     )
     assert len(watching.records) == 1
+
+
+def test_what_follows_is_waited_for(client, watching, worker, tasks):
+    """A worker that ends very many tasks announces its next event; one that stays away is asked for once."""
+    handler = client.handlers[watching._topic]
+    for number in range(AT_ONCE + 5):
+        ran(tasks, f"a-{number}")
+    early = sent(worker)
+    for message in early:
+        handler((1.0, message))
+    worker.loop.fire()
+    timer = threading.Timer(0.1, lambda: handler((1.0, sent(worker)[-1])))
+    timer.start()
+    assert len(watching.records[-1]) == AT_ONCE + 5
+    timer.join()
+    assert len(watching._following) == 1
+    assert len(watching.records) == 1
+    assert watching._following == {}
 
 
 def test_a_worker_that_died_is_missing(client, watching, worker, tasks):
