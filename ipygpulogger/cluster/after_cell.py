@@ -19,6 +19,8 @@ from ..runtime.output import say
 from ..runtime.shell import cells_behind, current_shell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..records.group import Group
     from .watcher import Watch
 
@@ -42,6 +44,14 @@ def show_no_more(watch: Watch) -> None:
         after.remove(watch)
     if not shown_in:  # outside IPython
         watch.collect(None)
+
+
+def label_here() -> str | None:
+    """Return what the running cell is called, such as "In [4]" or "nested in In [4]"; None without one."""
+    cells = list(cells_behind(sys._getframe()))
+    outer = _label_of(cells)
+    nested = outer is not None and not getattr(cells[0][0], "store_history", False)
+    return f"nested in {outer}" if nested else outer
 
 
 class AfterCells:
@@ -77,7 +87,7 @@ class AfterCells:
         """Ask a watch for the last time; after the last one, remove the callback too."""
         if watch in self._watches:
             self._watches.remove(watch)
-            self._show_ended(watch, _running_label())
+            self._show_ended(watch, label_here())
         shell = self._shell()
         if not self._watches and shell is not None:
             try:
@@ -131,13 +141,13 @@ def _label(result: Any) -> str | None:
     """Return what the cell that ended is called; None for one that a front end ran silently."""
     if getattr(getattr(result, "info", None), "store_history", True):
         return _numbered(getattr(result, "execution_count", None))
-    outer = _running_label()
+    outer = _label_of(cells_behind(sys._getframe()))  # the nested one has ended
     return outer and f"nested in {outer}"
 
 
-def _running_label() -> str | None:
-    """Return what the cell is called that runs now, the outermost of nested ones; None without one."""
-    stored = [count for info, count in cells_behind(sys._getframe()) if getattr(info, "store_history", False)]
+def _label_of(cells: Iterable[tuple[Any, int | None]]) -> str | None:
+    """Return what the outermost of nested cells is called; None without one that the user sees."""
+    stored = [count for info, count in cells if getattr(info, "store_history", False)]
     return _numbered(stored[0]) if stored else None
 
 

@@ -20,7 +20,7 @@ from ..runtime import clock
 from ..runtime.errors import why
 from ..runtime.shell import first_line
 from ..runtime.wrappers import Wrappers
-from .after_cell import show_after_cells, show_no_more
+from .after_cell import label_here, show_after_cells, show_no_more
 from .arrivals import Arrivals
 from .engine_cells import KEY
 from .runs import one_each
@@ -241,12 +241,12 @@ class _Request:
     """One request to some engines, until its records are in a group.
 
     Attributes:
-        label: Of the cell that sent it; None until that has ended, and outside IPython.
+        label: Of the cell that sent it, or if a thread did, of the next cell that ends; None outside IPython.
         code: What the engines run.
     """
 
     def __init__(self, answer: Any, code: str) -> None:
-        self.label: str | None = None
+        self.label = label_here()
         self.code = code
         self._answer = answer
 

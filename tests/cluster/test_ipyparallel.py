@@ -158,6 +158,13 @@ def test_inside_a_capture(shell, client, watching, capsys):
     assert repr(group) in [one.data.get("text/plain") for one in shell.user_ns["out"].outputs]
 
 
+def test_here_as_well(shell, client, watching):
+    """`%%px --local` runs the cell in the notebook too, as a nested cell; the table is that of the outer one."""
+    run(shell, "%%px --local\nx = 1")
+    assert [group.label for group in watching.records] == [f"In [{shell.execution_count - 1}]"]
+    assert [record.rank for record in watching.records[0]] == client.ids
+
+
 def test_several_requests_in_a_cell(shell, client, watching):
     """They are one row per engine: from the first beginning to the last end, with the highest peak."""
     code = 'client[:].execute(\'keep = [bytearray(b"x") * (64 << 20)] + globals().get("keep", [])\', silent=False, block=True)'
