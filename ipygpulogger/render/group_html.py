@@ -171,9 +171,9 @@ def _row_table(group: Group, rows: Sequence[Row], bars: Sequence[str], name: int
     head += ["Time", *([Text("")] if marked else [])]
     cells: list[list[Cell]] = []
     for record, (who, *rest), marks in rows:
-        called = squeezed(who, name)
+        called = _whole(squeezed(who, name))
         row: list[Cell] = [Strong(called) if marks else called]
-        row += [Text(escape(squeezed(one, name))) for one in rest]
+        row += [Text(escape(_whole(squeezed(one, name)))) for one in rest]
         for memory in memories:
             if memory in bars:
                 usage = record.gen if memory == RAM else busiest(record)
@@ -189,7 +189,7 @@ def _row_table(group: Group, rows: Sequence[Row], bars: Sequence[str], name: int
             row += map(_grouped, ram_figures(record) if memory == RAM else gpu_figures(record))
         row.append(time_text(record.time_s))
         if marked:
-            row.append(Drawn(f"<b>{escape(typeset(', '.join(marks)))}</b>" if marks else ""))
+            row.append(Drawn(f"<b>{escape(_whole(', '.join(marks)))}</b>" if marks else ""))
         cells.append(row)
     return _wide(table(head, cells))
 
@@ -197,6 +197,11 @@ def _row_table(group: Group, rows: Sequence[Row], bars: Sequence[str], name: int
 def _wide(markup: str) -> str:
     """Return a table that scrolls by itself, where it is wider than the page, and never breaks a word."""
     return f'<div style="overflow-x:auto;padding-left:1px;white-space:nowrap">{markup}</div>'
+
+
+def _whole(words: str) -> str:
+    """Return words that stay on one line, also where JupyterLab lets the cells of a table break."""
+    return words.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _grouped(figure: str) -> str:
@@ -214,5 +219,11 @@ def _spread_table(group: Group, name: int) -> str:
     for one in spread_of(group):
         figures = [one.smallest, one.median, *(one.quantiles if many else ()), one.largest, one.spread]
         told = [time_text(f) if one.name == TIME else f"{rounded_mb(f):,}" for f in figures]
-        rows.append([figure_name(one), *told, Text(escape(squeezed(name_in_words(one.most), name * 2)))])
+        rows.append(
+            [
+                _whole(figure_name(one)),
+                *told,
+                Text(escape(_whole(squeezed(name_in_words(one.most), name * 2)))),
+            ]
+        )
     return _wide(table(head, rows))

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 from playwright import sync_api
+from processes import of
+
+from ipygpulogger.records.group import Group, Missing
 
 pytestmark = pytest.mark.browser
 
@@ -65,6 +68,18 @@ def notebook(*sources):
     return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5})
 
 
+def with_processes():
+    """A notebook as it comes from elsewhere, not trusted, with a table of few processes and one of many."""
+    few = [of(rank, 100 * (rank + 1), on_gpu=900 * (rank + 1)) for rank in range(3)]
+    many = [of(rank, 100 + 400 * (rank == 7)) for rank in range(1000)]
+    kept = json.loads(notebook("few = 3", "many = 1000"))
+    for cell, records in zip(kept["cells"], (few, many), strict=True):
+        group = Group("In [1]", records, [Missing("rank 2000", "it died")])
+        data = {"text/plain": repr(group), "text/html": group._repr_html_()}
+        cell["outputs"] = [{"output_type": "display_data", "metadata": {}, "data": data}]
+    return kept
+
+
 @pytest.fixture(scope="module", params=["light", "dark"])
 def lab(request, tmp_path_factory):
     """A server of its own, without any configuration of the user's; its address."""
@@ -77,6 +92,7 @@ def lab(request, tmp_path_factory):
             cell["execution_count"], cell["outputs"] = None, []
     (work / "demo.ipynb").write_text(json.dumps(demo))
     shutil.copy(NOTEBOOKS / "demo.ipynb", work / "kept.ipynb")  # as it comes from elsewhere: not trusted
+    (work / "processes.ipynb").write_text(json.dumps(with_processes()))
     (work / "live.ipynb").write_text(notebook("%load_ext ipygpulogger", LIVE))
     settings = home / "settings" / "@jupyterlab"
     (settings / "apputils-extension").mkdir(parents=True)
@@ -190,6 +206,30 @@ def test_the_demo(page, lab, pictures):
     page.goto(f"{lab[0]}/lab/tree/demo.ipynb?reset")
     page.wait_for_selector(".jp-Notebook .jp-CodeCell")
     look()
+
+
+def test_many_processes(page, lab, pictures):
+    """The sanitizer leaves the tables whole: rows, bars, names; on a phone they scroll by themselves."""
+    page.goto(f"{lab[0]}/lab/tree/processes.ipynb?reset")
+    page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+    report_of(page, "few = 3")
+    many = report_of(page, "many = 1000").replace("\N{NO-BREAK SPACE}", " ")
+    row = cell_of(page, "few = 3").locator("details tr", has_text=re.compile(r"^rank\s2")).first
+    assert row.locator("td").all_inner_texts()[1:4] == ["0", "300", "500"]
+    assert row.locator("td").all_inner_texts()[5:8] == ["0", "2,700", "900"]
+    assert "rank 7: RAM 5.0x" in many
+    heights = [line.bounding_box()["height"] for line in page.locator("details tr").all()]
+    assert max(heights) <= 20, heights  # one line each
+    bars = cell_of(page, "few = 3").locator("td > div")
+    assert bars.count() == 6
+    assert {round(bar.bounding_box()["width"]) for bar in bars.all()} == {72}
+    assert bars.last.locator("b").last.bounding_box()["width"] > 60
+    page.screenshot(path=pictures("processes"))
+    page.keyboard.press("Control+b")  # no side bar
+    page.set_viewport_size({"width": PHONE_PX, "height": 1400})
+    scrolls = "table => table.parentElement.scrollWidth > table.parentElement.clientWidth"
+    assert cell_of(page, "few = 3").locator("table").first.evaluate(scrolls)
+    page.screenshot(path=pictures("processes-phone"))
 
 
 def heights_of(page, source):
