@@ -13,7 +13,7 @@ from ..records import ChildrenUsage, ChildUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.children import children_ended
-from .child_peaks import WALK_S, at_least_bytes
+from .child_peaks import at_least_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 LARGEST = 4  # children that are named
-# So much of the time that the scope took may be spent on finding out what forked children share.
+# Finding out what forked children share may take so long: as the scope opens, of those of which nothing is
+# known yet; at its end, of those that ran, or so much of the time that the scope took.
+WALK_S, WALK_END_S = 0.005, 0.010
 _WALK_SHARE, _WALK_MOST_S = 0.05, 0.05
+_NEARLY_BYTES = MB  # if what a child shares is known as well as that, nothing is said
 # Children that ended are told if they mapped so many pages together, even if an earlier one was larger.
 _TOLD_FAULTS = 4096
 
@@ -36,14 +39,13 @@ class _Held(NamedTuple):
     Attributes:
         own_bytes: Resident, without what it shares if it is forked.
         shares: What it shares; None for a program of its own, and where it was not found out.
-        at_least: Whether that is a lower bound.
-        mapped_bytes: The part of its resident memory that is files and shared memory.
+        fresh: Whether that is what it shares at this end. Otherwise it is what it shared before, which was
+            more rather than less.
     """
 
     own_bytes: int
-    shares: Sharing | None
-    at_least: bool
-    mapped_bytes: int
+    shares: Sharing | None = None
+    fresh: bool = True
 
 
 class _Bounds(NamedTuple):
@@ -75,7 +77,7 @@ class Children:
         self._before: dict[ChildProcess, _Held] | None = {}
         if on.process.has_children():
             living = self._peaks.look(self, reset=reset)
-            self._before = None if living is None else self._held(living, WALK_S)
+            self._before = None if living is None else self._held(living, WALK_S, again=False)
 
     # -- called by ChildPeaks ------------------------------------------------------------------
 
@@ -120,7 +122,8 @@ class Children:
         told = ended.faults - self._ended_before.faults >= _TOLD_FAULTS
         if not (resident or living or told) and record_bytes < MB:
             return None
-        after = self._held(living, max(WALK_S, min(time_s * _WALK_SHARE, _WALK_MOST_S))) if living else {}
+        limit_s = max(WALK_END_S, min(time_s * _WALK_SHARE, _WALK_MOST_S))
+        after = self._held(living, limit_s, again=True) if living else {}
         found = {
             child: self._one(child, resident.get(child), before.get(child), after.get(child))
             for child in dict.fromkeys((*before, *resident, *after))
@@ -128,14 +131,12 @@ class Children:
         before_bytes = sum(held.own_bytes for held in before.values())
         after_bytes = sum(held.own_bytes for held in after.values())
         ended_count = self._ended_count(ended, before, after, found)
-        if not ended_count and (told or record_bytes):
-            ended_count = 1
+        all_live = not ended_count and ended.faults == self._ended_before.faults
         lo_bytes = max(before_bytes, after_bytes, record_bytes, self._together_bytes, _one_moved(found))
         highest = [child.peak.hi_bytes for child in found.values()]
-        all_known = ended.faults == self._ended_before.faults and not ended_count and None not in highest
+        all_known = all_live and None not in highest
         hi_bytes = max(lo_bytes, sum(filter(None, highest))) if all_known else None
-        shares = [held.shares for held in after.values() if held.shares is not None]
-        forked = sum(child.forked for child in after)
+        forked = [held for child, held in after.items() if child.forked]
         return ChildrenUsage(
             before_bytes,
             after_bytes,
@@ -143,36 +144,29 @@ class Children:
                 lo_bytes, hi_bytes, sum(child.precision_bytes for child in found) if all_known else 0
             ),
             count=len(after),
-            at_least=any(held.at_least for held in (*before.values(), *after.values())),
-            ended=ended_count,
-            shared_bytes=sum(s.proportional_bytes for s in shares)
-            if forked and len(shares) == forked
-            else None,
+            at_least=any(_is_at_least(before.get(child), after.get(child)) for child in found),
+            ended=ended_count if all_live else max(1, ended_count),
+            shared_bytes=_shared_bytes(forked),
             largest=_largest(found.values()),
         )
 
     def _resident_peaks(self) -> dict[ChildProcess, Peak]:
         return {child: interval.peak() for child, interval in self.intervals.items()}
 
-    def _held(self, living: list[ChildProcess], limit_s: float) -> dict[ChildProcess, _Held]:
+    def _held(self, living: list[ChildProcess], limit_s: float, *, again: bool) -> dict[ChildProcess, _Held]:
         """Return what each child has now; what the forked ones share is found as far as there is time."""
-        self._peaks.walk(living, limit_s)
+        self._peaks.walk(living, limit_s, again=again)
         return {child: self._held_by(child) for child in living}
 
     def _held_by(self, child: ChildProcess) -> _Held:
         if not child.forked:
-            return _Held(child.current_bytes, None, at_least=False, mapped_bytes=child.mapped_bytes)
-        if child.walk_s() == 0 and child.shares is not None:
-            return _Held(
-                child.shares.private_bytes, child.shares, at_least=False, mapped_bytes=child.mapped_bytes
-            )
+            return _Held(child.current_bytes)
+        if child.shares is not None and child.is_walked:
+            return _Held(child.shares.private_bytes, child.shares)
         own_bytes = at_least_bytes(child)
-        if not own_bytes and child.shares is None:
-            try:
-                own_bytes = max(0, child.current_bytes - self._on.ram.lifetime_peak_bytes())
-            except Unavailable:
-                own_bytes = 0
-        return _Held(own_bytes, None, at_least=True, mapped_bytes=child.mapped_bytes)
+        if child.shares is None and not own_bytes:
+            own_bytes = max(0, child.current_bytes - self._inherited_bytes(child))
+        return _Held(own_bytes, child.shares, fresh=False)
 
     def _one(
         self, child: ChildProcess, resident: Peak | None, before: _Held | None, after: _Held | None
@@ -212,20 +206,16 @@ class Children:
         files and shared memory that it has in common with others are taken as at the two ends.
         """
         walked = [held.shares for held in (before, after) if held is not None and held.shares is not None]
-        mapped_bytes = max(
-            (shares.shared_bytes - shares.inherited_bytes for shares in walked), default=child.mapped_bytes
-        )
-        if before is not None and before.shares is not None:
-            inherited_bytes = before.shares.inherited_bytes
-        else:
-            inherited_bytes = self._inherited_bytes(child)
-        inherited_bytes = max(inherited_bytes, *(shares.inherited_bytes for shares in walked), 0)
-        lo_bytes = resident.lo_bytes - inherited_bytes - mapped_bytes
+        mapped = [shares.shared_bytes - shares.inherited_bytes for shares in walked]
+        inherited = [shares.inherited_bytes for shares in walked]
+        if before is None or before.shares is None:
+            inherited.append(self._inherited_bytes(child))
+        lo_bytes = resident.lo_bytes - max(inherited) - max(mapped, default=child.mapped_bytes)
         hi_bytes = resident.hi_bytes
-        if hi_bytes is not None and after is not None and after.shares is not None and not child.children:
-            hi_bytes -= min(shares.inherited_bytes for shares in walked)
+        if hi_bytes is not None and after and after.shares and after.fresh and not child.children:
+            hi_bytes -= after.shares.inherited_bytes
             if before is not None and before.shares is not None:
-                hi_bytes -= min(shares.shared_bytes - shares.inherited_bytes for shares in walked)
+                hi_bytes -= min(mapped)
         return _Bounds(lo_bytes, hi_bytes)
 
     def _inherited_bytes(self, child: ChildProcess) -> int:
@@ -278,6 +268,24 @@ def _one_moved(found: dict[ChildProcess, ChildUsage]) -> int:
     still_bytes = sum(child.peak.lo_bytes for child in still)
     moved = (child.peak.lo_bytes for child in found.values() if not _is_still(child))
     return still_bytes + max(moved, default=0)
+
+
+def _is_at_least(before: _Held | None, after: _Held | None) -> bool:
+    """Return whether more than a little of a child's memory at an end may not be counted."""
+    if after is not None and not after.fresh:
+        return True
+    if before is None or before.fresh:
+        return False
+    if before.shares is None or after is None or after.shares is None:
+        return True
+    return before.shares.shared_bytes - after.shares.shared_bytes > _NEARLY_BYTES
+
+
+def _shared_bytes(forked: list[_Held]) -> int | None:
+    """Return what forked children share, in proportion; None if that was not read of all of them."""
+    if not forked or not all(held.fresh for held in forked):
+        return None
+    return sum(held.shares.proportional_bytes for held in forked if held.shares is not None)
 
 
 def _is_still(child: ChildUsage) -> bool:

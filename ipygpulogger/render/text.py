@@ -216,9 +216,10 @@ def children_now(children: ChildrenUsage, size: str) -> str:
 def largest_children(children: ChildrenUsage) -> str:
     """Return the children that needed memory: "python 1234 215 MB, python 1235 12 MB (peak 300)".
 
-    Nothing if all of them together moved less than 5 MB.
+    Nothing if each of them moved less than 5 MB.
     """
-    if max(abs(children.consumed_bytes), children.needed_bytes) < _QUIET_CHILDREN_BYTES:
+    moved = (max(abs(one.consumed_bytes), one.needed_bytes) for one in children.largest)
+    if max(moved, default=0) < _QUIET_CHILDREN_BYTES:
         return ""
     return ", ".join(_one_child(child) for child in children.largest if rounded_mb(child.peak.lo_bytes))
 

@@ -30,12 +30,14 @@ class Sharing(NamedTuple):
         inherited_bytes: The part of the rest that is certainly anonymous memory: what it has in common with
             the process that forked it, or with its own forks.
         proportional_bytes: The rest, each page divided by the number of processes that share it (Pss).
+        mapped_bytes: What was resident of files and shared memory, shared or not.
     """
 
     private_bytes: int
     shared_bytes: int
     inherited_bytes: int
     proportional_bytes: int
+    mapped_bytes: int
 
 
 class _Stat(NamedTuple):
@@ -188,9 +190,14 @@ class ChildProcess(Counter):
                 self.children, self._listed = children_of(self.pid), when
         return self.children
 
+    @property
+    def is_walked(self) -> bool:
+        """Whether nothing of its own changed since its pages were last walked."""
+        return self.shares is not None and self._walked == self._state()
+
     def walk_s(self) -> float:
         """Return about how long a walk of its pages would take; 0 if nothing changed since the last one."""
-        return 0.0 if self._is_walked() else self.current_bytes * self._walk_s_per_byte
+        return 0.0 if self.is_walked else self.current_bytes * self._walk_s_per_byte
 
     def walk(self) -> None:
         """Find what it shares, unless nothing of its own changed since it was last found.
@@ -198,27 +205,26 @@ class ChildProcess(Counter):
         Raises:
             OSError: It ended, or the file may not be read.
         """
-        if self._is_walked():
+        if self.is_walked:
             return
         began_s = time.thread_time()
         rollup = procfs.rollup_bytes(self.pid)
         took_s = time.thread_time() - began_s
-        self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), 8 * _WALK_S_PER_BYTE)
+        # A machine that is busy with other things takes longer: that is no reason for less exact figures.
+        self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), _WALK_S_PER_BYTE)
         private_bytes = rollup["Private_Clean"] + rollup["Private_Dirty"]
         self.shares = Sharing(
             private_bytes,
             rollup["Rss"] - private_bytes,
             max(0, rollup.get("Anonymous", 0) - private_bytes),
             max(0, rollup.get("Pss", 0) - private_bytes),
+            self.mapped_bytes,
         )
         self._walked = self._state()
 
     def forget_walk(self) -> None:
         """Walk its pages again next time: its parent changed what they have in common."""
         self._walked = ()
-
-    def _is_walked(self) -> bool:
-        return self.shares is not None and self._walked == self._state()
 
     def _state(self) -> tuple[object, ...]:
         return (self._stat.faults if self._stat else None), self.sizes

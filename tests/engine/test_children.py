@@ -222,7 +222,7 @@ def test_a_large_living_worker_is_not_looked_through():
     out = in_a_new_process(
         """
     from ipygpulogger.engine import children as engine
-    engine.WALK_S = engine._WALK_MOST_S = 0"""
+    engine.WALK_S = engine.WALK_END_S = engine._WALK_MOST_S = 0"""
         + LIVING.format(ours=100, theirs=60, how="fork")
         + """
     assert mb(children.after_bytes) in range(30, 70)
@@ -267,7 +267,7 @@ def test_a_child_of_which_little_is_told(fault, monkeypatch):
     if fault == "no flags":
         assert pid not in found
     else:
-        peaks.walk(found.values(), 1)
+        peaks.walk(found.values(), 1, again=True)
         assert found[pid].shares is None
     os.write(read, b"x")
     os.waitpid(pid, 0)

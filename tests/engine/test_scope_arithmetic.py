@@ -64,7 +64,7 @@ class Kid(Number):
         self.pid, self.name, self.parent, self.children = pid, "kid", None, ()
         self.own, self.mapped_bytes, self.forked = own, mapped, forked
         self.shared, self.high_bytes, self.inherited_bytes = inherited, self.now, None
-        self.cost_s, self.shares = walk_s, None
+        self.cost_s, self.shares, self.is_walked = walk_s, None, False
 
     @property
     def current_bytes(self):
@@ -73,21 +73,24 @@ class Kid(Number):
     def to(self, *sizes):
         """Its own memory becomes so much, one after the other."""
         for size in sizes:
-            self.own, self.shares = size, None
+            self.own, self.is_walked = size, False
             super().to(size + self.shared + self.mapped_bytes)
             self.high_bytes = max(self.high_bytes, self.now)
 
     def copied(self, size):
         """So much of what it inherited becomes its own: one of the two processes wrote to it."""
         size = min(size, self.shared)
-        self.shared, self.own, self.shares = self.shared - size, self.own + size, None
+        self.shared, self.own, self.is_walked = self.shared - size, self.own + size, False
         self.ever += 1
 
     def walk_s(self):
-        return 0 if self.shares else self.cost_s
+        return 0 if self.is_walked else self.cost_s
 
     def walk(self):
-        self.shares = Sharing(self.own, self.shared + self.mapped_bytes, self.shared, self.shared // 2)
+        self.shares = Sharing(
+            self.own, self.shared + self.mapped_bytes, self.shared, self.shared // 2, self.mapped_bytes
+        )
+        self.is_walked = True
 
     def forget_walk(self):
         pass
@@ -620,7 +623,7 @@ def test_children_that_ended(on):
     )  # fmt: skip
     on.ended = NONE_ENDED
     found = of_children(on, [], [Kid(2, 80)], Ended(1, 0, 0, more=False))
-    assert (found.peak, found.ended) == (Peak(80, None, "sampled"), 0)
+    assert (found.peak, found.ended) == (Peak(80, None, "sampled"), 1)
     on.ended = NONE_ENDED
     assert of_children(on, [], [Kid(2, 80)], Ended(1, 0, 4, more=False)).ended == 3, (
         "forked by Python, and gone"
