@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from ..blocks.warn import warn
 from ..runtime import clock
-from .torch_distributed import Gathering, is_one_of_several, post
+from .torch_distributed import is_one_of_several, post
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..records.group import Group
     from ..records.measurement import Measurement
+    from .gathering import Gathering
 
 _END_S = 5.0  # for which rank 0 waits at the end of the training, if a rank has not sent its last epochs
 

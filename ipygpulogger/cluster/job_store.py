@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ANSWER_S = 5.0  # at most, for a few operations; they usually take 0.1 ms
 _PREFIX = "ipygpulogger"
-_CONNECT_S = 5.0
 
 
 class StoreLostError(Exception):
@@ -94,7 +94,7 @@ class JobStore:
     def _store(self) -> Any:
         with self._opening:
             if self._opened is None:
-                self._opened = _opened(_CONNECT_S)
+                self._opened = _opened(ANSWER_S)
             return self._opened
 
 

@@ -14,7 +14,7 @@ from two_ranks import DictStore, job
 
 from ipygpulogger import measure
 from ipygpulogger.blocks.epoch_record import EpochRecord
-from ipygpulogger.cluster import attempt, epochs, gather, torch_distributed
+from ipygpulogger.cluster import attempt, epochs, gather, job_store, torch_distributed
 from ipygpulogger.cluster.arrivals import packed
 from ipygpulogger.records.process import Process, ProcessRecord
 
@@ -167,7 +167,7 @@ def test_a_store_that_is_lost(store, jobs):
 
 def test_a_store_that_does_not_answer(store, jobs, monkeypatch):
     """It is waited for no longer than was asked, and a little to send."""
-    monkeypatch.setattr(torch_distributed, "_POST_S", 0.05)
+    monkeypatch.setattr(job_store, "ANSWER_S", 0.05)
     answer = threading.Event()
     store.broken = lambda: answer.wait(30)
     with pytest.warns(RuntimeWarning, match="the job's store does not answer"):
@@ -190,6 +190,32 @@ def test_one_process(monkeypatch):
         gather(m)
     with pytest.raises(TypeError, match=r"not str$"):
         gather("m")
+
+
+class FakeDistributed:
+    """torch.distributed with a process group of two, as far as `gather` asks it."""
+
+    def __init__(self):
+        self.group = type("group", (), {"WORLD": type("ProcessGroup", (), {})()})
+
+    def get_rank(self):
+        return 0
+
+    def get_world_size(self):
+        return 2
+
+
+def test_calls_are_counted_from_the_first_group_on(monkeypatch):
+    """Those of one process have no counterpart on other ranks. The store may outlive a group: they go on in the next."""
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch_distributed, "_current", None)
+    numbers = []
+    for distributed in None, (first := FakeDistributed()), first, (second := FakeDistributed()):
+        monkeypatch.setattr(torch_distributed, "_distributed", lambda found=distributed: found)
+        gathering = torch_distributed.post(step(0), "step")
+        numbers.append([key.split("/")[1] for key in gathering._open.values()])
+    assert numbers == [[], ["0"], ["1"], ["2"]]
+    assert second.group.WORLD is not first.group.WORLD
 
 
 def test_gather_imports_no_torch():
