@@ -12,12 +12,15 @@ not tasks: an actor is measured while it is created. ``measure`` within a method
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 import uuid
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from ..engine.machine import machine
 from ..records.group import Group, Missing
 from ..records.units import shortened
 from ..runtime import clock
@@ -97,6 +100,7 @@ class DaskWatch(Watch):
         self._unmeasured = 0
         self._names: dict[str, str] = {}  # of the workers that are measured, by address
         self._heard: set[str] = set()  # the addresses of all that have said anything
+        self._pids: dict[str, int] = {}  # of those that are other processes of this machine, by address
         self._following: dict[str, int] = {}  # workers that said that another event follows, and in which
         self._arrived = threading.Condition(self._lock)
         self._missing: list[Missing] = []
@@ -165,6 +169,7 @@ class DaskWatch(Watch):
             self._stopped = True
             if self in _running:
                 _running.remove(self)
+        machine().child_peaks.measure_again(list(self._pids.values()))
         show_no_more(self)
         shell = current_shell()
         if shell is not None:
@@ -226,6 +231,9 @@ class DaskWatch(Watch):
                 self._client.subscribe_topic(address, partial(self._worker_event, address))
             if "records" in message:
                 self._take(address, message)
+            elif message["host"] == socket.gethostname() and message["pid"] != os.getpid():
+                self._pids[address] = _count(message["pid"])
+                machine().child_peaks.leave_alone(self._pids[address])
         except Exception:  # whatever it is, no worker of ours sent it
             with self._lock:
                 self._arrivals.refuse()
@@ -256,6 +264,7 @@ class DaskWatch(Watch):
             name = self._names.pop(address, address)
             self._heard.discard(address)
             self._numbers.pop(address, None)
+            machine().child_peaks.measure_again([self._pids.pop(address, 0)])
             with self._lock:
                 self._following.pop(address, None)
                 self._arrived.notify_all()

@@ -91,7 +91,7 @@ class Tasks:
         self._number = int(clock.utc_now().timestamp() * 1e6)  # those of a later plugin are higher
         with measure("warm up"):
             pass
-        self._send({})
+        self._send({"host": self._here[0], "pid": self._here[1]})
 
     def transition(self, key: Any, start: str, finish: str) -> None:
         """Follow a task from one state to another."""

@@ -25,7 +25,12 @@ _STILL_BYTES = 2**20  # the pages that this process may change before those of i
 
 
 class ChildPeaks:
-    """Every descendant of this process, with the tracker of its peaks."""
+    """Every descendant of this process, with the tracker of its peaks.
+
+    Some of them measure themselves, such as the workers of a local cluster, and reset their own marks. Here
+    those are left alone, as a reset in the middle of such a measurement loses its peak. So what these
+    processes need within a scope of this one is known as a lower bound only.
+    """
 
     def __init__(self, process: Process, open_scopes: Callable[[], Iterable[Children]]) -> None:
         """Prepare; nothing is read before `look`.
@@ -35,6 +40,7 @@ class ChildPeaks:
             open_scopes: Returns the part of every open scope that is about children.
         """
         self._descendants, self._open_scopes = process.descendants, open_scopes
+        self._measuring_themselves: set[int] = set()  # process ids
         self._trackers: dict[ChildProcess, PeakTracker] = {}
         self._lock = threading.RLock()
         self._forks_seen = 0
@@ -60,7 +66,11 @@ class ChildPeaks:
                     tracker = self._tracker_of(child)
                     new.append(child)
                 if opening is not None:
-                    opening.begins(child, tracker.open(reset=reset))
+                    measures_itself = child.pid in self._measuring_themselves
+                    interval = tracker.open(reset=reset and not measures_itself)
+                    if measures_itself:
+                        interval.give_up()
+                    opening.begins(child, interval)
                 else:
                     tracker.look()
                 found[child] = tracker
@@ -74,6 +84,20 @@ class ChildPeaks:
                 for scope in self._open_scopes():
                     scope.seen(total_bytes)
             return living
+
+    def leave_alone(self, pid: int) -> None:
+        """Leave the mark of a child to itself from now on, because it measures itself."""
+        with self._lock:
+            self._measuring_themselves.add(pid)
+            for scope in self._open_scopes():
+                for child, interval in tuple(scope.intervals.items()):
+                    if child.pid == pid:
+                        interval.give_up()
+
+    def measure_again(self, pids: Iterable[int]) -> None:
+        """Measure children whose marks were left alone."""
+        with self._lock:
+            self._measuring_themselves.difference_update(pids)
 
     def _tracker_of(self, child: ChildProcess) -> PeakTracker:
         """Return the tracker of a new child, which was born within every scope that is open already.

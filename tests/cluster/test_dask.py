@@ -15,6 +15,7 @@ distributed = pytest.importorskip("distributed", reason="distributed is not inst
 
 from dask import config as dask_config  # noqa: E402 - behind what may skip the file
 
+from ipygpulogger import measure  # noqa: E402 - the same
 from ipygpulogger.cluster import dask, watch  # noqa: E402 - behind what may skip the file
 from ipygpulogger.cluster.dask_tasks import AT_ONCE, BATCH_BYTES, EVERY_S  # noqa: E402 - the same
 
@@ -143,6 +144,24 @@ def test_what_is_cancelled_is_told_when_it_ends(client, watching):
     record = only(watching.records[-1])
     assert (record.task, record.status) == ("hungry", "interrupted")
     assert record.time_s >= 0.4
+
+
+def test_a_task_keeps_its_peak_while_cells_end(client, watching):
+    """The notebook's own measurements leave the marks of its workers alone, and say that their own peak of them is a lower bound."""
+    future = client.submit(hungry, 150, 0.6, pure=False)
+    time.sleep(0.3)
+    for _ in range(2):
+        with measure() as m:
+            pass
+    future.result()
+    record = only(watching.records[-1])
+    assert record.gen.peak.quality == "exact"
+    assert abs(record.gen.peaked_bytes - 150 * MB) < 2 * MB
+    with measure() as m:
+        client.submit(hungry, 100, pure=False).result()
+    children = m.last.children
+    assert children.peak.lo_bytes <= children.before_bytes + 102 * MB
+    assert children.peak.hi_bytes is None
 
 
 def test_an_actor_is_measured_while_it_is_made(client, watching):
