@@ -26,7 +26,7 @@ class Simulated:
         self.write(
             "proc/meminfo",
             f"MemTotal:       {total_bytes // 1024} kB\nMemFree:         1 kB\n"
-            f"MemAvailable:   {available_bytes // 1024} kB\nBuffers: 2 kB\n",
+            f"MemAvailable:   {available_bytes // 1024} kB\nHugePages_Total: 2\n",
         )
 
     def process_of_v2(self, path="/", *, mounted="/"):

@@ -134,7 +134,7 @@ class LiveCell:
         used_bytes, notes = so_far.gen.after_bytes, self._live.remarks(so_far)
         rise_bytes = 0 if self._used_bytes is None else used_bytes - self._used_bytes
         self._used_bytes = used_bytes
-        room = machine().limits.short(_RISES * rise_bytes)
+        room = machine().limits.short(_RISES * rise_bytes, 0)
         if room is not None:  # said before Linux kills the process, for afterwards nothing can be said
             if room.is_scarce:
                 self.tightest = least(filter(None, (self.tightest, room)))

@@ -142,15 +142,13 @@ class RamLimits:
         self.rooms()
         return self.total_bytes
 
-    def rooms(self, need_bytes: int | None = None, transient_bytes: int = 0) -> list[Room]:
+    def rooms(self, need: tuple[int, int] | None = None) -> list[Room]:
         """Return every limit, and what is left under it.
 
         Args:
-            need_bytes: Page cache is looked up only for a limit that is `short` with it, because the file
-                that tells it is the slowest one. None: for each limit.
-            transient_bytes: As in `short`.
+            need: As `short` takes it. Page cache is looked up only for a limit that is short without it,
+                because the file that tells it is the slowest one. None: for each limit.
         """
-        need = None if need_bytes is None else (need_bytes, transient_bytes)
         found = [*self._groups_rooms(need), *self._own_rooms(), *self._machines_room()]
         sizes_bytes = [room.limit_bytes for room in found if room.resident]
         self.total_bytes = min(sizes_bytes, default=None)
@@ -160,7 +158,7 @@ class RamLimits:
         """Return the limit under which the least is left; None when nothing is known."""
         return least(self.rooms())
 
-    def short(self, need_bytes: int = 0, transient_bytes: int = 0) -> Room | None:
+    def short(self, need_bytes: int, transient_bytes: int) -> Room | None:
         """Return the limit that leaves too little, the tightest one; None where there is enough.
 
         Too little is less than what is needed, or than a twentieth of the limit.
@@ -170,16 +168,16 @@ class RamLimits:
             transient_bytes: What was in use for a moment beyond what is in use now: then, too, a twentieth
                 should have been left.
         """
-        rooms = self.rooms(need_bytes, transient_bytes)
-        return least(room for room in rooms if _is_short(room, need_bytes, transient_bytes))
+        need = need_bytes, transient_bytes
+        return least(room for room in self.rooms(need) if _is_short(room, *need))
 
     def groups(self) -> Iterator[Group]:
         """Yield the cgroup of this process and its ancestors, as far as they can be seen from here."""
         with contextlib.suppress(OSError):
             for line in self.read("/proc/self/cgroup").decode(errors="replace").splitlines():
-                number, _, rest = line.partition(":")
+                _, _, rest = line.partition(":")
                 controllers, _, path = rest.partition(":")
-                if number == "0" and not controllers:
+                if not controllers:
                     yield from self._chain(_V2, path)
                 elif "memory" in controllers.split(","):
                     yield from self._chain(_V1, path)
@@ -231,7 +229,7 @@ class RamLimits:
 
     def lowest(self) -> Room | None:
         """Return the smallest limit, however much is in use; None when nothing is known."""
-        return min(self.rooms(0), key=lambda room: room.limit_bytes, default=None)
+        return min(self.rooms(), key=lambda room: room.limit_bytes, default=None)
 
     def peak_bytes(self, group: Group) -> int | None:
         """Return the most that was charged to a group since it exists; None when unknown."""
@@ -290,7 +288,7 @@ class RamLimits:
             if number is None:
                 continue
             soft_bytes = resource.getrlimit(number)[0]
-            if soft_bytes == resource.RLIM_INFINITY or soft_bytes < 0:
+            if not 0 <= soft_bytes < _NO_LIMIT_BYTES:  # RLIM_INFINITY is -1, or very large
                 continue
             used_bytes = None
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -318,7 +316,7 @@ class RamLimits:
         if self._mounts is None:
             self._mounts = self._read_mounts()
         root, point = self._mounts.get(version, _MOUNTS[version])
-        if root != "/" and (path == root or path.startswith(f"{root}/")):
+        if path == root or path.startswith(f"{root}/"):
             path = path[len(root) :]
         parts = PurePosixPath("/", path.lstrip("/")).parts[1:]
         if ".." in parts:
@@ -332,11 +330,13 @@ class RamLimits:
         with contextlib.suppress(OSError):
             for line in self.read("/proc/self/mountinfo").decode(errors="replace").splitlines():
                 fields, _, of_file_system = line.partition(" - ")
-                words, kind = fields.split(" "), of_file_system.split(" ")
-                if len(words) < 5 or len(kind) < 3 or kind[0] not in _MOUNTS:
+                try:
+                    _, _, _, root, point, *_ = fields.split(" ")
+                    kind, _, counts = of_file_system.split(" ")
+                except ValueError:
                     continue
-                if kind[0] == _V2 or "memory" in kind[2].split(","):
-                    found.setdefault(kind[0], (words[3], words[4].replace(r"\040", " ").rstrip("/")))
+                if kind == _V2 or (kind == _V1 and "memory" in counts.split(",")):
+                    found.setdefault(kind, (root, point.replace(r"\040", " ").rstrip("/")))
         return found
 
     def _counted(self, path: str, name: bytes, *, slow: bool = False) -> int | None:

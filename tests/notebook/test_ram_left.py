@@ -63,7 +63,7 @@ def test_what_is_said_of_a_cell(box, used_mb, record, note):
 def test_what_was_seen_while_it_ran_is_said(box):
     """The least of it, even where there is enough in the end, and of a cell that itself took nothing."""
     box(8000 * MB)
-    seen = machine().limits.short()
+    seen = machine().limits.short(0, 0)
     box(4096 * MB)
     assert little_left(peaking(100), seen) == ("RAM left at the peak: 192 MB of 8.0 GB (container limit)",)
     assert little_left(peaking(1100), seen) == little_left(peaking(100), seen)

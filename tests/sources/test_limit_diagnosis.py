@@ -130,6 +130,18 @@ def test_each_kill_is_new_once(tmp_path):
     assert new(tmp_path / "one") == 0
 
 
+def test_news_of_kills(tmp_path):
+    """A sentence where there are new ones; none where nobody counts, or nothing was killed."""
+    Simulated(tmp_path)
+    assert RamLimits(tmp_path).news_of_kills() is None
+    simulated = container(tmp_path)
+    limits = RamLimits(tmp_path)
+    assert limits.news_of_kills() is None
+    simulated.group_of_v2(kills=2, max=8 * GB)
+    sentence = "Linux killed 2 processes of this container for lack of memory (limit 8.0 GB)."
+    assert [limits.news_of_kills() for _ in range(2)] == [sentence, None]
+
+
 def test_a_count_that_fell_is_another_groups(tmp_path):
     """The same path and number of a group that is new."""
     simulated = container(tmp_path, kills=5)

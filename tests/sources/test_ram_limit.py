@@ -45,7 +45,7 @@ def test_a_container_of_version_2(tmp_path):
     assert (room.limit_bytes, room.used_bytes, room.source) == (8 * GB, 5 * GB, "/sys/fs/cgroup/memory.max")
     assert str(room) == "3.0 GB of 8.0 GB (container limit)"
     assert limits.total_bytes == 8 * GB
-    assert limits.lowest() == room._replace(used_bytes=7 * GB)  # page cache does not matter to that
+    assert limits.lowest() == room
 
 
 def test_a_container_of_version_1(tmp_path):
@@ -55,7 +55,7 @@ def test_a_container_of_version_1(tmp_path):
     assert left(RamLimits(tmp_path)) == {"container limit": 2 * GB, "this machine": 60 * GB}
 
 
-@pytest.mark.parametrize("value", ["max", "", "garbage", "-1", "9" * 40, NO_LIMIT_OF_V1, "8 GB"])
+@pytest.mark.parametrize("value", ["max", "", "garbage", "-1", "9" * 40, NO_LIMIT_OF_V1, 2**60, "8 GB"])
 def test_what_is_no_limit(tmp_path, value):
     """Words, nothing, what no kernel writes."""
     container(tmp_path, limit=value)
@@ -63,6 +63,12 @@ def test_what_is_no_limit(tmp_path, value):
     simulated = Simulated(tmp_path).process_of_v1()
     simulated.group_of_v1(limit=value)
     assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
+
+
+def test_the_largest_limit_is_one(tmp_path):
+    """Less than an exbibyte."""
+    container(tmp_path, limit=2**60 - 1)
+    assert left(RamLimits(tmp_path))["container limit"] == 2**60 - 1 - GB
 
 
 def test_a_soft_limit_rules_where_it_is_lower(tmp_path):
@@ -100,6 +106,39 @@ def test_what_a_container_sees_of_its_path(tmp_path, path, mounted):
     assert left(RamLimits(tmp_path))["container limit"] == 7 * GB
 
 
+def test_a_path_that_only_begins_like_the_mounts_is_another(tmp_path):
+    """What follows is no part of a name."""
+    simulated = Simulated(tmp_path).process_of_v2("/docker/abcd", mounted="/docker/abc")
+    simulated.group_of_v2("d", current=GB, max=GB)
+    assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
+
+
+@pytest.mark.parametrize(
+    "line", ["1 2 3 / - cgroup2 cgroup2 rw", "1 2 3 / /sys - cgroup2 cgroup2", "1 2 3 / /elsewhere rw", ""]
+)
+def test_a_mount_that_is_not_understood_is_passed_over(tmp_path, line):
+    """Another line tells it."""
+    simulated = container(tmp_path)
+    mounts = tmp_path / "proc/self/mountinfo"
+    simulated.write("proc/self/mountinfo", f"{line}\n{mounts.read_text()}")
+    assert left(RamLimits(tmp_path))["container limit"] == 7 * GB
+
+
+def test_a_mount_elsewhere(tmp_path):
+    """With a space in its path; version 1's among those that count something else."""
+    simulated = Simulated(tmp_path).process_of_v1("/box")
+    simulated.write(
+        "proc/self/mountinfo",
+        "1 2 0:3 / /cpu rw - cgroup cgroup rw,cpu\n"
+        "1 2 0:4 / /my\\040groups/ rw - cgroup cgroup rw,memory\n"
+        "1 2 0:5 / /later rw - cgroup cgroup rw,memory\n",
+    )
+    simulated.write("my groups/box/memory.limit_in_bytes", 2 * GB)
+    simulated.write("my groups/box/memory.usage_in_bytes", GB)
+    simulated.write("later/box/memory.limit_in_bytes", GB)
+    assert left(RamLimits(tmp_path)) == {"container limit": GB, "this machine": 60 * GB}
+
+
 def test_a_group_within_a_container_whose_paths_are_the_hosts(tmp_path):
     """The mount's root is cut off the path, and what is left is found."""
     simulated = Simulated(tmp_path).process_of_v2("/docker/abc/inner", mounted="/docker/abc")
@@ -127,7 +166,7 @@ def test_a_file_that_may_not_be_read(tmp_path, file):
     assert limits.total_bytes == (64 * GB if file == "memory.max" else 8 * GB)
     if file == "memory.current":
         assert str(limits.rooms()[0]) == "8.0 GB (container limit)"
-        assert limits.short(100 * GB).name == "this machine"
+        assert limits.short(100 * GB, 0).name == "this machine"
 
 
 def test_what_changes_is_seen(tmp_path):
@@ -152,6 +191,23 @@ def test_resource_limits(tmp_path, monkeypatch):
     assert found == {"RLIMIT_AS": 7000 * 4096, "RLIMIT_DATA": 400 * 4096, "this machine": 60 * GB}
     assert limits.total_bytes == 64 * GB  # those two limit something else than RAM
     assert limits.lowest().name == "RLIMIT_DATA"
+    set_to[resource.RLIMIT_AS] = 2**63 - 1  # "no limit" on macOS
+    assert "RLIMIT_AS" not in left(limits)
+    assert "RLIMIT_DATA" in left(limits)
+    set_to[resource.RLIMIT_AS] = 0
+    assert left(limits)["RLIMIT_AS"] == 0
+    monkeypatch.delattr(resource, "RLIMIT_AS")
+    assert "RLIMIT_DATA" in left(limits)
+    monkeypatch.setitem(sys.modules, "resource", None)  # Windows
+    assert left(limits) == {"this machine": 60 * GB}
+
+
+@pytest.mark.parametrize("more", [0, MB])
+def test_a_machine_of_which_all_is_available(tmp_path, more):
+    """Nothing is in use, and not less."""
+    Simulated(tmp_path, total_bytes=4 * GB, available_bytes=4 * GB + more)
+    (room,) = RamLimits(tmp_path).rooms()
+    assert (room.used_bytes, room.left_bytes) == (0, 4 * GB)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
@@ -185,7 +241,7 @@ def test_unknown_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(psutil, "virtual_memory", fail)
     limits = RamLimits(tmp_path)
     assert (limits.rooms(), limits.tightest(), limits.lowest(), limits.total_bytes) == ([], None, None, None)
-    assert limits.short(GB) is None
+    assert limits.short(GB, 0) is None
     assert limits.kills(of_machine=True) is None
 
 
@@ -198,7 +254,7 @@ def test_how_much_there_is_in_all_is_read_once_if_nothing_else_is(tmp_path, monk
     assert [limits.total_bytes for _ in range(3)] == [8 * GB] * 3
     assert len(read) == 1
     simulated.group_of_v2(current=GB, max=6 * GB)
-    assert (limits.short(0), limits.total_bytes, len(read)) == (None, 6 * GB, 2)
+    assert (limits.short(0, 0), limits.total_bytes, len(read)) == (None, 6 * GB, 2)
 
 
 def test_swap_and_peak(tmp_path):
@@ -249,9 +305,9 @@ def test_page_cache_is_looked_up_only_where_it_matters(tmp_path, monkeypatch):
     monkeypatch.setattr(
         limits, "_counted", lambda path, *more, **named: read.append(path) or counted(path, *more, **named)
     )
-    assert limits.short(4 * GB) is None
+    assert limits.short(4 * GB, 0) is None
     assert read == []
-    assert limits.short(4 * GB + MB) is None  # only with the page cache there is enough
+    assert limits.short(4 * GB + MB, 0) is None  # only with the page cache there is enough
     assert read == ["/sys/fs/cgroup/memory.stat"]
 
 
@@ -342,11 +398,19 @@ def test_kills_of_the_machine_are_told_only_where_asked_for(tmp_path):
     assert limits.kills(of_machine=True)[:2] == (3, "this machine")
 
 
+def test_little_is_less_than_a_twentieth():
+    """As far as what is left is known."""
+    room = Room("container limit", "memory.max", 2000, 1900)
+    assert [room.is_scarce, room.with_left(99).is_scarce] == [False, True]
+    assert not room._replace(used_bytes=None).is_scarce
+
+
 def test_a_room_speaks():
     """With what is left, and without where that is unknown; a moment when less was left."""
     room = Room("container limit", "memory.max", 8 * GB, 7 * GB + 624 * MB)
     assert str(room) == "400 MB of 8.0 GB (container limit)"
     assert str(room.with_left(0)) == "0 MB of 8.0 GB (container limit)"
     assert room.with_left(-5) == room.with_left(0)
+    assert room.with_left(0).left_bytes == 0
     assert room.with_left(GB).left_bytes == GB
     assert str(room._replace(used_bytes=None)) == "8.0 GB (container limit)"
