@@ -88,7 +88,8 @@ class RayWatch(Watch):
         self._try_again_s = 0.0  # when to ask a mailbox again that did not answer
         _running.append(self)
         self._wrappers = Wrappers(lambda: ray)
-        self._wrappers.put_on({"remote": self._remote, "init": self._init, "shutdown": self._shutdown})
+        makers = {"remote": self._remote, "init": self._init, "shutdown": self._shutdown}
+        self._wrappers.put_on({name: _sent_as_rays_own(ray, name, maker) for name, maker in makers.items()})
         self._join()
         self._say_what_was_declared_before()
         show_after_cells(self)
@@ -272,6 +273,25 @@ class RayWatch(Watch):
             return isinstance(value, (self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass))
         except Exception:  # a class that answers `isinstance` itself
             return False
+
+
+class _SentAsRaysOwn:
+    """A function in place of one of Ray's; a task that uses it by name is sent Ray's own."""
+
+    def __init__(self, ray: ModuleType, name: str, function: Callable[..., Any]) -> None:
+        self._ray, self._name, self._function = ray, name, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._ray, self._name)
+
+
+def _sent_as_rays_own(
+    ray: ModuleType, name: str, maker: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[Any], Callable[..., Any]]:
+    return lambda original: _SentAsRaysOwn(ray, name, maker(original))
 
 
 def _declaration(declared: Any) -> tuple[Any, dict[str, Any]]:

@@ -189,9 +189,18 @@ def test_async_actors_nested_tasks_and_retries(watching):  # noqa: C901 - a func
     def inner():
         return 1
 
+    remote = ray.remote  # as `from ray import remote` does
+
+    @ray.remote
+    class Inner:
+        def step(self):
+            return 1
+
     @ray.remote
     def outer():
-        return ray.get([inner.remote(), inner.remote()])
+        unmeasured = remote(lambda: 1)  # what a task declares, with Ray's own function
+        actor = Inner.remote()
+        return ray.get([inner.remote(), inner.remote(), actor.step.remote(), unmeasured.remote()])
 
     @ray.remote(max_retries=2, retry_exceptions=True)
     def flaky(folder):
@@ -220,7 +229,7 @@ def test_async_actors_nested_tasks_and_retries(watching):  # noqa: C901 - a func
                 await asyncio.sleep(0)
                 yield i
 
-    assert ray.get(outer.remote()) == [1, 1]
+    assert ray.get(outer.remote()) == [1, 1, 1, 1]
     assert [ray.get(item) for item in numbers.remote(3)] == ["0", "1", "2"]
     folder = Path(ray.get_runtime_context().get_temp_dir()) / f"flaky-{os.getpid()}-{time.time_ns()}"
     folder.mkdir()
@@ -230,7 +239,7 @@ def test_async_actors_nested_tasks_and_retries(watching):  # noqa: C901 - a func
     assert [ray.get(item) for item in actor.items.remote(2)] == [0, 1]
     records = watching.records[-1]
     tasks = sorted(record.task for record in records)
-    assert tasks == ["Async.hold"] * 2 + ["Async.items"] + ["flaky"] * 3 + ["inner"] * 2 + [
+    assert tasks == ["Async.hold"] * 2 + ["Async.items", "Inner.step"] + ["flaky"] * 3 + ["inner"] * 2 + [
         "numbers",
         "outer",
     ]
