@@ -184,8 +184,7 @@ class GpulogMagics(Magics):
             raise _refusal(f"%gpulog save: cannot write {path}: {error.strerror or error}") from error
         except (ImportError, ValueError) as error:
             raise _refusal(f"%gpulog save: {error}") from error
-        cells = "1 cell" if len(history) == 1 else f"{len(history)} cells"
-        print(printable(f"{cells} written to {path}"))
+        print(printable(f"{history.counted()} written to {path}"))
 
     def _vars(self) -> None:
         with importing():

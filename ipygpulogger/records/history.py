@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import leaks
-from .cell_record import CellRecord
+from .cell_record import CellRecord, process_of
 from .displayed import Displayed
-from .units import MB, printable
+from .units import MB, cells_text, printable
 
 if TYPE_CHECKING:
     import os
@@ -51,7 +51,12 @@ class History(Displayed, Sequence[CellRecord]):
         return iter(tuple(self._records))
 
     def __repr__(self) -> str:
-        return f"<History: {len(self)} cell{'' if len(self) == 1 else 's'}>"
+        return f"<History: {self.counted()}>"
+
+    def counted(self) -> str:
+        """Return how many there are: "3 cells", "3 cells and 12 records of other processes"."""
+        others = sum(process_of(record) is not None for record in self)
+        return cells_text(len(self) - others, others)
 
     # -- which cells matter ------------------------------------------------------------------------
 

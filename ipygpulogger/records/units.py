@@ -93,6 +93,15 @@ def time_text(time_s: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def cells_text(cells: int, of_processes: int) -> str:
+    """Return how many records there are: "3 cells", "3 cells and 12 records of other processes"."""
+    told = "1 cell" if cells == 1 else f"{cells:,} cells"
+    if not of_processes:
+        return told
+    records = "1 record" if of_processes == 1 else f"{of_processes:,} records"
+    return f"{told} and {records} of other processes" if cells else f"{records} of processes"
+
+
 def clipped(text: str, characters: int) -> str:
     """Return the text, or its beginning and an ellipsis if it is longer than this many characters."""
     return text if len(text) <= characters else text[: characters - 1] + "…"

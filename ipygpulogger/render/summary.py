@@ -12,6 +12,7 @@ from ..records.ranking import GIVEN, ranking_of
 from ..records.row import Row, record_of
 from ..records.units import (
     MB,
+    cells_text,
     printable_lines,
     rounded_mb,
     shortened,
@@ -70,7 +71,7 @@ def ranking(found: Ranked | None) -> str:
     names = _names(found)
     worst = _worst(found, names)
     marked = {id(record) for _, cells in worst for record, _ in cells}
-    lines = [f"{_cells(found.count, found.processes_count)}, {_FIRST[found.by]}; MB"]
+    lines = [f"{_count(found)}, {_FIRST[found.by]}; MB"]
     width = _width(found)
     lines.append(f"{'':{width + 6}}{'Consumed':>9}{'Peaked':>7}{'Needed':>8}{'Peak':>8}{'Time':>10}  Cell")
     for record in found.first:
@@ -97,7 +98,7 @@ def ranking_html(found: Ranked | None) -> str:
     if found is None:
         return line("no cell has been reported yet", quiet=True)
     names = _names(found)
-    told = _table(found.first, names, f"{_cells(found.count, found.processes_count)}, {_FIRST[found.by]}; MB")
+    told = _table(found.first, names, f"{_count(found)}, {_FIRST[found.by]}; MB")
     if found.count > len(found.first):
         told += small(f"and {found.count - len(found.first):,} more")
     for words, cells in _worst(found, names):
@@ -129,18 +130,11 @@ def history(cells: History) -> str:
     own = [record for record in records if process_of(record) is None]
     names = {key: name for key, (name, _) in named_devices(own).items()}
     which = f", the last {_ROWS}" if len(cells) > _ROWS else ""
-    count = _cells(len(cells), sum(process_of(record) is not None for record in cells))
-    return without_controls(_table(records, names, f"{count}{which}; MB"))
+    return without_controls(_table(records, names, f"{cells.counted()}{which}; MB"))
 
 
-def _cells(count: int, of_processes: int = 0) -> str:
-    """Return how many cells there are, and how many records of other processes among so many."""
-    own = count - of_processes
-    cells = "1 cell" if own == 1 else f"{own:,} cells"
-    if not of_processes:
-        return cells
-    processes = "1 record" if of_processes == 1 else f"{of_processes:,} records"
-    return f"{cells} and {processes} of other processes" if own else f"{processes} of processes"
+def _count(found: Ranked) -> str:
+    return cells_text(found.count - found.processes_count, found.processes_count)
 
 
 def _device(record: CellRecord, gpu: DeviceUsage, names: dict[Key, str]) -> str:

@@ -47,6 +47,18 @@ def test_reports_name_the_process():
     assert "needed most: load, rank 3, 100 MB of RAM" in found
 
 
+def test_they_are_no_cells():
+    """Counted apart, wherever records are counted."""
+    for records, told in (
+        (MIXED, "2 cells and 2 records of other processes"),
+        (MIXED[1:2], "1 record of processes"),
+        (MIXED[:1], "1 cell"),
+    ):
+        assert repr(History(records)) == f"<History: {told}>"
+        assert told in History(records)._repr_html_()
+        assert summary.summary(records, "peak", []).startswith(told)
+
+
 # -- two runs ------------------------------------------------------------------------------------------
 
 
