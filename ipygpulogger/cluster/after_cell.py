@@ -44,6 +44,7 @@ def show_no_more(watch: Watch) -> None:
         after.remove(watch)
     if not shown_in:  # outside IPython
         watch.collect(None)
+    watch.let_go()
 
 
 def label_here() -> str | None:

@@ -25,7 +25,6 @@ from ..records.group import Group, Missing
 from ..records.units import shortened
 from ..runtime import clock
 from ..runtime.errors import why
-from ..runtime.shell import current_shell
 from .after_cell import show_after_cells, show_no_more
 from .arrivals import Arrivals
 from .dask_plugins import departure_plugin, task_plugin
@@ -171,9 +170,6 @@ class DaskWatch(Watch):
                 _running.remove(self)
         machine().child_peaks.measure_again(list(self._pids.values()))
         show_no_more(self)
-        shell = current_shell()
-        if shell is not None:
-            self.collect(f"In [{shell.execution_count}]")
         if self._client.status not in ("closing", "closed"):
             self._uninstall()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import TYPE_CHECKING
 
+from ..engine.machine import machine
 from ..records.group import Group
 from ..records.history import History
 from ..records.recorders import keep
@@ -39,6 +42,7 @@ class Watch:
         self.shows = report
         self._groups: list[Group] = []
         self._said: set[str] = set()
+        self._left_alone: set[int] = set()  # process ids on this machine that a record came from
 
     @property
     def records(self) -> list[Group]:
@@ -68,7 +72,16 @@ class Watch:
         kept = Group(group.label, keep(group), group.missing, group.notes)
         self._groups.append(kept)
         self.history.extend(kept)
+        here = {record.pid for record in kept if record.host == socket.gethostname()}
+        for pid in here - self._left_alone - {os.getpid()}:
+            self._left_alone.add(pid)
+            machine().child_peaks.leave_alone(pid)
         return kept
+
+    def let_go(self) -> None:
+        """Measure the processes of this machine again, as other children, now that they no longer do."""
+        machine().child_peaks.measure_again(self._left_alone)
+        self._left_alone.clear()
 
     def say_once(self, sentence: str) -> None:
         """Print a sentence to the stream for errors, the first time that it is to be said."""

@@ -1,6 +1,8 @@
 """What is shown after a cell of other processes' work: once, below the cell's own report, inside captures."""
 
 import gc
+import os
+import socket
 import subprocess
 import sys
 import weakref
@@ -11,6 +13,7 @@ import pytest
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.cluster.after_cell import show_after_cells, show_no_more
 from ipygpulogger.cluster.watcher import Watch
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.records.group import Group
 from ipygpulogger.records.process import Process, ProcessRecord
 
@@ -134,6 +137,17 @@ def test_stopped_in_the_cell_that_did_the_work(shell, capsys):
     (group,) = shell.user_ns["w"].records
     assert group.label == f"In [{shell.execution_count - 1}]"
     assert capsys.readouterr().out.count(repr(group)) == 1
+
+
+def test_the_marks_of_its_processes_are_left_alone(shell, watching):
+    """Of those on this machine that records came from, until the watch is stopped."""
+    left_alone = machine().child_peaks._measuring_themselves
+    here = socket.gethostname()
+    processes = [Process(here, 4321), Process("elsewhere", 4322), Process(here, os.getpid())]
+    watching.keep(Group("In [1]", [ProcessRecord.of(made.plain(), process) for process in processes]))
+    assert left_alone == {4321}
+    watching.stop()
+    assert left_alone == set()
 
 
 def test_silent_code_takes_no_table(shell, watching, capsys):
