@@ -6,6 +6,7 @@ with the cell's output: there is no second request, and nobody waits for an engi
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from dataclasses import replace
@@ -26,6 +27,9 @@ KEY = "ipygpulogger"  # of the published data; the record of one engine, as byte
 def begin(session: str) -> None:
     """Measure the cells of a client, besides those of others that asked for it before.
 
+    The host and the process id are published, as JSON: a notebook of the same machine leaves the peak of this
+    process to itself. What the first publishing imports on both sides is then no cell's memory either.
+
     Args:
         session: The id of the client's session, which its requests carry.
 
@@ -38,9 +42,9 @@ def begin(session: str) -> None:
             raise RuntimeError("only engines of ipyparallel have the means to send records")
         with measure("the first measurement, whose imports no cell should pay for"):
             pass
-        shell.data_pub.publish_data({KEY: b""})  # what this imports on both sides is no cell's memory either
         EngineCells.here = EngineCells(shell)
     EngineCells.here.sessions.add(session)
+    EngineCells.here.publish(json.dumps([socket.gethostname(), os.getpid()]).encode())
 
 
 def end(session: str) -> None:
@@ -80,6 +84,10 @@ class EngineCells:
             except ValueError:  # the shell's events were reset
                 pass
 
+    def publish(self, data: bytes) -> None:
+        """Send data to the client whose request runs now, with its output."""
+        self._shell.data_pub.publish_data({KEY: data})
+
     def _callbacks(self) -> tuple[tuple[str, Any], ...]:
         return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
 
@@ -105,12 +113,9 @@ class EngineCells:
             running.__exit__(None, None, None)
             if running.last is not None:
                 record = ProcessRecord.of(running.last, Process(socket.gethostname(), os.getpid()))
-                self._publish(_with_outcome(record, result))
+                self.publish(packed(_with_outcome(record, result)))
         except BaseException:  # as above; the client says that this engine sent no record
             pass
-
-    def _publish(self, record: ProcessRecord) -> None:
-        self._shell.data_pub.publish_data({KEY: packed(record)})
 
     def _drop(self) -> None:
         """Close a measurement whose end no event reported."""

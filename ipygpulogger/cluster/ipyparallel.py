@@ -9,12 +9,16 @@ a wrapper around the public method ``execute`` of views, which is there while a 
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..engine.machine import machine
 from ..records.group import Group, Missing
 from ..runtime import clock
 from ..runtime.errors import why
@@ -86,6 +90,7 @@ class IPyParallelWatch(Watch):
         self._client = client
         self._engines: dict[int, str] = {}  # by id: why it cannot be measured, empty if it can
         self._answers: dict[int, Any] = {}  # by id: the pending answer to `begin`
+        self._pids: dict[int, int] = {}  # by id: of engines that are other processes of this machine
         self._gone: list[int] = []  # engines that left, and that no group has named as missing
         self._requests: list[_Request] = []  # whose records no group has
         self._pick_up()
@@ -112,6 +117,7 @@ class IPyParallelWatch(Watch):
                     wrappers.take_off()
         show_no_more(self)
         self._requests.clear()
+        machine().child_peaks.measure_again(self._pids.values())
         with suppress(Exception):  # the client is closed: the engines measure nothing that others send
             here = self._client.ids
             _wait([self._send(engine, "end") for engine in self._engines if engine in here])
@@ -133,6 +139,7 @@ class IPyParallelWatch(Watch):
         for engine in [known for known in self._engines if known not in here]:
             del self._engines[engine]
             self._answers.pop(engine, None)
+            machine().child_peaks.measure_again([self._pids.pop(engine, 0)])
             self._gone.append(engine)
 
     def _send(self, engine: int, name: str) -> Any:
@@ -157,6 +164,7 @@ class IPyParallelWatch(Watch):
                 reason = ""
                 try:
                     answer.get(0)
+                    self._leave_its_peak_alone(engine, answer)
                 except Exception as error:
                     if type(error).__name__ == "TaskAborted":  # as all that waits behind a cell that failed
                         self._engines.pop(engine, None)  # so it is asked again
@@ -167,6 +175,14 @@ class IPyParallelWatch(Watch):
                     reasons.setdefault(reason, []).append(engine)
         for reason, engines in reasons.items():
             self.say_once(f"Not measured: {_list(engines)}, as {reason}{_CURES.get(reason, '')}")
+
+    def _leave_its_peak_alone(self, engine: int, answer: Any) -> None:
+        """Let no cell of this notebook reset the high-water mark of an engine, which may be a child of it."""
+        answer.wait_for_output(_OUTPUT_S)
+        host, pid = json.loads(answer.metadata["data"].get(KEY, b"[null, 0]"))
+        if host == socket.gethostname() and pid != os.getpid():
+            self._pids[engine] = pid
+            machine().child_peaks.leave_alone(pid)
 
     # -- the requests ------------------------------------------------------------------------------
 

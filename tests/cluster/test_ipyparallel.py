@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from ipygpulogger import IPyGPULogger
 from ipygpulogger.cluster import watch
 
 pytestmark = pytest.mark.cluster
@@ -130,6 +131,19 @@ def test_not_waited_for(shell, client, watching):
     run(shell, "%pxresult")
     assert [group.label for group in watching.records] == [began]
     assert [abs(record.gen.peaked_bytes - 64 * MB) < 2 * MB for record in watching.records[0]] == [True, True]
+
+
+def test_beside_a_logger(shell, client, watching):
+    """Engines of this machine may be children of the notebook: its own cells do not disturb their peaks."""
+    logger = IPyGPULogger(report="none").start()
+    run(shell, "%%px --noblock\nimport time\n" + TRANSIENT.format(256) + "\ntime.sleep(0.5)")
+    for _ in range(5):
+        run(shell, "import time; y = bytearray(b'y') * (8 << 20); time.sleep(0.05)")
+    run(shell, "%pxresult")
+    logger.stop()
+    assert [abs(r.gen.peaked_bytes - 256 * MB) < 2 * MB for r in watching.records[-1]] == [True, True]
+    assert {r.gen.peak.quality for r in watching.records[-1]} == {"exact"}
+    assert [r.rank for r in logger.history if hasattr(r, "rank")] == client.ids
 
 
 def test_every_cell_of_autopx(shell, client, watching):
