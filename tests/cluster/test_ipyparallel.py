@@ -310,18 +310,17 @@ def test_in_a_notebook(client, kernel):
     assert kernel.value("[r.worker for r in il.history if hasattr(r, 'worker')][-2:]") == [
         f"engine {i}" for i in client.ids
     ]
+    pids = kernel.value("[record.pid for record in w.records[0]]")
     files = [kernel.folder / f"{i}" for i in client.ids]
     asked = kernel.send(
         f"%px import time, pathlib; pathlib.Path({str(kernel.folder)!r}, "
         "str(get_ipython().kernel.engine_id)).touch(); time.sleep(60)"
     )
     wait_until(lambda: all(file.exists() for file in files))
-    kernel.manager.interrupt_kernel()
-    kernel.wait(asked)
-    wait_until(lambda: kernel.run("x = 1") and kernel.value("len(w.records)") == 4)
-    assert kernel.value("[r.status for r in w.records[-1]]") == ["interrupted"] * 2, kernel.value(
-        "repr(w.records[-1])"
-    )
+    for pid in pids:
+        os.kill(pid, signal.SIGINT)  # as ipyparallel does for an interrupted `%px`
+    assert kernel.wait(asked).status == "error"
+    assert kernel.value("[r.status for r in w.records[3]]") == ["interrupted"] * 2
     assert not kernel.run("w.stop(); client.close()").displays[1:]
 
 
