@@ -7,6 +7,7 @@ scope, is subtracted from the mark. Where that is not known exactly, the peak is
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import ChildrenUsage, ChildUsage, Peak
@@ -147,8 +148,15 @@ class Children:
             at_least=any(_is_at_least(before.get(child), after.get(child)) for child in found),
             ended=ended_count if all_live else max(1, ended_count),
             shared_bytes=_shared_bytes(forked),
-            largest=_largest(found.values()),
+            largest=self._with_gpu(_largest(found.values())),
         )
+
+    def _with_gpu(self, largest: tuple[ChildUsage, ...]) -> tuple[ChildUsage, ...]:
+        """Return the same children with what they hold on the devices, where the driver lists it."""
+        held_bytes = self._on.ledger.held_by([child.pid for child in largest if not child.ended])
+        if not held_bytes:
+            return largest
+        return tuple(replace(child, gpu_bytes=held_bytes.get(child.pid)) for child in largest)
 
     def _resident_peaks(self) -> dict[ChildProcess, Peak]:
         return {child: interval.peak() for child, interval in self.intervals.items()}

@@ -15,7 +15,7 @@ from ..sources import Unavailable, driver
 from .peaks import QUIET_TRIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvml import Nvml
@@ -132,6 +132,9 @@ class Ledger:
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
         self._outside: dict[str, _Outside] = {}  # by UUID
+        self._asked_at: dict[
+            str, int
+        ] = {}  # by UUID: the use of the device when only its processes were asked
 
     def take(
         self,
@@ -218,9 +221,38 @@ class Ledger:
         outside = max(0, own - sum(filter(None, peaks)))
         return Shares(outside, outside, listed)
 
+    def held_by(self, pids: Collection[int]) -> dict[int, int]:
+        """Return what these processes hold on all devices together, if the driver lists it of each device.
+
+        Asked after the snapshots of a scope's end, whose per-process usage is used again. A device that this
+        process does not use is asked only if its use changed.
+        """
+        held = dict.fromkeys(pids, 0)
+        for device in self._nvml.devices():
+            listed = self._listed_now(device.uuid)
+            for pid in list(held):
+                size = None if listed is None else listed.get(pid, 0)
+                if size is None:
+                    del held[pid]
+                else:
+                    held[pid] += size
+        return held if self._nvml.devices() else {}
+
+    def _listed_now(self, uuid: str) -> Mapping[int, int | None] | None:
+        known = self._outside.get(uuid)
+        if known is None or known.listed is None:  # nobody asked, because this process does not use it
+            memory = self._nvml.memory(uuid)
+            if memory is None:
+                return None
+            if self._asked_at.get(uuid) != memory.used_bytes or self._nvml.listed(uuid) is None:
+                self._nvml.processes(uuid)
+                self._asked_at[uuid] = memory.used_bytes
+        return self._nvml.listed(uuid)
+
     def close(self) -> None:
         """Forget the per-process usage."""
         self._outside.clear()
+        self._asked_at.clear()
 
     def _take(
         self,

@@ -22,7 +22,7 @@ from .nvml_errors import Missing, reason, remedy
 from .nvml_library import NvmlLibrary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
 
@@ -71,6 +71,7 @@ class Nvml:
         self._library = NvmlLibrary(self._missing, self._find_devices, self._forget_devices)
         self._handles: dict[str, Any] = {}
         self._devices: tuple[NvmlDevice, ...] = ()
+        self._listed: dict[str, dict[int, int | None]] = {}  # by device, at the last query
         self._memory_version: dict[str, int | None] = {}
 
     def devices(self) -> tuple[NvmlDevice, ...]:
@@ -132,13 +133,19 @@ class Nvml:
             if module is None or handle is None:
                 return Processes(None, None)
             rows = self._ask(module, lambda: module.nvmlDeviceGetComputeRunningProcesses(handle), "processes")
+        self._listed.pop(_bare(uuid), None)
         if rows is None:
             return Processes(None, None)
         mine = [row.usedGpuMemory for row in rows if row.pid == os.getpid()]
         theirs = [row.usedGpuMemory for row in rows if row.pid != os.getpid()]
         if not mine and not all(_exists(row.pid) for row in rows):  # the host's pids
             return Processes(None, None)
+        self._listed[_bare(uuid)] = {row.pid: row.usedGpuMemory for row in rows}
         return Processes(_sum(mine), _sum(theirs))
+
+    def listed(self, uuid: str) -> Mapping[int, int | None] | None:
+        """Return what each process held of a device when `processes` last asked; None if that is unknown."""
+        return self._listed.get(_bare(uuid))
 
     def fails(self, what: str) -> bool:
         """Return whether the driver's last answer to this question was an error."""
@@ -229,6 +236,7 @@ class Nvml:
     def _forget_devices(self) -> None:
         self._devices = ()
         self._handles.clear()
+        self._listed.clear()
 
     def _find(self, module: ModuleType, index: int) -> list[NvmlDevice]:
         """Return a device, or its MIG slices, as for a divided card NVML adds up what all slices use."""

@@ -1,5 +1,6 @@
 """Who holds what on a device: a card whose truth is written down, asked through a driver that we made."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from ipygpulogger.engine.ledger import (
 )
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Look, Reading, Unavailable, driver
+from ipygpulogger.sources.nvml import Nvml
 
 SIZES = st.integers(0, 1 << 40)
 GPU = Device("cuda", 0, "a card", "GPU-1")
@@ -515,3 +517,22 @@ def test_what_the_allocators_allow():
     assert allowance([Unwilling()]) == allowance([]) == Allowance(None, None)
     with pytest.raises(KeyboardInterrupt):
         allowance([Unwilling(KeyboardInterrupt())])
+
+
+def test_what_other_processes_hold_on_all_devices(gpu):
+    """Listed once, and again only if the use of a device changed; unknown where it lists the host's pids."""
+    nvml, mb = Nvml(), 2**20
+    ledger, asked, real = Ledger(nvml), [], nvml.processes
+    nvml.processes = lambda uuid: asked.append(uuid) or real(uuid)
+    gpu.dev[0].add_process(1, 300 * mb)
+    for _ in range(2):
+        assert ledger.held_by([1, os.getpid()]) == {1: 300 * mb, os.getpid(): 0}
+    assert len(asked) == len(nvml.devices())
+    gpu.dev[0].add_process(os.getppid(), 100 * mb)
+    assert ledger.held_by([os.getppid()]) == {os.getppid(): 100 * mb}
+    assert len(asked) == len(nvml.devices()) + 1
+    gpu.pid_offset = 5_000_000
+    ledger.close()
+    assert ledger.held_by([1]) == {}
+    gpu.pid_offset = 0
+    nvml.close()

@@ -125,6 +125,10 @@ class Fake:
             energy_j=lambda uuid: self.energy.pop(0) if uuid == GPU.uuid else 1 / 0,
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
+        self.gpu_held = {}
+        self.ledger = SimpleNamespace(
+            held_by=lambda pids: {pid: self.gpu_held[pid] for pid in pids if pid in self.gpu_held}
+        )
         self.said, self.notes = [], Notes()
         self.allocators = SimpleNamespace(by_device=self.devices, pinned=lambda: self.pinned_trackers)
 
@@ -593,6 +597,13 @@ def test_children_that_stay(on):
     assert still.peak == Peak(18, 18, "exact")
     one = of_children(on, [first, second], [first, second], step=lambda: first.to(50, 1))
     assert one.peak == Peak(56, 56, "exact"), "the other one did not move"
+
+
+def test_what_a_child_holds_on_the_devices(on):
+    """Where the driver lists it; of one that it does not list, nothing is known."""
+    on.gpu_held = {1: 7 * MB}
+    kids = [Kid(1, 5), Kid(2, 3)]
+    assert [one.gpu_bytes for one in of_children(on, kids, kids).largest] == [7 * MB, None]
 
 
 def test_without_resets_an_older_mark_bounds(on):
