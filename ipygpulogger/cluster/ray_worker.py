@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -53,7 +52,7 @@ class Task:
     def _begin(self) -> None:
         import ray
 
-        if _inside.get():  # a method that another method of the same actor calls
+        if _inside.get() in _running:  # a method that another method of the same actor calls
             return
         context = ray.get_runtime_context()
         if context.worker.mode != ray.WORKER_MODE:  # the driver called the function itself
@@ -65,7 +64,7 @@ class Task:
             return
         self._id = task
         _running.add(task)
-        _inside.set(True)
+        _inside.set(task)
         overlaps.begin(task)
         outbox.began(task, self._name)
         self._measure = measure(name)
@@ -83,20 +82,27 @@ class Task:
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        task, self._id = self._id, None
+        task = self._id
         if task is None:
             return
-        _running.discard(task)
-        _inside.set(False)
-        with suppress(Exception):  # a record that cannot be sent is missing, and the driver says so
-            shared = overlaps.end(task)
-            measured = self._measure and self._measure.last
-            at_once = self._at_once or type(error).__name__ in _EXITS
-            if measured is None:
-                outbox.ended(task, None, 0, at_once=at_once)
-            else:
-                record = self._packed(measured, shared, error)
-                outbox.ended(task, record, most_needed_bytes(measured), at_once=at_once)
+        try:
+            self._send(task, error)
+        except Exception:  # the record is missing, and the task is not: it is the user's
+            pass
+        finally:  # also if it is cancelled just now, or later tasks would seem to run beside it
+            self._id = None
+            _running.discard(task)
+            overlaps.end(task)
+
+    def _send(self, task: str, error: BaseException | None) -> None:
+        shared = overlaps.end(task)
+        measured = self._measure and self._measure.last
+        at_once = self._at_once or type(error).__name__ in _EXITS
+        if measured is None:
+            outbox.ended(task, None, 0, at_once=at_once)
+        else:
+            record = self._packed(measured, shared, error)
+            outbox.ended(task, record, most_needed_bytes(measured), at_once=at_once)
 
     def _packed(self, measured: Measurement, shared: tuple[str, ...], error: BaseException | None) -> bytes:
         process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
@@ -111,4 +117,4 @@ class Task:
 
 overlaps = Overlaps()
 _running: set[str] = set()  # the ids of the tasks that run here
-_inside: ContextVar[bool] = ContextVar("inside a measured task", default=False)
+_inside: ContextVar[str] = ContextVar("the task that this thread or coroutine runs", default="")

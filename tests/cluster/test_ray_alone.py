@@ -1,6 +1,7 @@
 """What `watch(ray)` does to functions and classes, and what its parts tell each other; without Ray."""
 
 import asyncio
+import contextvars
 import inspect
 import sys
 import types
@@ -210,6 +211,36 @@ def test_tasks_of_one_process_that_overlap_say_so(ray, watching):
     assert [record.notes for record in watching.records[-1]] == [
         ("shared with 1 other task of its process",)
     ] * 2
+
+
+def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
+    """Both have their record; the next task has its own, and shares nothing with them."""
+
+    @ray.remote
+    def counting():
+        yield from "abc"
+
+    @ray.remote
+    def cancelled():
+        raise KeyboardInterrupt
+
+    @ray.remote
+    def next_one():
+        pass
+
+    left = ray.as_task("counting", lambda: (items := counting._function(), next(items)))[0]
+    contextvars.Context().run(left.close)  # as the garbage collector of another thread does
+    with pytest.raises(KeyboardInterrupt):
+        cancelled.remote()
+    next_one.remote()
+    (group,) = watching.collect("In [1]")
+    found = {record.label: record for record in group}
+    assert {name.rpartition(".")[2]: record.status for name, record in found.items()} == {
+        "counting": "ok",
+        "cancelled": "interrupted",
+        "next_one": "ok",
+    }
+    assert not any(record.notes for record in group)
 
 
 def test_declared_before_and_wrapped(ray):
