@@ -102,9 +102,11 @@ class History(Displayed, Sequence[CellRecord]):
 
     def marked_all(self, records: Iterable[R]) -> list[R]:
         """Return records that are about to be appended, as `marked` does each of them."""
-        earlier = leaks.by_cell(self)
+        found = list(records)
+        grown = {leaks.identity(record) for record in found if record.grown()}
+        earlier = leaks.by_cell(self, grown) if grown else {}
         return [
-            _marked(one, leaks.growing_runs_of(one, earlier.get(leaks.identity(one), ()))) for one in records
+            _marked(one, leaks.growing_runs_of(one, earlier.get(leaks.identity(one), ()))) for one in found
         ]
 
     # -- to and from elsewhere ---------------------------------------------------------------------

@@ -50,11 +50,12 @@ def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[
     return runs if len(runs) >= RUNS else ()
 
 
-def by_cell(records: Iterable[CellRecord]) -> dict[Hashable, list[CellRecord]]:
-    """Return records by the `identity` of their cells."""
+def by_cell(records: Iterable[CellRecord], cells: set[Hashable]) -> dict[Hashable, list[CellRecord]]:
+    """Return the records of some cells, by the `identity` of each."""
     found: dict[Hashable, list[CellRecord]] = {}
     for record in records:
-        found.setdefault(identity(record), []).append(record)
+        if (cell := identity(record)) in cells:
+            found.setdefault(cell, []).append(record)
     return found
 
 

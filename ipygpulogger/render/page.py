@@ -168,16 +168,18 @@ def _totals(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator[
         return
     outer = totals.outer if totals.outer.count else totals.every
     begin, others = totals.begin.astimezone(timezone.utc), totals.processes
+    own = totals.outer.count or totals.every.count - others.count
     about = [f"{begin:%Y-%m-%d %H:%M} UTC"]
-    if outer.count > others.count or outer is totals.outer:
-        about.append("1 cell" if outer.count == 1 else f"{outer.count:,} cells")
+    if own:
+        about.append("1 cell" if own == 1 else f"{own:,} cells")
         about += [f"{outer.failed} failed"] if outer.failed else []
     if others.count:
-        about.append(f"{others.count:,} record{'s' * (others.count > 1)} of other processes")
+        of = "other processes" if own else "processes"
+        about.append(f"{others.count:,} record{'s' * (others.count > 1)} of {of}")
         about += [f"{others.failed:,} of them failed"] if others.failed else []
     yield f"<p class=when>{' · '.join(about)}</p>"
     longest = f"longest {record(outer.longest).title()}, {time_text(outer.longest_s)}"
-    cards = [_card("Time in cells", time_text(outer.time_s), longest)]
+    cards = [_card("Time in cells" if own else "Time of all processes", time_text(outer.time_s), longest)]
     devices = {gpu.key: (name, gpu) for name, gpu in _devices(totals, record)}
     for key, shown in _names(totals, record).items():
         memory = totals.memories[key]

@@ -57,7 +57,8 @@ def test_a_mixed_run(at_most):
 def test_processes_alone(at_most):
     """What `watch` or `gather` kept, without a kernel's cells."""
     told = page_of(RANKS, at_most)
-    assert "UTC · 4 records of other processes" in told
+    assert "UTC · 4 records of processes" in told
+    assert "Time of all processes 8.00 s" in told
     assert "Highest GPU of a process 4.0 GB in In [1], rank 3" in told
 
 
