@@ -102,10 +102,11 @@ def _times(one: Outlier) -> str:
 
 def count_of(group: Group) -> str:
     """Return how many processes there are: "4 of 5 ranks on 2 hosts"."""
-    count, expected = len(group), len(group) + len(group.missing)
     noun = noun_of(group)
+    missing = 0 if noun == "tasks" else len(group.missing)  # of tasks it is their workers that are missing
+    count, expected = len(group), len(group) + missing
     noun = noun if expected != 1 else noun.removesuffix("es") if noun == "processes" else noun[:-1]
-    of = f" of {expected:,}" if group.missing else ""
+    of = f" of {expected:,}" if missing else ""
     hosts = len({record.process.host for record in group})
     return f"{count:,}{of} {noun}{f' on {hosts:,} hosts' if hosts > 1 else ''}"
 

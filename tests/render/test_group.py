@@ -12,6 +12,7 @@ from processes import of
 
 from ipygpulogger.records import Peak, RamUsage
 from ipygpulogger.records.group import Group, Missing
+from ipygpulogger.records.process import Process
 from ipygpulogger.render.group_html import html
 
 MB = 2**20
@@ -85,6 +86,16 @@ def test_nobody_came():
         "missing: engine 0 (it died)",
     ]
     assert told() == ["In [4]: 0 processes"]
+
+
+def test_tasks_are_not_missing():
+    """Their worker is, however many tasks it had."""
+    tasks = [
+        replace(of(rank, 1), process=Process("node", 7, worker="worker 0", task="load")) for rank in (0, 1)
+    ]
+    lines = told(*tasks, missing=[Missing("worker 1", "died while it had 3 tasks to run")])
+    assert lines[0].startswith("In [4]: 2 tasks, ")
+    assert lines[-1] == "missing: worker 1 (died while it had 3 tasks to run)"
 
 
 NAMES = st.text(max_size=60) | st.sampled_from(
