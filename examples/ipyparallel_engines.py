@@ -20,5 +20,5 @@ if __name__ == "__main__":
         engines = watch(client)
         client[:].execute(CELL, silent=False, block=True)  # in a notebook: %%px, and the table shows itself
         for record in engines.records[-1]:
-            print(f"{record.worker}: {record.gen.peaked_bytes >> 20} MB for a moment")
+            print(f"{record.worker}: {record.gen.peaked_bytes / 2**20:.0f} MB for a moment")
         engines.stop()

@@ -64,14 +64,13 @@ def watch_client(client: Any, *, report: bool = True) -> IPyParallelWatch:
     Raises:
         TypeError: Anything else of ipyparallel's.
     """
-    found = getattr(client, "client", client)
+    found = getattr(client, "client", client)  # of a view
     if not isinstance(found, sys.modules["ipyparallel"].Client):
         raise TypeError(f"watch() takes an ipyparallel.Client, not {client!r}")
-    client = found
     with _lock:
-        known = _watch_of(client)
+        known = _watch_of(found)
         if known is None:
-            return IPyParallelWatch(client, report=report)
+            return IPyParallelWatch(found, report=report)
         known.shows = report
         return known
 
