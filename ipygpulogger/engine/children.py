@@ -159,7 +159,7 @@ class Children:
         return tuple(replace(child, gpu_bytes=held_bytes.get(child.pid)) for child in largest)
 
     def _resident_peaks(self) -> dict[ChildProcess, Peak]:
-        return {child: interval.peak() for child, interval in self.intervals.items()}
+        return {child: interval.peak() for child, interval in dict(self.intervals).items()}
 
     def _held(self, living: list[ChildProcess], limit_s: float, *, again: bool) -> dict[ChildProcess, _Held]:
         """Return what each child has now; what the forked ones share is found as far as there is time."""
@@ -244,9 +244,11 @@ class Children:
     ) -> int:
         """Return how many children certainly ended: of those that were seen, and that Python code forked."""
         before, after = set(before), set(after)
-        gone_born = len(set(found) - before - after)
+        living = {child.pid for child in after}  # one that called exec is another object
+        gone = {child for child in (*before, *found) if child.pid not in living}
+        gone_born = len(gone - before)
         born = sum(1 for child in after - before if child.parent is None)
-        return len(before - after) + max(gone_born, ended.forks - self._ended_before.forks - born)
+        return len(gone & before) + max(gone_born, ended.forks - self._ended_before.forks - born)
 
     def _ended_bytes(self, ended: Ended, own: Interval) -> int:
         """Return a lower bound of the unshared memory of the largest child that ended within the scope.

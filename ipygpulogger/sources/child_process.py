@@ -47,19 +47,18 @@ class _Stat(NamedTuple):
         name: The program or thread name, at most 15 bytes.
         forked: Whether it was forked and has not called exec since.
         faults: Minor and major page faults so far.
-        started: When it started, in clock ticks.
-        program: Addresses of code and stack, which another exec changes; equal numbers without permission.
+        identity: When it started, in clock ticks, whether it is forked, and the addresses of its code and
+            stack, which another exec changes; the same numbers for all without permission.
     """
 
     name: bytes
     forked: bool
     faults: tuple[int, int]
-    started: bytes
-    program: tuple[bytes, ...]
+    identity: tuple[object, ...]
 
 
 class ChildProcess(Counter):
-    """One descendant of this process, for as long as it lives.
+    """One descendant of this process, for as long as it lives and runs the same program.
 
     Attributes:
         pid: Its process id.
@@ -68,7 +67,7 @@ class ChildProcess(Counter):
         forked: Whether it was forked and has not called exec since; then it shares pages with its parent.
         current_bytes: What it had resident at the last look.
         mapped_bytes: The part of it that is files and shared memory.
-        high_bytes: The highest mark that was ever read, in its present program.
+        high_bytes: The highest mark that was ever read.
         inherited_bytes: At most so much can it share since its fork; None until somebody knows.
         shares: What it shared when its pages were last walked; None if they never were.
         children: The pids of its own.
@@ -104,16 +103,16 @@ class ChildProcess(Counter):
         resident is the same.
 
         Raises:
-            Unavailable: It has ended, its pid is another process's now, or the kernel does not tell.
+            Unavailable: It has ended, its pid is another process's now, it called exec, which loses the mark,
+                or the kernel does not tell.
         """
         was = self._stat
         try:
             stat = _read_stat(self.pid)
             sizes = procfs.read(f"/proc/{self.pid}/statm")
-            if was is not None and stat.started != was.started:
-                raise Unavailable(f"{self.pid} is another process now")
-            ran_exec = was is not None and (stat.program, stat.forked) != (was.program, was.forked)
-            known = None if ran_exec or was is None else self._known
+            if was is not None and stat.identity != was.identity:
+                raise Unavailable(f"{self.pid} is another process now, or runs another program")
+            known = self._known
             if known is not None and was is not None and (stat.faults, sizes) == (was.faults, self.sizes):
                 return known
             self._check_separate(stat, sizes)
@@ -126,10 +125,9 @@ class ChildProcess(Counter):
         peak_bytes = max(high_bytes, current_bytes)
         if stat.faults == self._reset_faults and peak_bytes <= current_bytes + self.precision_bytes:
             peak_bytes = current_bytes  # nothing was mapped since the reset: the mark is merely approximate
-        self.high_bytes = peak_bytes if ran_exec else max(peak_bytes, self.high_bytes)
+        self.high_bytes = max(peak_bytes, self.high_bytes)
         self._known = Look((Reading(current_bytes, peak_bytes),), stat.faults)
-        # The mark of the program before is lost.
-        return self._known._replace(reset_elsewhere=True) if ran_exec else self._known
+        return self._known
 
     def _check_separate(self, stat: _Stat, sizes: bytes) -> None:
         """Tell a process on its way from vfork to exec, which still has the memory of its parent.
@@ -207,7 +205,7 @@ class ChildProcess(Counter):
         """
         if self.is_walked:
             return
-        began_s = time.thread_time()
+        state, began_s = self._state(), time.thread_time()
         rollup = procfs.rollup_bytes(self.pid)
         took_s = time.thread_time() - began_s
         # A machine that is busy with other things takes longer: that is no reason for less exact figures.
@@ -220,7 +218,7 @@ class ChildProcess(Counter):
             max(0, rollup.get("Pss", 0) - private_bytes),
             self.mapped_bytes,
         )
-        self._walked = self._state()
+        self._walked = state
 
     def forget_walk(self) -> None:
         """Walk its pages again next time: its parent changed what they have in common."""
@@ -271,10 +269,10 @@ def _read_stat(pid: int) -> _Stat:
         raise ValueError(f"/proc/{pid}/stat is too short")
     if fields[0] in (b"Z", b"X"):
         raise ValueError("it has ended")
+    forked = bool(int(fields[6]) & _FORK_NO_EXEC)
     return _Stat(
         head.partition(b"(")[2],
-        bool(int(fields[6]) & _FORK_NO_EXEC),
+        forked,
         (int(fields[7]), int(fields[9])),
-        fields[19],
-        (fields[23], fields[25]),
+        (fields[19], forked, fields[23], fields[25]),
     )

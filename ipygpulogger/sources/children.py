@@ -93,7 +93,7 @@ class Descendants:
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
         """Read every descendant, parents first, and return those that live.
 
-        A process is the same object in each visit while it lives.
+        A process is the same object in each visit while it lives and runs the same program.
 
         Args:
             read: Looks at a process; raises `Unavailable` if it has ended.
@@ -155,7 +155,7 @@ class Descendants:
             with suppress(Unavailable):
                 read(known)
                 return known
-        child = ChildProcess(pid, parent)  # or its pid is another one's now
+        child = ChildProcess(pid, parent)  # or its pid is another one's now, or it called exec
         try:
             read(child)
         except Unavailable:

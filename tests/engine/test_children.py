@@ -14,6 +14,8 @@ import pytest
 from memory import MB, Block
 
 from ipygpulogger.engine.child_peaks import ChildPeaks
+from ipygpulogger.engine.scope import Scope
+from ipygpulogger.records import Measurement
 from ipygpulogger.sources import child_process, procfs
 from ipygpulogger.sources.child_process import ChildProcess
 from ipygpulogger.sources.process import Process
@@ -180,6 +182,32 @@ def test_never_more_than_is_theirs():
             said += found is not None
             assert found is None or found <= size + 25, (way, size, found)
         assert said >= 2
+        """
+    )
+
+
+def test_a_second_smaller_pool_is_told():
+    """The kernel remembers the larger one; that workers ended is known, and their peak if somebody looked."""
+    in_a_new_process(
+        """
+        from ipygpulogger.engine.machine import machine
+
+        def pool(size, look):
+            with measure() as m, multiprocessing.get_context("fork").Pool(2) as workers:
+                workers.map(blip, [size, size], chunksize=1)
+                look()
+                workers.close()
+                workers.join()
+            return m.last.children, text.report(m.last)
+
+        first, _ = pool(200, lambda: None)
+        assert first.ended == 2 and mb(first.peak.lo_bytes) > 100
+        second, report = pool(80, lambda: None)
+        assert (second.ended, second.peak.lo_bytes, second.peak.hi_bytes) == (2, 0, None)
+        assert "(2 children ended)" in report
+        third, report = pool(80, machine().sample)
+        assert third.ended == 2 and mb(third.largest[0].peak.lo_bytes) in range(60, 90), third.largest
+        assert "2 children ended, peak at least" in report
         """
     )
 
@@ -434,3 +462,110 @@ def test_an_orphan_that_a_waiting_child_adopts_is_found():
         assert figures(process, None).keys() & {child.pid, shell, orphan} == {child.pid, orphan}
         os.kill(orphan, 9)
         child.kill()
+
+
+EXECS = """
+import mmap, os, sys
+x = b"x" * (30 << 20)
+print(flush=True)
+input()
+os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", "print(flush=True); input()"])
+"""
+
+
+def test_a_child_that_calls_exec_is_another_one(monkeypatch):
+    """What it was before is at least what was seen of it; what it is now counts with its whole life."""
+    words = [sys.executable, "-I", "-S", "-c", EXECS]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        scope = Scope().open()
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        scope.close()
+        found = scope.result(Measurement, "x").children
+        child.kill()
+    was, now = sorted((one for one in found.largest if one.pid == child.pid), key=lambda one: not one.ended)
+    assert (was.ended, was.peak.hi_bytes, now.ended, now.peak.quality) == (True, None, False, "exact")
+    assert was.peak.lo_bytes > 30 * MB > now.peak.hi_bytes
+    assert found.ended == 0
+
+
+def test_a_pid_that_is_used_again_is_another_child():
+    """The time at which it began tells."""
+    child = started("")
+    peaks = ChildPeaks(Process(), list)
+    (first,) = (one for one in peaks.look() if one.pid == child.pid)
+    assert first in peaks.look()
+    first._stat = first._stat._replace(identity=(b"0", *first._stat.identity[1:]))
+    (second,) = (one for one in peaks.look() if one.pid == child.pid)
+    assert second is not first
+    ended(child)
+
+
+def test_a_child_on_its_way_to_exec_is_not_there_yet(monkeypatch):
+    """After a vfork it has the memory of its parent: none of that is its own, and its mark is ours."""
+    reader, read = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reader, 1)
+        os._exit(0)
+    real, same = procfs.read, {f"/proc/{pid}/statm", "/proc/self/statm"}
+    monkeypatch.setattr(procfs, "read", lambda path: b"1 2 3 4 5 6 7" if path in same else real(path))
+    assert pid not in figures(Process(), None)
+    monkeypatch.undo()
+    assert pid in figures(Process(), None)
+    os.write(read, b"x")
+    os.waitpid(pid, 0)
+    os.close(reader)
+    os.close(read)
+
+
+def test_a_zombie_has_ended():
+    """Killed, and nobody waited for it: it is gone, and its peak is at least what was seen."""
+    child = started("")
+    scope = Scope().open()
+    os.kill(child.pid, 9)
+    while b") Z " not in Path(f"/proc/{child.pid}/stat").read_bytes():
+        time.sleep(0.001)
+    scope.close()
+    found = scope.result(Measurement, "x").children
+    (gone,) = (one for one in found.largest if one.pid == child.pid)
+    assert (gone.ended, gone.after_bytes, gone.peak.hi_bytes, found.ended) == (True, 0, None, 1)
+    child.communicate()
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can start others' processes"
+)
+def test_a_child_of_another_user_is_bounded():
+    """Its mark may be read and not reset: the highest that it ever had bounds each cell's peak."""
+    in_a_new_process(
+        """
+        import ctypes
+        from ipygpulogger.engine.machine import machine
+        words = "x = b'x' * (90 << 20); del x; print(flush=True); input()"
+        child = subprocess.Popen([sys.executable, "-I", "-S", "-c", words], stdin=-1, stdout=-1)
+        child.stdout.readline()
+        with measure():  # loads what it needs
+            pass
+        with measure() as m:
+            pass
+        own, = (one for one in m.last.children.largest if one.pid == child.pid)
+        assert own.peak.quality == "exact" and own.peak.hi_bytes < 40 * MB
+        machine()._ram, machine().process._counter = None, None
+        other = subprocess.Popen([sys.executable, "-I", "-S", "-c", words], stdin=-1, stdout=-1)
+        other.stdout.readline()
+        os.setuid(65534)
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: our own files are ours again
+        for _ in range(2):
+            with measure() as m:
+                pass
+            theirs, = (one for one in m.last.children.largest if one.pid == other.pid)
+            assert theirs.peak.quality == "bounded", theirs.peak
+            assert theirs.peak.lo_bytes == theirs.after_bytes < 40 * MB
+            assert theirs.peak.hi_bytes > 90 * MB
+        other.stdin.close()
+        child.stdin.close()
+        """
+    )
