@@ -263,12 +263,15 @@ def test_a_large_living_worker_is_not_looked_through():
 def test_a_program_of_its_own_counts_as_a_whole():
     """A living child after exec shares nothing of ours: what it has, and its exact peak."""
     kept = Block(100)
-    words = [sys.executable, "-I", "-S", "-c", "x = b'x' * (64 << 20); print(flush=True); input()"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
-        program.stdout.readline()
-        child = next(one for one in Process().descendants.visit(ChildProcess.look) if one.pid == program.pid)
-        current_bytes, peak_bytes = procfs.resident_and_mark_bytes(program.pid)
-        program.stdin.write(b"\n")
+    program = started("x = b'x' * (64 << 20)")
+    program.stdin.write(b"\n")
+    program.stdin.flush()
+    program.stdout.readline()
+    while b") S " not in Path(f"/proc/{program.pid}/stat").read_bytes():  # it is on its way to wait
+        time.sleep(0.001)
+    child = next(one for one in Process().descendants.visit(ChildProcess.look) if one.pid == program.pid)
+    current_bytes, peak_bytes = procfs.resident_and_mark_bytes(program.pid)
+    ended(program)
     assert (child.current_bytes, child.high_bytes, child.forked) == (current_bytes, peak_bytes, False)
     assert 64 * MB <= child.current_bytes <= 84 * MB
     kept.free()
