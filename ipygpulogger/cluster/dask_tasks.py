@@ -99,7 +99,7 @@ class Tasks:
             if key not in self._open:
                 self._begin(key)
         elif key in self._open and finish in _ENDS:
-            self._end(key, finish, cancelled=start in ("cancelled", "released"))
+            self._end(key, finish, in_vain=start in ("cancelled", "released") or finish == "rescheduled")
 
     def _begin(self, key: Any) -> None:
         task = _Task(measure(str(key)[:_NAME]), copy_context())
@@ -108,15 +108,15 @@ class Tasks:
         # The context is the task's own: that of the event loop would remember each measurement it entered.
         task.context.run(task.measured.__enter__)
 
-    def _end(self, key: Any, finish: str, *, cancelled: bool) -> None:
+    def _end(self, key: Any, finish: str, *, in_vain: bool) -> None:
         task = self._open.pop(key)
         task.context.run(task.measured.__exit__, None, None, None)
         notes = (*_running.end((id(self), key)), *self._notes)
         if (found := task.measured.last) is None:
             self._unmeasured += 1
         else:
-            failed = finish == "error" and not cancelled
-            status: Status = "interrupted" if cancelled else "error" if failed else "ok"
+            failed = finish == "error" and not in_vain
+            status: Status = "interrupted" if in_vain else "error" if failed else "ok"
             error = self._error(key) if failed else None
             self._ended.append(_Ended(most_needed_bytes(found), found, key, status, error, notes))
         if len(self._ended) >= _HELD:

@@ -124,8 +124,14 @@ def test_what_becomes_of_a_task(worker, tasks):
     tasks.transition("gone-1", "long-running", "released")
     assert len(worker.arrived()) == 1
     tasks.transition("gone-1", "cancelled", "error")
+    tasks.transition("again-1", "constrained", "executing")
+    tasks.transition("again-1", "executing", "rescheduled")
     found = {record.task: (record.status, record.error) for record in worker.arrived()}
-    assert found == {"bad": ("error", "KeyError"), "gone": ("interrupted", None)}
+    assert found == {
+        "bad": ("error", "KeyError"),
+        "gone": ("interrupted", None),
+        "again": ("interrupted", None),
+    }
 
 
 def test_tasks_of_several_workers_of_one_process_are_shared(worker, tasks):
