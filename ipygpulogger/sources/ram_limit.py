@@ -275,7 +275,7 @@ class RamLimits:
 
     def _reclaimable_bytes(self, group: Group) -> int:
         """Return the page cache of a group that was not used lately."""
-        return self._counted(f"{group.folder}/memory.stat", _RECLAIMABLE[group.version], slow=True) or 0
+        return self._counted(f"{group.folder}/memory.stat", _RECLAIMABLE[group.version]) or 0
 
     def _own_rooms(self) -> Iterator[Room]:
         """Yield the resource limits of this process."""
@@ -339,10 +339,13 @@ class RamLimits:
                     found.setdefault(kind, (root, point.replace(r"\040", " ").rstrip("/")))
         return found
 
-    def _counted(self, path: str, name: bytes, *, slow: bool = False) -> int | None:
-        """Return a figure from a file whose lines are a name and a number; None without it."""
+    def _counted(self, path: str, name: bytes) -> int | None:
+        """Return a figure from a file whose lines are a name and a number; None without it.
+
+        The kernel may sum up counters of many CPUs for it; other threads run meanwhile.
+        """
         try:
-            text = gil_held().read_slow_file(self.path(path)) if slow else self.read(path)
+            text = gil_held().read_slow_file(self.path(path))
             for line in text.splitlines():
                 if line.startswith(name + b" "):
                     return max(0, int(line[len(name) :]))
@@ -360,9 +363,8 @@ def least(rooms: Iterable[Room]) -> Room | None:
 
 
 def _is_short(room: Room, need_bytes: int, transient_bytes: int) -> bool:
-    if room.left_bytes is None:
-        return False
-    return room.left_bytes < max(need_bytes, room.scarce_bytes + (transient_bytes if room.resident else 0))
+    enough_bytes = max(need_bytes, room.scarce_bytes + (transient_bytes if room.resident else 0))
+    return room.left_bytes is not None and room.left_bytes < enough_bytes
 
 
 def _named_kb(line: bytes) -> tuple[bytes, int]:

@@ -129,7 +129,7 @@ def test_a_mount_elsewhere(tmp_path):
     simulated = Simulated(tmp_path).process_of_v1("/box")
     simulated.write(
         "proc/self/mountinfo",
-        "1 2 0:3 / /cpu rw - cgroup cgroup rw,cpu\n"
+        "1 2\n1 2 0:3 / /cpu rw - cgroup cgroup rw,cpu\n"
         "1 2 0:4 / /my\\040groups/ rw - cgroup cgroup rw,memory\n"
         "1 2 0:5 / /later rw - cgroup cgroup rw,memory\n",
     )
@@ -191,8 +191,9 @@ def test_resource_limits(tmp_path, monkeypatch):
     assert found == {"RLIMIT_AS": 7000 * 4096, "RLIMIT_DATA": 400 * 4096, "this machine": 60 * GB}
     assert limits.total_bytes == 64 * GB  # those two limit something else than RAM
     assert limits.lowest().name == "RLIMIT_DATA"
-    set_to[resource.RLIMIT_AS] = 2**63 - 1  # "no limit" on macOS
-    assert "RLIMIT_AS" not in left(limits)
+    for none in (2**63 - 1, 2**60):  # the first is "no limit" on macOS
+        set_to[resource.RLIMIT_AS] = none
+        assert "RLIMIT_AS" not in left(limits)
     assert "RLIMIT_DATA" in left(limits)
     set_to[resource.RLIMIT_AS] = 0
     assert left(limits)["RLIMIT_AS"] == 0
@@ -200,6 +201,17 @@ def test_resource_limits(tmp_path, monkeypatch):
     assert "RLIMIT_DATA" in left(limits)
     monkeypatch.setitem(sys.modules, "resource", None)  # Windows
     assert left(limits) == {"this machine": 60 * GB}
+
+
+@pytest.mark.parametrize(("used", "is_short"), [(1900, False), (1901, True)])
+def test_address_space_is_not_what_the_cell_needed_for_a_moment(tmp_path, monkeypatch, used, is_short):
+    """How much of that was in use at the peak is unknown: only what is left now counts."""
+    Simulated(tmp_path).write("proc/self/statm", f"{used} 500 100 10 0 300 0\n")
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda number: (2000 if number == resource.RLIMIT_AS else -1, -1)
+    )
+    monkeypatch.setattr(resource, "getpagesize", lambda: 1)
+    assert (RamLimits(tmp_path).short(0, GB) is not None) == is_short
 
 
 @pytest.mark.parametrize("more", [0, MB])
@@ -230,6 +242,15 @@ def test_elsewhere_psutil_is_asked(tmp_path, monkeypatch, text):
         (tmp_path / "proc").mkdir()
         (tmp_path / "proc/meminfo").write_text(text)
     assert left(RamLimits(tmp_path)) == {"this machine": 4 * GB}
+
+
+@pytest.mark.parametrize("available", [16 * GB, 17 * GB])
+def test_elsewhere_all_may_be_available(tmp_path, monkeypatch, available):
+    """Nothing is in use, and not less."""
+    memory = SimpleNamespace(total=16 * GB, available=available)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert left(RamLimits(tmp_path)) == {"this machine": 16 * GB}
+    assert RamLimits(tmp_path).tightest().used_bytes == 0
 
 
 def test_unknown_is_unknown(tmp_path, monkeypatch):
@@ -302,9 +323,7 @@ def test_page_cache_is_looked_up_only_where_it_matters(tmp_path, monkeypatch):
     container(tmp_path, current=4 * GB, inactive_file=GB)
     limits, read = RamLimits(tmp_path), []
     counted = limits._counted
-    monkeypatch.setattr(
-        limits, "_counted", lambda path, *more, **named: read.append(path) or counted(path, *more, **named)
-    )
+    monkeypatch.setattr(limits, "_counted", lambda path, name: read.append(path) or counted(path, name))
     assert limits.short(4 * GB, 0) is None
     assert read == []
     assert limits.short(4 * GB + MB, 0) is None  # only with the page cache there is enough
@@ -379,6 +398,12 @@ def test_kills_are_those_of_the_group_with_the_nearest_limit(tmp_path):
     simulated.group_of_v2("pod", kills=9, max=32 * GB)
     kills = RamLimits(tmp_path).kills()
     assert (kills.processes, kills.where, kills.limit_bytes) == (2, "this container", 8 * GB)
+
+
+def test_a_count_below_zero_is_none(tmp_path):
+    """No kernel writes it."""
+    container(tmp_path, kills=-3)
+    assert RamLimits(tmp_path).kills().processes == 0
 
 
 def test_kills_of_version_1_are_those_of_the_group_itself(tmp_path):
