@@ -108,10 +108,8 @@ class RayWatch(Watch):
         original, options = _declaration(declared)
         if original is None:
             raise TypeError(f"wrap() takes a remote function or an actor class of Ray, not {declared!r}")
-        remote, ours = (
-            self._wrappers.own("remote"),
-            measured(original, at_once=bool(options.get("max_calls"))),
-        )
+        ours = measured(original, at_once=bool(options.get("max_calls")))
+        remote = self._wrappers.own("remote")
         return remote(**options)(ours) if options else remote(ours)
 
     def ended(self, label: str | None) -> Iterable[Group]:
@@ -262,9 +260,9 @@ class RayWatch(Watch):
             if not name.startswith("_") and self._is_remote(value) and not is_measured(_declaration(value)[0])
         ]
         if found:
-            named = ", ".join(found[:_MOST_NAMES]) + (" and others" if len(found) > _MOST_NAMES else "")
+            names = ", ".join(found[:_MOST_NAMES]) + (" and others" if len(found) > _MOST_NAMES else "")
             self.say_once(
-                f"Declared before watch(ray), and so not measured: {named}. Run their cells again, or use "
+                f"Declared before watch(ray), and so not measured: {names}. Run their cells again, or use "
                 f"what wrap() of the watch returns: {found[0]} = watching.wrap({found[0]})"
             )
 

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
+from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ class Outbox:
         self._node = ""
         self._mailbox: Any = None
         self._looked_s = self._sent_s = self._answered_s = -_FRESH_S
-        self._sent = self._answered = 0  # calls
+        self._sent = self._answered = 0  # numbers of calls
         self._unable = False
         self._lost = 0  # records, since the last call
         self._ended: deque[Ended] = deque()
@@ -69,16 +70,17 @@ class Outbox:
 
     def _ask(self, mailbox: Any) -> None:
         """Wait for an answer of the mailbox, and keep it if one comes."""
-        self._mailbox = None
+        number = self._sent
         try:
             # Not `ray.get`, which would free this task's CPU for others, and complains in async actors.
             mailbox.hello.remote().future().result(_LONGEST_ANSWER_S)
-        except TimeoutError:
-            self._looked_s = clock.monotonic_s() + _PAUSE_S
+        except NoAnswer:
+            self._mailbox, self._looked_s = None, clock.monotonic_s() + _PAUSE_S
         except Exception:  # it was stopped
-            return
-        else:
-            self._answered_s, self._mailbox = clock.monotonic_s(), mailbox
+            self._mailbox = None
+        else:  # to all earlier calls too, since it takes them in their order
+            self._answered, self._answered_s = max(self._answered, number), clock.monotonic_s()
+            self._mailbox = mailbox
 
     def _look(self) -> None:
         import ray
@@ -156,15 +158,14 @@ class Outbox:
             ]
             ended = [self._ended.popleft() for _ in range(min(len(self._ended), _MOST_IN_A_CALL))]
             lost, self._lost = self._lost, 0
-            self._sent += 1
-            self._sent_s = now_s
+            self._sent, self._sent_s = self._sent + 1, now_s
+            number = self._sent
 
         def answered(answer: Any) -> None:
             if self._mailbox is not mailbox:
-                return  # another one has its own count
-            self._answered += 1
+                return  # another one has its own numbers
             if answer.exception() is None:
-                self._answered_s = clock.monotonic_s()
+                self._answered, self._answered_s = max(self._answered, number), clock.monotonic_s()
             else:  # stopped, or out of reach: perhaps there is another one
                 self._mailbox, self._looked_s = None, -_FRESH_S
 

@@ -350,6 +350,47 @@ def test_of_very_many_tasks_the_largest_are_kept(ray, watching, monkeypatch):
     assert group.notes == ("4 more, each of which needed 70 MB at most, are only counted",)
 
 
+class LateAnswers:
+    """A mailbox whose answers come once it is asked: those of all earlier calls first."""
+
+    def __init__(self):
+        self.taken, self.late = [], []
+        self.hello = types.SimpleNamespace(remote=lambda: types.SimpleNamespace(future=lambda: self))
+        self.take = types.SimpleNamespace(remote=self._take)
+
+    def _take(self, *call):
+        self.taken.append(call)
+        future = types.SimpleNamespace(add_done_callback=self.late.append)
+        return types.SimpleNamespace(future=lambda: future)
+
+    def result(self, _):
+        while self.late:
+            self.late.pop(0)(types.SimpleNamespace(exception=lambda: None))
+
+
+def test_a_worker_sends_on_however_late_the_answers_are(ray, monkeypatch):
+    """Answers that come while another one is waited for count; without any, it keeps a bounded number of records."""
+    late, outbox = LateAnswers(), ray_outbox.Outbox()
+    monkeypatch.setattr(ray, "get_actor", lambda _: late)
+    for number in range(100):
+        assert outbox.stands()
+        outbox.began(f"t{number}", "f")
+        outbox.ended(f"t{number}", b"{}", 1, at_once=True)
+    assert len(late.taken) == 100
+    monkeypatch.setattr(ray_outbox, "_MOST_WAITING", 30)
+    late.late.clear()
+    for number in range(200):
+        outbox.ended(f"u{number}", b"{}", 1, at_once=True)
+    assert len(late.taken) < 130
+    assert outbox.stands()
+    for number in range(2):
+        outbox.ended(f"v{number}", b"{}", 1, at_once=True)
+    calls = late.taken[100:]
+    arrived, lost = sum(len(call[3]) for call in calls), sum(call[4] for call in calls)
+    assert arrived + lost == 202
+    assert lost > 100
+
+
 def test_a_ray_that_does_not_answer_and_a_class_that_cannot_be_wrapped(ray, watching, capsys, monkeypatch):
     """Said once; cells do not wait for Ray again and again, and the class is declared as it is."""
 
