@@ -16,6 +16,7 @@ import os
 import socket
 import threading
 import uuid
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
@@ -103,8 +104,7 @@ class DaskWatch(Watch):
         self._following: dict[str, int] = {}  # workers that said that another event follows, and in which
         self._arrived = threading.Condition(self._lock)
         self._missing: list[Missing] = []
-        self.lacking = self._stopped = False
-        self._cleans_up = True  # whether the scheduler does, when this client leaves
+        self.lacking = self._stopped = self._has_run = False
         self._numbers: dict[str, int] = {}  # of the last event of each worker
         client.subscribe_topic(self._topic, self._event)
         try:
@@ -112,6 +112,7 @@ class DaskWatch(Watch):
         except BaseException:
             self._uninstall()
             raise
+        self._has_run = True
         with _lock:
             _running.append(self)
         show_after_cells(self)
@@ -124,12 +125,8 @@ class DaskWatch(Watch):
 
     async def _install(self) -> None:
         client, topic = self._client, self._topic
-        try:
+        with suppress(Exception):  # a scheduler that takes no plugins: "distributed.scheduler.pickle"
             await client.register_plugin(departure_plugin(topic, client.id), name=topic)
-        except (
-            Exception
-        ):  # the scheduler accepts no plugins ("distributed.scheduler.pickle"): `stop` is needed
-            self._cleans_up = False
         workers = await client.register_plugin(task_plugin(topic), name=topic)
         # Each worker says once whether it can measure, perhaps before the scheduler knows who subscribes.
         deadline_s = clock.monotonic_s() + _HEARD_WITHIN_S
@@ -178,13 +175,21 @@ class DaskWatch(Watch):
             for topic in (self._topic, *self._names):
                 self._client.unsubscribe_topic(topic)
             self._removed = _soon(self._client.sync(self._remove))
-        except Exception as reason:  # the cluster is gone, and the plugins with it
-            self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
+        except Exception as reason:
+            self._not_removed(reason)
 
     async def _remove(self) -> None:
-        if self._cleans_up:
+        with suppress(Exception):  # the scheduler has none
             await self._client.unregister_scheduler_plugin(self._topic)
-        await self._client.unregister_worker_plugin(self._topic)
+        try:
+            await self._client.unregister_worker_plugin(self._topic)
+        except Exception as reason:
+            self._not_removed(reason)
+
+    def _not_removed(self, reason: Exception) -> None:
+        """Say that the plugin is still on the workers, unless it never was there."""
+        if self._has_run:
+            self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
 
     def __repr__(self) -> str:
         workers = len(self._names)
