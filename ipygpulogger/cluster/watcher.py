@@ -7,9 +7,9 @@ import socket
 from typing import TYPE_CHECKING
 
 from ..engine.machine import machine
+from ..engine.recorders import keep
 from ..records.group import Group
 from ..records.history import History
-from ..records.recorders import keep
 from ..records.units import printable
 from ..runtime.output import say
 from ..runtime.shell import current_shell

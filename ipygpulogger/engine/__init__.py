@@ -20,6 +20,7 @@ time_series   one figure over time, kept small
 sampler       the background thread; `sampling` is what it does
 settling      garbage collection and caches, around a measurement
 open_scopes   the open scopes and the running loggers
+recorders     the running loggers, which keep the records of other processes
 own_imports   memory that our own late imports take, which no measurement counts
 notes         what could not be measured, each reason reported once
 now           what is in use at this moment

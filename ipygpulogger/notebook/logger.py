@@ -373,7 +373,7 @@ class IPyGPULogger(Options):
         return over_budget(measurement, self.budget)
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-        """Keep the records of other processes; `records.recorders` calls this, and has the contract."""
+        """Keep the records of other processes; `engine.recorders` calls this, and has the contract."""
         return self._reporter.keep(records, self._history, self._log)
 
     def _show(self, record: CellRecord, measured: MeasuredCell) -> None:

@@ -24,7 +24,6 @@ history        `History`: the records of a session, ranked, saved, loaded
 leaks          cells that grow with every run
 formats        the files that hold records
 log            a file that gains a line of JSON with every cell
-recorders      who keeps the records of other processes: every logger that runs
 budget         how much memory a cell may use
 row            the figures of a record by which cells are ranked, compared and folded
 scan           a row from a line of a log, without decoding the record

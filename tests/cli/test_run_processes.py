@@ -12,7 +12,7 @@ from processes import of
 from ipygpulogger.cluster.after_cell import show_after_cells
 from ipygpulogger.cluster.watcher import Watch
 from ipygpulogger.records.group import Group
-from ipygpulogger.records.recorders import keep
+from ipygpulogger.engine.recorders import keep
 
 class OfTheTest(Watch):
     done = ()

@@ -7,9 +7,9 @@ import made
 from reports import run
 
 from ipygpulogger import History, IPyGPULogger
+from ipygpulogger.engine.recorders import keep
 from ipygpulogger.records import Peak, RamUsage
 from ipygpulogger.records.process import Process, ProcessRecord
-from ipygpulogger.records.recorders import keep
 
 MB = 2**20
 

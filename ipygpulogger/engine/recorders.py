@@ -1,4 +1,4 @@
-"""Who keeps records in this process: every running `IPyGPULogger`.
+"""Who keeps the records of other processes: every running `IPyGPULogger`.
 
 From `start` to `stop` a logger is attached to the machine of its process, which holds it weakly. That is the
 registry, so a session without other processes imports nothing for it.
@@ -6,15 +6,14 @@ registry, so a session without other processes imports nothing for it.
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
+
+from .machine import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from .process import ProcessRecord
-
-_MACHINE = "ipygpulogger.engine.machine"  # by name, as `records` imports nothing above it
+    from ..records.process import ProcessRecord
 
 
 class Recorder(Protocol):
@@ -22,13 +21,6 @@ class Recorder(Protocol):
 
     def _keep(self, records: Sequence[ProcessRecord]) -> Sequence[ProcessRecord]:
         """Keep records of other processes; return them with what is to be said of them as notes."""
-
-
-def recorders() -> Iterator[Recorder]:
-    """Yield those that keep records now."""
-    machines: Any = sys.modules.get(_MACHINE)
-    if machines is not None:  # otherwise no logger was ever started
-        yield from machines.machine().scopes.loggers
 
 
 def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
@@ -44,7 +36,7 @@ def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
     """
     given = list(records)
     found = list(given)
-    for recorder in recorders():
+    for recorder in cast("tuple[Recorder, ...]", tuple(machine().scopes.loggers)):
         kept = recorder._keep(given)
         found = [max(pair, key=lambda record: len(record.notes)) for pair in zip(found, kept, strict=True)]
     return found
