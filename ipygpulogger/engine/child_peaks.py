@@ -80,7 +80,7 @@ class ChildPeaks:
             if new:
                 self._inherit([child for child in new if child in found])
             if living:
-                total_bytes = sum(map(at_least_bytes, living))
+                total_bytes = sum(map(self.at_least_bytes, living))
                 for scope in self._open_scopes():
                     scope.seen(total_bytes)
             return living
@@ -110,11 +110,6 @@ class ChildPeaks:
             life = life or tracker.adopt()
             scope.born(child, life)
         return tracker
-
-    def after_fork_in_child(self) -> None:
-        """Replace the lock, which another thread may have held, and forget the parent's children."""
-        self._lock = threading.RLock()
-        self._trackers = {}
 
     def walk(self, living: Iterable[ChildProcess], limit_s: float, *, again: bool) -> None:
         """Find what the forked ones share, those first that take the least time, as far as there is time.
@@ -166,18 +161,18 @@ class ChildPeaks:
             if child.parent is not None and child.forked:
                 child.inherited_bytes = child.parent.high_bytes
 
+    @staticmethod
+    def at_least_bytes(child: ChildProcess) -> int:
+        """Return what a child surely has for itself, without a walk of its pages.
 
-def at_least_bytes(child: ChildProcess) -> int:
-    """Return what a child surely has for itself, without a walk of its pages.
-
-    What it inherited and still shares only becomes less, unless it forks. Of files and shared memory it may
-    have more in common with others than at the last walk.
-    """
-    if not child.forked:
-        return child.current_bytes
-    if child.shares is not None:
-        more_bytes = max(0, child.mapped_bytes - child.shares.mapped_bytes)
-        return max(0, child.current_bytes - child.shares.shared_bytes - more_bytes)
-    if child.inherited_bytes is None:
-        return 0
-    return max(0, child.current_bytes - child.mapped_bytes - child.inherited_bytes)
+        What it inherited and still shares only becomes less, unless it forks. Of files and shared memory it
+        may have more in common with others than at the last walk.
+        """
+        if not child.forked:
+            return child.current_bytes
+        if child.shares is not None:
+            more_bytes = max(0, child.mapped_bytes - child.shares.mapped_bytes)
+            return max(0, child.current_bytes - child.shares.shared_bytes - more_bytes)
+        if child.inherited_bytes is None:
+            return 0
+        return max(0, child.current_bytes - child.mapped_bytes - child.inherited_bytes)

@@ -14,7 +14,6 @@ from ..records import ChildrenUsage, ChildUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
 from ..sources.children import children_ended
-from .child_peaks import at_least_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,14 +69,14 @@ class Children:
             on: The machine.
             reset: Whether their high-water marks may be reset.
         """
-        self._on, self._peaks = on, on.child_peaks
+        self._on = on
         self.intervals: dict[ChildProcess, Interval] = {}
         self._final: dict[ChildProcess, Peak] | None = None  # the peaks at the end of the scope
         self._together_bytes = 0  # the most that all of them were seen to have at once
         self._ended_before = children_ended()
         self._before: dict[ChildProcess, _Held] | None = {}
         if on.process.has_children():
-            living = self._peaks.look(self, reset=reset)
+            living = self._on.child_peaks.look(self, reset=reset)
             self._before = None if living is None else self._held(living, WALK_S, again=False)
 
     # -- called by ChildPeaks ------------------------------------------------------------------
@@ -103,7 +102,7 @@ class Children:
         Not needed without any: the life of one that is seen later lies within the scope.
         """
         if self._final is None:
-            self._peaks.look()
+            self._on.child_peaks.look()
             self._final = self._resident_peaks()
             self.intervals = {}  # nothing is folded into them any more
 
@@ -114,7 +113,7 @@ class Children:
             own: This process's own memory within the scope.
             time_s: How long the scope took.
         """
-        before, living = self._before, self._peaks.look() if self._on.process.has_children() else []
+        before, living = self._before, self._on.child_peaks.look() if self._on.process.has_children() else []
         resident = self._final or (self._resident_peaks() if self.intervals else {})
         ended = children_ended(more=False)  # only those before the scope matter
         if before is None or living is None:
@@ -163,7 +162,7 @@ class Children:
 
     def _held(self, living: list[ChildProcess], limit_s: float, *, again: bool) -> dict[ChildProcess, _Held]:
         """Return what each child has now; what the forked ones share is found as far as there is time."""
-        self._peaks.walk(living, limit_s, again=again)
+        self._on.child_peaks.walk(living, limit_s, again=again)
         return {child: self._held_by(child) for child in living}
 
     def _held_by(self, child: ChildProcess) -> _Held:
@@ -171,7 +170,7 @@ class Children:
             return _Held(child.current_bytes)
         if child.shares is not None and child.is_walked:
             return _Held(child.shares.private_bytes, child.shares)
-        own_bytes = at_least_bytes(child)
+        own_bytes = self._on.child_peaks.at_least_bytes(child)
         if child.shares is None and not own_bytes:
             own_bytes = max(0, child.current_bytes - self._inherited_bytes(child))
         return _Held(own_bytes, child.shares, fresh=False)

@@ -17,7 +17,6 @@ from ..sources.nvml import Nvml
 from ..sources.process import Process
 from ..sources.ram_limit import RamLimits
 from .allocators import Allocators
-from .child_peaks import ChildPeaks
 from .devices import Devices
 from .frameworks import Frameworks
 from .ledger import Allowance, DeviceSnapshot, Ledger, Stand, allowance
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..sources import Device, Framework
+    from .child_peaks import ChildPeaks
     from .children import Children
     from .open_scopes import Measuring
 
@@ -53,7 +53,6 @@ class Machine:
         ledger: Who holds the memory of each device.
         sampler: The thread that samples while a scope lasts.
         notes: What could not be measured.
-        child_peaks: The child processes, and the trackers of their peaks.
         own_imports: The memory that our own late imports take.
     """
 
@@ -79,7 +78,7 @@ class Machine:
         self.allocators = Allocators(self.frameworks, self.devices)
         self.settling = Settling(self.frameworks)
         self.scopes = OpenScopes()
-        self.child_peaks = ChildPeaks(self.process, self._open_children)
+        self._child_peaks: ChildPeaks | None = None
         self.sampler = Sampler(self.sample)
         self.ledger = Ledger(self.nvml)
         self._ram: PeakTracker | None = None
@@ -96,6 +95,16 @@ class Machine:
             with self._lock:
                 self._ram = self._ram or PeakTracker(self.process.counter)
         return self._ram
+
+    @property
+    def child_peaks(self) -> ChildPeaks:
+        """The child processes, and the trackers of their peaks; most processes have none."""
+        if self._child_peaks is None:
+            with self._lock, self.own_imports.importing():
+                from .child_peaks import ChildPeaks
+
+                self._child_peaks = self._child_peaks or ChildPeaks(self.process, self._open_children)
+        return self._child_peaks
 
     def resident_bytes(self) -> int:
         """Return the resident memory of this process now.
@@ -209,7 +218,8 @@ class Machine:
             trackers = {device.uuid: trackers for device, trackers in self.allocators.by_device()}
         with contextlib.suppress(Unavailable):
             sample_ram(scopes, self.ram)
-        self.child_peaks.look()
+        if self.process.has_children():
+            self.child_peaks.look()
         for uuid, device in devices.items():
             if uuid:
                 sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
@@ -226,7 +236,7 @@ class Machine:
         """Make locks anew: another thread may have held one at the moment of the fork."""
         self._lock = threading.RLock()
         self.sampler = Sampler(self.sample)
-        self.child_peaks.after_fork_in_child()
+        self._child_peaks = None
         self.nvml.after_fork_in_child()
         self.frameworks.ask(lambda framework: framework.after_fork_in_child(), self.frameworks.loaded())
 

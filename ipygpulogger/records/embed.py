@@ -199,6 +199,11 @@ def _without_heap(values: dict[str, Any]) -> list[str]:
     return ["gen" for name in ("heap_before", "heap_after") if values["gen"].pop(name, None)][:1]
 
 
+def _without_largest(values: dict[str, Any]) -> list[str]:
+    """Remove the child processes one by one; their sum stays."""
+    return ["children"] if values.get("children", {}).pop("largest", None) else []
+
+
 def _only(*names: str) -> _Step:
     """Keep only these figures of each device."""
 
@@ -263,6 +268,7 @@ _STEPS: tuple[_Step, ...] = (
     _thin(0),
     _without_heap,
     _without("lines"),
+    _without_largest,
     _first("notes", 3),
     _cut(100),
     _only(

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from . import procfs, rusage
 from .counter import Counter, Look, PeakClass, Reading, Unavailable
 from .grain import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
-from .system_calls import gil_held
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
 _CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
@@ -185,7 +184,7 @@ class ChildProcess(Counter):
         when = _ran_ns(self.pid), self._stat.faults
         if again or when != self._listed or when[0] is None:
             with suppress(OSError):  # it ended meanwhile
-                self.children, self._listed = children_of(self.pid), when
+                self.children, self._listed = procfs.children_of(self.pid), when
         return self.children
 
     @property
@@ -231,17 +230,6 @@ class ChildProcess(Counter):
 @functools.cache
 def _grain() -> tuple[int, int, int]:
     return high_water_precision_bytes(), resident_precision_bytes(), largest_fault_bytes()
-
-
-def children_of(pid: int) -> tuple[int, ...]:
-    """Return the pids of a process's children.
-
-    Raises:
-        OSError: It ended, or the kernel does not list children.
-    """
-    tasks = f"/proc/{pid}/task"
-    lists = [procfs.read(f"{tasks}/{task}/children") for task in gil_held().list_folder(tasks)]
-    return tuple(map(int, b" ".join(lists).split()))
 
 
 def _ran_ns(pid: int) -> int | None:

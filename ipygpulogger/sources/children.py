@@ -11,12 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import procfs, rusage
-from .child_process import ChildProcess, children_of
 from .counter import Unavailable
 from .system_calls import gil_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .child_process import ChildProcess
 
 
 class Ended(NamedTuple):
@@ -105,7 +106,7 @@ class Descendants:
             self._known = {}
             return []
         try:
-            own = children_of(os.getpid())
+            own = procfs.children_of(os.getpid())
         except OSError:
             return None
         found: dict[int, ChildProcess] = {}
@@ -155,6 +156,8 @@ class Descendants:
             with suppress(Unavailable):
                 read(known)
                 return known
+        from .child_process import ChildProcess  # most notebooks have none
+
         child = ChildProcess(pid, parent)  # or its pid is another one's now, or it called exec
         try:
             read(child)

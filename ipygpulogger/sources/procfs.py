@@ -71,6 +71,17 @@ def rollup_bytes(pid: int) -> dict[str, int]:
     return found
 
 
+def children_of(pid: int) -> tuple[int, ...]:
+    """Return the pids of a process's children.
+
+    Raises:
+        OSError: It ended, or the kernel does not list children.
+    """
+    tasks = f"/proc/{pid}/task"
+    lists = [read(f"{tasks}/{task}/children") for task in gil_held().list_folder(tasks)]
+    return tuple(map(int, b" ".join(lists).split()))
+
+
 def reset_mark(pid: int | str = "self") -> None:
     """Lower a process's high-water mark to what is resident now.
 
