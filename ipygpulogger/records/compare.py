@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 TOLERANCE = 0.05  # of the peak before
 FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
 _WORST, _FIRST = 100, 20  # cells that grew, and new or removed ones, that are listed of very many
-_NONE, _TOLD = -1, -2  # in place of an earlier run: there is none; another run of the same cell stands for it
 _UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not use
 
 
@@ -168,9 +167,10 @@ class Compared:
         self._was, self._now = was, now
         self._tolerance, self._floor_bytes = tolerance, floor_bytes
         self._before = (
-            array("q", [_NONE]) * now.runs
+            array("q", [-1]) * now.runs
         )  # of each later run, the earlier one that it is matched with
         self._taken = bytearray(was.runs)
+        self._told = bytearray(now.runs)  # later runs for which another of the same cell stands
         self._alike: dict[int, int] = {}  # where it is more than 1
         self._many: dict[int, tuple[list[int], list[int]]] = {}  # where several processes are compared as one
         self._match_processes()
@@ -193,7 +193,7 @@ class Compared:
         """
         was, now = self._was, self._now
         paired = [number for number in now if self._before[number] >= 0]
-        new = [number for number in now if self._before[number] == _NONE]
+        new = [number for number in now if self._before[number] < 0 and not self._told[number]]
         removed = [number for number in was if not self._taken[number]]
         counts = None
         if at_most is not None and len(paired) + len(new) + len(removed) > at_most:
@@ -245,7 +245,7 @@ class Compared:
             for number in before.values():
                 self._taken[number] = True
             for number in after.values():
-                self._before[number] = _TOLD
+                self._told[number] = True
             first = max(after.values(), key=self._now.highest_bytes)
             self._match(max(before.values(), key=self._was.highest_bytes), first)
             self._many[first] = list(before.values()), list(after.values())
@@ -262,7 +262,7 @@ class Compared:
             self._was, (n for n in self._was if not self._taken[n] and not self._was.is_elsewhere(n))
         )
         now = _Chains(
-            self._now, (n for n in self._now if self._before[n] == _NONE and not self._now.is_elsewhere(n))
+            self._now, (n for n in self._now if self._before[n] < 0 and not self._now.is_elsewhere(n))
         )
         for source in now.last:
             before, after = was.numbers(source), now.numbers(source)

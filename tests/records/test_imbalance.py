@@ -1,6 +1,7 @@
 """The figures of many processes: how they are spread, and who stands out."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from memory import MB
 from processes import of
 
 from ipygpulogger.records.group import Group
+from ipygpulogger.records.imbalance import busiest
 
 
 def figures(records):
@@ -73,11 +75,35 @@ def test_who_needs_far_more_than_the_median_stands_out(needs, stands_out):
 
 @pytest.mark.parametrize(
     ("times_s", "stands_out"),
-    [([2.0, 2.0, 2.4], []), ([2.0, 2.0, 2.5], [("rank 2", "time")]), ([0.1, 0.1, 0.19], [])],
+    [
+        ([2.0, 2.0, 2.4], []),
+        ([2.0, 2.0, 2.5], [("rank 2", "time")]),
+        ([0.1, 0.1, 0.19], []),
+        ([0.0, 0.0, 0.1], []),
+    ],
 )
 def test_who_takes_far_longer_is_a_straggler(times_s, stands_out):
     """Over 1.2 times the median, and over 0.1 s more."""
     assert outliers([of(rank, took_s=time_s) for rank, time_s in enumerate(times_s)]) == stands_out
+
+
+def test_how_far_it_stands_out_is_in_medians():
+    """Three times the median is 3; of a median of nothing it is no number."""
+    found = [
+        one.ratio for one in Group("x", [of(rank, 100 + 200 * (rank == 2)) for rank in range(3)]).outliers
+    ]
+    assert found == [3]
+    (one,) = Group("x", [of(rank, 9 * (rank == 2)) for rank in range(3)]).outliers
+    assert (one.figure, one.median, one.ratio) == (9 * MB, 0, float("inf"))
+
+
+def test_the_busiest_device_is_where_most_was_needed():
+    """Not where most is in use; one that nobody can attribute comes last."""
+    record = of(0, on_gpu={0: 50, 1: 300, 2: 100})
+    assert busiest(record).index == 1
+    unknown = replace(record, gpus=tuple(replace(gpu, attributed=gpu.index != 1) for gpu in record.gpus))
+    assert busiest(unknown).index == 2
+    assert busiest(of(0)) is None
 
 
 def test_a_device_is_compared_too():
