@@ -447,6 +447,19 @@ input()
 """
 
 
+def state_and_parent(pid):
+    """The state of a process and the pid of its parent, as the kernel tells them."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+
+
+def until(so):
+    """Wait for something, however busy the machine is."""
+    deadline_s = time.monotonic() + 20
+    while not so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def test_an_orphan_that_a_waiting_child_adopts_is_found():
     """The child does not run for that, and has one more child all the same."""
     with subprocess.Popen(
@@ -458,10 +471,10 @@ def test_an_orphan_that_a_waiting_child_adopts_is_found():
         shell, orphan = map(int, child.stdout.readline().split())
         process = Process()
         for _ in range(2):
-            time.sleep(0.1)
+            until(lambda: state_and_parent(child.pid)[0] == "S")
             assert figures(process, None).keys() >= {child.pid, shell, orphan}
         os.kill(shell, 9)
-        time.sleep(0.1)
+        until(lambda: (state_and_parent(shell)[0], state_and_parent(orphan)[1]) == ("Z", str(child.pid)))
         assert figures(process, None).keys() & {child.pid, shell, orphan} == {child.pid, orphan}
         os.kill(orphan, 9)
         child.kill()
