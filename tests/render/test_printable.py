@@ -24,6 +24,7 @@ from ipygpulogger.cli.progress import Progress
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
 from ipygpulogger.engine import now
 from ipygpulogger.engine.machine import machine
+from ipygpulogger.owners import release
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.compare import Change, Comparison, Pair
 from ipygpulogger.records.formats import json_line
@@ -398,7 +399,8 @@ def test_the_magics_and_the_report(extension, monkeypatch, capsys, here, code):
     for record in RECORDS:
         il.history.append(record)
     monkeypatch.setattr(machine(), "diagnose", lambda: DIAGNOSES)
-    monkeypatch.setattr(now, "measured_now", lambda **_: RECORDS[0])
+    for user in (now, release):  # if the magic imported `release` only now, that would keep the replacement
+        monkeypatch.setattr(user, "measured_now", lambda **_: RECORDS[0])
     extension.user_ns[NAME] = bytearray(b"x") * (20 << 20)
     extension.user_ns["Out"][HOSTILE] = extension.user_ns[HOSTILE] = bytearray(b"x") * (20 << 20)
     error = extension.run_cell(code, store_history=True).error_in_exec
