@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..engine.machine import machine
 from ..engine.sampler import Sampler
-from ..records.budget import LEFT
 from ..runtime import clock
 from ..runtime.signals import is_from_a_handler
 from ..sources.ram_limit import least
@@ -140,7 +139,7 @@ class LiveCell:
         if room is not None:  # said before Linux kills the process, for afterwards nothing can be said
             if room.is_scarce:
                 self.tightest = least(filter(None, (self.tightest, room)))
-            notes += (f"{LEFT}: {room}",)
+            notes += (f"{room.title}: {room}",)
         self._place.show(replace(so_far, notes=notes))
 
     def end(self) -> None:

@@ -146,7 +146,7 @@ class GpulogMagics(Magics):
         options = ", ".join(
             f"{name}={getattr(logger, name)!r}" for name in sorted(logger.class_trait_names(config=True))
         )
-        state = f"{'running' if logger.running else 'stopped'}, {len(logger.history)} cells recorded"
+        state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
         with importing():
             from ..engine.now import measured_now
             from ..render import diagnoses

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..engine.machine import importing, machine
-from ..records.budget import LEFT, OVER, excesses, parse
+from ..records.budget import OVER, excesses, parse
 from ..records.units import MB, printable, rounded_mb, size_text
 from ..render import text
 from ..runtime.errors import why
@@ -284,9 +284,9 @@ def little_left(measurement: Measurement, seen: Room | None) -> tuple[str, ...]:
     room = machine().limits.short(need_bytes, transient_bytes)
     if room is not None and room.left_bytes is not None:
         if room.left_bytes < need_bytes:
-            return (f"{LEFT}: {room}; this cell needs {size_text(need_bytes)}",)
+            return (f"{room.title}: {room}; this cell needs {size_text(need_bytes)}",)
         if room.is_scarce:
-            return (f"{LEFT}: {room}",)
+            return (f"{room.title}: {room}",)
         room = room.with_left(room.left_bytes - transient_bytes)
     lowest = least(filter(None, (room, seen)))
-    return () if lowest is None else (f"{LEFT} at the peak: {lowest}",)
+    return () if lowest is None else (f"{lowest.title} at the peak: {lowest}",)

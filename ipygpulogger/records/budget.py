@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .usage import Usage
 
 OVER = "Over budget on"  # how a record's note about an excess begins
-LEFT = "RAM left"  # how its note about a limit under which little is left begins
+LEFT = "RAM left", "Address space left", "Data memory left"  # how one about a limit that is near begins
 
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
 _SIZE = _NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)"

@@ -248,7 +248,7 @@ def _owners(measurement: Measurement) -> str:
 
 def _urgent(measurement: Measurement) -> list[str]:
     """Return the notes that open a report: over budget, little RAM left, growing in each run."""
-    return [note for note in measurement.notes if note.startswith((OVER, LEFT, GREW))]
+    return [note for note in measurement.notes if note.startswith((OVER, *LEFT, GREW))]
 
 
 def _notable(record: CellRecord) -> list[Owner]:

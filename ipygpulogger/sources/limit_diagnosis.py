@@ -48,7 +48,8 @@ def _of_rooms(limits: RamLimits, rooms: Sequence[Room]) -> Iterator[Diagnosis]:
     for room in rooms:
         is_known = room.used_bytes is not None
         left = f"{room} left" if is_known else f"{room}, of which the part in use cannot be read"
-        says = [f"{left}, from {room.source}", *_more(limits, room)]
+        source = "" if room.source == room.name else f", from {room.source}"
+        says = [f"{left}{source}", *_more(limits, room)]
         yield Diagnosis(
             "RAM limit",
             "exact" if is_known else "bounded",
@@ -83,11 +84,11 @@ def _of_hub(rooms: Sequence[Room]) -> Iterator[Diagnosis]:
         return
     if not size_bytes:
         return
-    stated = f"{size_text(size_bytes)}, as the environment states it"
+    size = size_text(size_bytes)
     if any(room.group and room.limit_bytes <= size_bytes for room in rooms):
-        yield Diagnosis(_HUB, "exact", f"{stated}; a limit above enforces it")
+        yield Diagnosis(_HUB, "exact", f"{size}, as the environment states it; a limit above enforces it")
     else:
-        yield Diagnosis(_HUB, "absent", f"{stated}; no limit that can be read here enforces it")
+        yield Diagnosis(_HUB, "absent", f"no limit that can be read here enforces the {size} that the environment states")
 
 
 def _of_kills(kills: Kills) -> Diagnosis:

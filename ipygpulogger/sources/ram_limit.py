@@ -41,7 +41,10 @@ _RECLAIMABLE = {_V2: b"inactive_file", _V1: b"total_inactive_file"}  # v1: with 
 _PEAK = {_V2: "memory.peak", _V1: "memory.max_usage_in_bytes"}  # memory.peak: since Linux 5.19
 _KILLS = {_V2: "memory.events", _V1: "memory.oom_control"}
 _NO_LIMIT_BYTES = 2**60  # of v1, which writes "no limit" as the largest number of pages
-_RLIMITS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}  # with the field of /proc/self/statm that counts against it
+_RLIMITS = {  # with what counts against it, in words and as the field of /proc/self/statm
+    "RLIMIT_AS": ("Address space", 0),
+    "RLIMIT_DATA": ("Data memory", 5),
+}
 
 
 class Group(NamedTuple):
@@ -69,7 +72,7 @@ class Room(NamedTuple):
         source: The file, or the name of the resource limit.
         limit_bytes: The limit.
         used_bytes: What counts against it; None when unknown.
-        resident: Whether resident memory counts against it, and not address space.
+        memory: What counts against it: "RAM", which is resident memory, "Address space" or "Data memory".
         group: The group whose limit it is; None for the machine's and this process's own.
     """
 
@@ -77,7 +80,7 @@ class Room(NamedTuple):
     source: str
     limit_bytes: int
     used_bytes: int | None
-    resident: bool = True
+    memory: str = "RAM"
     group: Group | None = None
 
     @property
@@ -103,6 +106,11 @@ class Room(NamedTuple):
     def whole(self) -> str:
         """The limit as people read it, such as "8.0 GB (container limit)"."""
         return f"{size_text(self.limit_bytes)} ({self.name})"
+
+    @property
+    def title(self) -> str:
+        """What is left, in words; `records.budget.LEFT` has them all."""
+        return f"{self.memory} left"
 
     def __str__(self) -> str:
         left_bytes = self.left_bytes
@@ -150,7 +158,7 @@ class RamLimits:
                 because the file that tells it is the slowest one. None: for each limit.
         """
         found = [*self._groups_rooms(need), *self._own_rooms(), *self._machines_room()]
-        sizes_bytes = [room.limit_bytes for room in found if room.resident]
+        sizes_bytes = [room.limit_bytes for room in found if room.memory == "RAM"]
         self.total_bytes = min(sizes_bytes, default=None)
         return found
 
@@ -283,7 +291,7 @@ class RamLimits:
             import resource  # loaded long ago, on any system that has it
         except ImportError:
             return
-        for name, field in _RLIMITS.items():
+        for name, (memory, field) in _RLIMITS.items():
             number = getattr(resource, name, None)
             if number is None:
                 continue
@@ -293,7 +301,7 @@ class RamLimits:
             used_bytes = None
             with contextlib.suppress(OSError, ValueError, IndexError):
                 used_bytes = int(self.read("/proc/self/statm").split()[field]) * resource.getpagesize()
-            yield Room(name, name, soft_bytes, used_bytes, resident=False)
+            yield Room(name, name, soft_bytes, used_bytes, memory)
 
     def _machines_room(self) -> Iterator[Room]:
         """Yield the machine's RAM, if it is known. On Linux psutil is not imported for it."""
@@ -363,7 +371,7 @@ def least(rooms: Iterable[Room]) -> Room | None:
 
 
 def _is_short(room: Room, need_bytes: int, transient_bytes: int) -> bool:
-    enough_bytes = max(need_bytes, room.scarce_bytes + (transient_bytes if room.resident else 0))
+    enough_bytes = max(need_bytes, room.scarce_bytes + (transient_bytes if room.memory == "RAM" else 0))
     return room.left_bytes is not None and room.left_bytes < enough_bytes
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limited import GB, NO_LIMIT_OF_V1, Simulated, container
 
+from ipygpulogger.records.budget import LEFT
 from ipygpulogger.sources.ram_limit import RamLimits, Room
 
 MB = 2**20
@@ -191,6 +192,7 @@ def test_resource_limits(tmp_path, monkeypatch):
     assert found == {"RLIMIT_AS": 7000 * 4096, "RLIMIT_DATA": 400 * 4096, "this machine": 60 * GB}
     assert limits.total_bytes == 64 * GB  # those two limit something else than RAM
     assert limits.lowest().name == "RLIMIT_DATA"
+    assert {room.title for room in limits.rooms()} == set(LEFT)
     for none in (2**63 - 1, 2**60):  # the first is "no limit" on macOS
         set_to[resource.RLIMIT_AS] = none
         assert "RLIMIT_AS" not in left(limits)
