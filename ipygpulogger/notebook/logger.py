@@ -353,7 +353,7 @@ class IPyGPULogger(Options):
             if self.budget:
                 self._reporter.say_if_out_of_reach(record, self.budget)
             seen = None if measured.live is None else measured.live.tightest
-            warnings += little_left(record, seen)
+            warnings += little_left(record, seen, measured.refused)
         if warnings:
             record = replace(record, notes=(*record.notes, *warnings))
         self._record = record

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import importing, machine
 from ..lines.spent import spent
-from ..owners.oom_error import out_of_memory_in
+from ..owners.oom_error import failed_for_ram, out_of_memory_in
 from ..records import CellRecord
 from ..runtime.errors import why
 from ..runtime.signals import is_from_a_handler
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..owners.oom_autopsy import Autopsy
     from ..owners.uncollected import Mark, Uncollected
     from ..records import LineUsage
+    from ..sources.ram_limit import Room
     from .between_cells import Gap
     from .cell import Cell
     from .cell_lines import CellLines
@@ -57,6 +58,7 @@ class MeasuredCell:
         gap: The time before it; None where another cell ran then.
         live: Its display while it runs; None where it is not shown.
         lines: What measures its lines; None where they are not measured.
+        refused: The limit of RAM that made an allocation fail, if that ended the cell.
         over: Whether it was finished or dropped, and everything of it has ended.
         within: Whether the report of another cell, in which this one is nested, has its figures as well.
         publisher: IPython's, that displays its report.
@@ -72,6 +74,7 @@ class MeasuredCell:
     gap: Gap | None = None
     live: LiveCell | None = None
     lines: CellLines | None = None
+    refused: Room | None = None
     over: bool = False
     within: bool = False
     publisher: Any = None
@@ -121,6 +124,8 @@ class MeasuredCell:
         """Examine the memory as an out-of-memory error left it, before memory is settled."""
         try:
             if out_of_memory_in(self.cell.exception) is None:
+                if failed_for_ram(self.cell.exception):
+                    self.refused = machine().limits.refusing()
                 return
             with importing():  # 10 ms, which few cells need
                 from ..owners.oom_examine import examine

@@ -267,7 +267,7 @@ def _is_on_gpu(measurement: Measurement) -> bool:
     return any(gpu.peak.lo_bytes for gpu in measurement.gpus)
 
 
-def little_left(measurement: Measurement, seen: Room | None) -> tuple[str, ...]:
+def little_left(measurement: Measurement, seen: Room | None, refused: Room | None = None) -> tuple[str, ...]:
     """Return a sentence if little RAM is left under a limit, or was at the peak; or less than a cell needs.
 
     Child processes live under the same limit, so what they needed counts, too.
@@ -275,7 +275,10 @@ def little_left(measurement: Measurement, seen: Room | None) -> tuple[str, ...]:
     Args:
         measurement: Of a cell that has ended.
         seen: The limit under which the least was left while the cell ran, if that was little.
+        refused: The one that made an allocation of the cell fail, which therefore consumed nothing.
     """
+    if refused is not None:
+        return (f"{refused.title}: {refused}; the cell failed for lack of it",)
     usages = [usage for usage in (measurement.gen, measurement.children) if usage is not None]
     need_bytes = sum(usage.needed_bytes for usage in usages)
     if need_bytes < _SMALL_BYTES and seen is None:

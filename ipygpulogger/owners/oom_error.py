@@ -1,4 +1,4 @@
-"""Recognising an out-of-memory error of a device, by the name of its class or by its message.
+"""Recognising an out-of-memory error: one of a device by its class's name or its message; one of RAM.
 
 No framework is imported for it. It is asked after every cell that failed, so it is quick to load.
 """
@@ -18,12 +18,22 @@ _WORDS = (
     r"|cudaErrorMemoryAllocation|out_of_memory: CUDA|OOM when allocating"
     r"|(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"
 )
+_OF_RAM = "can't allocate memory", "Cannot allocate memory"  # torch's words on CPU; ENOMEM, as of `fork`
 _HINTS = "memory", "exhausted", "oom", "alloc_failed"  # one of them is in whatever that pattern finds
 
 
 def out_of_memory_in(error: BaseException | None) -> BaseException | None:
     """Return the out-of-memory error in an exception's chain, itself or one that led to it; else None."""
     return next((one for one in exception_chain(error) if _is_out_of_memory(one)), None)
+
+
+def failed_for_ram(error: BaseException | None) -> bool:
+    """Return whether general RAM could not be allocated; asked of errors without one of a device."""
+    return any(
+        isinstance(one, MemoryError)
+        or (isinstance(one, (RuntimeError, OSError)) and any(word in message_of(one) for word in _OF_RAM))
+        for one in exception_chain(error)
+    )
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -88,7 +88,9 @@ def _of_hub(rooms: Sequence[Room]) -> Iterator[Diagnosis]:
     if any(room.group and room.limit_bytes <= size_bytes for room in rooms):
         yield Diagnosis(_HUB, "exact", f"{size}, as the environment states it; a limit above enforces it")
     else:
-        yield Diagnosis(_HUB, "absent", f"no limit that can be read here enforces the {size} that the environment states")
+        yield Diagnosis(
+            _HUB, "absent", f"no limit that can be read here enforces the {size} that the environment states"
+        )
 
 
 def _of_kills(kills: Kills) -> Diagnosis:

@@ -41,10 +41,8 @@ _RECLAIMABLE = {_V2: b"inactive_file", _V1: b"total_inactive_file"}  # v1: with 
 _PEAK = {_V2: "memory.peak", _V1: "memory.max_usage_in_bytes"}  # memory.peak: since Linux 5.19
 _KILLS = {_V2: "memory.events", _V1: "memory.oom_control"}
 _NO_LIMIT_BYTES = 2**60  # of v1, which writes "no limit" as the largest number of pages
-_RLIMITS = {  # with what counts against it, in words and as the field of /proc/self/statm
-    "RLIMIT_AS": ("Address space", 0),
-    "RLIMIT_DATA": ("Data memory", 5),
-}
+# What counts against each, in words and as a field of /proc/self/statm.
+_RLIMITS = {"RLIMIT_AS": ("Address space", 0), "RLIMIT_DATA": ("Data memory", 5)}
 
 
 class Group(NamedTuple):
@@ -178,6 +176,10 @@ class RamLimits:
         """
         need = need_bytes, transient_bytes
         return least(room for room in self.rooms(need) if _is_short(room, *need))
+
+    def refusing(self) -> Room | None:
+        """Return the tightest limit beyond which allocating fails; beyond a group's, processes are killed."""
+        return least(room for room in self.rooms((0, 0)) if room.group is None)
 
     def groups(self) -> Iterator[Group]:
         """Yield the cgroup of this process and its ancestors, as far as they can be seen from here."""

@@ -135,7 +135,7 @@ def test_the_magic_starts_and_stops(extension, capsys):
 
 def test_status_says_whether_it_runs_with_what_and_what_is_exact(extension, capsys):
     """%gpulog status, or %gpulog alone: running or stopped, every option, every source."""
-    for line, cells in (("%gpulog", "0 cells"), ("%gpulog status", "1 cell")):
+    for line, cells in (("%gpulog", "1 cell"), ("%gpulog status", "2 cells")):
         run(extension, line)
         out = capsys.readouterr().out
         first, *others = out.splitlines()

@@ -1,5 +1,6 @@
 """A warning before the kernel kills the notebook: in a cell's report, while it runs, and for a budget."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -93,6 +94,43 @@ def test_a_cell_in_a_tight_container(shell, box, capsys):
     (note,) = il.record.notes
     assert note.startswith("RAM left: 12 MB of 8.0 GB (container limit); this cell needs 3")
     assert note in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "is_told"),
+    [
+        ("raise MemoryError", True),
+        (
+            "try:\n    raise type('_ArrayMemoryError', (MemoryError,), {})\nexcept MemoryError:\n    1 / 0",
+            True,
+        ),
+        ('raise RuntimeError("DefaultCPUAllocator: can\'t allocate memory: you tried")', True),
+        ("raise OSError(12, 'Cannot allocate memory')", True),
+        ("raise MemoryError('std::bad_alloc: out_of_memory: CUDA error')", False),  # a device's
+        ("raise RuntimeError('odd')", False),
+        ("try:\n    raise MemoryError\nexcept MemoryError:\n    pass", False),
+    ],
+)
+def test_a_cell_that_failed_for_lack_of_ram(shell, il, box, code, is_told):
+    """The allocation consumed nothing; a container's limit would have killed, so that is not why."""
+    box(8000 * MB)
+    run(shell, code)
+    told = "RAM left: 60.0 GB of 64.0 GB (this machine); the cell failed for lack of it"
+    assert il.record.notes == ((told,) if is_told else ())
+
+
+def test_a_real_kernel_with_little_address_space(kernel):
+    """The text of the limit that is in the way, in the report of the cell that failed."""
+    kernel.run("%load_ext ipygpulogger")
+    kernel.run(
+        "import resource\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), resource.RLIM_INFINITY))"
+    )
+    report = kernel.run("x = bytearray(900 << 20)").displays[-1]["data"]["text/plain"]
+    assert re.search(
+        r"Address space left: \d+ MB of [\d.]+ [MG]B \(RLIMIT_AS\); the cell failed for lack of it", report
+    )
 
 
 def test_looking_hurts_no_cell(shell, box, monkeypatch, capsys):
