@@ -85,12 +85,13 @@ def test_the_same_rank_is_compared():
 
 def test_other_ranks_are_compared_by_the_worst():
     """Of two ranks and of three: the highest of each, and who has it; a device by any index."""
-    before = [of(rank, 100, on_gpu={rank: 50 + rank}) for rank in range(2)]
+    before = [of(rank, 101 - rank, on_gpu={rank: 50 + rank}) for rank in range(2)]
     after = [of(rank, 100 + 90 * (rank == 2), on_gpu={rank: 40 + 5 * rank}) for rank in range(3)]
     assert grown(before, after) == [("rank 2", "RAM", "rank 2")]
     found = compare(before, after)
     assert (len(found.pairs), found.new, found.removed) == (1, (), ())
     assert found.pairs[0].processes == (2, 3)
+    assert (found.pairs[0].before.rank, found.pairs[0].after.rank) == (0, 2)  # whose peak is the highest
     assert [change.name for change in found.pairs[0].changes] == ["RAM", "GPU"]
     assert "(the highest of 3 records; was of 2)" in comparison(found)
 
