@@ -16,7 +16,7 @@ from ..sources import Unavailable
 from ..sources.children import children_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from ..sources.child_process import ChildProcess, Sharing
     from ..sources.children import Ended
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LARGEST = 4  # children that are named
 # Finding out what forked children share may take so long: as the scope opens, of those of which nothing is
 # known yet; at its end, of those that ran, or so much of the time that the scope took.
-WALK_S, WALK_END_S = 0.005, 0.010
+WALK_S, WALK_END_S = 0.005, 0.020
 _WALK_SHARE, _WALK_MOST_S = 0.05, 0.05
 _NEARLY_BYTES = MB  # if what a child shares is known as well as that, nothing is said
 # Children that ended are told if they mapped so many pages together, even if an earlier one was larger.
@@ -128,6 +128,8 @@ class Children:
             child: self._one(child, resident.get(child), before.get(child), after.get(child))
             for child in dict.fromkeys((*before, *resident, *after))
         }
+        for child in _on_their_way(found, before, after):
+            del found[child]
         before_bytes = sum(held.own_bytes for held in before.values())
         after_bytes = sum(held.own_bytes for held in after.values())
         ended_count = self._ended_count(ended, before, after, found)
@@ -269,6 +271,19 @@ class Children:
             return 0
         forked = was.more or ended.forks != was.forks  # such a child may share our memory to its end
         return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
+
+
+def _on_their_way(
+    found: dict[ChildProcess, ChildUsage], before: Container[ChildProcess], after: Iterable[ChildProcess]
+) -> list[ChildProcess]:
+    """Return what children were between fork and exec, where that was seen and had no memory of its own."""
+    living = {child.pid for child in after}
+    return [
+        child
+        for child, usage in found.items()
+        if usage.ended and child.forked and child not in before and child.pid in living
+        if usage.peak.lo_bytes < MB
+    ]
 
 
 def _one_moved(found: dict[ChildProcess, ChildUsage]) -> int:

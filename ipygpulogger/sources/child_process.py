@@ -138,7 +138,7 @@ class ChildProcess(Counter):
             self._separate = True
         elif not self._separate:
             parents = procfs.read("/proc/self/statm") if self.parent is None else self.parent.sizes
-            if sizes == parents:
+            if _is_same_memory(sizes, parents):
                 raise Unavailable(f"the child process {self.pid} has no memory of its own yet")
             self._separate = True
 
@@ -230,6 +230,17 @@ class ChildProcess(Counter):
 @functools.cache
 def _grain() -> tuple[int, int, int]:
     return high_water_precision_bytes(), resident_precision_bytes(), largest_fault_bytes()
+
+
+def _is_same_memory(sizes: bytes, parents: bytes) -> bool:
+    """Return whether two processes have one address space, by their ``statm``, read one after the other.
+
+    A forked process begins with the same addresses, but without the pages of files, which are megabytes.
+    """
+    (size, resident), (parents_size, parents_resident) = (
+        map(int, one.split()[:2]) for one in (sizes, parents)
+    )
+    return size == parents_size and abs(resident - parents_resident) * rusage.PAGE_BYTES < 2**20
 
 
 def _ran_ns(pid: int) -> int | None:

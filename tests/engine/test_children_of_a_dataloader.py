@@ -59,7 +59,7 @@ class Items(torch.utils.data.Dataset):
 
 def check(how, m, truth):
     children = m.last.children
-    print(text.report(m.last))
+    print(text.report(m.last), children.ended, children.largest)
     assert children.count == 2 + (how == "spawn"), "and the resource tracker"
     named = {child.pid: child for child in children.largest}
     for pid, most, last in truth:
@@ -90,6 +90,9 @@ def run(how):
     check(how, first, told[2:4])
     for child in check(how, rest, told[4:]).values():
         assert child.peak.quality == "exact"
+    del batches, loader
+    for worker in torch.multiprocessing.active_children():
+        worker.join()
 
 
 if __name__ == "__main__":
