@@ -2,6 +2,7 @@
 
 =============  ==========================================================
 measure        a block or a function
+overlaps       what runs at the same time in one process
 measure_lines  each line of a function
 watch_epochs   each epoch of a training loop
 epoch_scope    the same for the callbacks of training frameworks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, final, overload
 
 from ..engine.scope import Scope
@@ -13,42 +14,53 @@ from ..render import text
 from ..runtime import clock
 from ..runtime.calls import around_calls
 from ..runtime.output import say
+from .overlaps import BLOCKS, Overlapping
 from .warn import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# The `with` blocks entered in this task or thread, outermost first.
+    from .overlaps import Overlaps
+
+# The blocks and calls entered in this thread or task, outermost first, and those around a task's creation.
 _entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-class _Block:
+class _Block(Overlapping):
     """One run of a block or one call; if it cannot be measured, it warns, and the user's code runs on."""
 
-    def __init__(self, measure: Measure, label: str) -> None:
-        self.measure, self._label = measure, label
+    def __init__(self, measure: Measure, label: str, among: Overlaps | None) -> None:
+        self.measure, self._label, self._among = measure, label, among
         self._scope: Scope | None = None
         self._began_s = 0.0
 
     def __enter__(self) -> None:
+        around = _entered_here.get()
+        if self._among is not None:
+            self._among.begin(self, [block for known in around if (block := known()) is not None])
         try:
             self._scope = Scope()
             self._scope.open()
         except Exception as reason:
             self._scope = None
             warn(f"{self._label} is not measured: {reason}")
+        _entered_here.set((*around, weakref.ref(self)))
         self._began_s = clock.monotonic_s()
 
     def __exit__(self, *error: object) -> None:
         scope, time_s = self._scope, clock.monotonic_s() - self._began_s
+        _entered_here.set(tuple(known for known in _entered_here.get() if known() not in (self, None)))
         if scope is None:
             self.measure.missed(self._label, time_s)
+            self.close()
             return
         try:
             scope.close()
             measurement = scope.result(Measurement, self._label)
+            if shared := self._others():
+                measurement = replace(measurement, notes=(*measurement.notes, *shared))
         except Exception as reason:
             self.measure.missed(self._label, time_s)
             warn(f"{self._label} is not measured: {reason}")
@@ -57,30 +69,48 @@ class _Block:
         finally:
             self.close()
 
+    def _others(self) -> tuple[str, ...]:
+        return () if self._among is None else self._among.end(self)
+
     def close(self) -> None:
         """Close the scope, also after its end has failed."""
         with suppress(Exception):
             if self._scope is not None:
                 self._scope.close()
+        self._others()
 
 
 @final
 class Measure:
     """What `measure` returns: a context manager and decorator that has the last measurement."""
 
-    def __init__(self, label: str | None, *, report: bool, compact: bool) -> None:
-        self._label, self._report, self._compact = label, report, compact
+    def __init__(
+        self,
+        label: str | None,
+        *,
+        report: bool = False,
+        compact: bool = False,
+        among: Overlaps | None = BLOCKS,
+    ) -> None:
+        """Prepare; `measure` tells of the first arguments.
+
+        Args:
+            label: The name of the measurement.
+            report: Print a report at the end.
+            compact: Print it on one line.
+            among: Counts the others of its kind that run meanwhile, for a note; None for no such note.
+        """
+        self._label, self._report, self._compact, self._among = label, report, compact, among
         self._last: Measurement | None = None
         self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
         self._open: list[_Block] = []
 
     def __enter__(self) -> Measure:
-        block = _Block(self, self._label or "block")
+        block = _Block(self, self._label or "block", self._among)
         self._open.append(block)
         try:
             block.__enter__()
-            _entered_here.set((*_entered_here.get(), weakref.ref(block)))
         except BaseException:  # interrupted: Python will not call `__exit__`
             self._forget(block)
             raise
@@ -92,8 +122,6 @@ class Measure:
         for block in (here or self._open)[-1:]:
             try:
                 self._open.remove(block)
-                others = (known for known in _entered_here.get() if known() not in (block, None))
-                _entered_here.set(tuple(others))
                 block.__exit__(*error)
             finally:
                 self._forget(block)
@@ -110,7 +138,7 @@ class Measure:
             TypeError: The argument is none of these.
         """
         label = self._label or str(getattr(function, "__qualname__", "call"))
-        return around_calls(function, lambda: _Block(self, label), "measure")  # type: ignore[no-any-return]
+        return around_calls(function, lambda: _Block(self, label, self._among), "measure")  # type: ignore[no-any-return]
 
     def missed(self, label: str, time_s: float) -> None:
         """Keep the name and time of a block or call that could not be measured."""

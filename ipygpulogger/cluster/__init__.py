@@ -5,7 +5,6 @@ engines            `watch`: a table after each cell whose work ran in other proc
 watcher            `Watch`: what `watch` returns
 after_cell         the table below a cell's own report
 arrivals           records on their way from one process to another
-overlaps           tasks that share a process while they run
 torch_distributed  `gather`: the records of all ranks of a torch.distributed job, on rank 0
 gathering          one call of `gather` on rank 0
 job_store          the store through which the ranks of such a job find each other

@@ -20,16 +20,15 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..blocks.measure import measure
+from ..blocks.measure import Measure, measure
+from ..blocks.overlaps import Overlaps
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
 from .arrivals import MOST_BYTES, most_needed_bytes, packed
-from .overlaps import Overlaps
 
 if TYPE_CHECKING:
     from contextvars import Context
 
-    from ..blocks.measure import Measure
     from ..records import Measurement
     from ..records.cell_record import Status
 
@@ -44,7 +43,7 @@ _NAME = 120  # characters of a task's name, and of its label
 # "cancelled" to one of these.
 _ENDS = frozenset(("memory", "error", "rescheduled", "forgotten"))
 
-_running = Overlaps()  # also of several workers that are threads of one process
+_running = Overlaps("task")  # also of several workers that are threads of one process
 
 
 class _Task(NamedTuple):
@@ -62,7 +61,6 @@ class _Ended(NamedTuple):
     key: Any
     status: Status
     error: str | None
-    notes: tuple[str, ...]
 
 
 class Tasks:
@@ -102,23 +100,21 @@ class Tasks:
             self._end(key, finish, in_vain=start in ("cancelled", "released") or finish == "rescheduled")
 
     def _begin(self, key: Any) -> None:
-        task = _Task(measure(str(key)[:_NAME]), copy_context())
+        task = _Task(Measure(str(key)[:_NAME], among=_running), copy_context())
         self._open[key] = task
-        _running.begin((id(self), key))
         # The context is the task's own: that of the event loop would remember each measurement it entered.
         task.context.run(task.measured.__enter__)
 
     def _end(self, key: Any, finish: str, *, in_vain: bool) -> None:
         task = self._open.pop(key)
         task.context.run(task.measured.__exit__, None, None, None)
-        notes = (*_running.end((id(self), key)), *self._notes)
         if (found := task.measured.last) is None:
             self._unmeasured += 1
         else:
             failed = finish == "error" and not in_vain
             status: Status = "interrupted" if in_vain else "error" if failed else "ok"
             error = self._error(key) if failed else None
-            self._ended.append(_Ended(most_needed_bytes(found), found, key, status, error, notes))
+            self._ended.append(_Ended(most_needed_bytes(found), found, key, status, error))
         if len(self._ended) >= _HELD:
             self._keep(_HELD // 2)
         self._send_soon()
@@ -179,7 +175,7 @@ class Tasks:
         host, pid = self._here
         process = Process(host, pid, worker=self.name, task=readable(ended.key))
         record = ProcessRecord.of(ended.measurement, process)
-        notes = (*record.notes, *ended.notes)
+        notes = (*record.notes, *self._notes)
         return replace(record, status=ended.status, error=ended.error, notes=notes)
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -194,7 +190,6 @@ class Tasks:
             self.send()
         for key in list(self._open):
             task = self._open.pop(key)
-            _running.end((id(self), key))
             task.context.run(task.measured.__exit__, None, None, None)
 
 

@@ -12,13 +12,12 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..blocks.measure import measure
+from ..blocks.measure import Measure, measure
 from ..records.process import Process, ProcessRecord
 from ..runtime.shell import current_shell, error_of, first_line, was_interrupted
 from .arrivals import packed
 
 if TYPE_CHECKING:
-    from ..blocks.measure import Measure
     from ..records import Status
 
 KEY = "ipygpulogger"  # of the published data; the record of one engine, as bytes
@@ -97,7 +96,7 @@ class EngineCells:
                 return
             self._drop()
             if self._shell.data_pub.parent_header.get("session") in self.sessions:
-                running = measure(f"In [{self._shell.execution_count}]")
+                running = Measure(f"In [{self._shell.execution_count}]", among=None)
                 running.__enter__()
                 self._running = running
         except BaseException:  # interrupted, or no descriptors are left: the cell runs unmeasured

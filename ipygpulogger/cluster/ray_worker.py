@@ -10,12 +10,12 @@ import os
 import socket
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..blocks.measure import measure
+from ..blocks.measure import Measure
+from ..blocks.overlaps import Overlaps
 from ..records.process import Process, ProcessRecord
 from .arrivals import most_needed_bytes, packed
-from .overlaps import Overlaps
 from .ray_outbox import outbox
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Task:
         """
         self._name, self._at_once = name, at_once
         self._id: str | None = None  # while this is what measures the task
-        self._measure: Any = None
+        self._measure: Measure | None = None
 
     def __enter__(self) -> None:
         try:
@@ -65,9 +65,8 @@ class Task:
         self._id = task
         _running.add(task)
         _inside.set(task)
-        overlaps.begin(task)
         outbox.began(task, self._name)
-        self._measure = measure(name)
+        self._measure = Measure(name, among=tasks)
         self._measure.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -92,22 +91,19 @@ class Task:
         finally:  # also if it is cancelled just now, or later tasks would seem to run beside it
             self._id = None
             _running.discard(task)
-            overlaps.end(task)
 
     def _send(self, task: str, error: BaseException | None) -> None:
-        shared = overlaps.end(task)
         measured = self._measure and self._measure.last
         at_once = self._at_once or type(error).__name__ in _EXITS
         if measured is None:
             outbox.ended(task, None, 0, at_once=at_once)
         else:
-            record = self._packed(measured, shared, error)
+            record = self._packed(measured, error)
             outbox.ended(task, record, most_needed_bytes(measured), at_once=at_once)
 
-    def _packed(self, measured: Measurement, shared: tuple[str, ...], error: BaseException | None) -> bytes:
+    def _packed(self, measured: Measurement, error: BaseException | None) -> bytes:
         process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
         record = ProcessRecord.of(measured, process)
-        record = replace(record, notes=(*record.notes, *shared))
         if isinstance(error, KeyboardInterrupt):
             record = replace(record, status="interrupted")
         elif error is not None and type(error).__name__ not in (*_EXITS, "GeneratorExit"):
@@ -115,6 +111,6 @@ class Task:
         return packed(record)
 
 
-overlaps = Overlaps()
+tasks = Overlaps("task")
 _running: set[str] = set()  # the ids of the tasks that run here
 _inside: ContextVar[str] = ContextVar("the task that this thread or coroutine runs", default="")

@@ -12,7 +12,6 @@ import ipygpulogger
 from ipygpulogger import cluster, measure
 from ipygpulogger.blocks.epoch_record import EpochRecord
 from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, packed, unpacked
-from ipygpulogger.cluster.overlaps import Overlaps
 from ipygpulogger.records import CellRecord
 from ipygpulogger.records.decode import record_from
 from ipygpulogger.records.group import Group, Missing, place_of
@@ -113,21 +112,6 @@ def test_of_many_the_largest_are_kept():
     assert [record.rank for record in group] == list(range(90, 100))
     assert group.notes == ("95 more, each of which needed 89 MB at most, are only counted",)
     assert (len(arrivals), arrivals.group("In [2]").notes) == (0, ())
-
-
-def test_tasks_that_overlap_are_counted():
-    """Each says how many others ran in its process between its ends; one that ran alone says nothing."""
-    overlaps = Overlaps()
-    for event in ("+a", "-a", "+b", "+c", "+d", "-c", "+e"):
-        if event[0] == "+":
-            overlaps.begin(event[1])
-        elif event == "-a":
-            assert overlaps.end("a") == ()
-        else:
-            assert overlaps.end(event[1]) == ("shared with 2 other tasks of its process",)
-    assert overlaps.end("b") == ("shared with 3 other tasks of its process",)
-    assert overlaps.end("e") == ("shared with 2 other tasks of its process",)
-    assert overlaps.end("never begun") == ()
 
 
 @settings(max_examples=150, deadline=None)

@@ -67,6 +67,20 @@ def test_calls_are_matched_by_label_and_number(store, jobs):
     assert not store
 
 
+def test_blocks_that_overlapped_in_a_rank_say_so(jobs):
+    """The figures of a rank's block are partly those of its other thread: below the table."""
+    thread = threading.Thread(target=(elsewhere := measure("elsewhere")).__enter__)
+    thread.start()
+    thread.join()
+    with measure("step") as m:
+        pass
+    elsewhere.__exit__(None, None, None)
+    for rank in range(1, RANKS):
+        jobs[rank].post(m.last if rank == 2 else step(rank), "step")
+    said = str(jobs[0].post(step(0), "step").wait(30))
+    assert "\nrank 2: shared with 1 other block of its process" in said
+
+
 def test_a_silent_rank_is_missing_and_what_comes_late_is_deleted(store, jobs):
     """Its next record belongs to its next call."""
     for one in 1, 3:
