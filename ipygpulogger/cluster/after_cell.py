@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..engine.machine import importing
+from ..engine.recorders import is_reported
 from ..records.cell_record import GROUP_MIME
 from ..runtime.errors import why
 from ..runtime.output import say
@@ -117,13 +118,13 @@ class AfterCells:
             pass
 
     def _show_ended(self, watch: Watch, label: str | None) -> None:
-        """Keep the groups that a watch has complete, and show each."""
+        """Keep the groups that a watch has complete, and show each that the loggers do not keep quiet."""
         try:
             groups = watch.collect(label)
         except Exception as error:
             watch.say_once(f"ipygpulogger could not collect what other processes measured: {why(error)}")
             return
-        for group in groups if watch.shows else ():
+        for group in filter(is_reported, groups) if watch.shows else ():
             self._display(group)
 
     def _display(self, group: Group) -> None:

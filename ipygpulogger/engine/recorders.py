@@ -13,6 +13,7 @@ from .machine import machine
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..records.group import Group
     from ..records.process import ProcessRecord
 
 
@@ -21,6 +22,9 @@ class Recorder(Protocol):
 
     def _keep(self, records: Sequence[ProcessRecord]) -> Sequence[ProcessRecord]:
         """Keep records of other processes; return them with what is to be said of them as notes."""
+
+    def _reports(self, group: Group) -> bool:
+        """Return whether the option ``quiet`` leaves such records a table, as it leaves cells a report."""
 
 
 def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
@@ -36,7 +40,17 @@ def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
     """
     given = list(records)
     found = list(given)
-    for recorder in cast("tuple[Recorder, ...]", tuple(machine().scopes.loggers)):
+    for recorder in _recorders():
         kept = recorder._keep(given)
         found = [max(pair, key=lambda record: len(record.notes)) for pair in zip(found, kept, strict=True)]
     return found
+
+
+def is_reported(group: Group) -> bool:
+    """Return whether a table of kept records is to be shown: if a running logger says so, or none runs."""
+    found = _recorders()
+    return not found or any(recorder._reports(group) for recorder in found)
+
+
+def _recorders() -> tuple[Recorder, ...]:
+    return cast("tuple[Recorder, ...]", tuple(machine().scopes.loggers))

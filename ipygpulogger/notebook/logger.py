@@ -23,13 +23,14 @@ from .help import documented
 from .live import Live, place_for
 from .measured_cell import MeasuredCell
 from .options import Options
-from .quiet import is_reported
+from .quiet import has_table, is_reported
 from .report import Reporter, little_left, over_budget, publisher_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..records import Measurement, Owner
+    from ..records.group import Group
     from ..records.log import Log
     from ..records.process import ProcessRecord
     from ..render.freed import Freed
@@ -57,6 +58,7 @@ class IPyGPULogger(Options):
 
     _log: Log | None = None
     _threshold: Threshold | None = None  # of `quiet`
+    _requested = False  # whether the last cell asked for a report with `%%gpulog`
 
     def __init__(
         self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
@@ -359,7 +361,7 @@ class IPyGPULogger(Options):
         self._record = record
         self._history.append(record)
         self._reporter.write(self._log, record)
-        requested = measured.request.explicit
+        self._requested = requested = measured.request.explicit
         steps = (
             [self._show]
             if is_reported(record, self._threshold, requested=requested, warned=bool(warnings))
@@ -375,6 +377,10 @@ class IPyGPULogger(Options):
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
         """Keep the records of other processes; `engine.recorders` calls this, and has the contract."""
         return self._reporter.keep(records, self._history, self._log)
+
+    def _reports(self, group: Group) -> bool:
+        """Return whether they have a table; `engine.recorders` calls this."""
+        return has_table(group, self._threshold, requested=self._requested)
 
     def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Report the cell."""
