@@ -15,6 +15,7 @@ from ..owners.uncollected import Uncollected
 from ..records import CellRecord, Data
 from ..records.history import History
 from ..records.units import truncated_mb
+from ..runtime import clock
 from ..runtime.shell import current_shell
 from .between_cells import Gap
 from .cell_events import CellEvents
@@ -28,6 +29,7 @@ from .report import Reporter, little_left, over_budget, publisher_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from ..records import Measurement, Owner
     from ..records.group import Group
@@ -58,6 +60,7 @@ class IPyGPULogger(Options):
 
     _log: Log | None = None
     _threshold: Threshold | None = None  # of `quiet`
+    _budget_since: datetime | None = None
     _requested = False  # whether the last cell asked for a report with `%%gpulog`
 
     def __init__(
@@ -96,6 +99,10 @@ class IPyGPULogger(Options):
         from ..records.log import Log
 
         self._log = None if self.log is None else Log(self.log)
+
+    @observe("budget")
+    def _begin_budget(self, _: Any) -> None:
+        self._budget_since = clock.utc_now()
 
     @observe("quiet")
     def _read_quiet(self, _: Any) -> None:
@@ -376,7 +383,7 @@ class IPyGPULogger(Options):
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
         """Keep the records of other processes; `engine.recorders` calls this, and has the contract."""
-        return self._reporter.keep(records, self._history, self._log)
+        return self._reporter.keep(records, self._history, self._log, self._budget_since)
 
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `engine.recorders` calls this."""

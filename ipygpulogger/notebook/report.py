@@ -19,6 +19,7 @@ from ..sources.ram_limit import least
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from ..records import CellRecord, LineUsage, Measurement
     from ..records.history import History
@@ -97,15 +98,27 @@ class Reporter:
             say(printable(sentence), aside=True)
 
     def keep(
-        self, records: Sequence[ProcessRecord], history: History, log: Log | None
+        self,
+        records: Sequence[ProcessRecord],
+        history: History,
+        log: Log | None,
+        budget_since: datetime | None,
     ) -> list[ProcessRecord]:
         """Keep the records of other processes as a cell's own is kept.
+
+        Args:
+            records: Of what has just ended.
+            history: The logger's.
+            log: The logger's.
+            budget_since: When the budget was set, which does not hold for what began earlier.
 
         Returns:
             The same records, with what the history and the budget say of them as notes.
         """
         found = history.marked_all(records)
         for i, record in enumerate(found):
+            if budget_since is None or record.started_at < budget_since:
+                continue
             if over := over_budget(record, self._options.budget):
                 found[i] = replace(record, notes=(*record.notes, *over))
         history.extend(found)

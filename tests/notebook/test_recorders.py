@@ -1,7 +1,7 @@
 """Records of other processes reach every logger that runs: its history, its log, its budget."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import made
 from reports import run
@@ -49,10 +49,11 @@ def test_only_while_it_runs(shell):
 
 
 def test_a_budget_holds_for_each(il):
-    """Of three ranks the one above it says so, in the history and in what is returned."""
+    """The rank above it says so, in the history and in what is returned; not for what began before it was set."""
     il.budget = "150MB"
-    kept = keep(from_rank(rank, 100 * (rank + 1) * MB) for rank in range(2))
-    assert [record.notes for record in kept] == [(), ("Over budget on RAM: peak 200 of 150 MB",)]
+    before, now = from_rank(1, 200 * MB), {"started_at": datetime.now(timezone.utc)}
+    kept = keep([*(from_rank(rank, 100 * (rank + 1) * MB, **now) for rank in range(2)), before])
+    assert [record.notes for record in kept] == [(), ("Over budget on RAM: peak 200 of 150 MB",), ()]
     assert list(il.history) == kept
 
 
