@@ -45,7 +45,7 @@ def gather(
         measured: What `measure` returned, after its block or call has ended; or any `Measurement`. None, or
             a block that could not be measured, is shown as missing.
         timeout_s: How long rank 0 waits for the other ranks. 0 takes what has arrived. Other ranks do not
-            wait.
+            wait. A rank that once did not answer for so long is waited for only 0.1 s until it answers again.
         label: What was measured; by default the label of the measurement. Of None without a label, that of
             this process's previous call.
 
@@ -95,7 +95,8 @@ class Job:
     def __init__(self, rank: int, size: int, store: Any, before: Job | None = None) -> None:
         self.size, self.store = size, store
         self.process = Process(socket.gethostname(), os.getpid(), rank)
-        self.late: deque[str] = deque(maxlen=_LATE)  # keys to delete, once they are set
+        self.late: deque[tuple[int, str]] = deque(maxlen=_LATE)  # keys to delete, once their ranks set them
+        self.silent_s: dict[int, float] = {}  # of ranks that have not answered since: for how long in vain
         self.attempt = Attempt()
         # Another process group may have the same store, with keys of the one before.
         self._calls: Counter[str] = Counter(before._calls if before else ())

@@ -14,7 +14,7 @@ from two_ranks import DictStore, job
 
 from ipygpulogger import measure
 from ipygpulogger.blocks.epoch_record import EpochRecord
-from ipygpulogger.cluster import attempt, epochs, gather, job_store, torch_distributed
+from ipygpulogger.cluster import attempt, epochs, gather, gathering, job_store, torch_distributed
 from ipygpulogger.cluster.arrivals import packed
 from ipygpulogger.records.process import Process, ProcessRecord
 
@@ -65,6 +65,41 @@ def test_calls_are_matched_by_label_and_number(store, jobs):
     for label, group in groups:
         assert [record.source for record in group] == [f"rank {one} {label}" for one in range(RANKS)]
     assert not store
+
+
+def test_a_silent_rank_is_waited_for_once(store, jobs, monkeypatch):
+    """It does not cost every step its time-out, until it answers again: in time, or too late."""
+    now_s, why, again = [0.0], "no answer within 30 s", "did not answer the previous gather either"
+
+    def a_second_later():
+        now_s[0] += 1
+        return now_s[0]
+
+    monkeypatch.setattr(gathering.clock, "monotonic_s", a_second_later)
+    monkeypatch.setattr(gathering, "_SLOWEST_LOOK_S", 0.001)
+
+    def gathered(*answering, timeout_s=30):
+        before_s = now_s[0]
+        for rank in answering:
+            jobs[rank].post(step(rank), "step")
+        group = jobs[0].post(step(0), "step").wait(timeout_s)
+        assert [record.rank for record in group] == [0, *answering]
+        reasons = {reason.partition(",")[0] for _, reason in group.missing}
+        return reasons, (now_s[0] - before_s) // 10 * 10
+
+    assert gathered(1, 3, timeout_s=0)[1] == 0
+    assert gathered(1, 3) == ({why}, 30)
+    assert [gathered(1, 3) for _ in range(3)] == [({again}, 0)] * 3
+    assert gathered(1) == ({why, again}, 30)
+    assert gathered(1) == ({again}, 0)
+    assert gathered(1, timeout_s=60) == ({"no answer within 60 s"}, 60)
+    for _ in range(3):
+        jobs[3].post(step("late"), "step")
+    jobs[2].post(step("late"), "step")  # one of many that are awaited
+    assert gathered(1) == ({why}, 30)
+    jobs[2]._calls["step"] = jobs[3]._calls["step"] = jobs[1]._calls["step"]
+    assert gathered(1, 2, 3) == (set(), 0)
+    assert gathered(1, 3) == ({why}, 30)
 
 
 def test_blocks_that_overlapped_in_a_rank_say_so(jobs):
