@@ -91,7 +91,7 @@ def killed(rank):
     began_s = time.monotonic()
     group = gather(m, timeout_s=1.5)
     tell("killed", group, time_s=time.monotonic() - began_s)
-    tell("and next", gather(m, timeout_s=0.2))
+    tell("and next", gather(m, timeout_s=1.5))
     if rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     sys.stdin.read(1)  # rank 0 is gone
