@@ -102,6 +102,9 @@ class DaskWatch(Watch):
         self._heard: set[str] = set()  # the addresses of all that have said anything
         self._pids: dict[str, int] = {}  # of those that are other processes of this machine, by address
         self._following: dict[str, int] = {}  # workers that said that another event follows, and in which
+        self._replaced: dict[
+            str, bool
+        ] = {}  # workers that are restarted, and whether they told what they ran
         self._arrived = threading.Condition(self._lock)
         self._missing: list[Missing] = []
         self.lacking = self._stopped = self._has_run = False
@@ -218,6 +221,10 @@ class DaskWatch(Watch):
         """Take what a worker sent."""
         try:
             _, message = event
+            if "restarted" in message:
+                for address in self._names.keys() & set(message["restarted"]):
+                    self._replaced.setdefault(address, False)
+                return
             address, name = str(message["worker"]), shortened(str(message["name"]))
             self._heard.add(address)
             if "unable" in message:
@@ -257,9 +264,11 @@ class DaskWatch(Watch):
             self._arrived.notify_all()
 
     def _worker_event(self, address: str, event: Any) -> None:
-        """Note that a worker left the cluster: the scheduler says it under the worker's own topic."""
+        """Note that a worker closes, or left the cluster: both are events of the worker's own topic."""
         try:
             _, message = event
+            if message["action"] == "closing-worker" and "restart" in message["reason"]:
+                self._replaced[address] = True
             if message["action"] != "remove-worker":
                 return
             name = self._names.pop(address, address)
@@ -271,13 +280,19 @@ class DaskWatch(Watch):
                 self._arrived.notify_all()
             if not self._stopped:
                 self._client.unsubscribe_topic(address)
-            if not message.get("expected", True):
+            replaced = self._replaced.pop(address, None)
+            if not message.get("expected", True) and not replaced:
                 count = len(message.get("processing-tasks", ()))
                 doing = (
                     f"while it had {count} task{'s' * (count != 1)} to run" if count else "while it was idle"
                 )
+                reason = (
+                    f"died {doing}"
+                    if replaced is None
+                    else "stopped by a restart before it could tell what it ran"
+                )
                 with self._lock:
-                    self._missing.append(Missing(name, f"died {doing}"))
+                    self._missing.append(Missing(name, reason))
         except Exception:  # an event of another kind, which others logged
             pass
 

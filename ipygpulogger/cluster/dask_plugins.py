@@ -1,4 +1,4 @@
-"""What Dask installs for a watch: a plugin of each worker, and one of the scheduler that cleans up.
+"""What Dask installs for a watch: a plugin of each worker, and one of the scheduler.
 
 The classes are made inside functions, so that they are sent by value: only then can a process without this
 package load them. Dask would not let a worker join that cannot load a plugin.
@@ -57,10 +57,11 @@ def task_plugin(topic: str) -> Any:
 
 
 def departure_plugin(topic: str, client: str) -> Any:
-    """Return the plugin that removes both plugins when the client leaves without `stop`.
+    """Return the plugin of the scheduler, which tells workers that leave apart, and clients that left.
 
-    A kernel that is restarted says nothing, and the workers of a cluster that outlives it would measure on
-    for nobody.
+    It removes both plugins when the client leaves without `stop`: a kernel that is restarted says nothing,
+    and the workers of a cluster that outlives it would measure on for nobody. It also announces which workers
+    a restart is about to replace, because the scheduler then removes them as if they had died.
 
     Args:
         topic: The name of both plugins.
@@ -69,10 +70,14 @@ def departure_plugin(topic: str, client: str) -> Any:
     from distributed import SchedulerPlugin
 
     class Departure(SchedulerPlugin):  # type: ignore[misc]  # as above
-        """Removes what a watch has installed, when its client leaves."""
+        """Announces restarts, and removes what a watch has installed, when its client leaves."""
 
         def __init__(self, topic: str, client: str) -> None:
             self.topic, self.client = topic, client
+
+        def restart(self, scheduler: Any) -> None:
+            """Say which workers are to be replaced."""
+            scheduler.log_event(self.topic, {"restarted": list(scheduler.workers)})
 
         def remove_client(self, scheduler: Any, client: str) -> None:
             """Notice that a client leaves."""

@@ -183,10 +183,14 @@ class Tasks:
         self._worker.log_event(self._topic, {"name": self.name, "number": self._number, **message})
 
     def close(self) -> None:
-        """Stop measuring; the tasks that still run are not told."""
+        """Stop measuring. A worker that closes interrupts what it runs; elsewhere that is not told."""
         timer, self._timer = self._timer, object()  # no event of a plugin that is removed follows
         if timer is not None:
             self._worker.loop.remove_timeout(timer)
+        if getattr(getattr(self._worker, "status", None), "name", "") == "closing":
+            for key in list(self._open):
+                self._end(key, "forgotten", in_vain=True)
+        if timer is not None or self._ended:
             self.send()
         for key in list(self._open):
             task = self._open.pop(key)

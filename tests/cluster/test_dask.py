@@ -252,8 +252,15 @@ def test_workers_that_come_and_go():
             dying.result()
         (missing, *_) = watching.records[-1].missing
         assert missing == ("worker 0", "died while it had 1 task to run")
-        client.restart()
+        client.wait_for_workers(2)
         known = len(watching.records)
+        client.submit(hungry, 40, 1, workers=[1], pure=False)
+        time.sleep(0.3)
+        client.restart()
+        (cut_short,) = watching.records[known]
+        assert (cut_short.task, cut_short.worker, cut_short.status) == ("hungry", "worker 1", "interrupted")
+        assert watching.records[known].missing == ()
+        known += 1
         client.submit(hungry, 60, pure=False).result()
         record = only(watching.records[-1])
         assert abs(record.gen.peaked_bytes - 60 * MB) < 2 * MB

@@ -315,6 +315,39 @@ def test_a_worker_that_died_is_missing(client, watching, worker, tasks):
     assert watching.records[-1].missing == (Missing("worker 0", "died while it had 2 tasks to run"),)
 
 
+def test_a_worker_that_is_restarted_did_not_die(client, watching, worker, tasks):
+    """What it ran is told by the worker as it closes; of one that could not, that is said."""
+    handler = client.handlers[watching._topic]
+    worker.status = types.SimpleNamespace(name="running")
+    tasks.transition("a-1", "ready", "executing")
+    worker.status.name = "closing"
+    gone = {"action": "remove-worker", "expected": False}
+    handler((1.0, sent(worker)[0]))
+    handler((1.0, {"restarted": [ADDRESS, "tcp://10.0.0.8:1"]}))
+    of_worker = client.handlers[ADDRESS]
+    of_worker((1.0, {"action": "closing-worker", "reason": "client-restart-7"}))
+    tasks.close()
+    handler((1.0, sent(worker)[-1]))
+    of_worker((1.0, gone))
+    (group,) = watching.records
+    assert ([(one.task, one.status) for one in group], group.missing) == ([("a", "interrupted")], ())
+    for restarted, why in (([ADDRESS], "stopped by a restart before it could tell what it ran"), ([], "")):
+        worker.events[:] = []
+        tasks.send()
+        handler((1.0, sent(worker)[0]))
+        handler((1.0, {"restarted": restarted}))
+        client.handlers[ADDRESS]((1.0, gone))
+        assert watching.records[-1].missing == (Missing("worker 0", why or "died while it was idle"),)
+
+
+def test_a_plugin_that_is_removed_does_not_tell_what_runs_on(worker):
+    """Its task was not interrupted."""
+    tasks = Tasks(worker, "topic", ("another host", 1))
+    tasks.transition("a-1", "ready", "executing")
+    tasks.close()
+    assert len(worker.arrived()) == 0
+
+
 def test_a_worker_that_cannot_measure_is_said_once(client, capsys):
     """What it said before the subscription counts; after watching again, the plugin is installed again."""
     client.known = [{"name": "0", "worker": ADDRESS, "unable": "No module named 'ipygpulogger'"}]
