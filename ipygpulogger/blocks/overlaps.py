@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from ..records.measurement import SHARED
 from ..runtime.living import Living
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Overlaps:
             self._running.discard(one)
         if not one.others:
             return ()
-        return (f"shared with {one.others} other {self._noun}{'s' * (one.others > 1)} of its process",)
+        return (f"{SHARED}{one.others} other {self._noun}{'s' * (one.others > 1)} of its process",)
 
 
 BLOCKS = Overlaps("block")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..blocks.measure import Measure, measure
 from ..blocks.overlaps import Overlaps
+from ..records.measurement import SHARED
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
 from .arrivals import MOST_BYTES, most_needed_bytes, packed
@@ -78,7 +79,7 @@ class Tasks:
         self._here = socket.gethostname(), os.getpid()
         self._notes: tuple[str, ...] = ()
         if self._here == notebook:
-            self._notes = ("shared with the notebook: the worker is a thread of its process",)
+            self._notes = (f"{SHARED}the notebook: the worker is a thread of its process",)
         self.name = worker_name(str(worker.name))
         self._open: dict[Any, _Task] = {}
         self._ended: list[_Ended] = []

@@ -2,7 +2,8 @@
 
 A process stands out when it needed over 1.2 times the median of a memory, or took over 1.2 times the median
 time. The difference must be notable too: over 1 MB and over 1 % of what is in use, or over 0.1 s. Processes
-with a task are compared with those that ran the same task.
+with a task are compared with those that ran the same task. A task that shared its process has no memory of
+its own, so only its time is compared.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+from .measurement import SHARED
 from .spread import quantiles
 from .usage import notable
 
@@ -114,8 +116,9 @@ def outliers_of(records: Sequence[ProcessRecord]) -> list[Outlier]:
     """Return the processes that stand out, by figure, of each the farthest above the median first."""
     found: dict[str, list[Outlier]] = {}
     for alike in _by_task(records):
-        for name, what, values in _series(alike):
-            if what == "used":
+        for name, what, of_all in _series(alike):
+            values = [pair for pair in of_all if what == "time" or not _shared(pair[1])]
+            if what == "used" or not values:
                 continue
             middle = median(figure for figure, _ in values)
             found.setdefault(name, []).extend(
@@ -131,6 +134,10 @@ def _by_task(records: Iterable[ProcessRecord]) -> Iterable[list[ProcessRecord]]:
     for record in records:
         found.setdefault(record.process.task, []).append(record)
     return found.values()
+
+
+def _shared(record: ProcessRecord) -> bool:
+    return any(note.startswith(SHARED) for note in record.notes)
 
 
 def _is_notable(name: str, above: float, record: ProcessRecord) -> bool:

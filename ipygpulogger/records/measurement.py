@@ -16,6 +16,7 @@ from .value import Value, later_fields
 if TYPE_CHECKING:
     from datetime import datetime
 
+SHARED = "shared with "  # how the note begins of what did not have its process for itself
 _DEVICES = 4  # in a `repr`
 
 

@@ -87,6 +87,17 @@ def test_who_takes_far_longer_is_a_straggler(times_s, stands_out):
     assert outliers([of(rank, took_s=time_s) for rank, time_s in enumerate(times_s)]) == stands_out
 
 
+def test_a_task_that_shared_its_process_has_no_memory_of_its_own():
+    """Neither does it stand out by it, nor do others beside it; by its time it does."""
+    shared = ("not exact", "shared with 2 other tasks of its process")
+    alike = [of({"rank": rank, "task": "load"}, 100, on_gpu=100) for rank in range(3)]
+    large = of({"rank": 3, "task": "load"}, 300, on_gpu=300, took_s=9.0)
+    assert outliers([*alike, large]) == [("rank 3", "RAM"), ("rank 3", "GPU"), ("rank 3", "time")]
+    assert outliers([*alike, replace(large, notes=shared)]) == [("rank 3", "time")]
+    assert outliers([*(replace(one, notes=shared) for one in alike), large]) == [("rank 3", "time")]
+    assert outliers([replace(large, notes=shared)]) == []
+
+
 def test_how_far_it_stands_out_is_in_medians():
     """Three times the median is 3; of a median of nothing it is no number."""
     found = [
