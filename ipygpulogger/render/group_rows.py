@@ -5,11 +5,13 @@ However many processes there are, it says a bounded amount.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.budget import OVER
 from ..records.imbalance import FACTOR, TIME, busiest
 from ..records.leaks import GREW
+from ..records.measurement import SHARED
 from ..records.units import clipped, printable, rounded_mb, shortened, size_text, time_text
 from ..records.usage import notable
 
@@ -26,6 +28,7 @@ _FEW = 8  # rows of more processes: those that stand out most
 NAME = 24  # characters of a name, at most
 LABEL = 40  # characters of the label
 _NAMED = 8  # processes that a sentence names
+_NAMED_SHARING = 3  # tasks that a sentence names of those that shared a process
 _MOST_TIMES = 99
 _FIGURES = 16  # whose spread is shown
 _SENTENCES = 4  # of each kind
@@ -183,17 +186,29 @@ def _missing(group: Group) -> Iterator[str]:
 def _notes(group: Group) -> Iterator[str]:
     """Yield the notes of the records, each once, with who has it."""
     found: dict[str, list[str]] = {}
+    shared: dict[str, list[str]] = {}
     for record in group:
+        name = name_in_words(record)
         for note in record.notes:
-            found.setdefault(clipped(printable(note), _SENTENCE), []).append(name_in_words(record))
+            if note.startswith(SHARED):
+                shared.setdefault("the notebook" if "the notebook" in note else "others", []).append(name)
+            else:
+                found.setdefault(clipped(printable(note), _SENTENCE), []).append(name)
+    for whom, names in shared.items():
+        few = len(set(names)) == len(names) <= _NAMED_SHARING
+        who = ", ".join(names) if few else f"{len(names):,} {noun_of(group)}"
+        yield f"{who} shared {'its' if len(names) == 1 else 'their'} process with {whom}"
     yield from _who(found, "{who}: {why}")
 
 
 def _who(found: dict[str, list[str]], sentence: str) -> Iterator[str]:
-    """Yield a sentence for each of the first reasons, with the first names that have it."""
+    """Yield a sentence for each of the first reasons, with the first names that have it, each name once."""
     for why, names in list(found.items())[:_SENTENCES]:
-        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-        yield sentence.format(who=", ".join(names[:_NAMED]) + more, why=why)
+        times = Counter(names)
+        first = list(times.items())[:_NAMED]
+        who = ", ".join(name if count == 1 else f"{name} ({count:,} times)" for name, count in first)
+        others = len(names) - sum(count for _, count in first)
+        yield sentence.format(who=who + (f" and {others:,} more" if others else ""), why=why)
     if len(found) > _SENTENCES:
         yield f"and {len(found) - _SENTENCES:,} more of this kind"
 

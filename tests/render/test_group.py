@@ -98,6 +98,37 @@ def test_tasks_are_not_missing():
     assert lines[-1] == "missing: worker 1 (died while it had 3 tasks to run)"
 
 
+def task(number, name, *notes, worker=0):
+    return of({"pid": number, "worker": f"worker {worker}", "task": name}, notes=notes)
+
+
+def test_tasks_that_shared_a_process_are_counted():
+    """One sentence for any number of others, and one for the notebook; a few tasks have their names."""
+    notebook = "shared with the notebook: the worker is a thread of its process"
+    tasks = [
+        task(i, "lambda", f"shared with {1 + i % 7} other task{'s' * (i % 7 > 0)} of its process", notebook)
+        for i in range(1000)
+    ]
+    lines = told(*tasks)
+    assert lines[-2:] == [
+        "1,000 tasks shared their process with others",
+        "1,000 tasks shared their process with the notebook",
+    ]
+    assert sum("shared" in line for line in lines) == 2
+    assert told(tasks[1], task(1, "load", *tasks[0].notes[:1]), task(2, "parse"))[-2:] == [
+        "lambda on worker 0, load on worker 0 shared their process with others",
+        "lambda on worker 0 shared its process with the notebook",
+    ]
+
+
+def test_a_sentence_names_each_name_once():
+    """And how often; the others are counted."""
+    tasks = [task(i, f"task {i % 10}", "not exact", worker=i % 2) for i in range(100)]
+    words = " ".join(" ".join(told(*tasks)).split())
+    assert words.count("task 0 on worker 0 (10 times), ") == 1
+    assert words.endswith("(10 times) and 20 more: not exact")
+
+
 NAMES = st.text(max_size=60) | st.sampled_from(
     ["<script>alert(1)</script>" * 4, "\x1b[31m\n\r", "a&" * 90, "字" * 40]
 )
