@@ -179,7 +179,7 @@ class RamLimits:
 
     def refusing(self) -> Room | None:
         """Return the tightest limit beyond which allocating fails; beyond a group's, processes are killed."""
-        return least(room for room in self.rooms((0, 0)) if room.group is None)
+        return least([*self._own_rooms(), *self._machines_room()])
 
     def groups(self) -> Iterator[Group]:
         """Yield the cgroup of this process and its ancestors, as far as they can be seen from here."""

@@ -181,6 +181,12 @@ def test_what_changes_is_seen(tmp_path):
     assert limits.tightest().left_bytes == MB
 
 
+def test_what_refuses_is_no_container(tmp_path):
+    """Beyond a group's limit processes are killed."""
+    limits = RamLimits(container(tmp_path, current=8 * GB).root)
+    assert (limits.tightest().name, limits.refusing().name) == ("container limit", "this machine")
+
+
 def test_resource_limits(tmp_path, monkeypatch):
     """Address space and private writable memory; that of resident memory is not enforced and not told."""
     Simulated(tmp_path).write("proc/self/statm", "1000 500 100 10 0 300 0\n")
@@ -197,6 +203,7 @@ def test_resource_limits(tmp_path, monkeypatch):
         set_to[resource.RLIMIT_AS] = none
         assert "RLIMIT_AS" not in left(limits)
     assert "RLIMIT_DATA" in left(limits)
+    assert limits.refusing().name == "RLIMIT_DATA"
     set_to[resource.RLIMIT_AS] = 0
     assert left(limits)["RLIMIT_AS"] == 0
     monkeypatch.delattr(resource, "RLIMIT_AS")
