@@ -30,7 +30,7 @@ from .after_cell import show_after_cells, show_no_more
 from .arrivals import Arrivals
 from .dask_plugins import departure_plugin, task_plugin
 from .dask_tasks import EVERY_S, decompressed, worker_name
-from .watcher import Watch
+from .watcher import Watch, counted
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -194,10 +194,9 @@ class DaskWatch(Watch):
         if self._has_run:
             self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
 
-    def __repr__(self) -> str:
-        workers = len(self._names)
-        state = "stopped" if self._stopped else f"running, {workers} worker{'s' * (workers != 1)}"
-        return f"<{type(self).__name__}: {state}>"
+    def _state(self) -> str:
+        """Return whether it measures, and how many workers."""
+        return "stopped" if self._stopped else f"running, {counted(len(self._names), 'worker')}"
 
     def _wait_for_what_follows(self) -> None:
         """Wait for workers that end very many tasks, and tell of them twenty times a second.

@@ -28,7 +28,7 @@ from .after_cell import label_here, show_after_cells, show_no_more
 from .arrivals import Arrivals
 from .engine_cells import KEY
 from .runs import one_each
-from .watcher import Watch
+from .watcher import Watch, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -121,9 +121,9 @@ class IPyParallelWatch(Watch):
             here = self._client.ids
             _wait([self._send(engine, "end") for engine in self._engines if engine in here])
 
-    def __repr__(self) -> str:
-        state = "running" if self in _running else "stopped"
-        return f"<{type(self).__name__}: {state}, {_count(len(self._engines), 'engine')}>"
+    def _state(self) -> str:
+        """Return whether it measures, and how many engines."""
+        return f"running, {counted(len(self._engines), 'engine')}" if self in _running else "stopped"
 
     # -- the engines -------------------------------------------------------------------------------
 
@@ -311,10 +311,6 @@ def _list(engines: list[int]) -> str:
     names = ", ".join(map(str, engines[:_NAMED]))
     more = f" and {len(engines) - _NAMED} more" if len(engines) > _NAMED else ""
     return f"engine{'s' if len(engines) > 1 else ''} {names}{more}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 # -- the wrapper -----------------------------------------------------------------------------------

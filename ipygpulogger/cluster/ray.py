@@ -135,9 +135,9 @@ class RayWatch(Watch):
         _running.remove(self)
         self._leave()
 
-    def __repr__(self) -> str:
-        state = "running" if self in _running else "stopped"
-        return f"<{type(self).__name__}: {state}, {len(self.history)} records>"
+    def _state(self) -> str:
+        """Return whether it measures."""
+        return "running" if self in _running else "stopped"
 
     # -- Ray's functions, wrapped --------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Watch:
     """Measures what a cluster does for each cell of this notebook, until it is stopped.
 
-    The class of an engine overrides `ended` and `stop`. It calls `after_cell.show_after_cells` once it
-    measures, and `after_cell.show_no_more` when it is stopped.
+    The class of an engine overrides `ended`, `_state` and `stop`. It calls `after_cell.show_after_cells` once
+    it measures, and `after_cell.show_no_more` when it is stopped.
 
     Attributes:
         history: The `ProcessRecord`s of all cells, in one `History`.
@@ -89,6 +89,13 @@ class Watch:
             self._said.add(sentence)
             say(printable(sentence), aside=True)
 
+    def _state(self) -> str:
+        """Return whether it measures, and how many processes: "running, 2 workers" or "stopped"."""
+        return "stopped"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._state()}, {counted(len(self.history), 'record')}>"
+
     def stop(self) -> None:
         """Stop measuring, here and in the other processes. Does nothing the second time."""
 
@@ -99,3 +106,8 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 worker", "1,000 records"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -358,11 +358,11 @@ def test_a_worker_that_cannot_measure_is_said_once(client, capsys):
     first = client.plugins[watching._topic]
     assert cluster.watch(client) is watching
     assert client.plugins[watching._topic] is not first
-    assert repr(watching) == "<DaskWatch: running, 0 workers>"
+    assert repr(watching) == "<DaskWatch: running, 0 workers, 0 records>"
     client.status = "closed"
     watching.stop()
     watching.stop()
-    assert repr(watching) == "<DaskWatch: stopped>"
+    assert repr(watching) == "<DaskWatch: stopped, 0 records>"
 
 
 def test_a_cluster_that_is_gone(client, capsys):

@@ -269,7 +269,7 @@ def test_stopped_begun_anew_and_restarted(ray):
     first.stop()
     first.stop()
     assert len(first.records[-1]) == 1
-    assert repr(first) == "<RayWatch: stopped, 1 records>"
+    assert repr(first) == "<RayWatch: stopped, 1 record>"
     assert f.remote(1).result() == 6
     with watch(ray) as second:
         assert second is not first
