@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ..records.measurement import SHARED
 from ..runtime.living import Living
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 
 class Overlapping:
@@ -27,14 +28,11 @@ class Overlaps:
     """Counts, for each of those that run in this process, the others that ran meanwhile; for any thread.
 
     They are held weakly: one that never ends, because an interrupt cut it short, ends with its last referrer.
+    A copy, as a worker gets of a function that is measured, is that of its own process.
     """
 
     def __init__(self, noun: str) -> None:
-        """Prepare; one for each kind of thing in a process.
-
-        Args:
-            noun: What each of them is called.
-        """
+        """Prepare; `overlaps_of` gives the one of this process."""
         self._noun = noun
         self._forget()
         if hasattr(os, "register_at_fork"):
@@ -67,5 +65,14 @@ class Overlaps:
             return ()
         return (f"{SHARED}{one.others} other {self._noun}{'s' * (one.others > 1)} of its process",)
 
+    def __reduce__(self) -> tuple[Callable[[str], Overlaps], tuple[str]]:
+        return overlaps_of, (self._noun,)
 
-BLOCKS = Overlaps("block")
+
+@cache
+def overlaps_of(noun: str) -> Overlaps:
+    """Return what counts the overlaps of one kind in this process; the noun is what each is called."""
+    return Overlaps(noun)
+
+
+BLOCKS = overlaps_of("block")

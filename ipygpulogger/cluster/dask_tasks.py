@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..blocks.measure import Measure, measure
-from ..blocks.overlaps import Overlaps
+from ..blocks.overlaps import overlaps_of
 from ..records.measurement import SHARED
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
@@ -44,7 +44,7 @@ _NAME = 120  # characters of a task's name, and of its label
 # "cancelled" to one of these.
 _ENDS = frozenset(("memory", "error", "rescheduled", "forgotten"))
 
-_running = Overlaps("task")  # also of several workers that are threads of one process
+_running = overlaps_of("task")  # also of several workers that are threads of one process
 
 
 class _Task(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..blocks.measure import Measure
-from ..blocks.overlaps import Overlaps
+from ..blocks.overlaps import overlaps_of
 from ..records.process import Process, ProcessRecord
 from .arrivals import most_needed_bytes, packed
 from .ray_outbox import outbox
@@ -111,6 +111,6 @@ class Task:
         return packed(record)
 
 
-tasks = Overlaps("task")
+tasks = overlaps_of("task")
 _running: set[str] = set()  # the ids of the tasks that run here
 _inside: ContextVar[str] = ContextVar("the task that this thread or coroutine runs", default="")

@@ -1,8 +1,10 @@
 """Blocks, calls and tasks that run at the same time in one process: each record says that it was not alone."""
 
 import asyncio
+import copy
 import gc
 import os
+import pickle
 import threading
 
 import pytest
@@ -148,6 +150,17 @@ def test_a_task_of_an_engine_is_no_other_block():
     with Measure("task", among=Overlaps("task")) as task, Measure("cell", among=None) as cell:
         assert elsewhere.leave() == ()
     assert (task.last.notes, cell.last.notes) == ((), ())
+
+
+def test_a_copy_is_of_the_same_process():
+    """Measured functions, and blocks that have ended, travel to the workers of engines, which pickle them."""
+    with measure("copied") as m:
+        pass
+    elsewhere = Elsewhere()
+    with copy.deepcopy(m) as again, pickle.loads(pickle.dumps(m)) as once_more:
+        pass
+    elsewhere.leave()
+    assert (m.last.notes, again.last.notes, once_more.last.notes) == ((), ONE, ONE)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
