@@ -191,7 +191,8 @@ def _notes(group: Group) -> Iterator[str]:
         name = name_in_words(record)
         for note in record.notes:
             if note.startswith(SHARED):
-                shared.setdefault("the notebook" if "the notebook" in note else "others", []).append(name)
+                whom = next((one for one in ("the notebook", "other block") if one in note), "others")
+                shared.setdefault("other blocks" if whom == "other block" else whom, []).append(name)
             else:
                 found.setdefault(clipped(printable(note), _SENTENCE), []).append(name)
     for whom, names in shared.items():
