@@ -102,9 +102,7 @@ class DaskWatch(Watch):
         self._heard: set[str] = set()  # the addresses of all that have said anything
         self._pids: dict[str, int] = {}  # of those that are other processes of this machine, by address
         self._following: dict[str, int] = {}  # workers that said that another event follows, and in which
-        self._replaced: dict[
-            str, bool
-        ] = {}  # workers that are restarted, and whether they told what they ran
+        self._replaced: dict[str, bool] = {}  # workers that are restarted, and whether they say what they ran
         self._arrived = threading.Condition(self._lock)
         self._missing: list[Missing] = []
         self.lacking = self._stopped = self._has_run = False
@@ -288,7 +286,7 @@ class DaskWatch(Watch):
                 reason = (
                     f"died {doing}"
                     if replaced is None
-                    else "stopped by a restart before it could tell what it ran"
+                    else "stopped by a restart, perhaps while it ran a task"
                 )
                 with self._lock:
                     self._missing.append(Missing(name, reason))

@@ -331,7 +331,7 @@ def test_a_worker_that_is_restarted_did_not_die(client, watching, worker, tasks)
     of_worker((1.0, gone))
     (group,) = watching.records
     assert ([(one.task, one.status) for one in group], group.missing) == ([("a", "interrupted")], ())
-    for restarted, why in (([ADDRESS], "stopped by a restart before it could tell what it ran"), ([], "")):
+    for restarted, why in (([ADDRESS], "stopped by a restart, perhaps while it ran a task"), ([], "")):
         worker.events[:] = []
         tasks.send()
         handler((1.0, sent(worker)[0]))
