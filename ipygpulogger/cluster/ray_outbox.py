@@ -57,16 +57,28 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def stands(self) -> bool:
-        """Return whether there is a mailbox. One that was not heard of for a moment is asked."""
-        now_s = clock.monotonic_s()
-        if now_s - (self._looked_s if self._mailbox is None else self._answered_s) >= _FRESH_S:
+        """Return whether there is a mailbox. One that was not heard of for a moment is asked.
+
+        Threads that call it meanwhile wait for the answer, or their tasks would run unmeasured.
+        """
+        if not self._is_known():
             with self._lock:
-                if self._mailbox is not None:
-                    self._ask(self._mailbox)
-                if self._mailbox is None and now_s > self._looked_s:
-                    self._looked_s = now_s
-                    self._look()
+                if not self._is_known():  # still, and not by the answer to another thread
+                    self._find_out()
         return self._mailbox is not None
+
+    def _is_known(self) -> bool:
+        known_s = self._looked_s if self._mailbox is None else self._answered_s
+        return clock.monotonic_s() - known_s < _FRESH_S
+
+    def _find_out(self) -> None:
+        if self._mailbox is not None:
+            self._ask(self._mailbox)
+        if self._mailbox is None and clock.monotonic_s() > self._looked_s:
+            try:
+                self._look()
+            finally:  # not before, for until then the answer is not known
+                self._looked_s = max(self._looked_s, clock.monotonic_s())
 
     def _ask(self, mailbox: Any) -> None:
         """Wait for an answer of the mailbox, and keep it if one comes."""
@@ -167,7 +179,8 @@ class Outbox:
             if answer.exception() is None:
                 self._answered, self._answered_s = max(self._answered, number), clock.monotonic_s()
             else:  # stopped, or out of reach: perhaps there is another one
-                self._mailbox, self._looked_s = None, -_FRESH_S
+                self._looked_s = -_FRESH_S  # first, or another thread would take it that nobody watches
+                self._mailbox = None
 
         mailbox.take.remote(os.getpid(), self._node, began, ended, lost).future().add_done_callback(answered)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..blocks.measure import Measure
-from ..blocks.overlaps import overlaps_of
+from ..blocks.overlaps import Overlapping, overlaps_of
 from ..records.process import Process, ProcessRecord
 from .arrivals import most_needed_bytes, packed
 from .ray_outbox import outbox
@@ -36,7 +36,8 @@ class Task:
             at_once: The process may end with the task.
         """
         self._name, self._at_once = name, at_once
-        self._id: str | None = None  # while this is what measures the task
+        self._id: str | None = None  # while the task runs, unless another context is around it
+        self._unmeasured: Overlapping | None = None
         self._measure: Measure | None = None
 
     def __enter__(self) -> None:
@@ -54,17 +55,23 @@ class Task:
 
         if _inside.get() in _running:  # a method that another method of the same actor calls
             return
+        if not ray.is_initialized():  # called outside Ray; to ask for the context would start Ray
+            return
         context = ray.get_runtime_context()
         if context.worker.mode != ray.WORKER_MODE:  # the driver called the function itself
             return
         task = context.get_task_id()
         # In a thread that the user started in a task there is an id, but no name. Ray 2.9 tells no names.
         name = context.get_task_name() if hasattr(context, "get_task_name") else self._name
-        if not task or not name or task in _running or not outbox.stands():
+        if not task or not name or task in _running:
             return
         self._id = task
         _running.add(task)
         _inside.set(task)
+        if not outbox.stands():
+            self._unmeasured = Overlapping()  # of tasks beside it that are measured
+            tasks.begin(self._unmeasured)
+            return
         outbox.began(task, self._name)
         self._measure = Measure(name, among=tasks)
         self._measure.__enter__()
@@ -85,7 +92,10 @@ class Task:
         if task is None:
             return
         try:
-            self._send(task, error)
+            if self._unmeasured is None:
+                self._send(task, error)
+            else:
+                tasks.end(self._unmeasured)
         except Exception:  # the record is missing, and the task is not: it is the user's
             pass
         finally:  # also if it is cancelled just now, or later tasks would seem to run beside it

@@ -4,11 +4,14 @@ import asyncio
 import contextvars
 import inspect
 import sys
+import threading
+import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import made
 import pytest
-from fake_ray import FakeRay
+from fake_ray import Answer, FakeRay
 
 from ipygpulogger.cluster import arrivals, ray_outbox, ray_worker, watch
 from ipygpulogger.cluster.ray_mailbox import mailbox_class
@@ -213,6 +216,58 @@ def test_tasks_of_one_process_that_overlap_say_so(ray, watching):
     ] * 2
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["first", "after a restart"])
+def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch, first):
+    """The first calls of a threaded actor begin at once, and each is measured; one of them looks."""
+    mailbox = types.SimpleNamespace(hello=types.SimpleNamespace(remote=lambda: Answer(bool)))
+    looks, all_began = [], threading.Event()
+
+    def get_actor(name):
+        looks.append(name)
+        assert all_began.wait(5)
+        time.sleep(0.05)  # so that the others come to ask
+        return mailbox
+
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(ray_outbox, "_FRESH_S", 60)
+    outbox = ray_outbox.Outbox()
+    if not first:
+        gone = types.SimpleNamespace(hello=types.SimpleNamespace(remote=lambda: Answer(ray.no_more)))
+        outbox._mailbox = gone
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(outbox.stands) for _ in range(8)]
+        all_began.set()
+        assert [call.result() for call in calls] == [True] * 8
+    assert len(looks) == 1
+
+
+def test_a_task_that_runs_unmeasured_counts_for_those_beside_it(ray):
+    """One that began before the watch did has no record; that of the other one says that it shared."""
+    with watch(ray):
+
+        @ray.remote
+        class Actor:
+            async def wait(self, event):
+                await event.wait()
+
+    async def both():
+        event, actor = asyncio.Event(), Actor.remote()
+        ray.tasks.append(("before", "Actor.wait"))
+        before = asyncio.create_task(actor.wait.remote(event).result())
+        await asyncio.sleep(0)
+        ray.tasks[-1] = ("measured", "Actor.wait")
+        with watch(ray) as watching:
+            calls = before, asyncio.create_task(actor.wait.remote(event).result())
+            await asyncio.sleep(0)
+            ray.tasks.pop()
+            event.set()
+            await asyncio.gather(*calls)
+            return watching.records[-1]
+
+    (record,) = asyncio.run(both())
+    assert record.notes == ("shared with 1 other task of its process",)
+
+
 def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
     """Both have their record; the next task has its own, and shares nothing with them."""
 
@@ -294,6 +349,13 @@ def test_before_init(ray):
         ray.init()
         f.remote(1)
         assert len(watching.records[-1]) == 1
+
+
+def test_a_measured_function_called_outside_ray(ray, monkeypatch):
+    """Ray starts itself where it is asked for its context; it is not asked."""
+    ray.end()
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: pytest.fail("Ray was started"))
+    assert measured(plain)(1) == 6
 
 
 def test_what_does_not_arrive_is_said(ray, watching, capsys):
