@@ -14,6 +14,7 @@ interval      one scope's part of one counter, with the bounds of its peak
 device_scope  one device in one scope, and how its figures are computed
 ledger        who holds the memory of a device
 child_peaks   every child process, and the tracker of its peaks
+families      what forked children share with each other
 children      the child processes in one scope
 metrics       energy and utilization in one scope
 time_series   one figure over time, kept small

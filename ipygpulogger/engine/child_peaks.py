@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..sources.child_process import ChildProcess
     from ..sources.process import Process
     from .children import Children
+    from .families import Among, Families
 
 _STILL_BYTES = 2**20  # the pages that this process may change before those of its forks are walked again
 
@@ -44,6 +45,7 @@ class ChildPeaks:
         self._trackers: dict[ChildProcess, PeakTracker] = {}
         self._lock = threading.RLock()
         self._forks_seen = 0
+        self._families: Families | None = None
         self._stand = 0, 0  # page faults and size of this process when its forks were last walked anew
 
     def look(self, opening: Children | None = None, *, reset: bool = True) -> list[ChildProcess] | None:
@@ -111,28 +113,40 @@ class ChildPeaks:
             scope.born(child, life)
         return tracker
 
-    def walk(self, living: Iterable[ChildProcess], limit_s: float, *, again: bool) -> None:
+    def walk(self, living: Iterable[ChildProcess], limit_s: float, *, again: bool) -> Among | None:
         """Find what the forked ones share, those first that take the least time, as far as there is time.
 
         Args:
             living: Those that live.
             limit_s: The time, with pages of 4 kB on a machine that does nothing else.
             again: Also of those of which it was found before, unless nothing changed since.
+
+        Returns:
+            What they share with each other; None if none is forked.
         """
-        forked = [child for child in living if child.forked and (again or child.shares is None)]
+        forked = [child for child in living if child.forked]
         if not forked:
-            return
-        if self._moved_since_walk():
+            return None
+        from .families import Families, families  # most notebooks have no child
+
+        if self._families is None:
+            self._families = Families()
+        groups = families(forked)
+        forgotten = self._families.prepare(groups, again=again)
+        new = [child for child in forked if again or child.shares is None or child in forgotten]
+        if new and self._moved_since_walk():
             for child in forked:
                 child.forget_walk()
-        for child in sorted(forked, key=lambda child: child.walk_s()):
-            limit_s -= child.walk_s()
-            if limit_s < 0:
+        for child in sorted(new, key=lambda child: child.walk_s()):
+            took_s = child.walk_s()
+            if took_s > limit_s:
                 break
+            limit_s -= took_s
             try:
                 child.walk()
             except (OSError, ValueError, Unavailable):  # it ended meanwhile, or that is not allowed
                 continue
+        return self._families.find(groups, limit_s, self._stand)
 
     def _moved_since_walk(self) -> bool:
         """Return whether this process may have changed more than a little of what its forks share."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..sources.child_process import ChildProcess, Sharing
     from ..sources.children import Ended
+    from .families import Among
     from .interval import Interval
     from .machine import Machine
 
@@ -75,9 +76,13 @@ class Children:
         self._together_bytes = 0  # the most that all of them were seen to have at once
         self._ended_before = children_ended()
         self._before: dict[ChildProcess, _Held] | None = {}
+        self._among: Among | None = None  # what forked ones shared with each other as the scope opened
         if on.process.has_children():
             living = self._on.child_peaks.look(self, reset=reset)
-            self._before = None if living is None else self._held(living, WALK_S, again=False)
+            if living is None:
+                self._before = None
+            else:
+                self._before, self._among = self._held(living, WALK_S, again=False)
 
     # -- called by ChildPeaks ------------------------------------------------------------------
 
@@ -123,21 +128,23 @@ class Children:
         if not (resident or living or told) and record_bytes < MB:
             return None
         limit_s = max(WALK_END_S, min(time_s * _WALK_SHARE, _WALK_MOST_S))
-        after = self._held(living, limit_s, again=True) if living else {}
+        after, among = self._held(living, limit_s, again=True) if living else ({}, None)
         found = {
             child: self._one(child, resident.get(child), before.get(child), after.get(child))
             for child in dict.fromkeys((*before, *resident, *after))
         }
         for child in _on_their_way(found, before, after):
             del found[child]
-        before_bytes = sum(held.own_bytes for held in before.values())
-        after_bytes = sum(held.own_bytes for held in after.values())
+        before_bytes = sum(held.own_bytes for held in before.values()) + _counted(self._among)
+        after_bytes = sum(held.own_bytes for held in after.values()) + _counted(among)
         ended_count = self._ended_count(ended, before, after, found)
         all_live = not ended_count and ended.faults == self._ended_before.faults
         lo_bytes = max(before_bytes, after_bytes, record_bytes, self._together_bytes, _one_moved(found))
         highest = [child.peak.hi_bytes for child in found.values()]
         all_known = all_live and None not in highest
-        hi_bytes = max(lo_bytes, sum(filter(None, highest))) if all_known else None
+        hi_bytes = None
+        if all_known and (among is None or among.hi_bytes is not None):
+            hi_bytes = max(lo_bytes, sum(filter(None, highest)) + _more_bytes(after, among))
         forked = [held for child, held in after.items() if child.forked]
         return ChildrenUsage(
             before_bytes,
@@ -146,7 +153,8 @@ class Children:
                 lo_bytes, hi_bytes, sum(child.precision_bytes for child in found) if all_known else 0
             ),
             count=len(after),
-            at_least=any(_is_at_least(before.get(child), after.get(child)) for child in found),
+            at_least=any(_is_at_least(before.get(child), after.get(child)) for child in found)
+            or not (among is None or among.is_known),
             ended=ended_count if all_live else max(1, ended_count),
             shared_bytes=_shared_bytes(forked),
             largest=self._with_gpu(_largest(found.values())),
@@ -162,10 +170,15 @@ class Children:
     def _resident_peaks(self) -> dict[ChildProcess, Peak]:
         return {child: interval.peak() for child, interval in dict(self.intervals).items()}
 
-    def _held(self, living: list[ChildProcess], limit_s: float, *, again: bool) -> dict[ChildProcess, _Held]:
-        """Return what each child has now; what the forked ones share is found as far as there is time."""
-        self._on.child_peaks.walk(living, limit_s, again=again)
-        return {child: self._held_by(child) for child in living}
+    def _held(
+        self, living: list[ChildProcess], limit_s: float, *, again: bool
+    ) -> tuple[dict[ChildProcess, _Held], Among | None]:
+        """Return what each child has now, and what the forked ones share with each other.
+
+        It is found as far as there is time.
+        """
+        among = self._on.child_peaks.walk(living, limit_s, again=again)
+        return {child: self._held_by(child) for child in living}, among
 
     def _held_by(self, child: ChildProcess) -> _Held:
         if not child.forked:
@@ -292,6 +305,26 @@ def _one_moved(found: dict[ChildProcess, ChildUsage]) -> int:
     still_bytes = sum(child.peak.lo_bytes for child in still)
     moved = (child.peak.lo_bytes for child in found.values() if not _is_still(child))
     return still_bytes + max(moved, default=0)
+
+
+def _counted(among: Among | None) -> int:
+    return among.lo_bytes if among is not None else 0
+
+
+def _more_bytes(after: dict[ChildProcess, _Held], among: Among | None) -> int:
+    """Return what the sum of the children's peaks has less than their peak together can have.
+
+    What they share with each other was subtracted from each peak. Only from a child that forks itself it was
+    not, as its own memory may be shared since. Together it can: such memory is shared among them.
+    """
+    if among is None or among.hi_bytes is None:
+        return 0
+    if not all(held.fresh for held in after.values()):
+        return among.hi_bytes
+    left_bytes = sum(
+        held.shares.inherited_bytes for child, held in after.items() if held.shares and child.children
+    )
+    return among.hi_bytes - left_bytes
 
 
 def _is_at_least(before: _Held | None, after: _Held | None) -> bool:

@@ -7,6 +7,7 @@ is looked at (measured). It also lowers the `ru_maxrss` of the child, and of its
 from __future__ import annotations
 
 import functools
+import os
 import time
 from contextlib import suppress
 from typing import NamedTuple
@@ -17,7 +18,8 @@ from .grain import high_water_precision_bytes, largest_fault_bytes, resident_pre
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
 _CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
-_WALK_S_PER_BYTE = 14e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a tenth
+_EXEC_WITHIN_S = 2  # a process that calls exec after vfork does so at once
+WALK_S_PER_BYTE = 14e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a tenth
 
 
 class Sharing(NamedTuple):
@@ -30,6 +32,11 @@ class Sharing(NamedTuple):
             the process that forked it, or with its own forks.
         proportional_bytes: The rest, each page divided by the number of processes that share it (Pss).
         mapped_bytes: What was resident of files and shared memory, shared or not.
+        anonymous_bytes: All anonymous memory, shared or not.
+        anonymous_pss_bytes: The same in proportion; None before Linux 5.4.
+        private_anonymous_bytes: What it shares with no other process and was written to: anonymous memory,
+            and of shared memory at most `shmem_bytes`.
+        shmem_bytes: Its shared memory, in proportion.
     """
 
     private_bytes: int
@@ -37,6 +44,31 @@ class Sharing(NamedTuple):
     inherited_bytes: int
     proportional_bytes: int
     mapped_bytes: int
+    anonymous_bytes: int = 0
+    anonymous_pss_bytes: int | None = 0
+    private_anonymous_bytes: int = 0
+    shmem_bytes: int = 0
+
+
+def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
+    """Return how much a process shares.
+
+    Args:
+        rollup: Its sizes, from `procfs.rollup_bytes`.
+        mapped_bytes: What it has resident of files and shared memory.
+    """
+    private_bytes = rollup["Private_Clean"] + rollup["Private_Dirty"]
+    return Sharing(
+        private_bytes,
+        rollup["Rss"] - private_bytes,
+        max(0, rollup.get("Anonymous", 0) - private_bytes),
+        max(0, rollup.get("Pss", 0) - private_bytes),
+        mapped_bytes,
+        rollup.get("Anonymous", 0),
+        rollup.get("Pss_Anon"),
+        min(rollup["Private_Dirty"], rollup.get("Anonymous", 0)),
+        rollup.get("Pss_Shmem", 0),
+    )
 
 
 class _Stat(NamedTuple):
@@ -87,7 +119,7 @@ class ChildProcess(Counter):
         self._known: Look | None = None  # the last look, unless the mark was reset since
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
         self._walked: tuple[object, ...] = ()  # at the last walk of its pages
-        self._walk_s_per_byte = _WALK_S_PER_BYTE
+        self._walk_s_per_byte = WALK_S_PER_BYTE
         self._listed: tuple[object, ...] | None = None  # when its children were last listed
         self._separate = False  # its memory is certainly not its parent's
 
@@ -137,9 +169,11 @@ class ChildProcess(Counter):
         if not stat.forked:
             self._separate = True
         elif not self._separate:
-            parents = procfs.read("/proc/self/statm") if self.parent is None else self.parent.sizes
-            if _is_same_memory(sizes, parents):
-                raise Unavailable(f"the child process {self.pid} has no memory of its own yet")
+            began_s = int(stat.identity[0]) / os.sysconf("SC_CLK_TCK")  # type: ignore[call-overload]
+            if time.clock_gettime(time.CLOCK_BOOTTIME) - began_s < _EXEC_WITHIN_S:
+                parents = procfs.read(f"/proc/{'self' if self.parent is None else self.parent.pid}/statm")
+                if _is_same_memory(sizes, parents, procfs.read(f"/proc/{self.pid}/statm")):
+                    raise Unavailable(f"the child process {self.pid} has no memory of its own yet")
             self._separate = True
 
     def stamp(self) -> tuple[int, ...]:
@@ -190,7 +224,7 @@ class ChildProcess(Counter):
     @property
     def is_walked(self) -> bool:
         """Whether nothing of its own changed since its pages were last walked."""
-        return self.shares is not None and self._walked == self._state()
+        return self.shares is not None and self._walked == self.state
 
     def walk_s(self) -> float:
         """Return about how long a walk of its pages would take; 0 if nothing changed since the last one."""
@@ -204,26 +238,21 @@ class ChildProcess(Counter):
         """
         if self.is_walked:
             return
-        state, began_s = self._state(), time.thread_time()
+        state, began_s = self.state, time.thread_time()
         rollup = procfs.rollup_bytes(self.pid)
         took_s = time.thread_time() - began_s
         # A machine that is busy with other things takes longer: that is no reason for less exact figures.
-        self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), _WALK_S_PER_BYTE)
-        private_bytes = rollup["Private_Clean"] + rollup["Private_Dirty"]
-        self.shares = Sharing(
-            private_bytes,
-            rollup["Rss"] - private_bytes,
-            max(0, rollup.get("Anonymous", 0) - private_bytes),
-            max(0, rollup.get("Pss", 0) - private_bytes),
-            self.mapped_bytes,
-        )
+        self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), WALK_S_PER_BYTE)
+        self.shares = sharing(rollup, self.mapped_bytes)
         self._walked = state
 
     def forget_walk(self) -> None:
         """Walk its pages again next time: its parent changed what they have in common."""
         self._walked = ()
 
-    def _state(self) -> tuple[object, ...]:
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What changes when pages of its own are mapped or freed."""
         return (self._stat.faults if self._stat else None), self.sizes
 
 
@@ -232,13 +261,21 @@ def _grain() -> tuple[int, int, int]:
     return high_water_precision_bytes(), resident_precision_bytes(), largest_fault_bytes()
 
 
-def _is_same_memory(sizes: bytes, parents: bytes) -> bool:
-    """Return whether two processes have one address space, by their ``statm``, read one after the other.
+def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
+    """Return whether two processes have one address space, by their ``statm``.
 
-    A forked process begins with the same addresses, but without the pages of files, which are megabytes.
+    A forked process begins with the same addresses, but without the pages of files. Those may be few in a
+    process that was forked itself. So only equal figures tell, unless they change as they are read.
+
+    Args:
+        sizes: Of the one process.
+        parents: Of the other one, read next.
+        again: Of the first one, read last.
     """
+    if sizes == again:
+        return sizes == parents
     (size, resident), (parents_size, parents_resident) = (
-        map(int, one.split()[:2]) for one in (sizes, parents)
+        map(int, one.split()[:2]) for one in (again, parents)
     )
     return size == parents_size and abs(resident - parents_resident) * rusage.PAGE_BYTES < 2**20
 

@@ -70,6 +70,10 @@ class Kid(Number):
     def current_bytes(self):
         return self.now
 
+    @property
+    def state(self):
+        return self.now, self.ever
+
     def to(self, *sizes):
         """Its own memory becomes so much, one after the other."""
         for size in sizes:
