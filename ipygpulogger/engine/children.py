@@ -26,9 +26,13 @@ if TYPE_CHECKING:
 
 LARGEST = 4  # children that are named
 # Finding out what forked children share may take so long: as the scope opens, of those of which nothing is
-# known yet; at its end, of those that ran, or so much of the time that the scope took.
-WALK_S, WALK_END_S = 0.005, 0.020
-_WALK_SHARE, _WALK_MOST_S = 0.05, 0.05
+# known yet; at its end, of those that changed, or so much of the time that the scope took; and more for each
+# child that began or needed much within it, which took that child as long. Without those, the end of a short
+# scope may take less.
+WALK_S = WALK_END_S = WALK_WORKED_S = 0.005
+_WALK_SHARE, _WALK_MOST_S = 0.01, 0.05
+_SHORT_S, WALK_SHORT_S = 0.05, 0.001
+_MUCH_BYTES = 16 * MB
 _NEARLY_BYTES = MB  # if what a child shares is known as well as that, nothing is said
 # Children that ended are told if they mapped so many pages together, even if an earlier one was larger.
 _TOLD_FAULTS = 4096
@@ -47,6 +51,13 @@ class _Held(NamedTuple):
     own_bytes: int
     shares: Sharing | None = None
     fresh: bool = True
+
+
+class _Ran(NamedTuple):
+    """How far a child had run, and what it had resident."""
+
+    ran: object
+    current_bytes: int
 
 
 class _Bounds(NamedTuple):
@@ -76,12 +87,14 @@ class Children:
         self._together_bytes = 0  # the most that all of them were seen to have at once
         self._ended_before = children_ended()
         self._before: dict[ChildProcess, _Held] | None = {}
+        self._ran: dict[ChildProcess, _Ran] = {}  # as the scope opened
         self._among: Among | None = None  # what forked ones shared with each other as the scope opened
         if on.process.has_children():
             living = self._on.child_peaks.look(self, reset=reset)
             if living is None:
                 self._before = None
             else:
+                self._ran = {child: _Ran(child.ran, child.current_bytes) for child in living}
                 self._before, self._among = self._held(living, WALK_S, again=False)
 
     # -- called by ChildPeaks ------------------------------------------------------------------
@@ -127,7 +140,7 @@ class Children:
         told = ended.faults - self._ended_before.faults >= _TOLD_FAULTS
         if not (resident or living or told) and record_bytes < MB:
             return None
-        limit_s = max(WALK_END_S, min(time_s * _WALK_SHARE, _WALK_MOST_S))
+        limit_s = self._limit_s(living, resident, time_s)
         after, among = self._held(living, limit_s, again=True) if living else ({}, None)
         found = {
             child: self._one(child, resident.get(child), before.get(child), after.get(child))
@@ -142,23 +155,65 @@ class Children:
         lo_bytes = max(before_bytes, after_bytes, record_bytes, self._together_bytes, _one_moved(found))
         highest = [child.peak.hi_bytes for child in found.values()]
         all_known = all_live and None not in highest
+        at_least = any(_is_at_least(before.get(child), after.get(child)) for child in found)
+        at_least = at_least or not (among is None or among.is_known)
         hi_bytes = None
         if all_known and (among is None or among.hi_bytes is not None):
-            hi_bytes = max(lo_bytes, sum(filter(None, highest)) + _more_bytes(after, among))
+            hi_bytes = max(lo_bytes, sum(filter(None, highest)) + self._more_bytes(after, among))
         forked = [held for child, held in after.items() if child.forked]
         return ChildrenUsage(
             before_bytes,
             after_bytes,
             Peak.within(
-                lo_bytes, hi_bytes, sum(child.precision_bytes for child in found) if all_known else 0
+                lo_bytes,
+                hi_bytes,
+                sum(child.precision_bytes for child in found) if hi_bytes is not None else 0,
             ),
             count=len(after),
-            at_least=any(_is_at_least(before.get(child), after.get(child)) for child in found)
-            or not (among is None or among.is_known),
+            at_least=at_least,
             ended=ended_count if all_live else max(1, ended_count),
             shared_bytes=_shared_bytes(forked),
             largest=self._with_gpu(_largest(found.values())),
         )
+
+    def _limit_s(
+        self, living: Iterable[ChildProcess], resident: dict[ChildProcess, Peak], time_s: float
+    ) -> float:
+        """Return how long it may take to find what forked children share at the end of a scope."""
+        worked = 0
+        for child in living:
+            before, peak = self._ran.get(child), resident.get(child)
+            least_bytes = min(before.current_bytes, child.current_bytes) if before else 0
+            worked += before is None or (peak is not None and peak.lo_bytes - least_bytes >= _MUCH_BYTES)
+        if time_s < _SHORT_S and not worked:
+            return WALK_SHORT_S
+        return max(
+            WALK_END_S,
+            min(WALK_END_S + worked * WALK_WORKED_S, _WALK_MOST_S),
+            min(time_s * _WALK_SHARE, _WALK_MOST_S),
+        )
+
+    def _more_bytes(self, after: dict[ChildProcess, _Held], among: Among | None) -> int:
+        """Return what the sum of the children's peaks has less than their peak together can have.
+
+        What they share with each other was subtracted from each peak. Only from one that forks it was
+        not, as its own memory may be shared since. Together it can: such memory is shared among them.
+        """
+        if among is None or among.hi_bytes is None:
+            return 0
+        if not all(held.fresh for held in after.values()):
+            return among.hi_bytes
+        left_bytes = sum(
+            held.shares.inherited_bytes
+            for child, held in after.items()
+            if held.shares and child.children and not self._is_idle(child)
+        )
+        return among.hi_bytes - left_bytes
+
+    def _is_idle(self, child: ChildProcess) -> bool:
+        """Return whether a child certainly did not run within the scope."""
+        before = self._ran.get(child)
+        return before is not None and before.ran is not None and before.ran == child.ran
 
     def _with_gpu(self, largest: tuple[ChildUsage, ...]) -> tuple[ChildUsage, ...]:
         """Return the same children with what they hold on the devices, where the driver lists it."""
@@ -207,9 +262,11 @@ class Children:
         lo_bytes, hi_bytes = resident.lo_bytes, resident.hi_bytes
         if child.forked:
             lo_bytes, hi_bytes = self._unshared(child, resident, before, after)
+        lo_bytes = max(lo_bytes, 0, *ends_bytes)
         if after is None:
             hi_bytes = None
-        lo_bytes = max(lo_bytes, 0, *ends_bytes)
+        elif child.forked and after.fresh and self._is_idle(child):
+            lo_bytes = hi_bytes = max(ends_bytes)
         return ChildUsage(
             before.own_bytes if before else 0,
             after.own_bytes if after else 0,
@@ -309,22 +366,6 @@ def _one_moved(found: dict[ChildProcess, ChildUsage]) -> int:
 
 def _counted(among: Among | None) -> int:
     return among.lo_bytes if among is not None else 0
-
-
-def _more_bytes(after: dict[ChildProcess, _Held], among: Among | None) -> int:
-    """Return what the sum of the children's peaks has less than their peak together can have.
-
-    What they share with each other was subtracted from each peak. Only from a child that forks itself it was
-    not, as its own memory may be shared since. Together it can: such memory is shared among them.
-    """
-    if among is None or among.hi_bytes is None:
-        return 0
-    if not all(held.fresh for held in after.values()):
-        return among.hi_bytes
-    left_bytes = sum(
-        held.shares.inherited_bytes for child, held in after.items() if held.shares and child.children
-    )
-    return among.hi_bytes - left_bytes
 
 
 def _is_at_least(before: _Held | None, after: _Held | None) -> bool:

@@ -90,13 +90,13 @@ class _Found(NamedTuple):
     """What was found of one family, and when.
 
     Attributes:
-        states: Of each fork.
+        states: What each fork shared when its pages were last walked.
         program: The state of their program.
         among: What they share.
         all_walked: Whether the pages of all of them were.
     """
 
-    states: Mapping[ChildProcess, object]
+    states: Mapping[ChildProcess, Sharing | None]
     program: object
     among: Among
     all_walked: bool
@@ -153,7 +153,7 @@ class Families:
         hi_bytes: int | None = 0
         for root, members in groups.items():
             state = stand if root is None else root.state
-            states = {child: child.state for child in members}
+            states = {child: child.shares for child in members}
             was = self._found.get(root)
             walked = [child.shares for child in members if child.shares is not None and child.is_walked]
             all_walked = len(walked) == len(members)

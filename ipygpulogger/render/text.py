@@ -191,7 +191,14 @@ def _ram_remarks(measurement: Measurement) -> tuple[str, ...]:
 def _children_remark(children: ChildrenUsage) -> str:
     peak, names = children.peak, largest_children(children)
     said = [children_now(children, f"{rounded_mb(children.after_bytes)} MB")]
-    if peak.hi_bytes is not None:
+    ends_bytes = children.before_bytes, children.after_bytes
+    if (
+        not children.ended
+        and peak.lo_bytes <= min(ends_bytes)
+        and (children.at_least or peak.hi_bytes == peak.lo_bytes)
+    ):
+        pass  # they certainly needed no more than they have
+    elif peak.hi_bytes is not None:
         said.append(f"peak {mb_range(peak.lo_bytes, peak.hi_bytes)} MB")
     elif rounded_mb(peak.lo_bytes) or not children.ended:
         said.append(f"peak at least {rounded_mb(peak.lo_bytes)} MB")

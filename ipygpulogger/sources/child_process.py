@@ -18,6 +18,7 @@ from .grain import high_water_precision_bytes, largest_fault_bytes, resident_pre
 
 _FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
 _CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
+_STILL_FAULTS = 16  # after so few its pages are not walked again
 _EXEC_WITHIN_S = 2  # a process that calls exec after vfork does so at once
 WALK_S_PER_BYTE = 14e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a tenth
 
@@ -118,7 +119,7 @@ class ChildProcess(Counter):
         self._stat: _Stat | None = None
         self._known: Look | None = None  # the last look, unless the mark was reset since
         self._reset_faults: tuple[int, int] | None = None  # before the last reset
-        self._walked: tuple[object, ...] = ()  # at the last walk of its pages
+        self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
         self._walk_s_per_byte = WALK_S_PER_BYTE
         self._listed: tuple[object, ...] | None = None  # when its children were last listed
         self._separate = False  # its memory is certainly not its parent's
@@ -223,8 +224,19 @@ class ChildProcess(Counter):
 
     @property
     def is_walked(self) -> bool:
-        """Whether nothing of its own changed since its pages were last walked."""
-        return self.shares is not None and self._walked == self.state
+        """Whether nothing of its own but a few pages changed since its pages were last walked."""
+        if self.shares is None or self._walked is None or self._stat is None:
+            return False
+        faults, resident_bytes = self._walked
+        return (
+            sum(self._stat.faults) - faults <= _STILL_FAULTS
+            and abs(self.current_bytes - resident_bytes) <= _STILL_FAULTS * rusage.PAGE_BYTES
+        )
+
+    @property
+    def ran(self) -> tuple[object, ...] | None:
+        """The CPU time it had used when it was last looked at, and its page faults; None if not known."""
+        return self._listed if self._listed and self._listed[0] is not None else None
 
     def walk_s(self) -> float:
         """Return about how long a walk of its pages would take; 0 if nothing changed since the last one."""
@@ -238,17 +250,18 @@ class ChildProcess(Counter):
         """
         if self.is_walked:
             return
-        state, began_s = self.state, time.thread_time()
+        assert self._stat is not None, "look() comes first"
+        faults, began_s = sum(self._stat.faults), time.thread_time()
         rollup = procfs.rollup_bytes(self.pid)
         took_s = time.thread_time() - began_s
         # A machine that is busy with other things takes longer: that is no reason for less exact figures.
         self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), WALK_S_PER_BYTE)
         self.shares = sharing(rollup, self.mapped_bytes)
-        self._walked = state
+        self._walked = faults, self.current_bytes
 
     def forget_walk(self) -> None:
         """Walk its pages again next time: its parent changed what they have in common."""
-        self._walked = ()
+        self._walked = None
 
     @property
     def state(self) -> tuple[object, ...]:
@@ -297,7 +310,7 @@ def _read_stat(pid: int) -> _Stat:
 
     Raises:
         OSError: It ended meanwhile.
-        ValueError: It is a zombie, or the kernel writes too little.
+        ValueError: It is a zombie, it calls exec just now, or the kernel writes too little.
     """
     head, _, tail = procfs.read(f"/proc/{pid}/stat").rpartition(b")")
     fields = tail.split()
@@ -305,6 +318,10 @@ def _read_stat(pid: int) -> _Stat:
         raise ValueError(f"/proc/{pid}/stat is too short")
     if fields[0] in (b"Z", b"X"):
         raise ValueError("it has ended")
+    if (
+        fields[23] == b"0"
+    ):  # within exec the old memory is gone, and the addresses of the code are not set yet
+        raise ValueError("it is just loading its program")
     forked = bool(int(fields[6]) & _FORK_NO_EXEC)
     return _Stat(
         head.partition(b"(")[2],

@@ -250,7 +250,7 @@ def test_what_children_share_with_each_other_counts_once():
     in_a_new_process(
         """
         from ipygpulogger.engine import children as engine
-        engine.WALK_S = engine.WALK_END_S = engine._WALK_MOST_S = 10
+        engine.WALK_S = engine.WALK_END_S = engine.WALK_SHORT_S = 10
         kept, dropped = Block(50), Block(40)
 
         def sleeps(pipe):
@@ -315,12 +315,49 @@ def test_what_children_share_with_each_other_counts_once():
     )
 
 
+def test_a_short_scope_looks_through_little():
+    """1 ms beside a worker that did little, 5 ms more for one that began or needed 40 MB; an idle one's peak is exact."""
+    in_a_new_process(
+        """
+        from ipygpulogger.engine.child_peaks import ChildPeaks
+        limits, real = [], ChildPeaks.walk
+        def walk(self, living, limit_s, *, again):
+            limits.extend([limit_s] if again else [])
+            return real(self, living, limit_s, again=again)
+        ChildPeaks.walk = walk
+
+        def work(pipe):
+            for size in iter(pipe.recv, None):
+                blip(size)
+                pipe.send(None)
+
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=work, args=(theirs,), daemon=True)
+        with measure():
+            process.start()
+            ours.send(1)
+            ours.recv()
+        for size in (1, 40):
+            with measure():
+                ours.send(size)
+                ours.recv()
+        with measure() as m:
+            pass
+        ours.send(None)
+        process.join()
+        assert limits == [0.01, 0.001, 0.01, 0.001], limits
+        child, = m.last.children.largest
+        assert child.peak.lo_bytes == child.peak.hi_bytes == max(child.before_bytes, child.after_bytes)
+        """
+    )
+
+
 def test_a_large_living_worker_is_not_looked_through():
     """Above what may be walked through it counts by what exceeds us, as a lower bound, and says so."""
     out = in_a_new_process(
         """
     from ipygpulogger.engine import children as engine
-    engine.WALK_S = engine.WALK_END_S = engine._WALK_MOST_S = 0"""
+    engine.WALK_S = engine.WALK_END_S = engine.WALK_WORKED_S = engine._WALK_SHARE = engine.WALK_SHORT_S = 0"""
         + LIVING.format(ours=100, theirs=60, how="fork")
         + """
     assert mb(children.after_bytes) in range(30, 70)

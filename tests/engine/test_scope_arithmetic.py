@@ -74,6 +74,10 @@ class Kid(Number):
     def state(self):
         return self.now, self.ever
 
+    @property
+    def ran(self):
+        return (self.ever,)
+
     def to(self, *sizes):
         """Its own memory becomes so much, one after the other."""
         for size in sizes:

@@ -97,6 +97,14 @@ LONG = [
         record(children=ChildrenUsage(0, 2 * MB, Peak(2 * MB, 2 * MB, "exact"), 2, largest=LARGEST[2:])),
         HEAD + "Gen:      128      0      170 MB  (+ 2 children 2 MB, peak 2 MB)",
     ),
+    (  # none of them ran, or what they needed is not known: they have what they had
+        record(children=ChildrenUsage(7 * MB, 7 * MB, Peak(7 * MB, 7 * MB, "exact"), 2)),
+        HEAD + "Gen:      128      0      170 MB  (+ 2 children 7 MB)",
+    ),
+    (
+        record(children=ChildrenUsage(7 * MB, 7 * MB, Peak(7 * MB, 900 * MB, "bounded"), 2, at_least=True)),
+        HEAD + "Gen:      128      0      170 MB  (+ 2 children at least 7 MB)",
+    ),
     (
         record(children=ChildrenUsage(0, 9 * MB, Peak(90 * MB, None, "sampled"), 1, ended=3, largest=GONE)),
         HEAD + "Gen:      128      0      170 MB  (+ 1 child 9 MB, 3 ended, peak at least 90 MB:"
