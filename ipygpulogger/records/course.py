@@ -96,9 +96,9 @@ class _Stretch:
     def of(cls, row: Row, start_s: float) -> _Stretch:
         end_s = start_s + row.time_s
         ranges = {RAM: _Range.of(row.gen, end_s, row.origin)}
-        for gpu in row.gpus:
-            ranges[gpu.key] = _Range.of(gpu, end_s, row.origin)
-        return cls(row.started_at, start_s, end_s, row, not row.succeeded, ranges)
+        stretch = cls(row.started_at, start_s, end_s, row, not row.succeeded, ranges)
+        stretch._add_gpus(row, end_s)
+        return stretch
 
     def add(self, row: Row, end_s: float) -> None:
         """Add the cell that follows, which does not begin before."""
@@ -106,6 +106,9 @@ class _Stretch:
         self.failed |= not row.succeeded
         self.count += 1
         self.ranges[RAM].add(row.gen, end_s, row.origin)
+        self._add_gpus(row, end_s)
+
+    def _add_gpus(self, row: Row, end_s: float) -> None:
         for gpu in row.gpus:
             found = self.ranges.get(gpu.key)
             if found is None:

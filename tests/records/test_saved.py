@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from made import UNSHRUNK, plain, records
 
@@ -336,8 +336,15 @@ def test_a_pipe_is_read_like_a_file(long_log, tmp_path):
     saved.close()
 
 
+def _with_a_device_twice():
+    """A record that names one device twice, the higher peak first."""
+    peaks = Peak(MB, MB, "exact"), Peak(0, 0, "exact")
+    return plain(gpus=tuple(DeviceUsage(0, 0, peak, index=0, name="x", uuid=None) for peak in peaks))
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.lists(cells(), min_size=1, max_size=60), st.floats(0.001, 20))
+@example([_with_a_device_twice(), plain()], 1.0)
 def test_a_course_has_the_peaks_and_ends_of_its_cells(found, longest_s):
     """However cells share stretches: the highest peak of each memory is there, and what the last cell left."""
     course = Course()
