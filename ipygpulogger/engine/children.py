@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 LARGEST = 4  # children that are named
+_NEEDED_BYTES = 5 * MB  # those that needed so much come first
 # Finding out what forked children share may take so long: as the scope opens, of those of which nothing is
 # known yet; at its end, of those that changed, or so much of the time that the scope took; and more for each
 # child that began or needed much within it, which took that child as long. Without those, the end of a short
@@ -148,8 +149,10 @@ class Children:
         }
         for child in _on_their_way(found, before, after):
             del found[child]
-        before_bytes = sum(held.own_bytes for held in before.values()) + _counted(self._among)
-        after_bytes = sum(held.own_bytes for held in after.values()) + _counted(among)
+        before_bytes = sum(held.own_bytes for held in before.values()) + (
+            self._among.lo_bytes if self._among else 0
+        )
+        after_bytes = sum(held.own_bytes for held in after.values()) + (among.lo_bytes if among else 0)
         ended_count = self._ended_count(ended, before, after, found)
         all_live = not ended_count and ended.faults == self._ended_before.faults
         lo_bytes = max(before_bytes, after_bytes, record_bytes, self._together_bytes, _one_moved(found))
@@ -358,14 +361,14 @@ def _on_their_way(
 
 def _one_moved(found: dict[ChildProcess, ChildUsage]) -> int:
     """Return the most that all certainly had at once: one at its peak, and those that did not move."""
-    still = [child for child in found.values() if _is_still(child)]
-    still_bytes = sum(child.peak.lo_bytes for child in still)
-    moved = (child.peak.lo_bytes for child in found.values() if not _is_still(child))
-    return still_bytes + max(moved, default=0)
-
-
-def _counted(among: Among | None) -> int:
-    return among.lo_bytes if among is not None else 0
+    still_bytes, moved_bytes = 0, 0
+    for child in found.values():
+        lo_bytes, hi_bytes = child.peak.lo_bytes, child.peak.hi_bytes
+        if not child.ended and child.before_bytes == child.after_bytes == lo_bytes == hi_bytes:
+            still_bytes += lo_bytes
+        else:
+            moved_bytes = max(moved_bytes, lo_bytes)
+    return still_bytes + moved_bytes
 
 
 def _is_at_least(before: _Held | None, after: _Held | None) -> bool:
@@ -386,15 +389,11 @@ def _shared_bytes(forked: list[_Held]) -> int | None:
     return sum(held.shares.proportional_bytes for held in forked if held.shares is not None)
 
 
-def _is_still(child: ChildUsage) -> bool:
-    """Return whether a child certainly had the same all the time."""
-    return (
-        not child.ended
-        and child.before_bytes == child.after_bytes == child.peak.lo_bytes == child.peak.hi_bytes
-    )
-
-
 def _largest(found: Iterable[ChildUsage]) -> tuple[ChildUsage, ...]:
-    """Return the children that needed the most; of equal ones those that have the most."""
-    ranked = sorted(found, key=lambda one: (-one.needed_bytes, -one.after_bytes, one.pid))
-    return tuple(ranked[:LARGEST])
+    """Return the children that needed the most; after those that needed much, those that have the most."""
+
+    def rank(one: ChildUsage) -> tuple[int, int, int]:
+        needed_bytes = one.needed_bytes if one.needed_bytes >= _NEEDED_BYTES else 0
+        return -needed_bytes, -one.peak.lo_bytes, one.pid
+
+    return tuple(sorted(found, key=rank)[:LARGEST])

@@ -213,7 +213,7 @@ class ChildrenUsage(Usage):
         ended: How many children certainly ended within the scope; more may have come and gone unseen.
         shared_bytes: What forked children share with each other and with this process at the end, each page
             divided by the number of processes that share it (Pss); None where it was not read.
-        largest: Those that needed the most, at most 4, the largest first.
+        largest: At most 4: those that needed the most, from 5 MB on, and then those that have the most.
     """
 
     count: int

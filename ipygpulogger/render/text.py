@@ -223,12 +223,18 @@ def children_now(children: ChildrenUsage, size: str) -> str:
 def largest_children(children: ChildrenUsage) -> str:
     """Return the children that needed memory: "python 1234 215 MB, python 1235 12 MB (peak 300)".
 
-    Nothing if each of them moved less than 5 MB.
+    Those that moved less than 5 MB come after "others:". Nothing if each of them did.
     """
-    moved = (max(abs(one.consumed_bytes), one.needed_bytes) for one in children.largest)
-    if max(moved, default=0) < _QUIET_CHILDREN_BYTES:
+    moved: list[ChildUsage] = []
+    others: list[ChildUsage] = []
+    for one in children.largest:
+        much = max(abs(one.consumed_bytes), one.needed_bytes) >= _QUIET_CHILDREN_BYTES
+        (moved if much else others).append(one)
+    if not moved:
         return ""
-    return ", ".join(_one_child(child) for child in children.largest if rounded_mb(child.peak.lo_bytes))
+    names = [_one_child(child) for child in moved if rounded_mb(child.peak.lo_bytes)]
+    beside = [_one_child(child) for child in others if rounded_mb(child.peak.lo_bytes)]
+    return ", ".join(names) + (f"; others: {', '.join(beside)}" if beside else "")
 
 
 def _child(count: int) -> str:

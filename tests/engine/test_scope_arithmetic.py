@@ -879,3 +879,21 @@ def test_an_end_that_was_interrupted_is_done_again(on):
     scope.close()
     assert on.said.count("leave") == 1
     assert scope.time_s == 2
+
+
+def test_children_that_needed_much_are_named_first():
+    """By what they needed; then the others, which needed less than 5 MB, by what they have."""
+    from ipygpulogger.records import ChildUsage, Peak
+    from ipygpulogger.render.text import largest_children
+
+    sizes = [(55, 55, 55), (2, 3, 3), (0, 148, 150), (10, 10, 40)]  # MB before, after and at most
+    found = [
+        ChildUsage(before * MB, after * MB, Peak(most * MB, most * MB, "exact"), "python", pid)
+        for pid, (before, after, most) in enumerate(sizes)
+    ]
+    named = children._largest(found)
+    assert [child.pid for child in named] == [2, 3, 0, 1]
+    said = SimpleNamespace(largest=named)
+    assert largest_children(said) == (
+        "python 2 148 MB (peak 150), python 3 10 MB (peak 40); others: python 0 55 MB, python 1 3 MB"
+    )
