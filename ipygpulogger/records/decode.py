@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from .cell_record import CellRecord
 from .device_usage import DeviceUsage
 from .embed import default_hi_bytes, defaults
-from .hints import types_of
+from .hints import NAMES, types_of
 from .usage import ChildrenUsage, ChildUsage, Peak, RamUsage, Timeline
 
 # Counts, and sizes that are read from a counter; the difference of two sizes may be negative.
@@ -174,7 +174,7 @@ def _decoder(kind: Any) -> _Decoder:
             return _of_pair(*map(_decoder, options))
         decode_all = _of_many(_decoder(options[0]))
         return _of_timeline(decode_all) if kind == Timeline else decode_all
-    return {float: _float, datetime: _datetime}.get(kind) or _of_plain(kind)
+    return {float: _float, NAMES["datetime"]: _datetime}.get(kind) or _of_plain(kind)
 
 
 def _of_dataclass(kind: Any) -> _Decoder:

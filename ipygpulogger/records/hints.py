@@ -11,9 +11,10 @@ from typing import Any, get_type_hints
 from .line_usage import LineUsage
 from .out_of_memory import OutOfMemory
 
-_NAMES = {"datetime": datetime, "LineUsage": LineUsage, "OutOfMemory": OutOfMemory}
+# A class in a dict stays what it is while a test freezes time, which replaces those that modules name.
+NAMES: dict[str, Any] = {"datetime": datetime, "LineUsage": LineUsage, "OutOfMemory": OutOfMemory}
 
 
 def types_of(kind: Any) -> dict[str, Any]:
     """Return the type of each field of a class of records, by name."""
-    return get_type_hints(kind, localns=_NAMES)
+    return get_type_hints(kind, localns=NAMES)
