@@ -61,8 +61,9 @@ def run(options: argparse.Namespace) -> int:
         )
         if not execution.has_code:
             remarks.append(f"{path} has no cell with code, so there is nothing to measure")
-        news = [news] if (news := machine().limits.news_of_kills()) else []  # or the kernel says it to nobody
-        for remark in (*news, *remarks):
+        # The logger in the kernel would say it too, but what its start prints is not shown.
+        news = machine().limits.news_of_kills()
+        for remark in (*filter(None, [news]), *remarks):
             aside(f"ipygpulogger: {remark}")
         try:
             problem = execution.execute(results)

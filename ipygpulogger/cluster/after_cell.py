@@ -2,7 +2,7 @@
 
 One callback per shell serves every watch. It asks each for the groups that are complete and displays each
 of them once: as HTML in a notebook, as text in a terminal, inside ``%%capture`` where a captured cell did the
-work. Outside IPython there is no cell to wait for: a watch then keeps its groups, and shows none.
+work. Outside IPython there are no cells: a watch keeps its groups and shows none.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Arrivals:
         self._seen_before, self._seen = self._seen, set()
 
     def refuse(self) -> None:
-        """Count something that arrived and is no record."""
+        """Count something that arrived and is not a valid record."""
         self._refused += 1
 
     def count_more(self, count: int, needed_bytes: int) -> None:
@@ -121,9 +121,8 @@ class Arrivals:
         missing = [Missing(who, why) for who in expected if who not in self._here]
         notes = []
         if self._refused:
-            notes.append(
-                f"{self._refused} arrived that {'is no record' if self._refused == 1 else 'are no records'}"
-            )
+            are = "is" if self._refused == 1 else "are"
+            notes.append(f"{self._refused} of what arrived {are} not valid and left out")
         if self._more:
             size = size_text(self._more_bytes)
             notes.append(f"{self._more} more, each of which needed {size} at most, are only counted")

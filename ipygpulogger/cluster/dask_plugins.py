@@ -60,8 +60,8 @@ def departure_plugin(topic: str, client: str) -> Any:
     """Return the plugin of the scheduler, which tells workers that leave apart, and clients that left.
 
     It removes both plugins when the client leaves without `stop`: a kernel that is restarted says nothing,
-    and the workers of a cluster that outlives it would measure on for nobody. It also announces which workers
-    a restart is about to replace, because the scheduler then removes them as if they had died.
+    and the workers of a cluster that outlives it would go on measuring without a reader. It also announces
+    which workers a restart is about to replace, because the scheduler then removes them as if they had died.
 
     Args:
         topic: The name of both plugins.

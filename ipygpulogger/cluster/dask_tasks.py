@@ -154,8 +154,8 @@ class Tasks:
     def send(self) -> None:
         """Send the tasks that have ended since the last event, and say whether another event follows.
 
-        One follows if the next task to end could not be sent at once. So whoever waits for a task need not
-        guess for how long.
+        One follows if the next task to end could not be sent at once. So a client that waits for a
+        task need not guess for how long.
         """
         self._at_once -= 1
         follows = bool(self._ended) and self._at_once < 1

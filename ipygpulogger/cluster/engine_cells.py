@@ -1,7 +1,7 @@
 """In an engine of ipyparallel: each cell that a watching client sends is measured.
 
 The record goes back as data that the cell publishes (``ipyparallel.datapub``), so that it arrives together
-with the cell's output: there is no second request, and nobody waits for an engine that is busy or dead.
+with the cell's output: there is no second request, and an engine that is busy or dead keeps no cell waiting.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def begin(session: str) -> None:
         session: The id of the client's session, which its requests carry.
 
     Raises:
-        RuntimeError: This process is no engine.
+        RuntimeError: This process is not an engine.
     """
     if EngineCells.here is None:
         shell = current_shell()

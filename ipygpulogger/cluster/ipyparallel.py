@@ -1,7 +1,7 @@
 """`watch` for ipyparallel: a table after each cell that ran ``%px``, a row per engine.
 
 Measured is what engines run as cells: ``%px``, ``%%px``, ``%autopx``, and ``view.execute`` with
-``silent=False``. A function that ``apply`` or ``map`` sends is no cell; measure it with `measure` itself.
+``silent=False``. A function that ``apply`` or ``map`` sends is not a cell; measure it with `measure` itself.
 
 The records arrive with the output of the cell, see `engine_cells`. Which requests are under way is known from
 a wrapper around the public method ``execute`` of views, which is there while a watch runs.

@@ -100,7 +100,7 @@ class Outbox:
         context = ray.get_runtime_context()
         try:
             mailbox = ray.get_actor(mailbox_name(context.get_job_id()))
-        except ValueError:  # nobody watches
+        except ValueError:  # no watch is running
             return
         self.worker, self._node = f"worker {context.get_worker_id()[:8]}", context.get_node_id()
         self._sent = self._answered = 0
@@ -179,7 +179,7 @@ class Outbox:
             if answer.exception() is None:
                 self._answered, self._answered_s = max(self._answered, number), clock.monotonic_s()
             else:  # stopped, or out of reach: perhaps there is another one
-                self._looked_s = -_FRESH_S  # first, or another thread would take it that nobody watches
+                self._looked_s = -_FRESH_S  # first, or another thread would take it that no watch is running
                 self._mailbox = None
 
         mailbox.take.remote(os.getpid(), self._node, began, ended, lost).future().add_done_callback(answered)

@@ -1,7 +1,7 @@
 """The ranks of a torch.distributed job: `gather` brings what each measured to rank 0.
 
 A rank writes its record to the job's key-value store and goes on; rank 0 reads what is there. No collective
-operation takes part, so a rank that died keeps nobody waiting, and no device is touched.
+operation takes part, so the other ranks do not wait for one that died, and no device is touched.
 """
 
 from __future__ import annotations

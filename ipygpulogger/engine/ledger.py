@@ -240,7 +240,9 @@ class Ledger:
 
     def _listed_now(self, uuid: str) -> Mapping[int, int | None] | None:
         known = self._outside.get(uuid)
-        if known is None or known.listed is None:  # nobody asked, because this process does not use it
+        if (
+            known is None or known.listed is None
+        ):  # it was not asked for, because this process does not use it
             memory = self._nvml.memory(uuid)
             if memory is None:
                 return None

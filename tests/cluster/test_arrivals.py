@@ -72,7 +72,7 @@ def test_what_is_no_record_is_said(payload):
     arrivals = Arrivals()
     assert arrivals.take(payload) is None
     group = arrivals.group("In [1]")
-    assert (len(group), group.notes) == (0, ("1 arrived that is no record",))
+    assert (len(group), group.notes) == (0, ("1 of what arrived is not valid and left out",))
 
 
 def test_each_record_is_taken_once():
@@ -141,7 +141,7 @@ def test_the_order_of_arrival_does_not_matter(sent, draw, most):
     notes = [*in_order.group("In [1]").notes]
     if garbage:
         notes.insert(
-            0, f"{len(garbage)} arrived that {'is no record' if len(garbage) == 1 else 'are no records'}"
+            0, f"{len(garbage)} of what arrived {'is' if len(garbage) == 1 else 'are'} not valid and left out"
         )
     here = {record.rank for record in came}
     lost = [Missing(who, "it died") for rank, who in enumerate(expected) if rank not in here]

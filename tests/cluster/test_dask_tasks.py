@@ -265,7 +265,7 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
     group = watching.records[-1]
     assert [record.task for record in group] == ["a", "b"]
     assert group.notes == (
-        "6 arrived that are no records",
+        "6 of what arrived are not valid and left out",
         "3 could not be measured; the workers' logs say why",
     )
     assert len(watching.records) == 1

@@ -368,7 +368,7 @@ def test_what_does_not_arrive_is_said(ray, watching, capsys):
     assert len(group) == 1
     assert group.missing == (("train on worker 1", "its process died before the task had ended"),)
     assert group.notes == (
-        "2 arrived that are no records",
+        "2 of what arrived are not valid and left out",
         "4 more tasks ended, whose records did not arrive",
     )
     mailbox.take(
