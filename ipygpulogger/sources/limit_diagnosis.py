@@ -30,12 +30,16 @@ def diagnoses(limits: RamLimits) -> list[Diagnosis]:
     """Return what is known of each limit, of one that is only stated, and of processes that were killed."""
     rooms = sorted(limits.rooms(), key=_order)
     kills = limits.kills(of_machine=True)
-    return [*_of_rooms(limits, rooms), *_of_hub(rooms), *([_of_kills(kills)] if kills else [])]
+    return [
+        *_of_rooms(limits, rooms),
+        *_of_hub(rooms),
+        *([_of_kills(kills)] if kills and kills.processes else []),
+    ]
 
 
 def killed(kills: Kills, count: int) -> str:
     """Return the sentence that so many processes were killed."""
-    processes = "1 process" if count == 1 else f"{count or 'no'} processes"
+    processes = "1 process" if count == 1 else f"{count} processes"
     limit = "" if kills.limit_bytes is None else f" (limit {size_text(kills.limit_bytes)})"
     return f"Linux killed {processes} of {kills.where} for lack of memory{limit}"
 

@@ -101,10 +101,10 @@ def visible(cell):
 
 
 def masked(said):
-    """A text without its figures, and without what comes and goes with them."""
+    """A text without its figures, and without what comes and goes with them, or with the machine."""
     said = re.sub(r"\x1b\[[0-9;]*m", "", said)
     said = re.sub(
-        r"^.*(?:smaller ones|libraries loaded|kept by malloc|search cut short).*\n?",
+        r"^.*(?:smaller ones|libraries loaded|kept by malloc|search cut short|(?:RAM limit|OOM kills):).*\n?",
         "",
         said,
         flags=re.MULTILINE,

@@ -100,15 +100,16 @@ def test_what_a_hub_states_is_labelled(tmp_path, monkeypatch, value, state, says
 @pytest.mark.parametrize(
     ("kills", "says"),
     [
-        (0, "Linux killed no processes of this container for lack of memory (limit 8.0 GB)"),
         (1, "Linux killed 1 process of this container for lack of memory (limit 8.0 GB)"),
         (2, "Linux killed 2 processes of this container for lack of memory (limit 8.0 GB)"),
     ],
 )
 def test_kills_are_always_said(tmp_path, kills, says):
-    """With the file that counts them."""
+    """With the file that counts them; where there was none, there is nothing to say."""
     container(tmp_path, kills=kills)
     assert ("OOM kills", "exact", f"{says}, from /sys/fs/cgroup/memory.events") in said(tmp_path)
+    container(tmp_path / "unharmed", kills=0)
+    assert "OOM kills" not in [name for name, *_ in said(tmp_path / "unharmed")]
 
 
 # -- which are new --------------------------------------------------------------------------------------------
