@@ -66,6 +66,7 @@ def found(tmp_path_factory):
     """What a fresh interpreter with IPython and ipykernel imports for us, step by step."""
     kills = RamLimits().kills()
     if kills is not None and kills.processes:
+        # The count of kills is this machine's, and no program can lower it; `test_ram_left` holds what is said then.
         pytest.skip("Linux killed a process of our cgroup: what says so is loaded, too")
     folder = str(tmp_path_factory.mktemp("ipython"))
     done = subprocess.run(

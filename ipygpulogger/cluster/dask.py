@@ -5,8 +5,8 @@ are restarted. There it imports this package and hands each transition of a task
 records come back as events of a topic of this watch, to which the client subscribes: ``Worker.log_event`` and
 ``Client.subscribe_topic``.
 
-All tasks of these workers are measured, whoever submitted them. To Dask the calls of an actor's methods are
-not tasks: an actor is measured while it is created. ``measure`` within a method measures the method.
+All tasks of these workers are measured, those of other clients too. To Dask the calls of an actor's methods
+are not tasks: an actor is measured while it is created. ``measure`` within a method measures the method.
 """
 
 from __future__ import annotations

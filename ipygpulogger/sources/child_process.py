@@ -100,7 +100,7 @@ class ChildProcess(Counter):
         current_bytes: What it had resident at the last look.
         mapped_bytes: The part of it that is files and shared memory.
         high_bytes: The highest mark that was ever read.
-        inherited_bytes: At most so much can it share since its fork; None until somebody knows.
+        inherited_bytes: The most that it can share since its fork; None while unknown.
         shares: What it shared when its pages were last walked; None if they never were.
         children: The pids of its own.
     """
