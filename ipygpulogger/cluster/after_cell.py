@@ -2,7 +2,8 @@
 
 One callback per shell serves every watch. It asks each for the groups that are complete and displays each
 of them once: as HTML in a notebook, as text in a terminal, inside ``%%capture`` where a captured cell did the
-work. Outside IPython there are no cells: a watch keeps its groups and shows none.
+work. Outside IPython, for example in a script, nothing is displayed; ``watch.records``
+still has the groups.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """In an engine of ipyparallel: each cell that a watching client sends is measured.
 
 The record goes back as data that the cell publishes (``ipyparallel.datapub``), so that it arrives together
-with the cell's output: there is no second request, and an engine that is busy or dead keeps no cell waiting.
+with the cell's output. No second request is sent, and no cell waits for an engine that is busy or dead.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _left_bytes(was: _Found | None, members: Iterable[ChildProcess]) -> int:
 
 
 def _walk(root: ChildProcess | None, limit_s: float) -> Sharing | None:
-    """Return what a program shares; None if there is no time for it, or the kernel does not say."""
+    """Return how much memory a process shares; None if reading it would take too long, or fails."""
     from ..sources.child_process import WALK_S_PER_BYTE, sharing
 
     try:

@@ -237,8 +237,8 @@ class Uncollected:
     ) -> dict[Hashable, _Block]:
         """Return which of the blocks that no path leads to any more are still there.
 
-        Blocks without a weak reference count as freed as far as their pages are no longer resident, or memory
-        in use fell by as much.
+        A block with a weak reference is there until that is dead. The others count with their size less what
+        memory in use fell by since the last walk, and at most with what of them is still resident.
         """
         found = {key: block for key, block in lost.items() if block.alive is not None}
         new = [block for key, block in blocks.items() if key not in self._known]

@@ -72,8 +72,8 @@ def figure(records: Iterable[CellRecord], *, title: str = "", width_in: float = 
     pyplot is not used: the figure is on none of its lists, and IPython still displays it as a picture.
 
     Args:
-        records: In any order; the runs of a restarted kernel follow one another. Those of other processes are
-            left out; if there are no others, those of the first process are drawn.
+        records: In any order; the runs of a restarted kernel follow one another. Records of other
+            processes are not drawn. If all are of other processes, those of the first process are drawn.
         title: Above the figure; by default the name of that process, if there is one.
         width_in: Its width in inches.
 

@@ -254,7 +254,8 @@ class ChildProcess(Counter):
         faults, began_s = sum(self._stat.faults), time.thread_time()
         rollup = procfs.rollup_bytes(self.pid)
         took_s = time.thread_time() - began_s
-        # A machine that is busy with other things takes longer: that is no reason for less exact figures.
+        # A walk takes longer on a busy machine. The estimate is not raised then: walks would be left out, and
+        # figures bounded that can be exact.
         self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), WALK_S_PER_BYTE)
         self.shares = sharing(rollup, self.mapped_bytes)
         self._walked = faults, self.current_bytes

@@ -86,7 +86,7 @@ def reset_mark(pid: int | str = "self") -> None:
     """Lower a process's high-water mark to what is resident now.
 
     Raises:
-        OSError: There is no such process, or the kernel refuses.
+        OSError: The process has ended, or reading it is not permitted.
     """
     gil_held().write_file(f"/proc/{pid}/clear_refs", _CLEAR_REFS_HIWATER)
 
