@@ -13,6 +13,8 @@ render/         records to text, HTML and plots
 engine/         one scope over many counters: peaks, ledger, sampler, machine
 lines/          what each source line used
 owners/         which names hold memory: growth, cycles, releasing it, out of memory
+breakdown/      what was alive at the peak: the allocators' own events, replayed
+estimation/     what a function would need, found on fake tensors
 blocks/         `measure`, `measure_lines`, `watch_epochs`
 cluster/        many processes: ranks, engines, workers, tasks
 notebook/       IPython: the cell, the live display, the magics
@@ -32,13 +34,16 @@ if TYPE_CHECKING:
     from .blocks.measure import measure
     from .blocks.measure_lines import measure_lines
     from .blocks.watch_epochs import watch_epochs
+    from .estimation.estimate import estimate
     from .notebook.logger import IPyGPULogger
     from .records import (
+        AtPeak,
         CellRecord,
         ChildrenUsage,
         ChildUsage,
         Data,
         DeviceUsage,
+        Estimate,
         Heap,
         LineUsage,
         Measurement,
@@ -52,11 +57,13 @@ if TYPE_CHECKING:
     from .records.history import History
 
 __all__ = [
+    "AtPeak",
     "CellRecord",
     "ChildUsage",
     "ChildrenUsage",
     "Data",
     "DeviceUsage",
+    "Estimate",
     "Heap",
     "History",
     "IPyGPULogger",
@@ -68,6 +75,7 @@ __all__ = [
     "Peak",
     "RamUsage",
     "Usage",
+    "estimate",
     "load_ipython_extension",
     "measure",
     "measure_lines",
@@ -109,6 +117,7 @@ def unload_ipython_extension(shell: Any) -> None:
 _HOMES = {  # where a public name is defined; its module is imported when the name is first asked for
     "History": ".records.history",
     "IPyGPULogger": ".notebook.logger",
+    "estimate": ".estimation.estimate",
     "measure": ".blocks.measure",
     "measure_lines": ".blocks.measure_lines",
     "watch_epochs": ".blocks.watch_epochs",

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import simgpu
 from hypothesis import HealthCheck, settings
+from memory import trim
 
-from ipygpulogger import IPyGPULogger
+from ipygpulogger import IPyGPULogger, measure, measure_lines
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.sources.oom_kills import take_new
 from ipygpulogger.sources.ram_limit import RamLimits
@@ -119,13 +120,31 @@ def fresh_machine(monkeypatch):
         machines._machine.close()
 
 
-@pytest.fixture(scope="module")
-def frozen():
-    """What is there already is no garbage, and collecting does not look at it: most of the time it takes."""
+@pytest.fixture(scope="module", autouse=True)
+def loaded(request):
+    """A file that makes memory of known size: what a measurement loads is loaded before the first is held to it.
+
+    Compiling a module takes megabytes for a moment, of which malloc gives some back later, within any line.
+    """
+    if _makes_known_memory(request.module):
+        with measure():
+            measure_lines(report=False)(lambda: None)()
+
+
+@pytest.fixture(autouse=True)
+def settled(request):
+    """Before each test: nothing that was left earlier will be given back in what it measures.
+
+    No garbage waits, and malloc keeps nothing that it could return. What lives by then is frozen: collecting,
+    which many tests and most cells do, does not look at it, and that is most of the time it takes.
+    """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
+    trim()
+
+
+def _makes_known_memory(module):
+    return not {"Block", "blip", "held_transient"}.isdisjoint(vars(module))
 
 
 @pytest.fixture
@@ -146,11 +165,9 @@ def shell(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # the shell puts its own there
     config = Config(HistoryManager={"enabled": False})
     shell = InteractiveShell.instance(config=config, ipython_dir=str(tmp_path))
-    gc.freeze()  # the tests' own objects: collecting them in every cell would take most of the time
     strangers = {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()}
     yield shell
     left = {event: list(callbacks) for event, callbacks in shell.events.callbacks.items()}
-    gc.unfreeze()
     for logger in [one for one in shell.configurables if isinstance(one, IPyGPULogger)]:
         logger.stop()  # a test that failed left it; the next ones shall not fail with it
     atexit.unregister(shell.atexit_operations)
@@ -170,14 +187,17 @@ def gpu():
 
 
 @pytest.fixture
-def cuda(gpu):
+def cuda(gpu, settled):
     """The machine as torch sees it: context made, cache empty, peaks reset. For tests marked torch."""
     import torch
 
     torch.cuda.synchronize()  # the context exists from here on
-    gc.collect()
     torch._C._cuda_clearCublasWorkspaces()  # 8 MB that the first matrix product leaves behind
     torch.cuda.empty_cache()
+    if any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count()))):
+        gc.unfreeze()  # garbage by now, but not yet when it was frozen: what a fixture of a file had held
+        gc.collect()
+        torch.cuda.empty_cache()
     for i in range(torch.cuda.device_count()):
         assert not torch.cuda.memory_allocated(i)
         torch.cuda.reset_peak_memory_stats(i)
@@ -249,6 +269,18 @@ def _a_kernel(request, tmp_path, shared_kernels, *, gpu=False, begin=(), around=
         kernel.folder, kernel.gpu = tmp_path, machine
         with around(kernel):
             yield kernel
+
+
+@pytest.fixture(scope="module")
+def torch_forks(machine_env):
+    """Runs programs in processes of their own, which begin with torch imported; see there."""
+    from torch_forks import TorchForks
+
+    forks = TorchForks(machine_env)
+    SHARED_KERNELS.add(forks.pid)
+    yield forks
+    SHARED_KERNELS.discard(forks.pid)
+    forks.close()
 
 
 @pytest.fixture(scope="module")

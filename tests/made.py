@@ -6,6 +6,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 
 from ipygpulogger.records import (
+    AtPeak,
     CellRecord,
     ChildrenUsage,
     ChildUsage,
@@ -19,6 +20,7 @@ from ipygpulogger.records import (
     RamUsage,
     Usage,
 )
+from ipygpulogger.records.hints import types_of
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink such a record takes minutes
 SIZES = st.integers(0, 1 << 40)  # bytes; no device holds more
@@ -104,6 +106,21 @@ def devices(index, *, attributed):
     )
 
 
+AT_PEAK = st.just(()) | st.lists(
+    st.builds(
+        AtPeak,
+        st.sampled_from(["cpu", "cuda:0", "cuda:1"]),
+        st.sampled_from(types_of(AtPeak)["kind"].__args__),
+        TEXTS,
+        st.sampled_from(["In [7]:3", "train.py:41"]) | TEXTS,
+        SIZES,
+        st.integers(1, 1 << 20),
+        maybe(SIZES),
+    ),
+    max_size=20,
+).map(tuple)
+
+
 GPUS = st.integers(0, 16).flatmap(
     lambda count: st.booleans().flatmap(
         lambda attributed: st.tuples(*(devices(index, attributed=attributed) for index in range(count)))
@@ -146,6 +163,10 @@ def records(**fixed):
             "children": maybe(CHILDREN),
             "pinned": maybe(st.builds(Usage, SIZES, SIZES, peaks())),
             "notes": st.lists(TEXTS, max_size=5).map(tuple),
+            "at_peak": AT_PEAK,
+            "peak_times_s": st.lists(st.tuples(st.sampled_from(["cpu", "cuda:0"]), TIMES_S), max_size=2).map(
+                tuple
+            ),
             "execution_count": maybe(st.integers(1, 9999)),
             "cell_id": maybe(SHORT.map(lambda name: name[:10]) | st.uuids().map(str)),
             "source": TEXTS,
@@ -155,6 +176,8 @@ def records(**fixed):
             "owners": OWNERS,
             "owners_complete": st.booleans(),
             "gpulog_only": st.booleans(),
+            "dimensions": st.just(()) | st.lists(st.tuples(TEXTS, SIZES), max_size=8).map(tuple),
+            "code": st.just("") | TEXTS,
             "unexplained": st.lists(
                 st.tuples(st.sampled_from(["cpu", "cuda:0"]), st.integers(-(1 << 40), 1 << 40)), max_size=2
             ).map(tuple),
@@ -177,7 +200,16 @@ def records(**fixed):
                 max_size=3,
             ).map(tuple),
             "out_of_memory": maybe(
-                st.builds(OutOfMemory, st.just("cuda:0"), *([maybe(SIZES)] * 6), SIZES, SIZES, OWNERS, TEXTS)
+                st.builds(
+                    OutOfMemory,
+                    st.just("cuda:0"),
+                    *([maybe(SIZES)] * 6),
+                    SIZES,
+                    SIZES,
+                    OWNERS,
+                    TEXTS,
+                    AT_PEAK,
+                )
             ),
             **fixed,
         },

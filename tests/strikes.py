@@ -469,10 +469,23 @@ class Publisher:
 # -- how it is run --------------------------------------------------------------------------------------
 
 
+def scenario_of(name):
+    """Of cells, of blocks, of estimates, of recordings of general RAM."""
+    if name == "estimate":
+        from untouched import Estimating
+
+        return Estimating(name)
+    if name == "ram":
+        from ram_recordings import RamRecordings
+
+        return RamRecordings(name)
+    return (Blocks if name == "blocks" else Session)(name)
+
+
 def walk(name, count, seed, only=""):
     """One run for each point that the scenario reaches, or for so many of them, evenly; what went wrong."""
     aim = Struck.install()
-    session = (Blocks if name == "blocks" else Session)(name)
+    session = scenario_of(name)
     problems = session.go(aim.at)
     if problems:
         return len(aim.reached), ["without an interrupt:", *problems]
@@ -549,7 +562,7 @@ class Sender:
 def signals(name, count, seed):
     """So many real signals at random moments; what went wrong."""
     sender = Sender(seed)
-    session = (Blocks if name == "blocks" else Session)(name)
+    session = scenario_of(name)
     problems = session.go(sender.learn)
     for number in range(count):
         chosen = sender.choose()

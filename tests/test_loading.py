@@ -24,6 +24,7 @@ UNUSED = {  # parts of the package that a user meets later, or never
     *("render.plot", "render.page", "render.summary", "render.diagnoses", "render.owners", "render.freed"),
     *("sources.limit_diagnosis", "sources.oom_kills"),
     *("owners.release", "owners.oom_examine", "compat", "cli", "callbacks", "render.displays"),
+    *("estimation", "records.estimate", "render.estimate"),
 }
 
 PROGRAM = """

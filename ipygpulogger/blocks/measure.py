@@ -6,10 +6,10 @@ import weakref
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 
 from ..engine.scope import Scope
-from ..records import DeviceUsage, Measurement, RamUsage
+from ..records import Measurement
 from ..render import text
 from ..runtime import clock
 from ..runtime.calls import around_calls
@@ -20,6 +20,8 @@ from .warn import warn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..breakdown.recording import PeakRecording
+    from ..records import AtPeak, DeviceUsage, RamUsage
     from .overlaps import Overlaps
 
 # The blocks and calls entered in this thread or task, outermost first, and those around a task's creation.
@@ -34,6 +36,7 @@ class _Block(Overlapping):
     def __init__(self, measure: Measure, label: str, among: Overlaps | None) -> None:
         self.measure, self._label, self._among = measure, label, among
         self._scope: Scope | None = None
+        self._recording = measure.recording()
         self._began_s = 0.0
 
     def __enter__(self) -> None:
@@ -42,6 +45,8 @@ class _Block(Overlapping):
             self._among.begin(self, [block for known in around if (block := known()) is not None])
         try:
             self._scope = Scope()
+            if self._recording is not None:
+                self._recording.begin()
             self._scope.open()
         except Exception as reason:
             self._scope = None
@@ -49,7 +54,7 @@ class _Block(Overlapping):
         _entered_here.set((*around, weakref.ref(self)))
         self._began_s = clock.monotonic_s()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object = None, *error: object) -> None:
         scope, time_s = self._scope, clock.monotonic_s() - self._began_s
         _entered_here.set(tuple(known for known in _entered_here.get() if known() not in (self, None)))
         if scope is None:
@@ -58,7 +63,12 @@ class _Block(Overlapping):
             return
         try:
             scope.close()
+            if self._recording is not None:
+                self._recording.end()
+                self._recording.keep_failure(self._label, ended=kind is not None)
             measurement = scope.result(Measurement, self._label)
+            if self._recording is not None:
+                measurement = self._recording.result(measurement)
             if shared := self._others():
                 measurement = replace(measurement, notes=(*measurement.notes, *shared))
         except Exception as reason:
@@ -73,7 +83,10 @@ class _Block(Overlapping):
         return () if self._among is None else self._among.end(self)
 
     def close(self) -> None:
-        """Close the scope, also after its end has failed."""
+        """Close the scope and the recording, also after their end has failed."""
+        with suppress(Exception):
+            if self._recording is not None:
+                self._recording.drop()
         with suppress(Exception):
             if self._scope is not None:
                 self._scope.close()
@@ -90,6 +103,7 @@ class Measure:
         *,
         report: bool = False,
         compact: bool = False,
+        peak: bool | Literal["all"] = False,
         among: Overlaps | None = BLOCKS,
     ) -> None:
         """Prepare; `measure` tells of the first arguments.
@@ -98,9 +112,11 @@ class Measure:
             label: The name of the measurement.
             report: Print a report at the end.
             compact: Print it on one line.
+            peak: Tell what was alive when memory was highest; "all" in general RAM too beside a GPU.
             among: Counts the others of its kind that run meanwhile, for a note; None for no such note.
         """
-        self._label, self._report, self._compact, self._among = label, report, compact, among
+        self._label, self._report, self._compact, self._peak = label, report, compact, peak
+        self._among = among
         self._last: Measurement | None = None
         self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
@@ -140,6 +156,14 @@ class Measure:
         label = self._label or str(getattr(function, "__qualname__", "call"))
         return around_calls(function, lambda: _Block(self, label, self._among), "measure")  # type: ignore[no-any-return]
 
+    def recording(self) -> PeakRecording | None:
+        """Return what records the allocations of one block or call; None where they are not recorded."""
+        if not self._peak:
+            return None
+        from ..breakdown.recording import PeakRecording
+
+        return PeakRecording(ram=True if self._peak == "all" else None)
+
     def missed(self, label: str, time_s: float) -> None:
         """Keep the name and time of a block or call that could not be measured."""
         self._last, self._last_label, self._time_s = None, label, time_s
@@ -176,6 +200,11 @@ class Measure:
         return () if self.last is None else self.last.gpus
 
     @property
+    def at_peak(self) -> tuple[AtPeak, ...]:
+        """Return what was alive at the peak of the last block or call; empty unless ``peak=True``."""
+        return () if self.last is None else self.last.at_peak
+
+    @property
     def time_s(self) -> float:
         """Return the seconds from start to end of the last block or call, measured or not."""
         return self._ended_after_s()
@@ -198,22 +227,38 @@ class Measure:
 @overload
 def measure(label: F, /) -> F: ...
 @overload
-def measure(label: str | None = None, report: bool = False, *, compact: bool = False) -> Measure: ...
-def measure(label: Any = None, report: bool = False, *, compact: bool = False) -> Any:
+def measure(
+    label: str | None = None,
+    report: bool = False,
+    *,
+    compact: bool = False,
+    peak: bool | Literal["all"] = False,
+) -> Measure: ...
+def measure(
+    label: Any = None, report: bool = False, *, compact: bool = False, peak: bool | Literal["all"] = False
+) -> Any:
     """Measure a block or every call of a function, without collecting garbage or emptying caches.
 
     Args:
         label: The name of the measurement; by default the function's.
         report: Print a report at the end.
         compact: Print it on one line.
+        peak: Tell what was alive when memory was highest, by kind and line: on GPUs from torch's record of
+            its allocations; in general RAM through memray, if it is installed, where no GPU is used.
+            "all" does both.
+
+    Raises:
+        ValueError: ``peak`` is another word.
 
     Returns:
-        A context manager and decorator. After the end it has ``gen``, ``gpus`` and ``time_s`` of the last
-        block or call, and the complete `Measurement` as ``last``.
+        A context manager and decorator. After the end it has ``gen``, ``gpus``, ``at_peak`` and ``time_s`` of
+        the last block or call, and the complete `Measurement` as ``last``.
 
     Example:
         ``with measure("load") as m: data = load()``, then ``m.gen.consumed_bytes``.
     """
+    if peak not in (True, False, "all"):
+        raise ValueError(f"peak takes True, False or 'all', not {peak!r}")
     if label is not None and not isinstance(label, str):
-        return Measure(None, report=True, compact=compact)(label)
-    return Measure(label, report=report, compact=compact)
+        return Measure(None, report=True, compact=compact, peak=peak)(label)
+    return Measure(label, report=report, compact=compact, peak=peak)

@@ -257,8 +257,9 @@ class Execution:
             record = record_from(await self._value_of(_LAST_RECORD))
         except _NO_ANSWER:
             return None
-        first = cell.source.strip().splitlines()[0]
-        if record.started_at in self._seen or not first.startswith(record.source):
+        lines = list(filter(None, map(str.strip, cell.source.splitlines())))
+        firsts = lines[: 2 if "%%gpulog" in lines[0] else 1]  # a record has the line after `%%gpulog`
+        if record.started_at in self._seen or not any(line.startswith(record.source) for line in firsts):
             return None  # the record of an earlier cell, or of one nested in this one
         return replace(record, cell_id=cell.id) if record.cell_id is None and "id" in cell else record
 

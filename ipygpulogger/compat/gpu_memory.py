@@ -247,7 +247,7 @@ def _memory(index: int | None) -> DeviceMemory | None:
         index = machine().frameworks.current_index() or 0
     if not isinstance(index, int) or index < 0:
         return None
-    return machine().devices.memory(index) or _memory_by_torch(index)
+    return machine().device_memory(index) or _memory_by_torch(index)
 
 
 def _memory_by_torch(index: int) -> DeviceMemory | None:
@@ -257,7 +257,7 @@ def _memory_by_torch(index: int) -> DeviceMemory | None:
         if torch is None or index >= torch.cuda.device_count():
             return None
         torch.cuda.init()  # creates no context, but lets the CUDA driver tell the device's UUID
-        if (memory := machine().devices.memory(index)) is not None:
+        if (memory := machine().device_memory(index)) is not None:
             return memory
         free_bytes, total_bytes = torch.cuda.mem_get_info(index)
     except Exception:  # a device in an error state, a forked child

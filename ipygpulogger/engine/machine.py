@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from ..sources import Device, Framework
+    from ..sources import Device, DeviceMemory, Framework
+    from ..sources.snapshot_file import KeptSnapshot
     from .child_peaks import ChildPeaks
     from .children import Children
     from .open_scopes import Measuring
@@ -54,6 +55,7 @@ class Machine:
         sampler: The thread that samples while a scope lasts.
         notes: What could not be measured.
         own_imports: The memory that our own late imports take.
+        failed_snapshot: Of torch's allocator, from the last recording in which an allocation failed.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Machine:
         self.allocators = Allocators(self.frameworks, self.devices)
         self.settling = Settling(self.frameworks)
         self.scopes = OpenScopes()
+        self.failed_snapshot: KeptSnapshot | None = None
         self._child_peaks: ChildPeaks | None = None
         self.sampler = Sampler(self.sample)
         self.ledger = Ledger(self.nvml)
@@ -113,6 +116,11 @@ class Machine:
             Unavailable: It cannot be read.
         """
         return self.ram.current_bytes()
+
+    def device_memory(self, index: int) -> DeviceMemory | None:
+        """Return the memory of a whole device, all processes together; None where it is unknown."""
+        with self._lock:  # another thread may close the driver's library
+            return self.devices.memory(index)
 
     def snapshot(
         self, device: Device, trackers: Iterable[PeakTracker], stand: Stand | None = None

@@ -42,6 +42,29 @@ class Measuring(Protocol):
         """Record a sample of a device."""
 
 
+class Unsampled:
+    """The part of `Measuring` that all have in common that need no sampler and are ended by their caller."""
+
+    def adopt_pinned(self, tracker: PeakTracker) -> None:
+        """Ignore page-locked host memory, which is measured by scopes."""
+
+    def orphaned(self) -> bool:
+        """Return False: the caller that began this ends it."""
+        return False
+
+    def device_scopes(self) -> list[DeviceScope]:
+        """Return no device: the sampler has nothing to look at."""
+        return []
+
+    def sampled(self, resident_bytes: int) -> None:
+        """Ignore a sample of general RAM."""
+
+    def device_sampled(
+        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
+    ) -> None:
+        """Ignore a sample of a device."""
+
+
 class OpenScopes:
     """The open scopes, which iterating gives, and the loggers that run between them.
 

@@ -2,6 +2,7 @@
 
 A part of this package is imported when it is first used: the adapter of a framework once the user has
 imported that framework, a page once its command is called. That may happen within a cell, or between two.
+Memory that recording and reading a history takes, and gives back later, is counted in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class OwnImports:
     """Adds up what our late imports take.
 
     Attributes:
-        bytes: Resident memory taken so far; a measurement subtracts by how much it rose meanwhile.
+        bytes: Resident memory taken so far and not given back; a measurement subtracts by how much it rose
+            meanwhile, and adds by how much it fell.
     """
 
     def __init__(self, resident_bytes: Callable[[], int]) -> None:
@@ -37,8 +39,13 @@ class OwnImports:
         self.bytes = 0
 
     @contextmanager
-    def importing(self) -> Iterator[None]:
-        """Count the resident memory that is taken within, by imports of this package alone."""
+    def importing(self, most_bytes: int = _MOST_BYTES, least_bytes: int = 0) -> Iterator[None]:
+        """Count the resident memory that is taken within, by work of this package alone.
+
+        Args:
+            most_bytes: More than this work takes.
+            least_bytes: Less than this work takes; negative where it gives back what earlier work took.
+        """
         thread = threading.get_ident()
         if thread in self._importing:
             yield
@@ -50,7 +57,7 @@ class OwnImports:
         finally:
             self._importing.discard(thread)
             if before_bytes is not None and (after_bytes := self._resident()) is not None:
-                self.bytes += max(0, min(_MOST_BYTES, after_bytes - before_bytes))
+                self.bytes += max(least_bytes, min(most_bytes, after_bytes - before_bytes))
 
     def _resident(self) -> int | None:
         try:

@@ -75,7 +75,7 @@ class Scope:
         self._ram: Interval | None = None
         self.children: Children | None = None
         self._start_s = self.time_s = 0.0
-        self._imports_bytes = self._imports_in_peak_bytes = 0  # what imports of ours took: before it, in it
+        self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`: before it, and in it
 
     def open(self) -> Scope:
         """Take the first snapshot, open the peaks' intervals, and start the clock."""
@@ -96,7 +96,7 @@ class Scope:
             if any(device_scope.device.uuid for device_scope in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
-            self._imports_bytes = on.own_imports.bytes
+            self.ours_before_bytes = on.own_imports.bytes
             self._ram = on.ram.open(reset=self._reset_peaks)
             self._exact_before_bytes = on.process.exact_resident_bytes()
         except BaseException:
@@ -278,7 +278,7 @@ class Scope:
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
         """Return what was resident at the beginning, what is now, and the precision of their difference."""
         on, before_bytes = self._machine, self._exact_before_bytes
-        late_bytes = on.own_imports.bytes - self._imports_bytes
+        late_bytes = on.own_imports.bytes - self.ours_before_bytes
         after_bytes = None if before_bytes is None else on.process.exact_resident_bytes()
         if before_bytes is not None and after_bytes is not None:
             return before_bytes, after_bytes - late_bytes, 0
@@ -293,7 +293,7 @@ class Scope:
         on = self._machine
         if self._ram is not None:
             self._read_peak(on.ram, self._ram, final=final)
-            self._imports_in_peak_bytes = on.own_imports.bytes - self._imports_bytes
+            self._imports_in_peak_bytes = on.own_imports.bytes - self.ours_before_bytes
         if final and self.children is not None and self.children.intervals:
             self.children.close()
         on.discover()  # devices first used within the scope

@@ -15,6 +15,7 @@ import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
+from ..engine.open_scopes import Unsampled
 from ..records import CPU, DeviceUsage, Usage
 from ..records.units import MB, rounded_mb
 from ..records.usage import above_ends, consumed
@@ -23,9 +24,7 @@ from ..sources import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..engine.device_scope import DeviceScope
     from ..engine.interval import Interval
-    from ..engine.ledger import Shares
     from ..engine.machine import Machine
     from ..engine.peaks import PeakTracker
     from ..records import Sizes
@@ -130,7 +129,7 @@ class Holder:
         self.held: LineMemory | None = None
 
 
-class LineMemories:
+class LineMemories(Unsampled):
     """Every counter, and the lines that are open; the machine treats it as an open scope."""
 
     def __init__(self, on: Machine, lost: Callable[[str], None], *, reset_peaks: bool) -> None:
@@ -327,27 +326,8 @@ class LineMemories:
         else:
             self._late.append(_Gauge(tracker, interval, device))  # taken in at the next boundary
 
-    def adopt_pinned(self, tracker: PeakTracker) -> None:
-        """Ignore pinned memory, which is not measured by line."""
-
-    def orphaned(self) -> bool:
-        """Return False: the line profiler that started this stops it."""
-        return False
-
     def close(self) -> None:
         """Do nothing: the machine closes only orphaned scopes."""
-
-    def device_scopes(self) -> list[DeviceScope]:
-        """Return no device: lines need no sampler."""
-        return []
-
-    def sampled(self, resident_bytes: int) -> None:
-        """Ignore the sampler, which lines do not need."""
-
-    def device_sampled(
-        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
-    ) -> None:
-        """Ignore the sampler, which lines do not need."""
 
 
 def _both(one: _Sum, other: _Sum) -> _Sum:

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 class Gap:
     """The time from the end of a cell, and of our work after it, to the beginning of the next."""
 
-    def __init__(self, after: Scope | None = None) -> None:
+    def __init__(self, after: Scope | None = None, *, freed: bool = False) -> None:
         """Begin now.
 
         Args:
             after: The scope of the cell that is over; None if there was none, or another cell ran beside it.
+            freed: Whether our work after the cell's last reading gave back much.
         """
         self._ended: dict[str, Held] | None = None
         self._pid = os.getpid()
@@ -37,7 +38,7 @@ class Gap:
         self._context_on: int | None = None  # index of the device on which we created a context
         if after is not None:
             self._ended = after.held_after()
-            self._ended[CPU] = Held(CPU, self._resident_bytes(again=True))
+            self._ended[CPU] = Held(CPU, self._resident_bytes(again=not freed))
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
@@ -73,8 +74,7 @@ class Gap:
             self._ended is None or self._pid != os.getpid()
         ):  # in a forked child the last cell was the parent's
             return ()
-        late_bytes = machine().own_imports.bytes
-        began = {CPU: Held(CPU, before_bytes - late_bytes - self._own_bytes)}
+        began = {CPU: Held(CPU, before_bytes - scope.ours_before_bytes - self._own_bytes)}
         for key, held in scope.held_before().items():
             began[key] = held._replace(outside_bytes=None) if self._has_our_context(held) else held
         return moved_between(self._ended, began, 2 * machine().ram.counter.current_precision_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.shell import error_of, first_line, was_interrupted
+from .cell_options import body_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ class Cell:
         label: "In [4]", or "nested in In [4]"; known once the cell has ended.
         execution_count: The 4 of "In [4]"; None for a nested cell.
         cell_id: The front end's name of the cell, where it sends one.
-        source: The first line, shortened.
+        source: The first line after ``%%gpulog``, shortened.
         status: "ok", "error" or "interrupted".
         error: Name of the exception type that ended the cell.
         exception: That exception, while subscribers handle that it ended the cell; None before and after.
@@ -38,7 +39,7 @@ class Cell:
         self.execution_count = None if self._outer else count
         self.cell_id: str | None = getattr(info, "cell_id", None)
         self.raw = getattr(info, "raw_cell", None) or ""
-        self.source = first_line(self.raw)
+        self.source = first_line(body_of(self.raw))
         self.status: Status = "ok"
         self.error: str | None = None
         self.exception: BaseException | None = None

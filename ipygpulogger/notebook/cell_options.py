@@ -1,4 +1,4 @@
-"""The options of ``%%gpulog [--lines] [--label TEXT]`` in a cell's first line.
+"""The options of ``%%gpulog [--lines] [--peak[=all]] [--label TEXT]`` in a cell's first line.
 
 A cell that contains only our own magics is recognised here too; its record is marked.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 import shlex
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-OPTIONS = ("--lines", "--label")
+OPTIONS = ("--lines", "--peak", "--peak=all", "--label")
 _ASKS = r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$"  # IPython takes prompts off
 _OURS = (  # a line of our own magics; under automagic they need no %
     r"(?:\w+ *= *)?%gpulog(?![\w.]).*"
@@ -33,6 +33,7 @@ class Request(NamedTuple):
 
     Attributes:
         lines: Whether each of its lines is measured.
+        peak: Whether it is told what was alive at its peak; "all" for general RAM too beside a GPU.
         label: What the cell is called; None for "In [4]".
         explicit: Whether the cell begins with ``%%gpulog``; if not, it asks for nothing.
     """
@@ -40,6 +41,7 @@ class Request(NamedTuple):
     lines: bool = False
     label: str | None = None
     explicit: bool = True
+    peak: bool | Literal["all"] = False
 
 
 def request_in(options: str) -> Request:
@@ -49,6 +51,7 @@ def request_in(options: str) -> Request:
         ValueError: There are no such options.
     """
     lines, label = False, None
+    peak: bool | Literal["all"] = False
     try:
         given = iter(split_words(options))
     except ValueError as error:
@@ -57,13 +60,19 @@ def request_in(options: str) -> Request:
         name, equals, value = word.partition("=")
         if word == "--lines":
             lines = True
+        elif word == "--peak":
+            peak = True
+        elif word == "--peak=all":
+            peak = "all"
         elif name == "--label":
             label = value if equals else next(given, "")
             if not label.strip() or (not equals and label in OPTIONS):
                 raise ValueError("--label takes a text")
         else:
-            raise ValueError(f"there is no option {word!r}; it takes --lines and --label TEXT")
-    return Request(lines, label)
+            raise ValueError(
+                f"there is no option {word!r}; it takes --lines, --peak, --peak=all and --label TEXT"
+            )
+    return Request(lines, label, peak=peak)
 
 
 def options_of(first_line: str) -> str | None:
@@ -84,6 +93,14 @@ def request_of(source: str) -> Request | None:
         return request_in(options)
     except ValueError:  # the magic will fail, and say why
         return None
+
+
+def body_of(source: str) -> str:
+    """Return a cell's text without its own line ``%%gpulog``; all of it if there is nothing else."""
+    if "%%gpulog" not in source:
+        return source
+    first, _, body = source.lstrip().partition("\n")
+    return source if options_of(first) is None or not body.strip() else body
 
 
 def is_gpulog_only(source: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .cell_options import OPTIONS
-from .help import ASKS_FOR_HELP, COMMANDS, RANKED_BY
+from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY
 from .options import Options
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(r"\s*(?:\w+ *= *(?=%))?(?P<magic>%{0,2}gpulog)(?P<rest>\s.*)", re.ASCII | re.DOTALL)
 _WORD = re.compile(r"""(?:[^\s'"]|'[^']*(?:'|$)|"[^"]*(?:"|$))+""")
-_SAVED, _LOGGED = (".jsonl", ".csv", ".parquet"), (".jsonl",)  # how the names of files end
+_LOGGED = (".jsonl",)  # how the names of files end
+_FILES = {"save": (".jsonl", ".csv", ".parquet"), "snapshot": (".pickle", ".pkl")}  # by command
 
 
 def offered(before: str) -> tuple[str, list[str]] | None:
@@ -49,15 +50,24 @@ def _of_a_line(words: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
     command, *given = words
     if command == "start":
         return _option(given, current)
-    if command == "save" and not given:
-        quote = current[:1] if current[:1] in ("'", '"') else ""
-        return current[len(quote) :], _paths(current[len(quote) :], _SAVED, quoted=bool(quote))
+    if command in _FILES:
+        return _file(command, given, current)
     if command == "summary":
         _, equals, begun = current.partition("--by=")
         if equals or given == ["--by"]:
             return begun if equals else current, RANKED_BY
         return current, () if given else ("--by",)
     return current, ()
+
+
+def _file(command: str, given: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
+    """Return what is being typed of the one path that a command takes, or of the word before it."""
+    if command == "snapshot" and current.startswith("-") and not given:
+        return current, (FAILED,)
+    if given and (command, *given) != ("snapshot", FAILED):
+        return current, ()
+    quote = current[:1] if current[:1] in ("'", '"') else ""
+    return current[len(quote) :], _paths(current[len(quote) :], _FILES[command], quoted=bool(quote))
 
 
 def _option(given: Sequence[str], current: str) -> tuple[str, Iterable[str]]:

@@ -22,13 +22,16 @@ COMMANDS = {  # the subcommands, and what follows each
     "status": "",
     "summary": "--by peak, --by consumed or --by time",
     "plot": "",
+    "fit": "nothing, or the number of one cell, such as 4",
     "save": "one path",
+    "snapshot": "one path, or --failed and one path",
     "vars": "",
     "free": "",
     "doctor": "",
     "help": "",
 }
 RANKED_BY = ("peak", "consumed", "time")
+FAILED = "--failed"
 ASKS_FOR_HELP = ("-h", "--help")
 _WIDTH = 88
 _OPTIONS = "{options}"  # in a docstring: where they are listed
@@ -43,8 +46,15 @@ Control the report that follows every cell, and look at the cells so far.
   %gpulog summary [--by peak]       the cells, ranked by peak, consumed or time, and
                                     those that may leak
   %gpulog plot                      memory over the time of the notebook, as a figure
+  %gpulog fit [CELL]                how the memory of a cell, such as 4, grows with its
+                                    batch size, and which size fits, from its runs
   %gpulog save PATH                 write the cells' records to a .jsonl, .csv or
                                     .parquet file
+  %gpulog snapshot [--failed] PATH  write torch's snapshot of its GPU memory to a file
+                                    for pytorch.org/memory_viz: within a cell under
+                                    --peak with the allocations so far, after one that
+                                    ran out of memory with its own; --failed: its own,
+                                    although more was allocated since
   %gpulog vars                      what holds memory: variables, Out, tracebacks,
                                     graphs
   %gpulog free                      release what the last traceback and Out still hold
@@ -52,9 +62,11 @@ Control the report that follows every cell, and look at the cells so far.
                                     something cannot
   %gpulog help                      this text
 
-  %%gpulog [--lines] [--label TEXT]
+  %%gpulog [--lines] [--peak[=all]] [--label TEXT]
       Measure just this cell, even while the reports are stopped.
       --lines  measure each line, also of functions that earlier cells defined
+      --peak   tell what was alive when memory was highest, by kind and line;
+               --peak=all in general RAM too where a GPU is used
       --label  name the cell in its report
 
 The options of %gpulog start, which are those of IPyGPULogger, and their defaults:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from traitlets import observe
 
-from ..engine.machine import importing, machine
-from ..engine.scope import Scope
+from ..engine.machine import machine
 from ..owners.growth import Growth
 from ..owners.uncollected import Uncollected
 from ..records import CellRecord, Data
@@ -21,8 +20,8 @@ from .between_cells import Gap
 from .cell_events import CellEvents
 from .cell_options import Request, request_of
 from .help import documented
-from .live import Live, place_for
-from .measured_cell import MeasuredCell
+from .live import Live
+from .measured_cell import prepared
 from .options import Options
 from .quiet import has_table, is_reported
 from .report import Reporter, little_left, over_budget, publisher_of
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from ..records.process import ProcessRecord
     from ..render.freed import Freed
     from .cell import Cell
-    from .live import LiveCell
     from .magics import GpulogMagics
+    from .measured_cell import MeasuredCell
     from .threshold import Threshold
 
 
@@ -89,6 +88,7 @@ class IPyGPULogger(Options):
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
         self._lines_of_cells: dict[str, tuple[str, int]] = {}  # by file: an earlier cell, and its offset
+        self._told_again: dict[str, dict[str, int | None]] = {}  # after an out-of-memory error
         self._growth = Growth.of(shell)
         self._uncollected = Uncollected(shell, self._growth)
         self._gap = Gap()  # since the last cell
@@ -117,6 +117,7 @@ class IPyGPULogger(Options):
 
         ``%gpulog`` then controls this logger, unless the extension is loaded: that has a logger of its own.
         """
+        self._only = None  # first: subscribing begins the running cell, which else would end it all
         if not self._running:
             try:
                 self._reporter.say_what_is_missing()
@@ -127,7 +128,6 @@ class IPyGPULogger(Options):
             except BaseException:  # interrupted half way
                 self.stop()
                 raise
-        self._only = None
         return self
 
     def expect(self) -> None:
@@ -158,6 +158,7 @@ class IPyGPULogger(Options):
         """
         self._magics.withdraw()
         self._halt()
+        self._machine.failed_snapshot = None
 
     def _halt(self) -> None:
         """Stop measuring, and keep ``%gpulog``."""
@@ -268,43 +269,11 @@ class IPyGPULogger(Options):
             return
         gap = None if cell.nested or self._cells else self._gap
         self._gap = Gap()
-        measured = self._prepared(cell, request or Request(explicit=False), gap)
+        measured = prepared(self, cell, request or Request(explicit=False), gap)
         measured.within = request is None and any(one in self._cells for one in cell.around())
         measured.publisher = publisher_of(self._shell, nested=cell.nested)
         self._cells[cell] = measured
         measured.begin()
-
-    def _prepared(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
-        scope = Scope(
-            reset_peaks=self.reset_peaks,
-            all_devices=self.devices == "all",
-            metrics=self.metrics,
-        )
-        lines = None
-        if self.lines or request.lines:
-            with importing():
-                from .cell_lines import CellLines
-            lines = CellLines(self._shell, cell, self._lines_of_cells, reset_peaks=self.reset_peaks)
-        live = self._live_cell(cell, scope)
-        return MeasuredCell(
-            cell,
-            request,
-            scope,
-            self._growth,
-            self._reporter,
-            uncollected=self._uncollected if self.gc_collect is True else None,
-            clear_cache=self.clear_cache,
-            gap=gap,
-            live=live,
-            lines=lines,
-        )
-
-    def _live_cell(self, cell: Cell, scope: Scope) -> LiveCell | None:
-        place = None if cell.nested else place_for(self._shell, self.report)
-        if place is None:
-            return None
-        label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
-        return self._live.cell(label, scope, place)
 
     def _end(self, cell: Cell) -> None:
         """Stop the clock and read the peaks."""
@@ -324,7 +293,7 @@ class IPyGPULogger(Options):
         measured.finish(self._tell, collected=bool(self.gc_collect))
         self._forget(cell)
         if self._running and not self._cells:
-            self._gap = Gap(after=measured.scope)
+            self._gap = Gap(after=measured.scope, freed=measured.recording is not None)
 
     def _drop(self, cell: Cell) -> None:
         """End the cell without a record; if it has ended already, forget it."""
@@ -375,6 +344,7 @@ class IPyGPULogger(Options):
             else []
         )
         steps += [self._show_lines] if measured.request.lines else []
+        steps += [self._show_peak] if measured.request.peak else []
         for step in steps if self.report == "text" else reversed(steps):  # a rich report comes last
             step(record, measured)
 
@@ -391,8 +361,14 @@ class IPyGPULogger(Options):
 
     def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Report the cell."""
-        self._reporter.show(record, measured.publisher, within=measured.within)
+        self._reporter.show(
+            record, measured.publisher, within=measured.within, beside_peak=bool(measured.request.peak)
+        )
 
     def _show_lines(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Show the table of the cell's lines."""
         self._reporter.show_lines(measured.indented(record.lines), measured.publisher)
+
+    def _show_peak(self, record: CellRecord, measured: MeasuredCell) -> None:
+        """Show the table of what was alive at the cell's peak."""
+        self._reporter.show_peak(record, measured.publisher)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import weakref
 from contextlib import suppress
@@ -19,11 +20,11 @@ from ..runtime.frames import walk_stack
 from ..sources import Unavailable
 from . import matchers
 from .cell_options import options_of, request_in, split_words
-from .help import ASKS_FOR_HELP, COMMANDS, RANKED_BY, magic_help
+from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, magic_help
 from .options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from ..records import DeviceUsage
     from .logger import IPyGPULogger
@@ -174,17 +175,72 @@ class GpulogMagics(Magics):
         except (ImportError, ValueError) as error:
             raise _refusal(f"%gpulog plot: {error}") from error
 
+    def _fit(self, *words: str) -> None:
+        count = _count(words)
+        with importing():
+            from ..engine.now import measured_now
+            from ..records.fit import RAM, Room, fit_of
+            from ..render import fit
+            from ..sources.ram_limit import least
+        now = measured_now(reset_peaks=self.logger.reset_peaks)
+        rooms: dict[Hashable, Room] = {
+            gpu.key: Room(gpu.after_bytes, gpu.headroom_bytes) for gpu in now.gpus if gpu.attributed
+        }
+        limit = least(room for room in machine().limits.rooms() if room.memory == "RAM")
+        rooms[RAM] = Room(now.gen.after_bytes, None if limit is None else limit.left_bytes)
+        try:
+            found = fit_of(self.logger.history, rooms, count)
+        except ValueError as error:
+            raise _refusal(f"%gpulog fit: {error}") from error
+        self._show(fit.report(found), fit.html(found))
+
     def _save(self, *words: str) -> None:
-        if len(words) != 1:
-            raise _refusal(f"%gpulog save takes {COMMANDS['save']}, not {' '.join(words) or 'nothing'}")
-        path, history = Path(words[0]).expanduser(), self.logger.history
+        path, history = _path("save", words), self.logger.history
         try:
             history.save(path)
         except OSError as error:
-            raise _refusal(f"%gpulog save: cannot write {path}: {error.strerror or error}") from error
+            raise _unwritten("save", path, error) from error
         except (ImportError, ValueError) as error:
             raise _refusal(f"%gpulog save: {error}") from error
         print(printable(f"{history.counted()} written to {path}"))
+
+    def _snapshot(self, *words: str) -> None:
+        """Write torch's snapshot as an allocation failed, if nothing was allocated since, or as it is now."""
+        asked = words[:1] == (FAILED,)
+        path, kept = _path("snapshot", words[asked:]), machine().failed_snapshot
+        with importing():
+            from ..runtime.files import write
+            from ..sources.snapshot_file import snapshot_file
+        if asked and kept is None:
+            raise Unavailable(
+                f"{FAILED} is for the last recorded cell in which a GPU ran out of memory, and there is none:"
+                " run it under %%gpulog --peak"
+            )
+        past = kept if kept is not None and (asked or (kept.ended and kept.is_latest())) else None
+        found = snapshot_file() if past is None else past.file()
+        try:
+            write(path, found.content)
+        except OSError as error:
+            raise _unwritten("snapshot", path, error) from error
+        told = "1 block" if found.blocks == 1 else f"{found.blocks:,} blocks"
+        if past is not None:
+            told = f"The out-of-memory error in {past.where}: {told}"
+        if found.events is not None:
+            events = "1 event" if found.events == 1 else f"{found.events:,} events"
+            told += f" and {events} of torch's memory history"
+        print(printable(f"{told} written to {path}, for https://pytorch.org/memory_viz."))
+        if kept is not None and past is None:
+            print(
+                printable(
+                    "That is the present. The out-of-memory error in"
+                    f" {kept.where}: %gpulog snapshot {FAILED} PATH"
+                )
+            )
+        elif found.events is None:
+            print(
+                "It has no history, as torch recorded none: for that, run this command at the end of a cell"
+                " under %%gpulog --peak."
+            )
 
     def _vars(self) -> None:
         with importing():
@@ -254,6 +310,17 @@ def _is_a_magics_body() -> bool:
     )
 
 
+def _path(command: str, words: Sequence[str]) -> Path:
+    """Return the one path that a command takes."""
+    if len(words) != 1:
+        raise _refusal(f"%gpulog {command} takes {COMMANDS[command]}, not {' '.join(words) or 'nothing'}")
+    return Path(words[0]).expanduser()
+
+
+def _unwritten(command: str, path: Path, error: OSError) -> UsageError:
+    return _refusal(f"%gpulog {command}: cannot write {path}: {error.strerror or error}")
+
+
 def _refusal(sentence: str) -> UsageError:
     """Return an error that IPython prints as one sentence, without a traceback."""
     return UsageError(printable(sentence))
@@ -266,6 +333,16 @@ def _by(words: Sequence[str]) -> str:
     if len(given) != 2 or given[0] != "--by" or given[1] not in RANKED_BY:
         raise _refusal(f"%gpulog summary takes {COMMANDS['summary']}, not {' '.join(words)!r}")
     return given[1]
+
+
+def _count(words: Sequence[str]) -> int | None:
+    """Return the number of a cell: of "4", "In[4]" or "In [4]"; None if none is given."""
+    if not words:
+        return None
+    found = re.fullmatch(r"(\d{1,18})|In ?\[(\d{1,18})\]", " ".join(words), re.ASCII)
+    if found is None:
+        raise _refusal(f"%gpulog fit takes {COMMANDS['fit']}, not {' '.join(words)!r}")
+    return int(found[1] or found[2])
 
 
 def _option(word: str) -> tuple[str, Any]:

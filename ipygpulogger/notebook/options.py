@@ -183,6 +183,13 @@ class Options(Configurable):
     lines = Bool(
         False, help="Measure each line of the cells, and of functions that earlier cells defined."
     ).tag(config=True)
+    peak = BoolOrEnum(
+        "all",
+        default=False,
+        help="Tell what was alive when memory was highest, by kind and line: on GPUs from torch's record of"
+        " its allocations; in general RAM through memray, if it is installed, where no GPU is used. 'all'"
+        " does both.",
+    ).tag(config=True)
     budget = Size(
         None,
         allow_none=True,

@@ -18,7 +18,7 @@ from ..sources import Unavailable
 from ..sources.ram_limit import least
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from ..records import CellRecord, LineUsage, Measurement
@@ -54,7 +54,9 @@ class Reporter:
             with importing():
                 from . import rich_report  # noqa: F401 - for `show`
 
-    def show(self, record: CellRecord, publisher: Any, *, within: bool = False) -> None:
+    def show(
+        self, record: CellRecord, publisher: Any, *, within: bool = False, beside_peak: bool = False
+    ) -> None:
         """Report a cell; a rich report is the last output of the cell when the cell ends.
 
         Args:
@@ -63,28 +65,42 @@ class Reporter:
             within: The report of a cell around it has its figures as well. A rich report would only cut that
                 cell's output in two, or be captured by ``%%capture``. So it is displayed only if the cell
                 failed, because IPython then calls the cell around it successful.
+            beside_peak: `show_peak` shows the whole table of what was alive at the peak.
         """
         if self._options.report == "none":
             return
         if within and self._options.report == "rich" and record.status == "ok":
             return
-        plain = text.report(record, compact=self._options.compact, timelines=True)
+        compact = self._options.compact
+        plain = text.report(record, compact=compact, timelines=True, beside_peak=beside_peak)
         if self._options.report == "text":
             self.print_text(plain)
         else:
             from .rich_report import bundle
 
-            self._display(bundle(record, plain, compact=self._options.compact), publisher)
+            self._display(bundle(record, plain, compact=compact, beside_peak=beside_peak), publisher)
 
     def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""
         with importing():
             from ..render import lines as lines_table
+        self._show_table(lines_table.table(lines), lambda: lines_table.html(lines), publisher)
+
+    def show_peak(self, record: CellRecord, publisher: Any) -> None:
+        """Show the whole table of what was alive at a cell's peak; notes about it stand in the report."""
+        if not record.at_peak:
+            return
+        with importing():
+            from ..render import at_peak
+        told = record.at_peak, record.peak_times_s
+        self._show_table(at_peak.text(*told), lambda: at_peak.html(*told), publisher)
+
+    def _show_table(self, plain: str, markup: Callable[[], str], publisher: Any) -> None:
+        """Show a table below or above the report, in the way of the report."""
         if self._options.report == "text":
-            self.print_text(lines_table.table(lines))
+            self.print_text(plain)
         elif self._options.report == "rich":
-            bundle = {"text/plain": lines_table.table(lines), "text/html": lines_table.html(lines)}
-            self._display(bundle, publisher)
+            self._display({"text/plain": plain, "text/html": markup()}, publisher)
 
     def print_text(self, report: str) -> None:
         """Print a report; why it cannot be printed is said once."""

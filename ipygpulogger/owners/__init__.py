@@ -32,6 +32,9 @@ oom_error      recognises an out-of-memory error
 oom_message    reads the figures in its message
 oom_asked      the exact size of the allocation that failed
 oom_batch      the batch size of the failed code
+dimensions     how large the data of a cell was, found in the names of its code
+fingerprint    which cells have the same code but for numbers
+oom_again      whether a cell was told to run again, and did so in vain
 oom_autopsy    the figures at the error, and the one next step
 oom_examine    makes an autopsy while memory is as the error left it
 =============  ==========================================================================================

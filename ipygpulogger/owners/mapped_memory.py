@@ -18,11 +18,11 @@ from .address_space import address_space
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_PAGE_BYTES = mmap.PAGESIZE
+PAGE_BYTES = mmap.PAGESIZE
 _ASKED_BYTES = 1 << 29  # of which mincore is asked: 3 ms
 _READ_PAGES = 1 << 17  # at once, of the page table: a megabyte
 _RESIDENT = bytes(byte & 1 for byte in range(256))  # mincore: the other bits are reserved
-_PRESENT = bytes(range(128, 256))  # the highest bit of an entry's highest byte, proc_pid_pagemap(5)
+PRESENT = bytes(range(128, 256))  # the highest bit of an entry's highest byte, proc_pid_pagemap(5)
 
 
 def shared_objects() -> dict[str, list[tuple[int, int]]]:
@@ -80,20 +80,20 @@ def resident_bytes(blocks: Sequence[Iterable[tuple[int, int]]]) -> list[int]:
 
 def _in_core(start: int, end: int) -> int:
     """Return how many bytes of a mapped range mincore(2) says are resident; all of them where it fails."""
-    first_page, end_page = start // _PAGE_BYTES, -(-end // _PAGE_BYTES)
+    first_page, end_page = start // PAGE_BYTES, -(-end // PAGE_BYTES)
     told = (ctypes.c_ubyte * (end_page - first_page))()
     try:
         # Python's own library sees all of libc.
         failed = ctypes.pythonapi.mincore(
-            ctypes.c_void_p(first_page * _PAGE_BYTES), ctypes.c_size_t(len(told) * _PAGE_BYTES), told
+            ctypes.c_void_p(first_page * PAGE_BYTES), ctypes.c_size_t(len(told) * PAGE_BYTES), told
         )
     except AttributeError:
         failed = True
     if failed or not told:
         return end - start
     pages = bytes(told).translate(_RESIDENT)
-    outside = pages[0] * (start - first_page * _PAGE_BYTES) + pages[-1] * (end_page * _PAGE_BYTES - end)
-    return pages.count(1) * _PAGE_BYTES - outside
+    outside = pages[0] * (start - first_page * PAGE_BYTES) + pages[-1] * (end_page * PAGE_BYTES - end)
+    return pages.count(1) * PAGE_BYTES - outside
 
 
 def page_table_bytes(ranges: Iterable[tuple[int, int]]) -> int:
@@ -102,11 +102,37 @@ def page_table_bytes(ranges: Iterable[tuple[int, int]]) -> int:
     0 where there is no page table to read.
     """
     count = 0
+    for start, end in ranges:
+        pages = page_table(start, end)
+        count += len(pages) - len(pages.translate(None, PRESENT))
+    return count * PAGE_BYTES
+
+
+def page_table(start: int, end: int) -> bytes:
+    """Return a byte for each page of a range of addresses, one of `PRESENT` if it is in the page table.
+
+    A page counts for the range in which it begins. Empty where there is no page table to read.
+    """
+    found, first, last = [], start // PAGE_BYTES, end // PAGE_BYTES
     with suppress(OSError), Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
-        for start, end in ranges:
-            first, last = start // _PAGE_BYTES, end // _PAGE_BYTES
-            for page in range(first, last, _READ_PAGES):
-                entries = os.pread(pagemap.fileno(), 8 * min(_READ_PAGES, last - page), 8 * page)
-                highest = entries[7::8] if sys.byteorder == "little" else entries[::8]
-                count += len(highest) - len(highest.translate(None, _PRESENT))
-    return count * _PAGE_BYTES
+        for page in range(first, last, _READ_PAGES):
+            entries = os.pread(pagemap.fileno(), 8 * min(_READ_PAGES, last - page), 8 * page)
+            found.append(entries[7::8] if sys.byteorder == "little" else entries[::8])
+        return b"".join(found)
+    return b""
+
+
+def main_heap() -> tuple[int, int] | None:
+    """Return where malloc's main heap begins and ends; None where that is unknown.
+
+    The heaps that other threads use, and large blocks, lie elsewhere.
+    """
+    start = end = 0
+    with address_space() as mapped:
+        while mapped is not None and (one := mapped.at_or_after(end)) is not None:
+            if one.path == b"[heap]":  # adjacent ranges, of different access or history
+                start = start or one.start
+            elif start:
+                return start, end
+            end = one.end
+    return (start, end) if start else None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..records import DeviceUsage
+    from .oom_again import RunAgain
     from .oom_batch import Batch
     from .oom_message import Said
 
@@ -56,11 +57,22 @@ class Autopsy:
     complete: bool
     batch: Batch | None
 
-    def verdict(self, usages: Sequence[DeviceUsage]) -> OutOfMemory:
-        """Return what to report, now that the cell's use of its devices is known."""
+    def verdict(self, usages: Sequence[DeviceUsage], run_again: RunAgain | None = None) -> OutOfMemory:
+        """Return what to report, now that the cell's use of its devices is known.
+
+        Args:
+            usages: Of the devices.
+            run_again: What the cell was told when it failed before; by default nothing.
+        """
         usage = next((one for one in usages if one.id == self.device), None)
+        before = _live_before(usage)
+        in_vain = run_again is not None and run_again.was_in_vain(self.device, before)
         said_neighbours = sum(size_bytes for _, size_bytes in self.said.neighbours) or None
         neighbours = usage.neighbours_bytes if usage else None
+        neighbours = said_neighbours if neighbours is None else neighbours
+        advice = _Advice(self, usage, neighbours, in_vain=in_vain)
+        if run_again is not None and advice.says_again:
+            run_again.told(self.device, before)
         return OutOfMemory(
             self.device,
             self.said.asked_bytes,
@@ -68,11 +80,11 @@ class Autopsy:
             self.live_bytes,
             self.cached_bytes,
             self.fragmented_bytes,
-            said_neighbours if neighbours is None else neighbours,
+            neighbours,
             self._held_bytes("traceback"),
             self._held_bytes("output"),
             self.owners[:_OWNERS_NAMED],
-            _Advice(self, usage, said_neighbours if neighbours is None else neighbours).text(),
+            advice.text(),
         )
 
     @property
@@ -109,14 +121,30 @@ class Autopsy:
 
 
 class _Advice:
-    """The one next step: the first of several that would have made the cell run."""
+    """The one next step: the first of several that would have made the cell run.
 
-    def __init__(self, autopsy: Autopsy, usage: DeviceUsage | None, neighbours: int | None) -> None:
+    If it was run again as advised, in vain, the figures after the error are not those at the error: in a
+    moment of the cell its memory lay in pieces, or another process had more. So then what was free at the
+    error counts, and what was cached there lay in pieces, for torch had released the rest.
+    """
+
+    def __init__(
+        self, autopsy: Autopsy, usage: DeviceUsage | None, neighbours: int | None, *, in_vain: bool = False
+    ) -> None:
         self._autopsy, self._said = autopsy, autopsy.said
         self._neighbours = neighbours or 0
         self._asked = autopsy.said.asked_bytes or 0
         self._free = self._free_when_it_failed()
         self._need, self._available, self._left = self._if_run_again(usage)
+        self._fragmented = autopsy.fragmented_bytes
+        if in_vain:
+            self._available = min(self._available, self._need - max(1, self._asked - (self._free or 0)))
+            self._fragmented = max(self._fragmented or 0, autopsy.cached_bytes or 0)
+
+    @property
+    def says_again(self) -> bool:
+        """Whether the step is to run the cell again, perhaps after something was released."""
+        return bool(self._asked) and self._free is not None and self._available >= self._need
 
     def text(self) -> str:
         """Return the advice, in one or two sentences."""
@@ -154,15 +182,14 @@ class _Advice:
         return need, free + in_one_piece + left, left
 
     def _again(self) -> str:
-        if self._free is None or self._available < self._need:
+        if not self.says_again:
             return ""
         return self._less(
             "Run the cell again: there is room for this allocation now.", "Then run the cell again: it fits."
         )
 
     def _expandable(self) -> str:
-        autopsy, setting = self._autopsy, self._said.setting
-        fragmented = autopsy.fragmented_bytes
+        setting, fragmented = self._said.setting, self._fragmented
         if not setting or _already_expandable() or not fragmented:
             return ""
         if fragmented + (self._free or 0) < self._asked:
@@ -204,15 +231,17 @@ class _Advice:
         if fits < 1:
             return self._less(f"Use less at once: {self._missing()}, and not even a batch of 1 fits.")
         return self._less(
-            f"Use a smaller batch: {batch.of_size(fits)} instead of {batch.size} would have fit here, if what"
-            " the cell needs grows with it."
+            f"Use a smaller batch: at most {batch.of_size(fits)} instead of {batch.size} fits here, less if"
+            " the cell needs more after this line."
         )
 
     def _missing(self) -> str:
         if self._free is None:
             return f"{requested(self._asked)} were asked for"
+        if self._free >= self._asked:
+            return f"{requested(self._asked)} could not be had although {_mb(self._free)} were free"
         about = "about " if self._said.rounding_bytes >= MB else ""
-        return f"{about}{_mb(self._asked - self._free)} too much were asked for"
+        return f"{about}{_mb(self._need - self._available)} too much were asked for"
 
     def _less(self, sentence: str, after: str = "") -> str:
         """Return a step, preceded by how to release what the failed cell still holds."""

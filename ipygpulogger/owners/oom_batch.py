@@ -22,6 +22,11 @@ _NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # `batch` count
 _SMALL = 1000  # names: a larger dict holds no settings
 
 
+def is_a_batch_size(name: str) -> bool:
+    """Return whether a variable with this name holds a batch size."""
+    return _NAME.fullmatch(name) is not None
+
+
 class Batch(NamedTuple):
     """A number that the memory of the failed code probably grows with.
 
@@ -59,7 +64,7 @@ def find_batch(error: BaseException | None, shell: Any, frameworks: Sequence[Fra
     ]
     for names in _namespaces(users):
         for name, value in names:
-            if type(value) is int and value > 0 and type(name) is str and _NAME.fullmatch(name):
+            if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
                 return Batch(name, value)
     return _leading_dimension(users, shell, frameworks)
 
@@ -69,13 +74,13 @@ def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
     for frame in frames:
         names = locals_of(frame)
         yield names
-        yield from (_names_in(value) for _, value in names)
+        yield from (names_in(value) for _, value in names)
     for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
         yield names
-        yield from (_names_in(value) for name, value in names if name[:1] != "_")
+        yield from (names_in(value) for name, value in names if name[:1] != "_")
 
 
-def _names_in(value: Any) -> list[tuple[Any, Any]]:
+def names_in(value: Any) -> list[tuple[Any, Any]]:
     """Return the settings in a dict or in an object's own attributes, such as `args.batch_size`."""
     if type(value) is not dict:
         if issubclass(type(value), (type, ModuleType)):

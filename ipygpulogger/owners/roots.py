@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from ..runtime import clock
 from ..runtime.frames import walk_tb
 from .attribution import Root
-from .exceptions import exception_chain, traceback_of
+from .exceptions import exception_chain, is_function, locals_of, traceback_of
 from .referents import worth_visiting
 from .user_code import is_users_module, module_namespace
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import TypeGuard
 
     from .array_readers import ArrayReaders
@@ -62,6 +62,41 @@ def owners_in(
     return walk(
         roots, readers, closed=closed, budget_s=max(budget_s / 3, ends_s - clock.monotonic_s()), urgent=urgent
     )
+
+
+def owners_at(
+    frames: Iterable[FrameType],
+    shell: Any,
+    readers: ArrayReaders,
+    exception: BaseException | None = None,
+    budget_s: float = BUDGET_S,
+) -> WalkResult:
+    """Attribute the memory that is reachable from the local variables of functions that run, and as above.
+
+    Args:
+        frames: Of the functions, in order of precedence.
+        shell: IPython's; without one, the names of the program's main module are walked instead.
+        readers: Functions that return the memory behind a value.
+        exception: The one that goes through the program.
+        budget_s: The time budget of the walk.
+    """
+    ends_s = clock.monotonic_s() + budget_s
+    modules = _modules()
+    functions = [frame for frame in frames if is_function(frame)]
+    roots = [Root(name, "variable", value) for frame in functions for name, value in locals_of(frame)]
+    closed: list[Any] = [*functions, *map(module_namespace, modules)]
+    if shell is not None:
+        roots += _shells_names(shell, exception)
+        closed += [shell, shell.user_ns, *_shells_own(shell)]
+    else:
+        main = sys.modules.get("__main__")
+        names = module_namespace(main).items() if _is_module(main) else ()
+        roots += [Root(name, "variable", value) for name, value in list(names) if name[:2] != "__"]
+        errors = exception_chain(exception)
+        entries = [entry for error in errors for entry in walk_tb(traceback_of(error))]
+        roots += _last_errors(errors, entries)
+    roots += _modules_globals(filter(is_users_module, modules))
+    return walk(roots, readers, closed=closed, budget_s=max(budget_s / 3, ends_s - clock.monotonic_s()))
 
 
 class Roots:

@@ -111,12 +111,14 @@ class Uncollected:
         in_use_bytes = None if heap is None else heap.in_use_bytes
         return Mark(full_collection.ageings(), self.waiting(), full_collection.live_blocks(), in_use_bytes)
 
-    def settle(self, time_s: float, mark: Mark) -> bool:
+    def settle(self, time_s: float, mark: Mark, *, starved: bool = False) -> bool:
         """Collect the garbage of a cell, as far as that is worth the time it takes.
 
         Args:
             time_s: How long the cell ran.
             mark: Of its beginning.
+            starved: Whether it ran out of a device's memory. Then all garbage is collected, whatever that
+                costs: what an earlier failed call held may be in it, which the next attempt needs.
 
         Returns:
             Whether `settle_unexplained` is to be called with the cell's record.
@@ -126,7 +128,7 @@ class Uncollected:
             aged = True
         if full_collection.count() != self._full_count:  # one of the user's
             self._nothing_waits()
-        if self._is_cheap(time_s):
+        if starved or self._is_cheap(time_s):
             self._collect()
             return False
         keys = self._paths.broken(_FOLLOW_S) if self._paths is not None else []

@@ -8,8 +8,10 @@ displayed      how a notebook displays a record
 usage          `Usage` and `Peak`: memory at both ends and at the peak; consumed and peaked
 device_usage   `DeviceUsage`: the same on one accelerator device; the device ids
 measurement    `Measurement`: what one scope used
+at_peak        `AtPeak`: what was alive when memory was highest
 owner          `Owner`: a name that holds memory
 line_usage     `LineUsage`: what one source line used
+estimate       `Estimate`: what a function would need on a device, and whether it fits
 out_of_memory  `OutOfMemory`: a device on which an allocation failed
 cell_record    `CellRecord`: what one cell used, with all of the above; `Data`
 process        `Process`, `ProcessRecord`: which process of many a record came from
@@ -22,6 +24,12 @@ embed          a record as a notebook output embeds it
 decode         records from JSON
 history        `History`: the records of a session, ranked, saved, loaded
 leaks          cells that grow with every run
+line_through   the straight line nearest to some points
+varied         which sizes of a cell's data varied between its runs
+need           what the runs of a cell needed above what other cells hold
+runs           which records are runs of the same cell
+line_through   the straight line nearest to some points, and up to where it can be relied on
+fit            how the memory of a cell grows with the size of its data
 formats        the files that hold records
 log            a file that gains a line of JSON with every cell
 budget         how much memory a cell may use
@@ -55,6 +63,8 @@ from .owner import LIBRARIES, Owner
 from .usage import ChildrenUsage, ChildUsage, Heap, Peak, Quality, RamUsage, Timeline, Usage, notable
 
 if TYPE_CHECKING:
+    from .at_peak import AtPeak
+    from .estimate import BatchEstimate, Estimate
     from .line_usage import LineUsage
     from .out_of_memory import OutOfMemory
 
@@ -63,12 +73,15 @@ __all__ = [
     "DRIVER",
     "LIBRARIES",
     "MIME",
+    "AtPeak",
+    "BatchEstimate",
     "CellRecord",
     "ChildUsage",
     "ChildrenUsage",
     "Data",
     "DeviceUsage",
     "Diagnosis",
+    "Estimate",
     "Heap",
     "Held",
     "LineUsage",
@@ -95,6 +108,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return a class that few cells need, imported when it is first asked for (PEP 562)."""
+    if name == "AtPeak":
+        from .at_peak import AtPeak
+
+        return AtPeak
+    if name in ("BatchEstimate", "Estimate"):
+        from . import estimate
+
+        return getattr(estimate, name)
     if name == "LineUsage":
         from .line_usage import LineUsage
 

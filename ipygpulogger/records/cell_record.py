@@ -10,6 +10,7 @@ from .measurement import Measurement
 from .owner import LIBRARIES, Owner
 from .units import MB, truncated_mb
 from .usage import notable
+from .value import later
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,6 +63,10 @@ class CellRecord(Measurement):
             this one, where that is more than 1 MB; without what this package did meanwhile. Empty for the
             first cell, or when another cell ran at the same time.
         gpulog_only: Whether the cell contains only this package's own magics, such as ``%gpulog free``.
+        dimensions: By name in the cell's code, how large its data was at its end: batch sizes first, then
+            the leading dimensions of arrays. Empty for a cell that needed little memory.
+        code: A fingerprint of the cell's whole code, which other sizes and comments leave as it is; empty
+            where `dimensions` is.
     """
 
     execution_count: int | None
@@ -77,6 +82,8 @@ class CellRecord(Measurement):
     out_of_memory: OutOfMemory | None = None
     between: Sizes = ()
     gpulog_only: bool = False
+    dimensions: tuple[tuple[str, int], ...] = later(())
+    code: str = later("")
 
     def outcome(self) -> str:
         """Return how the cell ended if it did not succeed: "failed: ValueError" or "interrupted"."""

@@ -43,6 +43,8 @@ _NEVER_NEGATIVE = frozenset(
         "ended",
         "shared_bytes",
         "gpu_bytes",
+        "blocks",
+        "resident_bytes",
         "in_use_bytes",
         "kept_bytes",
         "pid",

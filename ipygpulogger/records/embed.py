@@ -40,10 +40,10 @@ def embedded(record: CellRecord, left_out: Iterable[str] = ()) -> dict[str, Any]
     """Return the form that a notebook output embeds: no None, no defaults, and at most two kilobytes.
 
     If that is too much, the least important is left out first, and ``left_out`` names the fields that lost
-    something: time series lose points; then lines, owners, notes, ladders and children are removed; long
-    texts are cut; with very many devices the figures become columns. No number is changed. What every form
-    keeps: label, count, cell, status and time; for RAM and each device the memory before and after and the
-    peak; and the use of the whole device.
+    something: time series lose points; of what was alive at the peak the smaller rows are added up; then
+    lines, owners, notes, ladders and children are removed; long texts are cut; with very many devices the
+    figures become columns. No other number is changed. What every form keeps: label, count, cell, status and
+    time; for RAM and each device the memory before and after and the peak; and the use of the whole device.
 
     Args:
         record: The record.
@@ -155,6 +155,26 @@ def _first(name: str, count: int) -> _Step:
     return first
 
 
+def _fold(count: int) -> _Step:
+    """Keep the largest rows of what was alive at the peak, and the others as one for each device and kind."""
+
+    def fold(values: dict[str, Any]) -> list[str]:
+        found = []
+        for holder, name, field in (
+            (values, "at_peak", "at_peak"),
+            (values.get("out_of_memory", {}), "alive", "out_of_memory"),
+        ):
+            rows = holder.get(name, ())
+            if len(rows) > count:
+                from .at_peak import AtPeak, folded
+
+                holder[name] = _without_defaults(folded([AtPeak(**row) for row in rows], count))
+                found += [field] if holder[name] != rows else []
+        return found
+
+    return fold
+
+
 def _cut(room_bytes: int) -> _Step:
     """Cut every text to what fits into this much JSON."""
 
@@ -263,14 +283,19 @@ def _fewer(values: dict[str, Any]) -> list[str]:
 
 _STEPS: tuple[_Step, ...] = (
     *map(_thin, (32, 16, 8)),
+    _fold(12),
     _first("owners", 3),
     _cut(200),
     _thin(0),
+    _fold(6),
     _without_heap,
     _without("lines"),
+    _fold(3),
     _without_largest,
     _first("notes", 3),
     _cut(100),
+    _fold(0),
+    _first("alive", 0),
     _only(
         "name",
         "uuid",
@@ -282,7 +307,8 @@ _STEPS: tuple[_Step, ...] = (
         "context_bytes",
         *_ESSENTIAL,
     ),
-    _without("pinned", "children", "owners", "unexplained", "between", "notes"),
+    _without("at_peak", "peak_times_s"),
+    _without("pinned", "children", "owners", "unexplained", "between", "notes", "dimensions", "code"),
     _only("name", "peak", *_ESSENTIAL),
     _first("owners", 0),
     _cut(60),

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from .process import Process
     from .row import Key, Memory, Origin, Row
 
-    Cell = tuple[
-        str | None, str, Process | None
-    ]  # its id and its first line, or label, as in `leaks.identity`
+    Cell = tuple[str | None, str, str, Process | None]  # as `leaks.identity`
 
 
 @dataclass(slots=True)
@@ -49,7 +47,8 @@ class Growing:
             self._streaks.clear()
         if row.gpulog_only or (row.cell_id is None and row.source.startswith("%")):
             return
-        cell = row.cell_id, row.source or row.label, row.process
+        code = row.code if row.cell_id is None else ""
+        cell = row.cell_id, row.source or row.label, code, row.process
         self._order.setdefault(hash(cell))
         before = self._streaks.pop(cell, None) if self._streaks else None
         streaks = {}

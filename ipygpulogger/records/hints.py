@@ -8,11 +8,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, get_type_hints
 
+from .at_peak import AtPeak
 from .line_usage import LineUsage
 from .out_of_memory import OutOfMemory
 
 # A class in a dict stays what it is while a test freezes time, which replaces those that modules name.
-NAMES: dict[str, Any] = {"datetime": datetime, "LineUsage": LineUsage, "OutOfMemory": OutOfMemory}
+NAMES: dict[str, Any] = {
+    "AtPeak": AtPeak,
+    "datetime": datetime,
+    "LineUsage": LineUsage,
+    "OutOfMemory": OutOfMemory,
+}
 
 
 def types_of(kind: Any) -> dict[str, Any]:

@@ -87,9 +87,10 @@ class History(Displayed, Sequence[CellRecord]):
         cache, one that has stopped growing. RAM that malloc merely keeps is not counted.
 
         Two runs are of the same cell when they have the same id by the front end and the same first line,
-        in the same process. Where the front end sends no ids, as in a terminal, a cell that begins with a
-        magic such as ``%%time`` is never recognized. Cells that contain only this package's own magics are
-        never suspects.
+        in the same process. Where the front end sends no ids, as in a terminal, the whole code must be the
+        same but for its numbers and comments, as far as the record has `CellRecord.code`, and a cell that
+        begins with a magic such as ``%%time`` is never recognized. Cells that contain only this package's
+        own magics are never suspects.
 
         Returns:
             For each cell its last runs, oldest first, as many as grew.

@@ -30,7 +30,7 @@ def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
         For each cell its last runs, oldest first, as many as grew.
     """
     runs: dict[Hashable, list[CellRecord]] = {}
-    for kernel, record in _with_kernel(records):
+    for kernel, record in with_kernel(records):
         if (cell := identity(record)) is not None:
             runs.setdefault((kernel, cell), []).append(record)
     return [found for cell in runs.values() if len(found := _growing_runs(cell)) >= RUNS]
@@ -81,7 +81,7 @@ def memories(record: CellRecord) -> dict[Hashable, Usage]:
     return {"RAM": record.gen, **{gpu.key: gpu for gpu in record.gpus if gpu.attributed}}
 
 
-def _with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
+def with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
     """Yield the records with the number of their kernel: in a new one the execution count starts over.
 
     That of other processes is the kernel of the notebook that they worked for.
@@ -109,10 +109,11 @@ def identity(record: CellRecord) -> Hashable:
     if not named or record.gpulog_only:
         return None
     process = getattr(record, "process", None)  # as `process_of`, in each cell
+    code = record.code if record.cell_id is None else ""  # many cells may begin with ``if torch:``
     if process is None:
-        return record.cell_id, record.source
+        return record.cell_id, record.source, code
     label = record.label if process.task is None else ""  # two runs of a task may have different ones
-    return record.cell_id, record.source or label, process
+    return record.cell_id, record.source or label, code, process
 
 
 def _growing_runs(runs: list[CellRecord]) -> tuple[CellRecord, ...]:

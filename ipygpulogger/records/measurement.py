@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from .device_usage import CPU, DRIVER, DeviceUsage
 from .displayed import Displayed
 from .units import shortened
 from .usage import ChildrenUsage, RamUsage, Usage, notable
-from .value import Value, later_fields
+from .value import Value, later, plain
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from .at_peak import AtPeak
 
 SHARED = "shared with "  # how the note begins of what did not have its process for itself
 _DEVICES = 4  # in a `repr`
@@ -34,6 +34,8 @@ class Measurement(Displayed, Value):
         pinned: Page-locked host memory of the frameworks' allocators, which resident memory does not always
             include; None when none was ever used.
         notes: Plain sentences: what could not be measured, and why.
+        at_peak: What was alive when memory was highest, by device, the largest first; empty unless requested.
+        peak_times_s: By device of `at_peak`, how long after the beginning that was.
     """
 
     label: str
@@ -44,6 +46,8 @@ class Measurement(Displayed, Value):
     children: ChildrenUsage | None = None
     pinned: Usage | None = None
     notes: tuple[str, ...] = ()
+    at_peak: tuple[AtPeak, ...] = later(())
+    peak_times_s: tuple[tuple[str, float], ...] = later(())
 
     def busiest_gpu(self) -> DeviceUsage | None:
         """Return the device on which this process's memory changed the most; None without a device."""
@@ -102,31 +106,5 @@ class Measurement(Displayed, Value):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: bytes, seconds, ISO 8601 time."""
-        values: dict[str, Any] = _plain(self)
+        values: dict[str, Any] = plain(self)
         return values | {"started_at": self.started_at.isoformat()}
-
-
-def _plain(value: Any) -> Any:
-    """Return what `dataclasses.asdict` does, without its deep copies: a long log has a million values."""
-    kind: Any = type(value)
-    if kind is tuple:
-        return value if not value or type(value[0]) in (str, tuple) else tuple(map(_plain, value))
-    names = getattr(kind, "__dataclass_fields__", None)
-    if names is None:
-        return value
-    found = dict(zip(names, _getter(kind)(value), strict=True))
-    for name, default in later_fields(kind):
-        if found[name] == default:
-            del found[name]
-    for name, member in found.items():
-        if type(member) not in _SCALARS:
-            found[name] = _plain(member)
-    return found
-
-
-_SCALARS = frozenset((int, str, float, bool, type(None)))
-
-
-@cache
-def _getter(kind: Any) -> attrgetter[tuple[Any, ...]]:
-    return attrgetter(*kind.__dataclass_fields__)

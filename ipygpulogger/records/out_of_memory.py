@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .displayed import Displayed
 from .owner import Owner  # noqa: TC001 - decoding evaluates the type hints
 from .units import MB, printable, rounded_mb
-from .value import Value
+from .value import Value, later
+
+if TYPE_CHECKING:
+    from .at_peak import AtPeak
 
 _GIB = 1024 * MB
 
@@ -30,6 +34,8 @@ class OutOfMemory(Displayed, Value):
         outputs_bytes: On this device, what only ``Out`` still refers to.
         owners: The names that hold the most on this device, the largest first.
         advice: The one next step that is most likely to help.
+        alive: What was alive when the allocation failed, the largest first; empty unless the cell's
+            allocations were recorded, with ``%%gpulog --peak`` or the option ``peak``.
     """
 
     device: str
@@ -43,6 +49,7 @@ class OutOfMemory(Displayed, Value):
     outputs_bytes: int
     owners: tuple[Owner, ...]
     advice: str
+    alive: tuple[AtPeak, ...] = later(())
 
     def __repr__(self) -> str:
         asked = [] if self.asked_bytes is None else [f"asked {requested(self.asked_bytes)}"]

@@ -126,6 +126,7 @@ class Row:
         succeeded: Whether the status is "ok".
         gpulog_only: Whether the cell contains only this package's own magics.
         process: The process that it came from; None for a cell of the notebook's own kernel.
+        code: As in `CellRecord`.
         label: As in `CellRecord`, where it says which cell a process ran; empty for the kernel and tasks.
     """
 
@@ -140,6 +141,7 @@ class Row:
     succeeded: bool
     gpulog_only: bool
     process: Process | None = None
+    code: str = ""
     label: str = ""
 
     @classmethod
@@ -163,6 +165,7 @@ class Row:
             record.status == "ok",
             record.gpulog_only,
             process,
+            record.code,
             "" if process is None or process.task is not None else record.label,
         )
 

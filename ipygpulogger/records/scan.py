@@ -24,6 +24,7 @@ from .hints import types_of
 from .process import Process
 from .row import RAM, Memory, Row
 from .usage import Quality, consumed
+from .value import later_fields
 
 # With at most 18 digits a number is below 2**63, which `decode` demands.
 _NATURAL = r"(?:0|[1-9]\d{0,17})"
@@ -39,7 +40,7 @@ _USAGE = ("before_bytes", "after_bytes", *_PEAK)
 _KEPT = ("heap_before.kept_bytes", "heap_after.kept_bytes")
 _FIRST = ("label", "started_at", "time_s", *(f"gen.{name}" for name in (*_USAGE, *_KEPT)))
 _DEVICE = (*_USAGE, "index", "uuid", "backend", "attributed", "used_bytes")
-_LAST = ("execution_count", "cell_id", "source", "status", "gpulog_only")
+_LAST = ("execution_count", "cell_id", "source", "status", "gpulog_only", "code")
 _PROCESS = ("host", "pid", "rank", "worker", "task")
 _QUALITIES: dict[bytes, Quality] = {f'"{word}"'.encode(): word for word in get_args(Quality)}
 _KEYS_KEPT = 1000
@@ -73,7 +74,7 @@ def scan(line: bytes, place: int) -> Row | None:
     if tail is None:
         return None
     label, began, time_s, *figures, was_kept, kept = head.groups()
-    count, cell_id, source, status, ours, *where = tail.groups()
+    count, cell_id, source, status, ours, code, *where = tail.groups()
     process = None if where[0] is None else _process(*where)
     try:
         started_at = datetime.fromisoformat(began[1:-1].decode())
@@ -92,6 +93,7 @@ def scan(line: bytes, place: int) -> Row | None:
         status == b'"ok"',
         ours == b"true",
         process,
+        "" if code is None else _text(code),
         "" if process is None or process.task is not None else _text(label),
     )
 
@@ -166,7 +168,7 @@ def _fields(kind: Any, groups: set[str]) -> list[str]:
         kind: The dataclass.
         groups: Which fields the pattern has groups for, by path.
     """
-    hints = types_of(kind)
+    hints, missing = types_of(kind), dict(later_fields(kind))
     found: list[str] = []
     for name, default in defaults(kind):
         below = {path.removeprefix(f"{name}.") for path in groups if path.startswith(f"{name}.")}
@@ -175,7 +177,8 @@ def _fields(kind: Any, groups: set[str]) -> list[str]:
         if name in groups:
             pattern = f"({pattern})"
         pattern = f'{", " if found else ""}"{name}": {pattern}'
-        found.append(pattern if default is MISSING or name in groups else f"(?:{pattern})?")
+        needed = default is MISSING or (name in groups and name not in missing)
+        found.append(pattern if needed else f"(?:{pattern})?")
     return found
 
 

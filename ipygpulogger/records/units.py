@@ -44,6 +44,16 @@ def mb_text(size_bytes: int | None) -> str:
     return "n/a" if size_bytes is None else str(rounded_mb(size_bytes))
 
 
+def nonzero_mb(size_bytes: int) -> str:
+    """Return whole megabytes, rounded, with the unit: "123 MB"; "<1 MB" for what would read as nothing."""
+    return "<1 MB" if size_bytes > 0 and not rounded_mb(size_bytes) else f"{rounded_mb(size_bytes)} MB"
+
+
+def nonzero_figure(size_bytes: int) -> str:
+    """Return the same for a column of figures, without the unit: "1,234", "<1"."""
+    return "<1" if size_bytes > 0 and not rounded_mb(size_bytes) else f"{rounded_mb(size_bytes):,}"
+
+
 def mb_range(lo_bytes: int, hi_bytes: int) -> str:
     """Return two bounds in whole megabytes, rounded: "512-560", or "512" if they are equal."""
     lo_mb, hi_mb = rounded_mb(lo_bytes), rounded_mb(hi_bytes)
@@ -58,6 +68,11 @@ def size_text(size_bytes: float) -> str:
     size_gb = size_bytes / MB / 1024
     figure, unit = (size_gb, "GB") if abs(size_gb) < 999.95 else (size_gb / 1024, "TB")
     return f"{figure:.1f} {unit}".replace("-", MINUS)
+
+
+def nonzero_text(size_bytes: int) -> str:
+    """Return the same, and "<1 MB" for what would read as nothing."""
+    return nonzero_mb(size_bytes) if not rounded_mb(size_bytes) else size_text(size_bytes)
 
 
 def readable_sizes(sentence: str) -> str:

@@ -56,3 +56,24 @@ class Value:
 def _values_of(kind: type) -> Callable[[Any], Any]:
     """Return a function that returns the values of all fields."""
     return attrgetter(*(one.name for one in fields(kind)))
+
+
+def plain(value: Any) -> Any:
+    """Return what `dataclasses.asdict` does, without its deep copies: a long log has a million values."""
+    kind: Any = type(value)
+    if kind is tuple:
+        return value if not value or type(value[0]) in (str, tuple) else tuple(map(plain, value))
+    names = getattr(kind, "__dataclass_fields__", None)
+    if names is None:
+        return value
+    found = dict(zip(names, _values_of(kind)(value), strict=True))
+    for name, default in later_fields(kind):
+        if found[name] == default:
+            del found[name]
+    for name, member in found.items():
+        if type(member) not in _SCALARS:
+            found[name] = plain(member)
+    return found
+
+
+_SCALARS = frozenset((int, str, float, bool, type(None)))

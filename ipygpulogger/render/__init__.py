@@ -6,7 +6,11 @@ headline       the same in one line: time, what moved, what is used, who grew
 html           that line, which unfolds to a bar, a table and sentences; at most two kilobytes
 growth         sentences below the figures: what changed since the previous cell, what grew
 out_of_memory  the report of an allocation that failed
+at_peak        what was alive when memory was highest: the kinds, and a table by name and place
+estimate       what a function would need: the headline, what would be alive, the batch sizes
 lines          the lines of a cell or function: a table as text or HTML, one sentence
+fit            how the memory of a cell grows with the size of its data
+fit_drawing    the same as a drawing: points, the line, where the room ends
 sparkline      a time series as a line of block characters, and as a drawing
 devices        the names of devices, and how the memory of each is divided
 markup         what HTML reports are made of: lines, tables, bars, folds

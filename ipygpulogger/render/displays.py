@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..records import LineUsage, Measurement, OutOfMemory
+from ..records import Estimate, LineUsage, Measurement, OutOfMemory
 from ..records.displayed import html_of, text_of
 from ..records.group import Group
 from ..records.history import History
-from . import group, group_html, html, lines, out_of_memory, summary
+from . import estimate, group, group_html, html, lines, out_of_memory, summary
 
 _CARD = 2048  # bytes
 
@@ -18,6 +18,8 @@ def _of_card(card: OutOfMemory) -> str:
 html_of[Measurement] = lambda measurement: html.report(measurement, named=True)
 html_of[LineUsage] = lambda line: lines.html([line])
 html_of[OutOfMemory] = _of_card
+html_of[Estimate] = estimate.html
+text_of[Estimate] = estimate.report
 html_of[History] = summary.history
 html_of[Group] = group_html.html
 text_of[Group] = group.table

@@ -1,7 +1,8 @@
 """The report of a scope as HTML: one line that unfolds; all foreign text is escaped.
 
 It takes at most two kilobytes. In order of importance: the line, the report of a failed allocation, the table
-of figures, notes and remarks, the bars of the devices, time series. What does not fit is in the plain text.
+of figures, the kinds of what was alive at the peak, notes and remarks, the largest rows of what was alive,
+the bars of the devices, time series. What does not fit is in the plain text.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _CARD = 1400  # bytes of it for a failed allocation, at most
 _HEAD = "MB", "Consumed", "Peaked", "Used"
 _ADVICE = 700  # bytes of the report that are always left for what to do after a failed allocation
 _LINE = 900  # bytes, at most
-_PLACES = ("card", "bars", "table", "below", "more")  # from top to bottom
+_PLACES = ("card", "bars", "table", "peak", "below", "more")  # from top to bottom
 _SENTENCE = 400  # bytes
 _BARS = 2  # of the devices on which the most moved
 _SMALL = 0.01  # of a device: a smaller part that did not move is left out
@@ -61,6 +62,7 @@ def report(
     compact: bool = False,
     named: bool = False,
     ram_total_bytes: int | None = None,
+    beside_peak: bool = False,
 ) -> str:
     """Return the report of one scope: a line that unfolds to the details, or only a line if it has none.
 
@@ -69,6 +71,8 @@ def report(
         compact: Return the line alone, and what to do if the scope ran out of memory.
         named: Say which cell it was, because the report does not stand below it.
         ram_total_bytes: The machine's RAM; None when unknown.
+        beside_peak: Whether the whole table of what was alive at the peak stands beside it, which it does not
+            repeat then.
     """
     clauses, summary = _fitted(headline(measurement, named=named))
     if is_quiet(measurement):
@@ -79,10 +83,12 @@ def report(
     if compact:
         alone = line(summary)
         room = min(_CARD, _REPORT - size(alone))
-        return without_controls(alone + (_card(card, measurement, room) if card else ""))
+        return without_controls(
+            alone + (_card(card, measurement, room, beside_peak=beside_peak) if card else "")
+        )
     is_open = matters(measurement, ram_total_bytes)
     room = _REPORT - size(folded(summary, "", is_open=is_open))
-    body = _body(measurement, room, _told(clauses))
+    body = _body(measurement, room, _told(clauses), beside_peak=beside_peak)
     spoken = "; ".join(clause.spoken for clause in clauses)
     heard = folded(summary, body, spoken=spoken, is_open=is_open)
     return without_controls(heard if size(heard) <= _REPORT else folded(summary, body, is_open=is_open))
@@ -91,10 +97,18 @@ def report(
 def line_and_body(measurement: Measurement) -> tuple[str, str]:
     """Return the line of a report and what it unfolds to, for a page that folds them itself.
 
+    The table of what was alive at the peak is whole, and beyond the two kilobytes of a report.
     The second is empty if the scope has no details.
     """
     clauses, summary = _fitted(headline(measurement))
-    body = "" if is_quiet(measurement) else _body(measurement, _REPORT, _told(clauses))
+    if is_quiet(measurement):
+        return without_controls(summary), ""
+    alive = measurement.at_peak
+    body = _body(measurement, _REPORT, _told(clauses), beside_peak=True)
+    if alive:
+        from .at_peak import html as whole_table  # few cells have it
+
+        body += whole_table(alive, measurement.peak_times_s)
     return without_controls(summary), without_controls(body)
 
 
@@ -109,17 +123,25 @@ def _told(clauses: Sequence[Clause]) -> set[str]:
     return {str(clause) for clause in clauses}
 
 
-def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
+def _body(
+    measurement: Measurement,
+    room: int,
+    told: Container[str],
+    *,
+    beside_peak: bool = False,
+) -> str:
     """Return what the line unfolds to, the most important first, as much as fits into the room.
 
     Args:
         measurement: What was measured.
         room: In bytes.
         told: What the line says already.
+        beside_peak: Whether the whole table of what was alive at the peak stands beside it, which it does not
+            repeat then.
     """
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
-    for place, markup in _pieces(measurement, room, told):
-        replaced = found[place] if place == "table" else []
+    for place, markup in _pieces(measurement, room, told, beside_peak=beside_peak):
+        replaced = found[place] if place in ("table", "peak") else []
         needed = size(markup) - sum(map(size, replaced))
         if needed <= room:
             replaced.clear()
@@ -128,37 +150,59 @@ def _body(measurement: Measurement, room: int, told: Container[str]) -> str:
     return "".join(markup for markups in found.values() for markup in markups)
 
 
-def _pieces(measurement: Measurement, room: int, told: Container[str]) -> Iterator[tuple[str, str]]:
+def _pieces(
+    measurement: Measurement, room: int, told: Container[str], *, beside_peak: bool
+) -> Iterator[tuple[str, str]]:
     """Yield the parts of the body and their places, the most important first; a second table replaces one."""
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     found = list(rows(measurement))
     whole = _table(measurement, found)
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
-        failed = _card(card, measurement, min(_CARD, max(_ADVICE, room - size(table(_HEAD, figures)))))
+        left = min(_CARD, max(_ADVICE, room - size(table(_HEAD, figures))))
+        failed = _card(card, measurement, left, beside_peak=beside_peak)
         room -= size(failed)
         yield "card", failed
     yield "table", _cut(whole, room)
+    alive = [] if beside_peak else list(_alive(measurement))
+    yield from alive[:1]
     for sentence in _below(measurement):
         if sentence not in told:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
     for name, _, said in found:
         if said:
             yield "more", small(f"{'RAM' if name == 'Gen' else name}: {said}")
+    yield from alive[1:3]
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
             yield "bars", _bar(gpu, measurement.gpus)
     for drawn in _drawn(measurement, whole):
         yield "table", table(_HEAD, drawn)
+    yield from alive[3:]
     for sentence in _sentences(measurement):
         yield "more", small(sentence)
 
 
-def _card(card: OutOfMemory, measurement: Measurement, room: int) -> str:
+def _alive(measurement: Measurement) -> Iterator[tuple[str, str]]:
+    """Yield what was alive when memory was highest: the kinds, then with more and more rows below them."""
+    if measurement.at_peak:
+        from .at_peak import fold  # few cells have it, here and below
+        from .out_of_memory import not_on_card
+
+        told = not_on_card(measurement), measurement.peak_times_s
+        if not (kinds := fold(*told)):
+            return
+        yield "peak", kinds
+        yield from (("peak", fold(*told, most)) for most in (2, 4))
+        yield from (("peak", fold(*told, most, drawn=True)) for most in (4, 8, 16))
+
+
+def _card(card: OutOfMemory, measurement: Measurement, room: int, *, beside_peak: bool) -> str:
     device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
     from . import out_of_memory
 
-    return out_of_memory.html(card, device, room)
+    at_the_peak = out_of_memory.at_the_peak(measurement)
+    return out_of_memory.html(card, device, room, at_the_peak, beside_peak=beside_peak)
 
 
 def _below(measurement: Measurement) -> Iterator[str]:

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 BLUE, PALE, GREY = "#4c78a8", "#4c78a880", "#9e9e9e"
 PURPLE, RED, AMBER = "#b279a2", "#e45756", "#e4a11b"
 
-_REPORT = "font-size:12.5px;margin-left:6px;overflow-wrap:anywhere"  # where JupyterLab puts printed text
+# Words break where a line has no room for one, but not so that the columns of a table get narrower.
+_REPORT = "font-size:12.5px;margin-left:6px;overflow-wrap:break-word"  # where JupyterLab puts printed text
 _BAR = "display:flex;height:9px;max-width:520px;border-radius:3px;overflow:hidden;background:#8883"
 _TABLE = "border-collapse:separate;border-spacing:12px 0;font-size:inherit;margin:0 -12px"
 _SPACE = "\N{NO-BREAK SPACE}"
 DOT = f"{_SPACE}· "  # between the items of a line; a broken line never begins with it
 _PAGE = _TABLE.replace("inherit;margin:0 -12px", "12.5px;margin:0 -6px")  # of a page: where reports begin
+# Of aligned text; nbconvert lets `pre` inherit the font.
+PREFORMATTED = 'style="font-family:monospace;font-size:11.5px;margin:2px 0;overflow-x:auto;white-space:pre"'
 _THIN = 0.3  # per cent of a bar, at least: what the legend names is seen
 # JupyterLab's sanitizer drops `font`. Without spaces an attribute needs no quotes.
 _HEAD = "style=font-weight:400;padding:0"
@@ -114,10 +117,15 @@ def faint(markup: str) -> str:
     return f"<span style=opacity:.65>{markup}</span>"
 
 
-def code(words: str) -> str:
-    """Return words in the letters of code; spaces in a row are kept, also where styles are stripped."""
+def code(words: str, *, unbroken: bool = False) -> str:
+    """Return words in the letters of code; spaces in a row are kept, also where styles are stripped.
+
+    Args:
+        words: The code.
+        unbroken: Keep it on one line; front ends let code break anywhere.
+    """
     told = escape(words).replace("  ", "&nbsp; ")
-    return f"<code style=background:none;padding:0>{told}</code>"
+    return f"<code style=background:none;padding:0{';white-space:nowrap' * unbroken}>{told}</code>"
 
 
 def scrolling(markup: str) -> str:
@@ -147,7 +155,7 @@ def folded(summary: str, body: str, *, spoken: str = "", is_open: bool = False) 
     label = f' aria-label="{escape(spoken)}"' if spoken else ""
     return (
         f"<details{' open' if is_open else ''} style={_REPORT}><summary{label} style=cursor:pointer>"
-        f'{summary}</summary><div style="margin:4px 0 6px 14px">{body}</div></details>'
+        f'{summary}</summary><div style="margin:4px 0 6px 14px;overflow-x:auto">{body}</div></details>'
     )
 
 

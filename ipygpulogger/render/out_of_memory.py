@@ -5,27 +5,70 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..records import CellRecord
 from ..records.out_of_memory import requested
-from ..records.units import MB, clipped, printable_lines, readable_sizes, rounded_mb, size_text
+from ..records.units import (
+    MB,
+    clipped,
+    nonzero_mb,
+    printable_lines,
+    readable_sizes,
+    rounded_mb,
+    size_text,
+    time_text,
+)
 from .devices import DRIVERS, FILLS
-from .markup import BLUE, PALE, RED, Part, bar, fitted, legend, size, small
+from .markup import BLUE, PALE, RED, Part, bar, fitted, legend, size, small, typeset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..records import DeviceUsage, OutOfMemory, Owner
+    from ..records import AtPeak, DeviceUsage, Measurement, OutOfMemory, Owner
 
 _FIRST = "asked", "free"
 _TRACEBACK = "last traceback: "
 _ADVICE = 400  # bytes
+_ALIVE = "alive then"  # when the allocation failed
+_ALIVE_LEAST = 420  # bytes of it, if it takes as much
+_ROWS = 6  # of what was alive; the others are added up
+_WIDTH = 100  # columns of these rows
 _NAME = 32  # characters of a holder's name
 _VARIABLES = BLUE, f"{BLUE}b3"  # the colours of the holders, in turn
 _HIDDEN = RED, f"{RED}a6"  # of those that `%gpulog free` releases
 _CARD = '<div style="border-left:3px solid #e45756;padding:1px 0 1px 9px;margin:2px 0 6px">'
 
 
-def report(card: OutOfMemory) -> str:
-    """Return the report of an allocation that failed, the next step first, without a newline at the end."""
+def at_the_peak(measurement: Measurement) -> str:
+    """Return when memory was highest, if that was as the allocation failed: "at the peak, 1.92 s in".
+
+    The card then tells what was alive at the peak as well. Empty if it does not.
+    """
+    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
+    if card is None or not card.alive:
+        return ""
+    if card.alive != tuple(row for row in measurement.at_peak if row.device == card.device):
+        return ""
+    time_s = dict(measurement.peak_times_s).get(card.device)
+    return "at the peak" if time_s is None else f"at the peak, {time_text(time_s)} in"
+
+
+def not_on_card(measurement: Measurement) -> tuple[AtPeak, ...]:
+    """Return what was alive at the peak, without the device of which the card tells the same."""
+    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
+    if card is None or not at_the_peak(measurement):
+        return measurement.at_peak
+    return tuple(row for row in measurement.at_peak if row.device != card.device)
+
+
+def report(card: OutOfMemory, at_the_peak: str = "", *, beside_peak: bool = False) -> str:
+    """Return the report of an allocation that failed, the next step first, without a newline at the end.
+
+    Args:
+        card: What is known of it.
+        at_the_peak: What `at_the_peak` says.
+        beside_peak: Whether the whole table of what was alive at the peak stands beside it. If the allocation
+            failed at the peak, the card then refers to it.
+    """
     known = rows(card)
     first = _listed(row for row in known if row[0] in _FIRST)
     others = _listed(row for row in known if row[0] not in _FIRST)
@@ -35,27 +78,65 @@ def report(card: OutOfMemory) -> str:
         lines.append(f"  held by: {_listed(_holders(card.owners))}")
     if still_held := hidden(card):
         lines.append(f"  {still_held}")
+    if card.alive and at_the_peak and beside_peak:
+        lines.append(f"  {_ALIVE}: as {at_the_peak}")
+    elif card.alive:
+        from . import at_peak  # few cells record their allocations, here and below
+
+        lines.append(f"  {_when(at_the_peak)}: {at_peak.kinds_of(card.alive, nonzero_mb)}")
+        lines += [f"  {line}" for line in at_peak.lines_of(card.alive, _WIDTH - 2, _ROWS)]
     return printable_lines(lines)
 
 
-def html(card: OutOfMemory, gpu: DeviceUsage | None, room: int) -> str:
+def _when(at_the_peak: str) -> str:
+    return f"{_ALIVE}, {at_the_peak}" if at_the_peak else _ALIVE
+
+
+def html(
+    card: OutOfMemory, gpu: DeviceUsage | None, room: int, at_the_peak: str = "", *, beside_peak: bool = False
+) -> str:
     """Return the report as HTML: what is missing, the next step, the device's bar, the figures.
 
     Args:
         card: What is known of the failed allocation.
         gpu: The device, as the cell's record has it; None if the record has no such device.
         room: In bytes. What does not fit is left out from the end, and small holders from the bar.
+        at_the_peak: What `at_the_peak` says.
+        beside_peak: Whether the whole table of what was alive at the peak stands beside it.
     """
+    beside = bool(at_the_peak) and beside_peak
     head, after = f"{_CARD}<div><b>{_headline(card)}</div>", "</div>"
     room -= size(head + after)
     step = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, room - 60))}</div>"
     room -= size(step)
+    least = size(
+        _alive(card, min(_ALIVE_LEAST, room), at_the_peak, beside=beside)
+    )  # before the bar, which says less of what can be done
+    room -= least
     figures = small(" · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB"))
     choices = [_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)]
     drawn = next((one for one in choices if size(one + figures) <= room), "")
     if card.owners and drawn in ("", choices[-1]):  # a holder is worth more than the figures
         drawn, figures = next((one for one in choices if size(one) <= room), ""), ""
-    return f"{head}{step}{drawn}{figures if size(drawn + figures) <= room else ''}{after}"
+    figures = figures if size(drawn + figures) <= room else ""
+    alive = _alive(card, least + room - size(drawn + figures), at_the_peak, beside=beside)
+    return f"{head}{step}{drawn}{figures}{alive}{after}"
+
+
+def _alive(card: OutOfMemory, room: int, at_the_peak: str, *, beside: bool) -> str:
+    """Return what was alive when the allocation failed, as much as fits: the kinds, and the largest rows."""
+    if not card.alive:
+        return ""
+    if beside:
+        return f"<div>{typeset(f'{_ALIVE.capitalize()}: as {at_the_peak}')}.</div>"
+    from . import at_peak
+
+    said = f"{_when(at_the_peak).capitalize()}: {at_peak.kinds_of(card.alive)}"
+    kinds = f"<div>{escape(typeset(said))}</div>"
+    for count in range(_ROWS, 0, -1):
+        if size(told := kinds + at_peak.listed(card.alive, count)) <= room:
+            return told
+    return kinds if size(kinds) <= room else ""
 
 
 def _drawn(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> str:

@@ -6,7 +6,15 @@ from html import escape
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..records import CPU
-from ..records.units import MB, clipped, printable, printable_lines, rounded_mb, without_controls
+from ..records.units import (
+    MB,
+    clipped,
+    nonzero_figure,
+    nonzero_mb,
+    printable,
+    printable_lines,
+    without_controls,
+)
 from .markup import BLUE, GREY, RED, Drawn, Part, Text, cell_bar, code, faint, scrolling, small
 from .markup import table as markup_table
 
@@ -84,7 +92,7 @@ def _figure(row: _Row, device: str) -> str:
     size_bytes = row.sizes.get(device)
     if size_bytes is None:
         return "0" if row.kind == "total" else ""
-    return "<1" if size_bytes > 0 and not rounded_mb(size_bytes) else f"{rounded_mb(size_bytes):,}"
+    return nonzero_figure(size_bytes)
 
 
 class _Row(NamedTuple):
@@ -163,11 +171,7 @@ def _summed(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _cells(sizes: Mapping[str, int], devices: list[str], nothing: str = "") -> list[str]:
-    return [_mb(sizes[device]) if device in sizes else nothing for device in devices]
-
-
-def _mb(size_bytes: int) -> str:
-    return "<1 MB" if size_bytes > 0 and not rounded_mb(size_bytes) else f"{rounded_mb(size_bytes)} MB"
+    return [nonzero_mb(sizes[device]) if device in sizes else nothing for device in devices]
 
 
 def _also(names: list[str]) -> str:

@@ -28,21 +28,26 @@ _QUIET_CHILDREN_BYTES = 5 * MB
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
 
-def report(measurement: Measurement, *, compact: bool = False, timelines: bool = False) -> str:
+def report(
+    measurement: Measurement, *, compact: bool = False, timelines: bool = False, beside_peak: bool = False
+) -> str:
     """Return the report of one scope, without a newline at the end.
 
     Args:
         measurement: A `Measurement` or a `CellRecord`.
         compact: Write it on one line.
         timelines: Draw the time series of a long scope behind the rows of the table.
+        beside_peak: Whether the whole table of what was alive at the peak stands beside it, which it does not
+            repeat then.
     """
     figures = _compact(measurement) if compact else _table(measurement, timelines=timelines)
-    below = sentences(measurement)
+    below = (*([] if beside_peak else _alive(measurement, compact=compact)), *sentences(measurement))
     card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
     if card is not None:  # first, because the user needs it now
         from . import out_of_memory  # few cells need it, here and below
 
-        return "\n".join([figures, out_of_memory.report(card), *map(printable, below)])
+        told = out_of_memory.report(card, out_of_memory.at_the_peak(measurement), beside_peak=beside_peak)
+        return "\n".join([figures, told, *map(printable, below)])
     return (" | " if compact else "\n").join([figures, *map(printable, below)])
 
 
@@ -98,6 +103,17 @@ def _heaviest_line(measurement: Measurement) -> str:
     from .lines import heaviest  # few cells have lines
 
     return heaviest(measurement.lines)
+
+
+def _alive(measurement: Measurement, *, compact: bool) -> list[str]:
+    """Return the kinds of what was alive when memory was highest; compact, of the first device alone."""
+    if not measurement.at_peak:
+        return []
+    from . import at_peak  # few cells have it, here and below
+    from .out_of_memory import not_on_card
+
+    told = not_on_card(measurement), measurement.peak_times_s
+    return list(filter(None, [at_peak.kinds_line(*told)])) if compact else at_peak.kinds_lines(*told)
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:

@@ -29,6 +29,8 @@ limit_diagnosis  what the doctor says about these limits
 oom_kills        which processes the kernel killed for lack of memory since that was last said
 rss_watcher      the process that samples resident memory where no counter has peaks
 malloc           the heap: in use, and kept by malloc
+memray           each allocation, and the line that asked for it
+memray_tracker   memray's tracker, which all recordings share
 child_process    one child process: its memory, its mark, and what it shares
 children         which child processes there are, and what ended ones needed
 pacing           reads that are skipped for a while once they were slow
@@ -46,6 +48,10 @@ visible_devices  which devices `CUDA_VISIBLE_DEVICES` shows to CUDA
 torch            torch's allocators
 torch_state      what torch has initialised
 torch_statistics torch's statistics, and the wrappers around them
+torch_snapshot   the blocks of torch's CUDA allocator, and the events that it recorded
+other_threads    the other threads of this process: whether each has gone on
+snapshot_file    both as torch's own file
+torch_history    these events, recorded while one of our recordings needs them
 torch_tensors    the memory behind tensors and graph nodes
 jax              XLA's allocators
 cupy             CuPy's default memory pools

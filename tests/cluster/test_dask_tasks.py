@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from ipygpulogger import cluster
-from ipygpulogger.cluster import dask_tasks
+from ipygpulogger.cluster import dask, dask_tasks
 from ipygpulogger.cluster.arrivals import Arrivals
 from ipygpulogger.cluster.dask_tasks import (
     AT_ONCE,
@@ -89,7 +89,10 @@ def worker():
 
 
 @pytest.fixture
-def tasks(worker):
+def tasks(worker, monkeypatch):
+    """A worker's tasks, however long they take: with time a worker may send more events at once."""
+    stopped = types.SimpleNamespace(monotonic_s=lambda: 1000.0, utc_now=clock.utc_now)
+    monkeypatch.setattr(dask_tasks, "clock", stopped)
     found = Tasks(worker, "topic", ("another host", 1))
     yield found
     found.close()
@@ -271,7 +274,7 @@ def test_what_arrives_is_one_group(client, watching, worker, tasks):
     assert len(watching.records) == 1
 
 
-def test_what_follows_is_waited_for(client, watching, worker, tasks):
+def test_what_follows_is_waited_for(client, watching, worker, tasks, monkeypatch):
     """A worker that ends very many tasks announces its next event; one that stays away is asked for once."""
     handler = client.handlers[watching._topic]
     for number in range(AT_ONCE + 5):
@@ -280,10 +283,12 @@ def test_what_follows_is_waited_for(client, watching, worker, tasks):
     for message in early:
         handler((1.0, message))
     worker.loop.fire()
+    monkeypatch.setattr(dask, "_FOLLOWS_WITHIN_S", 60)
     timer = threading.Timer(0.1, lambda: handler((1.0, sent(worker)[-1])))
     timer.start()
     assert len(watching.records[-1]) == AT_ONCE + 5
     timer.join()
+    monkeypatch.setattr(dask, "_FOLLOWS_WITHIN_S", 0.01)
     assert len(watching._following) == 1
     assert len(watching.records) == 1
     assert watching._following == {}

@@ -224,7 +224,7 @@ def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch, first):
 
     def get_actor(name):
         looks.append(name)
-        assert all_began.wait(5)
+        assert all_began.wait(60)
         time.sleep(0.05)  # so that the others come to ask
         return mailbox
 

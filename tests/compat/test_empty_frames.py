@@ -518,7 +518,6 @@ def in_ipython():
         tracebacks.is_in_ipython = was
 
 
-@pytest.mark.usefixtures("frozen")
 @settings(max_examples=100, deadline=None)
 @given(plan=PLANS, name=st.sampled_from(list(GUARDS)), handling=st.booleans())
 def test_any_nest_of_calls(plan, name, handling):

@@ -5,6 +5,7 @@ import gc
 import re
 import subprocess
 import sys
+import threading
 
 import pynvml
 import pytest
@@ -102,6 +103,27 @@ def test_the_machine_as_nvml_tells(gpu):
         512,
     )
     assert {type(value) for value in gpu_memory.gpu_mem_get()} == {int}
+
+
+def test_while_another_thread_closes_the_driver(gpu, monkeypatch):
+    """What no longer needs the driver's library closes it; who asks meanwhile is answered all the same."""
+    uuid, closing = machine().devices.uuid, []
+
+    def meanwhile(index):
+        found = uuid(index)
+        closing.append(threading.Thread(target=machine().close))
+        closing[-1].start()
+        closing[-1].join(0.05)
+        return found
+
+    monkeypatch.setattr(machine().devices, "uuid", meanwhile)
+    try:
+        assert gpu_memory.gpu_mem_get() == QUIET
+        assert gpu_memory.gpu_mem_get_all() == [QUIET, QUIET]
+    finally:
+        for thread in closing:
+            thread.join()
+    assert closing
 
 
 def test_the_device_with_the_most_free_memory(gpu):

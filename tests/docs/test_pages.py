@@ -39,6 +39,7 @@ from ipygpulogger.cli.transcript import moved
 from ipygpulogger.compat import standard_names
 from ipygpulogger.owners import growth
 from ipygpulogger.records import (
+    AtPeak,
     CellRecord,
     ChildrenUsage,
     ChildUsage,
@@ -202,6 +203,21 @@ SHOWN = {
             advice="`%gpulog free` gives 3500 MB back (the failed call's step.act). Then run the cell again: it fits.",
         )
     ),
+    "alive when it failed": out_of_memory.report(
+        OutOfMemory(
+            "cuda:0",
+            *[None] * 6,
+            0,
+            0,
+            (),
+            "",
+            (
+                AtPeak("cuda:0", "activations", "loss = step(batch)", "In [7]:3", 5120 * MB, 96),
+                AtPeak("cuda:0", "parameters", "model", "before the cell", 2410 * MB, 48),
+                AtPeak("cuda:0", "gradients", "loss.backward()", "In [7]:4", 1205 * MB, 24),
+            ),
+        )
+    ).split("\n", 2)[2],
 }
 
 

@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import MB
+from torch_forks import MAY_DIFFER
 from truth import gpu_of, run
 
 from ipygpulogger.engine import ledger as ledgers
@@ -74,19 +75,34 @@ def outside(cuda):
             cuda.dev[index].mine().used -= not_torchs(index) - used
 
 
-def in_a_new_process(cuda, program, **env):
+@pytest.fixture
+def in_a_new_process(cuda, torch_forks):
     """Run a program that asserts what it knows; what it prints, by line."""
-    env = {**os.environ, **simgpu.environment(cuda), "PYTHONPATH": str(Path(__file__).parents[1]), **env}
-    program = (
-        "from truth import MB, assert_ladder, gpu_of, place, rungs, run, state\n"
-        "from ipygpulogger import measure\n"
-        "from ipygpulogger.engine.machine import machine\n" + textwrap.dedent(program)
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+
+    def run(program, **env):
+        program = (
+            "from truth import MB, assert_ladder, gpu_of, place, rungs, run, state\n"
+            "from ipygpulogger import measure\n"
+            "from ipygpulogger.engine.machine import machine\n" + textwrap.dedent(program)
+        )
+        tests = str(Path(__file__).parents[1])
+        env.setdefault("PYTHONPATH", os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")])))
+        if env.keys() <= MAY_DIFFER:
+            status, out, err = torch_forks.run(program, **env)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-c", program],
+                env={**os.environ, **simgpu.environment(cuda), **env},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            status, out, err = done.returncode, done.stdout, done.stderr
+        assert status == 0, err
+        return out.splitlines()
+
+    return run
 
 
 # -- the ladder ------------------------------------------------------------------------------------
@@ -484,7 +500,7 @@ EACH = """
         ("0", "PCI_BUS_ID", [0], "GPU0 NVML1"),
     ],
 )
-def test_the_right_device(cuda, visible, order, truth, names):
+def test_the_right_device(cuda, visible, order, truth, names, in_a_new_process):
     """Hidden, swapped, sorted by speed or by bus: each row speaks of its own card, and no name is shared."""
     cuda.dev[1].total += 8192 * MB
     cuda.dev[1].name = b"NVIDIA Fast"
@@ -493,10 +509,10 @@ def test_the_right_device(cuda, visible, order, truth, names):
     if visible is not None:
         env["CUDA_VISIBLE_DEVICES"] = visible.format(*(d.uuid.decode() for d in cuda.dev[:2]))
     program = EACH.replace("TRUTH", str(truth)).replace("ALL", "True")
-    assert in_a_new_process(cuda, program, **env) == [names]
+    assert in_a_new_process(program, **env) == [names]
 
 
-def test_eight_cards_and_two_of_them_ours(cuda):
+def test_eight_cards_and_two_of_them_ours(cuda, in_a_new_process):
     """The others have rows of their own only where all are wished for, and nobody asks who uses them."""
     cuda.n_dev = 8
     for index in range(8):
@@ -522,11 +538,11 @@ def test_eight_cards_and_two_of_them_ours(cuda):
         assert len(table.encode()) <= 2048, len(table.encode())
         assert all(f">{name}<" in table for name in names), table
     """
-    in_a_new_process(cuda, program, CUDA_VISIBLE_DEVICES="5,2")
+    in_a_new_process(program, CUDA_VISIBLE_DEVICES="5,2")
 
 
 @pytest.mark.parametrize("parent", [0, 1])
-def test_a_slice_is_a_device(cuda, parent):
+def test_a_slice_is_a_device(cuda, parent, in_a_new_process):
     """MIG: used and total are the slice's, never the card's, whether or not CUDA tells the slice's UUID."""
     first, _, second = cuda.dev[0].mig(2432 * MB, 0, 4864 * MB)
     first.base_used, second.base_used = 200 * MB, 700 * MB
@@ -559,10 +575,10 @@ def test_a_slice_is_a_device(cuda, parent):
             gpu.dev[0].slice[0].uuid.decode(), gpu.dev[0].slice[2].uuid.decode(), gpu.dev[1].uuid.decode()
         }
     """
-    in_a_new_process(cuda, program, CUDA_VISIBLE_DEVICES=uuid)
+    in_a_new_process(program, CUDA_VISIBLE_DEVICES=uuid)
 
 
-def test_every_slice_is_told_of(cuda):
+def test_every_slice_is_told_of(cuda, in_a_new_process):
     """Two slices of one card are two devices, though NVML gives them one card's index."""
     cuda.dev[0].mig(2432 * MB, 0, 4864 * MB)
     program = """
@@ -575,10 +591,10 @@ def test_every_slice_is_told_of(cuda):
         gpus = scope.result(Measurement, "").gpus
         assert len({u.uuid for u in gpus}) == len({device_name(u, gpus) for u in gpus}) == 3, gpus
     """
-    in_a_new_process(cuda, program)
+    in_a_new_process(program)
 
 
-def test_unified_memory(cuda):
+def test_unified_memory(cuda, in_a_new_process):
     """A device without memory of its own: used and total are the pool's, in the open, and it is labelled."""
     cuda.dev[0].integrated = 1
     program = """
@@ -603,7 +619,7 @@ def test_unified_memory(cuda):
         assert len(result.notes) == 1 and "Not Supported" in result.notes[0], result.notes
         assert run(machine(), ladder={"known": False}).notes == ()
     """
-    in_a_new_process(cuda, program, CUDA_VISIBLE_DEVICES="0")
+    in_a_new_process(program, CUDA_VISIBLE_DEVICES="0")
 
 
 # -- other allocators ------------------------------------------------------------------------------
@@ -625,9 +641,9 @@ CELLS = """
 
 
 @pytest.mark.parametrize("allocator", ["expandable_segments:True", "backend:cudaMallocAsync"])
-def test_allocators_that_count(cuda, allocator):
+def test_allocators_that_count(cuda, allocator, in_a_new_process):
     """Expandable segments and the asynchronous backend: exact, and every rung is the truth."""
-    in_a_new_process(cuda, CELLS, PYTORCH_CUDA_ALLOC_CONF=allocator)
+    in_a_new_process(CELLS, PYTORCH_CUDA_ALLOC_CONF=allocator)
 
 
 PLUGGABLE = """
@@ -641,7 +657,7 @@ void give(void *p, size_t size, int device, void *stream)
 """
 
 
-def test_a_pluggable_allocator(cuda, tmp_path):
+def test_a_pluggable_allocator(cuda, tmp_path, in_a_new_process):
     """It counts nothing: the driver's figure of this process instead, as "at least", or n/a; said once."""
     source, library = tmp_path / "plug.c", tmp_path / "plug.so"
     source.write_text(PLUGGABLE)
@@ -686,11 +702,11 @@ def test_a_pluggable_allocator(cuda, tmp_path):
         assert "per-process usage unavailable" in texts[-1], texts
         print(*notes)
     """
-    (note,) = in_a_new_process(cuda, program)
+    (note,) = in_a_new_process(program)
     assert "torch" in note
 
 
-def test_pools_and_graphs(cuda):
+def test_pools_and_graphs(cuda, in_a_new_process):
     """A pool is counted; a graph's memory stays reserved, a replay adds nothing, and it is no headroom."""
     program = """
         import torch
@@ -730,7 +746,7 @@ def test_pools_and_graphs(cuda):
         usage = gpu_of(run(machine(), kept.clear))
         assert usage.consumed_bytes == -64 * MB, usage
     """
-    in_a_new_process(cuda, program)
+    in_a_new_process(program)
 
 
 @pytest.fixture
@@ -854,7 +870,7 @@ def test_energy_and_utilization(cuda, on):
     assert all(metric.value is None and "Not Supported" in metric.reason for metric in metrics)
 
 
-def test_energy_of_a_device_first_used_within_the_cell(cuda):
+def test_energy_of_a_device_first_used_within_the_cell(cuda, in_a_new_process):
     """What NVML counted from the start is told; where it did not, why."""
     program = """
         import time, torch
@@ -878,7 +894,7 @@ def test_energy_of_a_device_first_used_within_the_cell(cuda):
         told = first(1)
         assert told.value is None and told.reason, told
     """
-    in_a_new_process(cuda, program)
+    in_a_new_process(program)
 
 
 @pytest.mark.parametrize("wish", ["energy", ("watts",), 3, ["energy", "watts"], [["energy"]]])
@@ -932,7 +948,7 @@ BROKEN = """
 """
 
 
-def test_somebody_elses_sources(cuda, tmp_path):
+def test_somebody_elses_sources(cuda, tmp_path, in_a_new_process):
     """Through real entry points: the good one is measured, the bad ones are said once and left out."""
     (tmp_path / "arena.py").write_text(textwrap.dedent(ARENA))
     (tmp_path / "broken.py").write_text(textwrap.dedent(BROKEN))
@@ -973,7 +989,7 @@ def test_somebody_elses_sources(cuda, tmp_path):
         print(*notes, sep=chr(10))
     """
     env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"}
-    notes = in_a_new_process(cuda, program, **env)
+    notes = in_a_new_process(program, **env)
     for name in ("source none", "source raises", "broken.Blind"):
         assert sum(name in note for note in notes) == 1, notes
     assert not any("Arena" in note for note in notes)

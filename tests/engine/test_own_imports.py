@@ -8,7 +8,7 @@ from memory import MB, Block
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import frameworks
-from ipygpulogger.engine.machine import Machine, importing
+from ipygpulogger.engine.machine import Machine, importing, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources import Framework
@@ -117,4 +117,25 @@ def test_between_two_cells(shell):
         KEPT.append(Block(3))
     shell.run_cell("x = 1", store_history=True)
     assert il.record.between == ()
+    il.stop()
+
+
+def test_what_is_given_back_later(shell):
+    """Taken before a cell and given back after it: neither the cell's nor told between two."""
+    il = IPyGPULogger(report="none", gc_collect=False).start()
+    shell.run_cell("x = 1", store_history=True)
+    on = machine()
+    with on.own_imports.importing(64 * MB):
+        KEPT.append(Block(40))
+    scope = Scope().open()
+    kept = Block(20)
+    scope.close()
+    with on.own_imports.importing(64 * MB, -64 * MB):
+        KEPT.pop().free()
+        KEPT.append(Block(10))
+    assert mb(scope.result(Measurement, "").gen.consumed_bytes) == 20
+    kept.free()
+    for _ in range(2):
+        shell.run_cell("x = 1", store_history=True)
+        assert il.record.between == ()
     il.stop()

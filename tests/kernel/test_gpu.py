@@ -1,5 +1,6 @@
 """GPU cells in a real kernel, with the default settings, on the simulated machine."""
 
+import re
 from contextlib import contextmanager
 
 import pynvml
@@ -248,3 +249,31 @@ def test_who_grew_on_which_device(kernel):
     assert value_of(grown) == "[('x', 'cuda:0', 100, ('both',)), ('both', 'cuda:1', 60, ())]"
     assert kernel.run("del x; both.clear()").status == "ok"
     assert "both" not in value_of(kernel.run("il.owners()"))
+
+
+def test_the_size_that_fits(kernel):
+    """%gpulog fit: the size at which the room ends is the last that runs; the next one is out of memory."""
+    kernel.run(
+        START.format(options="")
+        + "; import torch; other = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')"
+    )
+    kernel.run(
+        "def step(n):\n    return len(torch.empty((100 + 4 * n) << 20, dtype=torch.uint8, device='cuda'))"
+    )
+
+    def ran_with(size):
+        return kernel.run(f"batch_size = {size}\nstep(batch_size)").status
+
+    ran_with(8)
+    assert "ran with batch_size of 8 only" in kernel.run("%gpulog fit").stdout
+    ran_with(32)
+    ran_with(16)
+    fit = kernel.run("%gpulog fit").stdout
+    assert "cuda:0: 100 MB, and 4 MB for each of batch_size; every run is within 1 MB of that line." in fit
+    size = int(re.search(r"up to batch_size = (?:about )?([\d,]+),", fit)[1].replace(",", ""))
+    kernel.run(keep("more", 4 * (size - 200)))  # so that the end is near enough to be told exactly
+    size = int(re.search(r"up to batch_size = ([\d,]+),", kernel.run("%gpulog fit").stdout)[1])
+    assert (ran_with(size + 1), ran_with(size)) == ("error", "ok")
+    told = kernel.run("%gpulog fit").stdout
+    assert f"failed: OutOfMemoryError at batch_size = {size + 1}" in told
+    assert f"up to batch_size = {size}," in told

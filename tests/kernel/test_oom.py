@@ -197,6 +197,70 @@ def test_advice_again(kernel):
     assert kernel.run("y = gpu(10000)").status == "ok"
 
 
+AGAIN = "Run the cell again: there is room for this allocation now."
+IN_PIECES = "a = gpu(12000); del a\n[gpu(100), gpu(11950)]"  # the smaller one is freed as the error leaves
+
+
+def test_advice_that_did_not_help_is_not_repeated(kernel):
+    """Run again as advised, it fails again: then why it failed is said. With --peak it is the same cell."""
+    begin(kernel)
+    assert advice(kernel.run(IN_PIECES)) == AGAIN
+    for first_line in ("", "%%gpulog --peak\n", ""):
+        told = advice(kernel.run(first_line + IN_PIECES))
+        assert re.search(r"expandable_segments:True` before .*: 1(1899|1900) MB lie unused in pieces", told)
+    assert advice(kernel.run("x = 1\n" + IN_PIECES)) == AGAIN  # another cell
+    kernel.run("gpu_, gpu = gpu, lambda size_mb: gpu_(1)")
+    assert kernel.run(IN_PIECES).status == "ok"
+    kernel.run("gpu = gpu_")
+    assert "un the cell again: " in advice(kernel.run(IN_PIECES))
+
+
+def test_advice_that_was_not_followed_is_repeated(kernel):
+    """Until what it says to release is released; then a batch that was never tried."""
+    begin(kernel)
+    step = "def step(batch_size):\n    kept = gpu(50)\n    " + IN_PIECES.replace("\n", "\n    ")
+    step = step.replace("11950", "110 * batch_size") + "\nstep(109)"
+    told = "`%gpulog free` gives 50 MB back (the failed call's step.kept). Then run the cell again: it fits."
+    for _ in range(3):
+        assert advice(kernel.run(step)) == told
+    kernel.run("%gpulog free")
+    kernel.run("__import__('os').environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'")
+    again = advice(kernel.run(step))
+    fits = int(re.search(r"smaller batch: \D*(\d+)`? instead of 109", again)[1])
+    kernel.run("%gpulog free")
+    assert kernel.run(step.replace("step(109)", f"step({fits})")).status == "ok"
+
+
+CYCLE = """
+class Kept: pass
+def cyclic(n):
+    act, kept = gpu(n), Kept()
+    try:
+        gpu(20000)
+    except RuntimeError as error:
+        kept.error = error
+        raise
+"""
+
+
+def test_the_second_failure_in_a_row(kernel, gpu):
+    """What the first failed call held is counted neither as used nor as missing, though it is in a cycle."""
+    begin(kernel)
+    kernel.run(CYCLE)
+    kernel.run("from ipygpulogger.runtime import full_collection; full_collection.cost_s = lambda: 9.0")
+    kernel.run("cyclic(8000)")
+    ran = kernel.run("cyclic(6000)")
+    assert "live 14000 MB" in ran.stdout  # at the error
+    assert "waits for the garbage collector" not in ran.stdout
+    assert allocated_mb(kernel) == 6000
+    free_mb = kernel.value("__import__('torch').cuda.mem_get_info()[0]") // MB
+    assert advice(ran) == (
+        "`%gpulog free` gives 6000 MB back (the failed call's cyclic.act). Use less at once:"
+        f" {20000 - free_mb} MB too much were asked for."
+    )
+    assert "came back: cuda:0 6000 MB" in kernel.run("%gpulog free").stdout
+
+
 def test_no_advice_to_free_what_is_needed_again(kernel):
     """What the failed cell's frames hold would be enough, but the cell makes it again."""
     begin(kernel)

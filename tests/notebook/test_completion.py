@@ -42,14 +42,20 @@ LINES = {  # what stands before the cursor, and what is offered there
     "%gpulog summary --by=": ["peak", "consumed", "time"],
     "%gpulog summary --by peak ": [],
     "%gpulog save x.csv ": [],
-    **{f"%gpulog {command} ": [] for command in ("stop", "status", "plot", "vars", "free", "doctor", "help")},
+    "%gpulog save -": [],
+    "%gpulog snapshot -": ["--failed"],
+    "%gpulog snapshot --failed -": [],
+    **{
+        f"%gpulog {command} ": []
+        for command in ("stop", "status", "plot", "fit", "vars", "free", "doctor", "help")
+    },
     "%gpulog free s": [],
     "%gpulog fly ": [],
-    "%%gpulog ": ["--lines", "--label"],
+    "%%gpulog ": ["--lines", "--peak", "--peak=all", "--label"],
     "%%gpulog --l": ["--lines", "--label"],
     "%%gpulog --lines --l": ["--label"],
     "%%gpulog --label ": [],
-    "%%gpulog --label 'a model' ": ["--lines"],
+    "%%gpulog --label 'a model' ": ["--lines", "--peak", "--peak=all"],
     "%%gpulog x": [],
 }
 NOT_OURS = [
@@ -93,6 +99,7 @@ PATHS = {
     "%gpulog save ~/r": ["~/run.csv", "~/run.jsonl"],
     "%gpulog save .h": [".hidden.csv"],
     "%gpulog save 'two w": ["two words.csv"],
+    "%gpulog snapshot --failed sa": ["saved/"],
     "%gpulog save no/such/": [],
     "%gpulog save ~nobody.at.all/": [],
     "%gpulog start log=": ["None", "run.jsonl", "saved/"],

@@ -192,7 +192,7 @@ def test_the_doctor_names_every_source(extension, capsys):
     [
         (
             "%gpulog fly",
-            "has no 'fly'; it has start, stop, status, summary, plot, save, vars, free, doctor, help",
+            "has no 'fly'; it has start, stop, status, summary, plot, fit, save, snapshot, vars, free, doctor, help",
         ),
         ("%gpulog START", "has no 'START'"),
         ("%gpulog stop now", "stop takes no options"),
@@ -404,9 +404,19 @@ def test_just_this_cell(stopped, capsys):
     for code in ("x = 1", "%%gpulog\nassert il.running\nx = 2", "x = 3"):
         run(shell, code)
     assert not il.running
-    assert [(r.source, r.status) for r in il.history] == [("%%gpulog", "ok")]
+    assert [(r.source, r.status) for r in il.history] == [("assert il.running", "ok")]  # not our own line
     assert capsys.readouterr().out == text.report(il.record) + "\n"
     assert {event: list(found) for event, found in shell.events.callbacks.items()} == callbacks
+
+
+@pytest.mark.parametrize("start", ["%gpulog start", "il.start()", "%%gpulog\nil.start()"])
+def test_started_after_just_one_cell(stopped, start):
+    """The reports run on from there, although a cell was the only one before."""
+    shell, il = stopped
+    for code in ("%%gpulog\nx = 1", start, "x = 2", "x = 3"):
+        run(shell, code)
+    assert il.running
+    assert [record.source for record in il.history][-2:] == ["x = 2", "x = 3"]
 
 
 def test_a_cell_that_is_measured_anyway_is_measured_once(extension, capsys):
@@ -503,7 +513,7 @@ def test_otherwise_it_is_an_ordinary_cell(stopped, capsys, code, running):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--line", "there is no option '--line'; it takes --lines and --label TEXT"),
+        ("--line", "there is no option '--line'; it takes --lines, --peak, --peak=all and --label TEXT"),
         ("start", "there is no option 'start'"),
         ("--lines=yes", "there is no option '--lines=yes'"),
         ("--label", "--label takes a text"),
@@ -555,7 +565,7 @@ def test_help_is_help(stopped, capsys):
     shown = []
     shell.set_hook("show_in_pager", lambda _shell, data, **_: shown.append(str(data)))
     run(shell, "%%gpulog?")
-    assert "%%gpulog [--lines] [--label TEXT]" in shown[0]
+    assert "%%gpulog [--lines] [--peak[=all]] [--label TEXT]" in shown[0]
     assert (il.running, len(il.history)) == (False, 0)
 
 
@@ -642,3 +652,12 @@ def test_what_cannot_be_measured_runs_all_the_same(stopped, capsys, monkeypatch)
     assert run(shell, "%%gpulog\n6 * 7").result == 42
     assert "could not measure a cell: ZeroDivisionError" in capsys.readouterr().err
     assert not il.running
+
+
+def test_a_snapshot_without_a_gpu_says_what_to_do(extension, capsys, tmp_path, monkeypatch):
+    """No file is written, torch is not imported, and one sentence says when to run it."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    run(extension, f"%gpulog snapshot '{tmp_path / 'memory.pickle'}'")
+    said = "%gpulog snapshot: torch is not imported: run it after a cell that uses the GPU through torch"
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "memory.pickle").exists()

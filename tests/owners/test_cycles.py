@@ -19,15 +19,11 @@ HOLDINGS = [HOST.holding]
 
 
 @pytest.fixture(autouse=True)
-def quiet():
-    """No collection but our own; what the tests' tools made is nobody's garbage."""
-    gc.collect()
+def quiet(settled):
+    """No collection but our own."""
     gc.disable()
-    gc.freeze()
     yield
-    gc.unfreeze()
     gc.enable()
-    gc.collect()
 
 
 def found_mb(claimed=()):

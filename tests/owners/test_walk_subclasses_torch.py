@@ -184,7 +184,7 @@ def test_cells(run, shell):
     shell.user_ns["policies"] = list(POLICIES.values())
     record = run(f"many, one = {MANY}, {WATCHED}")
     sizes = {owner.name: owner.size_bytes for owner in record.owners}
-    assert sizes == {"many": 4 * MB * (1 + len(POLICIES)), "one": 4 * MB}
+    assert sizes == {"many": 4 * MB * (1 + len(POLICIES)), "one": 4 * MB}, str(record.to_dict())
     run.logger.gc_collect = False
     run(f"cycle = [{MANY}, {WATCHED}]; cycle.append(cycle); cycle = torch.ones(5 << 18)")
     run(f"def fail():\n    held, other = {MANY}, {WATCHED}\n    raise ValueError\nfail()")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import TEXTS, UNSHRUNK, plain, records
 
-from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
+from ipygpulogger.records import AtPeak, CellRecord, DeviceUsage, OutOfMemory, Peak, RamUsage
 from ipygpulogger.records.decode import record_from
 from ipygpulogger.records.embed import LIMIT_BYTES, SCHEMA, embedded
 
@@ -184,3 +184,38 @@ def test_half_a_character_does_not_stop_a_message():
     found = embedded(plain(source="'\ud800'", cell_id="\udfff"))
     assert found["left_out"] == ["cell_id", "source"]
     json.dumps(found, ensure_ascii=False).encode()
+
+
+def test_of_many_rows_at_the_peak_the_sums_by_kind_stay():
+    """The largest rows stay, the others are added up by device and kind; no byte and no block is lost."""
+    kinds = ("parameters", "activations", "temporaries")
+    rows = tuple(
+        AtPeak(f"cuda:{n // 30}", kinds[n % 3], f"x{n} = f(x)", f"In [7]:{n}", (60 - n) << 20, 1 + n)
+        for n in range(60)
+    )
+    found = embedded(plain(at_peak=rows, peak_times_s=(("cuda:0", 1.5), ("cuda:1", 1.75))))
+    assert found["left_out"] == ["at_peak"]
+    again = record_from(through_json(found)).at_peak
+    assert set(rows[:6]) < set(again)
+    assert {row.name for row in again if not row.place} == {"others"}
+    for size in ("size_bytes", "blocks"):
+        assert sums(again, size) == sums(rows, size)
+
+
+def sums(rows, size):
+    found = {}
+    for row in rows:
+        found[row.device, row.kind] = found.get((row.device, row.kind), 0) + getattr(row, size)
+    return found
+
+
+def test_of_a_failed_allocation_the_sums_of_what_was_alive_stay():
+    """Its rows are folded as those of the peak are."""
+    rows = tuple(
+        AtPeak("cuda:0", "activations", f"x{n} = f(x)", f"In [7]:{n}", (60 - n) << 20, 1) for n in range(60)
+    )
+    card = OutOfMemory("cuda:0", *[None] * 6, 0, 0, (), "Use less.", rows)
+    found = embedded(plain(out_of_memory=card))
+    assert found["left_out"] == ["out_of_memory"]
+    again = record_from(through_json(found)).out_of_memory.alive
+    assert (len(again), sums(again, "size_bytes")) == (13, sums(rows, "size_bytes"))

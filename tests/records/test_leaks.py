@@ -146,6 +146,13 @@ def test_cells_are_told_apart():
         assert History(found).suspects() == []
     nameless = [dataclasses.replace(record, cell_id=None) for record in cells(*runs)]
     assert History(nameless).suspects() == [tuple(nameless)]
+    others = [
+        dataclasses.replace(one, code=f"0000000{i}") for i, one in enumerate(nameless)
+    ]  # all begin with ``if torch:``
+    assert History(others).suspects() == []
+    assert History([dataclasses.replace(one, code="00000001") for one in nameless]).suspects()
+    with_ids = [dataclasses.replace(one, cell_id="id") for one in others]  # the same cell, edited
+    assert History(with_ids).suspects() == [tuple(with_ids)]
 
 
 def test_runs_in_different_kernels_are_no_leak():

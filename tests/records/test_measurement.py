@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made import UNSHRUNK, records
 
-from ipygpulogger.records import CPU, DRIVER, Heap, LineUsage, Metric, Peak, RamUsage, notable
+from ipygpulogger.records import CPU, DRIVER, AtPeak, Heap, LineUsage, Metric, Peak, RamUsage, notable
 
 SIZES = st.integers(0, 1 << 40)
 
@@ -71,7 +71,15 @@ def test_plain_values_are_those_of_the_standard_library():
         timeline=((0.5, 3),), reserved_peak=Peak(1, None, "sampled"), metrics=(Metric("energy", 1.5, "J"),)
     )
     record = cell(
-        ram(1, 2, 3, Heap(4, 5), Heap(6, 7)), device, notes=("a", "b"), unexplained=((CPU, 5),), lines=(line,)
+        ram(1, 2, 3, Heap(4, 5), Heap(6, 7)),
+        device,
+        notes=("a", "b"),
+        unexplained=((CPU, 5),),
+        lines=(line,),
+        at_peak=(AtPeak("cpu", "variables", "x", "In [1]:3", 8, 1, 9),),
+        peak_times_s=(("cpu", 0.5),),
+        dimensions=(("x", 32),),
+        code="0123abcd",
     )
     plain = record.to_dict()
     assert plain == dataclasses.asdict(record) | {"started_at": "2024-05-06T07:08:09+00:00"}
@@ -85,6 +93,16 @@ def test_plain_values_of_any_record_are_those_of_the_standard_library(record):
     """`to_dict` says what `dataclasses.asdict` says, but for the defaults of fields that came later."""
     asdict = dataclasses.asdict(record) | {"started_at": record.started_at.isoformat()}
     children = asdict["children"] or {}
+    for name in ("at_peak", "peak_times_s", "dimensions", "code"):
+        if not asdict[name]:
+            del asdict[name]
+    card = asdict["out_of_memory"] or {"alive": ()}
+    alive = card["alive"]
+    if not alive:
+        del card["alive"]
+    for row in (*asdict.get("at_peak", ()), *alive):
+        if row["resident_bytes"] is None:
+            del row["resident_bytes"]
     for name, default in (("ended", 0), ("shared_bytes", None), ("largest", ())):
         if children.get(name, 1) == default:
             del children[name]

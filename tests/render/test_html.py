@@ -9,8 +9,10 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made import AT_PEAK
 
 from ipygpulogger.records import (
+    AtPeak,
     CellRecord,
     ChildrenUsage,
     DeviceUsage,
@@ -32,7 +34,7 @@ from ipygpulogger.render.sparkline import drawing, sparkline
 MB = 2**20
 KB2 = 2048
 TAGS = {
-    "table", "tfoot", "tr", "th", "td", "div", "details", "summary", "b", "span", "svg", "path", "circle", "code",
+    "table", "tfoot", "tr", "th", "td", "div", "details", "pre", "summary", "b", "span", "svg", "path", "circle", "code",
 }  # fmt: skip
 ATTRIBUTES = {
     "style", "open", "scope", "align", "aria-label", "width", "height", "fill", "stroke", "d", "cx", "cy", "r",
@@ -84,8 +86,17 @@ OWNERS = st.lists(
 ).map(tuple)
 CARDS = st.builds(
     OutOfMemory, st.just("cuda:0"), MAYBE, MAYBE, MAYBE, MAYBE, MAYBE, MAYBE,
-    st.integers(0, 2**47), st.integers(0, 2**47), OWNERS, WORDS,
+    st.integers(0, 2**47), st.integers(0, 2**47), OWNERS, WORDS, AT_PEAK,
 )  # fmt: skip
+
+
+ALIVE = st.just(()) | st.lists(
+    st.builds(
+        AtPeak, st.sampled_from(["cuda:0", "cuda:1", "cpu"]), st.sampled_from(["parameters", "before"]),
+        WORDS, WORDS, st.integers(0, 2**47), st.integers(0, 99), st.none() | st.integers(0, 2**47),
+    ),
+    max_size=12,
+).map(tuple)  # fmt: skip
 
 
 @st.composite
@@ -101,6 +112,7 @@ def records(draw):
         execution_count=4, cell_id=None, source=draw(WORDS), status=status,
         error=draw(WORDS) if status == "error" else None,
         owners=draw(OWNERS), out_of_memory=draw(st.none() | CARDS),
+        at_peak=draw(ALIVE), peak_times_s=draw(st.just(()) | st.just((("cuda:0", 1.917),))),
     )  # fmt: skip
 
 

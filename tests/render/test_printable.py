@@ -28,8 +28,9 @@ from ipygpulogger.owners import release
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.compare import Change, Comparison, Pair
 from ipygpulogger.records.formats import json_line
+from ipygpulogger.records.hints import NAMES
 from ipygpulogger.records.units import printable, printable_lines, without_controls
-from ipygpulogger.render import experiments, html, lines, out_of_memory, owners, page, summary, text
+from ipygpulogger.render import at_peak, experiments, html, lines, out_of_memory, owners, page, summary, text
 from ipygpulogger.render.comparison import comparison
 from ipygpulogger.render.devices import ladders
 from ipygpulogger.render.diagnoses import diagnoses
@@ -61,11 +62,7 @@ def assert_markup(told):
 def made(hint, choose):
     """A value of a type with hostile words wherever it takes words, and numbers that are worth telling."""
     if dataclasses.is_dataclass(hint):
-        hints = get_type_hints(
-            hint,
-            localns=vars(values)
-            | {"datetime": datetime, "LineUsage": values.LineUsage, "OutOfMemory": values.OutOfMemory},
-        )
+        hints = get_type_hints(hint, localns=vars(values) | NAMES)
         return hint(**{field.name: made(hints[field.name], choose) for field in dataclasses.fields(hint)})
     options = get_args(hint)
     if get_origin(hint) is Literal:
@@ -156,6 +153,7 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
         ladders(record.gpus),
         lines.table(record.lines, record.notes),
         lines.table((), record.notes),
+        at_peak.text(record.at_peak, record.peak_times_s, record.notes),
         owners.holders(record.owners, {HOSTILE: 5 * MB, "cpu": 1}, complete=False, uncounted=[HOSTILE]),
         str(Freed(record.owners, {HOSTILE: (5 * MB, MB)}, complete=False)),
         summary.summary([record, *RECORDS], "peak", [[record] * 3]),
@@ -172,6 +170,7 @@ def test_no_field_of_a_record_reaches_a_terminal_as_it_is(record):
         html.so_far(record),
         lines.html(record.lines, record.notes),
         lines.html((), record.notes),
+        at_peak.html(record.at_peak, record.peak_times_s, record.notes),
     ):
         assert_markup(told)
 
@@ -332,7 +331,7 @@ def test_a_run(here, capsys):
     for word in (
         "failed: E?[2J",
         "x = 'a?[2J??'",
-        "a?[2J?: %%gpulog",
+        "a?[2J?: il.report",
         "m?[2J",
         "stopped at the cell that failed",
         "over --max-ram",

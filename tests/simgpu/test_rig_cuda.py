@@ -26,17 +26,24 @@ def nvml_used(i=0):
         N.nvmlShutdown()
 
 
-def run(gpu, code, wait=True, **env):
-    """Run code in a fresh process on the same simulated machine."""
-    e = {**os.environ, **simgpu.environment(gpu), **env}
-    p = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)], env=e, text=True, stdout=-1, stderr=-2
+def begin(gpu, code, **env):
+    """Run code in a fresh process on the same simulated machine; do not wait for it."""
+    env = {**os.environ, **simgpu.environment(gpu), **env}
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], env=env, text=True, stdout=-1, stderr=-2
     )
-    if not wait:
-        return p
-    out = p.communicate(timeout=120)[0]
-    assert p.returncode == 0, out
-    return out
+
+
+@pytest.fixture
+def run(torch_forks):
+    """Run code in a process of its own on the same simulated machine; what it writes."""
+
+    def run(code, **env):
+        status, out, err = torch_forks.run(textwrap.dedent(code), **env)
+        assert status == 0, out + err
+        return out
+
+    return run
 
 
 def test_devices(cuda):
@@ -47,9 +54,8 @@ def test_devices(cuda):
     assert p.total_memory == cuda.dev[1].total - cuda.dev[1].reserved
 
 
-def test_context_shows_in_nvml(gpu):
+def test_context_shows_in_nvml(gpu, run):
     out = run(
-        gpu,
         """
         import torch, pynvml as N, os
         N.nvmlInit(); h = N.nvmlDeviceGetHandleByIndex(0)
@@ -164,10 +170,9 @@ def test_second_device(cuda):
         torch.cuda.empty_cache()
 
 
-def test_memory_history(gpu):
+def test_memory_history(gpu, run):
     """Torch records it with children of its own, hence in a process of its own."""
     out = run(
-        gpu,
         """
         import torch
         torch.cuda.memory._record_memory_history()
@@ -184,7 +189,7 @@ def test_memory_history(gpu):
     "conf", ["expandable_segments:True", "backend:cudaMallocAsync", "max_split_size_mb:64"]
 )
 def test_allocator_configurations(gpu, conf):
-    out = run(
+    process = begin(
         gpu,
         """
         import torch, pynvml as N
@@ -201,11 +206,13 @@ def test_allocator_configurations(gpu, conf):
         """,
         PYTORCH_CUDA_ALLOC_CONF=conf,
     )
+    out = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, out
     grown, left = re.search(r"^(\d+) (\d+)$", out, re.MULTILINE).groups()  # among torch's own warnings
     assert 512 <= int(grown) <= 532 and int(left) <= 20 and "\noom\n" in out
 
 
-def test_visible_devices_remap(gpu):
+def test_visible_devices_remap(gpu, run):
     """CUDA ordinal 0 is NVML index 1."""
     code = """
         import torch, pynvml as N
@@ -216,16 +223,16 @@ def test_visible_devices_remap(gpu):
     """
     base = (nvml_used(1) - nvml_used(0)) >> 20
     for visible in ("1", gpu.dev[1].uuid.decode()):
-        n, diff = run(gpu, code, CUDA_VISIBLE_DEVICES=visible).split()
+        n, diff = run(code, CUDA_VISIBLE_DEVICES=visible).split()
         assert n == "1" and int(diff) - base == 564
     gpu.cuda_order[0], gpu.cuda_order[1] = 1, 0  # CUDA's "fastest first" order differs from NVML's
-    n, diff = run(gpu, code).split()
+    n, diff = run(code).split()
     assert n == "2" and int(diff) - base == 564
-    n, diff = run(gpu, code, CUDA_DEVICE_ORDER="PCI_BUS_ID").split()
+    n, diff = run(code, CUDA_DEVICE_ORDER="PCI_BUS_ID").split()
     assert int(diff) - base == -564
 
 
-def test_graph(gpu):
+def test_graph(gpu, run):
     """Capture allocates from a private pool and runs nothing; replay runs it and allocates nothing."""
     before = nvml_used() >> 20
     code = """
@@ -271,14 +278,14 @@ def test_graph(gpu):
         print(torch.cuda.memory_reserved() >> 20)
     """
     launches = gpu.dev[0].n_launch
-    pool, left = map(int, run(gpu, code).split())
+    pool, left = map(int, run(code).split())
     assert 32 + 32 + 48 <= pool < 32 + 32 + 48 + 40
     assert left < 32 + 40
     assert gpu.dev[0].n_launch - launches >= 4 * 2
     assert nvml_used() >> 20 == before
 
 
-def test_what_spoils_a_capture(gpu):
+def test_what_spoils_a_capture(gpu, run):
     """Waiting for the device, from any thread; what only reads counters is allowed."""
     code = """
         import torch, threading
@@ -307,7 +314,7 @@ def test_what_spoils_a_capture(gpu):
     """
     for what in ("torch.cuda.synchronize", "lambda: x[0].item()", "lambda: elsewhere(event.query)",
                  "lambda: elsewhere(torch.cuda.synchronize)"):  # fmt: skip
-        lines = run(gpu, code.replace("WHAT", what)).splitlines()
+        lines = run(code.replace("WHAT", what)).splitlines()
         assert lines[:4] == ["fine"] * 4, what
         assert "operation failed due to a previous error during capture" in lines[4], what
 
@@ -328,11 +335,11 @@ MIG = """
 """
 
 
-def mig_lines(gpu, **env):
-    return [line for line in run(gpu, MIG, **env).splitlines() if not line.startswith("[W")]  # torch's own
+def mig_lines(run, **env):
+    return [line for line in run(MIG, **env).splitlines() if not line.startswith("[W")]  # torch's own
 
 
-def test_mig(gpu):
+def test_mig(gpu, run):
     d = gpu.dev[0]
     d.ctx_bytes = 100 * MB
     a, _, b = d.mig(2432 * MB, 0, 4864 * MB)
@@ -341,7 +348,7 @@ def test_mig(gpu):
 
     # the second slice, by its UUID, a prefix of it, or its old name; anything after it is not seen
     for visible in (uuid, f"MIG-{whole_uuid}/9/0", f"{uuid[:12]},{a.uuid.decode()},1"):
-        head, name, oom, used = mig_lines(gpu, CUDA_VISIBLE_DEVICES=visible)
+        head, name, oom, used = mig_lines(run, CUDA_VISIBLE_DEVICES=visible)
         assert head.split() == ["1", uuid[4:], "4864", "4864", "4754", "30"]
         assert name == "NVIDIA SimGPU 16GB MIG 2g.5gb" and oom == "oom"
         assert used.split() == [str(whole + 164), "0", "174"]
@@ -350,21 +357,21 @@ def test_mig(gpu):
     # NVML counts, slices or not, and so fails without a choice on any machine with two.
     counts_by_nvml = "is_initializing" not in torch.cuda.device_count.__code__.co_consts
     for env in ({"CUDA_VISIBLE_DEVICES": "0"}, *([] if counts_by_nvml else [{}])):
-        head, name, oom, used = mig_lines(gpu, **env)
+        head, name, oom, used = mig_lines(run, **env)
         assert head.split() == ["1", a.uuid.decode()[4:], "2432", "2432", "2332", "15"]
         assert used.split() == [str(whole + 164), "164", "10"]
 
     gpu.mig_parent_uuid = 1  # older CUDA
-    assert mig_lines(gpu, CUDA_VISIBLE_DEVICES=uuid)[0].split()[1] == whole_uuid[4:]
+    assert mig_lines(run, CUDA_VISIBLE_DEVICES=uuid)[0].split()[1] == whole_uuid[4:]
 
     # torch.cuda.device_count() would ask NVML, which counts both devices, in MIG mode or not
     count = "import torch; print(torch._C._cuda_getDeviceCount())"
-    assert run(gpu, count, CUDA_VISIBLE_DEVICES=uuid[:-1] + "x").split()[-1] == "0"
+    assert run(count, CUDA_VISIBLE_DEVICES=uuid[:-1] + "x").split()[-1] == "0"
     a.total = b.total = 0  # MIG mode, but nobody made a slice: only the other device is left
-    assert run(gpu, count).split()[-1] == "1"
+    assert run(count).split()[-1] == "1"
 
 
-def test_unified_memory(gpu):
+def test_unified_memory(gpu, run):
     code = """
         import torch
         x = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')
@@ -374,25 +381,24 @@ def test_unified_memory(gpu):
     """
     before = nvml_used() >> 20
     gpu.dev[0].integrated = 1
-    assert run(gpu, code).split() == ["1", "0", str(before + 564)]
+    assert run(code).split() == ["1", "0", str(before + 564)]
 
 
-def test_no_gpu(gpu):
+def test_no_gpu(gpu, run):
     code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
-    assert run(gpu, code, CUDA_VISIBLE_DEVICES="").split() == ["False", "0"]
-    assert run(gpu, code, SIMGPU_STATE="").split()[-2:] == ["False", "0"]  # no driver
+    assert run(code, CUDA_VISIBLE_DEVICES="").split() == ["False", "0"]
+    assert run(code, SIMGPU_STATE="").split()[-2:] == ["False", "0"]  # no driver
 
 
 def test_killed_process_gives_memory_back(gpu):
     before = nvml_used()
-    p = run(
+    p = begin(
         gpu,
         """
         import torch, time
         x = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')
         print('up', flush=True); time.sleep(60)
         """,
-        wait=False,
     )
     assert p.stdout.readline() == "up\n"
     assert nvml_used() - before == 1524 * MB
@@ -416,7 +422,7 @@ def test_processes_compete(cuda):
         print(ooms)
     """
     before = nvml_used()
-    ps = [run(cuda, code, wait=False) for _ in range(4)]
+    ps = [begin(cuda, code) for _ in range(4)]
     d, most = cuda.dev[0], 0
     while any(p.poll() is None for p in ps):
         most = max(most, sum(r.used for r in d.proc if r.kind))
@@ -438,10 +444,11 @@ def test_fork(cuda):
     assert cuda.dev[0].mine()  # the child's exit did not drop our row
 
 
-def test_device_count_error(gpu):
+def test_device_count_error(gpu, torch_forks):
     gpu.fault("cudaGetDeviceCount", 35)
-    out = run(gpu, "import torch; print(torch.cuda.is_available())", CUDA_VISIBLE_DEVICES="0,1")
-    assert out.split()[-1] == "False" and "driver" in out
+    program = "import torch; print(torch.cuda.is_available())"
+    status, out, err = torch_forks.run(program, CUDA_VISIBLE_DEVICES="0,1")
+    assert (status, out) == (0, "False\n") and "driver" in err
 
 
 def test_huge_tensors_need_no_memory(cuda):

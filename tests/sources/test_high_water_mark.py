@@ -47,7 +47,6 @@ programs = st.lists(
 
 
 @needs_high_water
-@pytest.mark.usefixtures("frozen")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs)
 def test_blocks_and_intervals_at_random(program):

@@ -1,0 +1,362 @@
+"""The recording of torch's CUDA allocators for one measurement, turned into rows for each device."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..engine.machine import machine
+from ..engine.open_scopes import Unsampled
+from ..records.at_peak import BEFORE, AtPeak
+from ..records.units import MB, size_text
+from ..runtime import clock
+from ..runtime.collector import undisturbed
+from ..runtime.errors import named
+from ..runtime.signals import is_from_a_handler
+from ..sources import Unavailable
+from ..sources.malloc import heap
+from ..sources.torch_history import TorchHistory, position_now
+from ..sources.torch_snapshot import EVENT_BYTES, MAX_EVENTS, Position
+from .replay import Replay
+from .rows import Breakdown
+
+if TYPE_CHECKING:
+    from ..engine.interval import Interval
+    from ..engine.machine import Machine
+    from ..engine.peaks import PeakTracker
+    from ..records import Peak
+    from ..sources import Device
+    from ..sources.snapshot_file import KeptSnapshot
+    from ..sources.torch_history import DeviceHistory
+    from .replay import Moment
+
+_MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
+_NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
+_NOT_LOOKED_UP = "not looked up: nothing changed"
+_NOT_ADDING_UP = "torch's memory history does not add up to it"
+_NOTABLE_BYTES = 8 * MB  # of torch's history: from here on it may explain a figure of general RAM
+_MANY_EVENTS = 4096  # fewer take less than that
+
+
+class Failure(NamedTuple):
+    """An allocation that failed.
+
+    Attributes:
+        device: "cuda:0".
+        requested_bytes: What was asked for.
+        time_s: When, in seconds since the beginning of the measurement.
+        at_failure: What was alive then, the largest first.
+    """
+
+    device: str
+    requested_bytes: int
+    time_s: float
+    at_failure: tuple[AtPeak, ...]
+
+
+class _Watched(NamedTuple):
+    """The allocator of one device while the recording lasts.
+
+    Attributes:
+        device: The device.
+        tracker: Of the allocator's peaks.
+        interval: From beginning to end of the recording.
+        since: Where the allocator stood just before the interval.
+        still: Whether nothing was allocated or freed between that and the interval.
+    """
+
+    device: Device
+    tracker: PeakTracker
+    interval: Interval
+    since: Position
+    still: bool
+
+
+class _Told(NamedTuple):
+    """What was alive at one moment."""
+
+    device: str
+    time_us: int | None
+    rows: tuple[AtPeak, ...]
+    requested_bytes: int
+
+
+class DeviceRecording(Unsampled):
+    """What was alive on each device when most was allocated there, for one measurement.
+
+    None of its methods raises: what cannot be told is a note. It is an open measurement of the machine as a
+    scope is, and follows the devices that torch begins to use meanwhile.
+
+    Attributes:
+        notes: What is not known, and why.
+        failed: torch's snapshot at the end, if an allocation failed and the recording was ours.
+    """
+
+    def __init__(self, shell: Any = None, *, always_named: bool = True) -> None:
+        """Prepare; nothing is recorded before `begin`.
+
+        Args:
+            shell: IPython's, whose cells and variables are named; by default the one of this process.
+            always_named: Whether to name what a device holds even if nothing was allocated or freed there.
+        """
+        self._always_named = always_named
+        self._breakdown = Breakdown(shell)
+        self._machine: Machine | None = None
+        self._history: TorchHistory | None = None
+        self._why_not: Unavailable | None = None  # why torch does not record its allocations
+        self._watched: dict[int, _Watched] = {}  # by torch's index
+        self._ended_s = 0.0
+        self._is_long = False  # whether torch's history may have taken much general RAM
+        self._told: dict[int, _Told] = {}  # by torch's index
+        self._failed_at: list[_Told] = []
+        self.notes: list[str] = []
+        self.failed: KeptSnapshot | None = None
+
+    def begin(self) -> None:
+        """Begin to record."""
+        try:
+            self._machine = on = machine()
+            on.enter(self)
+            self._history = TorchHistory()
+            with on.own_imports.importing(_MOST_BYTES):  # names of many blocks take megabytes
+                try:
+                    self._history.begin()
+                except Unavailable as reason:
+                    self._why_not = reason
+                    return
+                self._breakdown.begin()
+            for device, _ in on.allocators.by_device():
+                tracker = on.allocators.tracker("torch", device.index)
+                if (
+                    tracker is not None and device.index not in self._watched
+                ):  # since `enter` it may be adopted
+                    self._watch(device, tracker)
+        except BaseException as reason:
+            self._failed(reason)
+            self.drop()
+
+    def end(self) -> None:
+        """End the recording, and find out what was alive at the peak."""
+        on = self._machine
+        if on is None:
+            return
+        self._ended_s = clock.wall_s()
+        try:
+            # What reading leaves resident is not the user's, and what recording took is given back here.
+            with undisturbed(), on.own_imports.importing(_MOST_BYTES, -_MOST_BYTES):
+                try:
+                    self._tell_all(on)
+                finally:
+                    self._stop()
+        except BaseException as reason:
+            self._failed(reason)
+        finally:
+            self.drop()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the allocator of any device is recorded now."""
+        return bool(self._watched)
+
+    def at_peak(self) -> tuple[AtPeak, ...]:
+        """Return the rows of all devices, of each the largest first."""
+        return tuple(row for _, told in sorted(self._told.items()) for row in told.rows)
+
+    def times_s(self, time_s: float) -> tuple[tuple[str, float], ...]:
+        """Return by device when the peak was, in seconds since the beginning of the measurement.
+
+        Args:
+            time_s: How long it took.
+        """
+        return tuple(
+            (told.device, self._since_begin_s(told, time_s)) for _, told in sorted(self._told.items())
+        )
+
+    def failures(self, time_s: float) -> tuple[Failure, ...]:
+        """Return the last allocation that failed on each device, if any did.
+
+        Args:
+            time_s: How long the measurement took.
+        """
+        return tuple(
+            Failure(told.device, told.requested_bytes, self._since_begin_s(told, time_s), told.rows)
+            for told in self._failed_at
+        )
+
+    def drop(self) -> None:
+        """Let go of everything but the result; whatever fails, the rest is let go of. Idempotent."""
+        history, self._history = self._history, None
+        on, self._machine = self._machine, None
+        watched, self._watched = self._watched, {}
+        for one in watched.values():
+            with suppress(Exception):
+                one.tracker.close(one.interval)
+        try:
+            self._breakdown.drop()
+        except Exception as reason:
+            self._failed(reason)
+        try:
+            if history is not None:
+                history.end()
+        except Exception as reason:
+            self._failed(reason)
+        if on is not None:
+            with suppress(Exception):
+                on.leave(self)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the interpreter's exit the engine may be gone
+            self.drop()
+
+    # -- as an open measurement of the machine -----------------------------------------------------------
+
+    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
+        """Follow a device that torch began to use within the recording, from zero."""
+        on = self._machine
+        if on is not None and on.allocators.tracker("torch", device.index) is tracker:
+            with suppress(Unavailable):
+                interval = tracker.adopt(sure=sure)
+                self._watched[device.index] = _Watched(device, tracker, interval, Position(), still=True)
+
+    def close(self) -> None:
+        """End it without a result."""
+        self.drop()
+
+    # ----------------------------------------------------------------------------------------------------
+
+    def _watch(self, device: Device, tracker: PeakTracker) -> None:
+        try:
+            since, interval = position_now(device.index), tracker.open()
+            still = since == position_now(device.index)
+            self._watched[device.index] = _Watched(device, tracker, interval, since, still)
+        except Unavailable as reason:
+            self._unknown(str(reason), device)
+
+    def _tell_all(self, on: Machine) -> None:
+        history = self._history
+        on.discover()  # devices first used within the recording
+        if history is None or self._why_not is not None:
+            trackers = [
+                on.allocators.tracker("torch", device.index) for device, _ in on.allocators.by_device()
+            ]
+            if any(trackers):  # a process without a device misses nothing
+                self._unknown(str(self._why_not))
+            return
+        until = {index: _closed(watched) for index, watched in self._watched.items()}
+        if not self._always_named:
+            for index in [index for index, end in until.items() if self._is_unused(index, *end)]:
+                self._tell_unused(self._watched[index])
+                del until[index]
+        if not until:
+            return
+        histories = history.read()
+        self._is_long = sum(len(one.events) for one in histories) > _MANY_EVENTS
+        self.failed = history.failed
+        self._breakdown.look()
+        self.notes += self._breakdown.notes
+        # `look` walks the frames of this call, and what it saw of them may stay until garbage is collected:
+        # no variable of theirs shall hold the events then.
+        while histories:
+            index = histories[0].index
+            if index in until:
+                self._tell(self._watched[index], histories.pop(0), *until[index])
+            else:
+                del histories[0]
+
+    def _is_unused(self, index: int, until: Position, still: bool) -> bool:
+        """Return whether nothing happened on a device, so that the peak is what it held before."""
+        watched = self._watched[index]
+        return still and watched.still and until == watched.since
+
+    def _tell_unused(self, watched: _Watched) -> None:
+        """Keep one row for all that a device held, without a look at the blocks and who holds them."""
+        since, device = watched.since, watched.device.id
+        if since.size_bytes:
+            row = AtPeak(device, "before", _NOT_LOOKED_UP, BEFORE, since.size_bytes, since.blocks)
+            self._told[watched.device.index] = _Told(device, None, (row,), 0)
+
+    def _tell(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
+        """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
+        replay = Replay(history, watched.since, until, stacks=self._breakdown.no_pass)
+        device, peak = watched.device.id, watched.interval.peak()
+        # Where other threads allocated meanwhile, the events reach a little further than the interval.
+        moment = replay.highest(None if still and watched.still else peak.hi_bytes)
+        if replay.agrees:
+            failed = replay.failure()
+            if failed is not None:
+                self._failed_at.append(self._as_rows(watched, failed))
+        if replay.agrees and _is_within(moment.size_bytes, peak):
+            if moment.size_bytes:
+                self._told[watched.device.index] = self._as_rows(watched, moment)
+            if any(block.lost and not block.frames for block in moment.blocks):
+                self.notes.append(_older_lost(replay.events, device))
+        elif moment.size_bytes < peak.lo_bytes and not replay.whole:
+            self.notes.append(_too_early(peak, replay.events, device))
+        else:
+            self.notes.append(f"{_not_known(peak, device)}: {_NOT_ADDING_UP}.")
+
+    def _as_rows(self, watched: _Watched, moment: Moment) -> _Told:
+        device = watched.device
+        rows = self._breakdown.rows(device.id, device.index, moment)
+        return _Told(device.id, moment.time_us, rows, moment.requested_bytes)
+
+    def _since_begin_s(self, told: _Told, time_s: float) -> float:
+        """Return when a moment was, found from when the measurement ended."""
+        if told.time_us is None:
+            return 0.0
+        return min(max(time_s - (self._ended_s - told.time_us / 1e6), 0.0), time_s)
+
+    def _stop(self) -> None:
+        """End torch's recording; a note tells what it took of general RAM until then, if that is much."""
+        history, self._history = self._history, None
+        if history is None:
+            return
+        # Not `Process.heap`, which pauses where malloc keeps many small pieces, as it does of a history.
+        before = heap() if self._is_long else None
+        history.end()
+        after = None if before is None else heap()
+        if before is not None and after is not None:
+            taken_bytes = before.in_use_bytes - after.in_use_bytes
+            if taken_bytes >= _NOTABLE_BYTES:
+                taken = f"{size_text(taken_bytes)} of general RAM"
+                self.notes.append(f"torch's memory history took {taken} while this was measured.")
+
+    def _unknown(self, why: str, device: Device | None = None) -> None:
+        where = f" on {device.id}" if device is not None else ""
+        self.notes.append(f"What was alive at the peak{where} is not known: {why}.")
+
+    def _failed(self, reason: BaseException) -> None:
+        """Keep why nothing can be told; an interrupt or the like goes on."""
+        if not isinstance(reason, Exception) or is_from_a_handler(reason):
+            self.drop()
+            raise reason
+        self._unknown(str(reason) if isinstance(reason, Unavailable) else named(reason))
+
+
+def _closed(watched: _Watched) -> tuple[Position, bool]:
+    """End an interval; return where the allocator stood then, and whether it stood there just before too."""
+    before = position_now(watched.device.index)
+    watched.tracker.close(watched.interval)
+    after = position_now(watched.device.index)
+    return after, before == after
+
+
+def _is_within(size_bytes: int, peak: Peak) -> bool:
+    """Return whether a size may be that of a peak."""
+    return peak.lo_bytes <= size_bytes and (peak.hi_bytes is None or size_bytes <= peak.hi_bytes)
+
+
+def _not_known(peak: Peak, device: str) -> str:
+    return f"What was alive at the peak of {size_text(peak.lo_bytes)} on {device} is not known"
+
+
+def _too_early(peak: Peak, events: int, device: str) -> str:
+    """Return the note for a peak that came before the first event in torch's ring buffer."""
+    why = f"it came before the events that torch still has, which are the last {events:,}"
+    return f"{_not_known(peak, device)}: {why if events else _NO_EVENTS}."
+
+
+def _older_lost(events: int, device: str) -> str:
+    """Say why rows are "not recorded"."""
+    why = f"torch has only the last {events:,} events" if events else _NO_EVENTS
+    return f"Where and when some blocks at the peak on {device} were allocated is not recorded: {why}."

@@ -1,0 +1,113 @@
+"""The recording of one measurement: begun before its scope, ended after it, and turned into rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..engine.machine import machine
+from ..records import Measurement
+from ..sources.memray_tracker import installed
+from .devices import DeviceRecording
+from .ram import RamRecording
+
+if TYPE_CHECKING:
+    from .devices import Failure
+
+M = TypeVar("M", bound=Measurement)
+
+_NO_RAM = "Beside a GPU general RAM is recorded on request alone, because memray slows training: --peak=all."
+
+
+class PeakRecording:
+    """What was alive when memory was highest, for one measurement.
+
+    Its life, around that of the scope::
+
+        recording = PeakRecording()
+        recording.begin()
+        scope.open()
+        ...                            the user's code
+        scope.close()
+        recording.end()
+        measurement = recording.result(scope.result(...))
+
+    None of its methods raises: what cannot be told is a note of the measurement. Recordings nest and overlap
+    in any order, across threads.
+    """
+
+    def __init__(self, shell: Any = None, *, ram: bool | None = None, always_named: bool = True) -> None:
+        """Prepare; nothing is recorded before `begin`.
+
+        Args:
+            shell: IPython's, whose cells and variables are named; by default the one of this process.
+            ram: Whether general RAM is recorded too, which slows down code that does little else than to
+                call functions and allocate; by default where no GPU is recorded. See `ram`.
+            always_named: Whether to name what a device holds even if nothing was allocated or freed there.
+                That looks at each of its blocks, and at all that names hold.
+        """
+        self._devices = DeviceRecording(shell, always_named=always_named)
+        self._ram = RamRecording(shell) if ram is not False else None
+        self._ram_beside_gpus = bool(ram)
+
+    def begin(self) -> None:
+        """Begin to record."""
+        self._devices.begin()
+        if self._ram is None:
+            return
+        if self._devices.in_use and not self._ram_beside_gpus:
+            self._ram = None
+            if installed() and machine().notes.is_new(_NO_RAM):
+                self._devices.notes.append(_NO_RAM)
+            return
+        self._ram.begin()  # last, so that what the other part allocates is not in it
+
+    def end(self) -> None:
+        """End the recording, and find out what was alive at the peak."""
+        try:
+            if self._ram is not None:
+                self._ram.end()
+        finally:
+            self._devices.end()
+
+    def result(self, measurement: M) -> M:
+        """Return a measurement with what was alive at its peak.
+
+        Args:
+            measurement: Of the scope.
+        """
+        devices = self._devices
+        ram, notes = ((), []) if self._ram is None else (self._ram.result(measurement), self._ram.notes)
+        return replace(
+            measurement,
+            at_peak=(*devices.at_peak(), *ram),
+            peak_times_s=devices.times_s(measurement.time_s),
+            notes=(*measurement.notes, *devices.notes, *notes),
+        )
+
+    def failures(self, measurement: Measurement) -> tuple[Failure, ...]:
+        """Return what was alive when an allocation failed: the last time on each device, if any did.
+
+        Args:
+            measurement: Of the scope.
+        """
+        return self._devices.failures(measurement.time_s)
+
+    def keep_failure(self, where: str, *, ended: bool) -> None:
+        """Keep torch's snapshot for ``%gpulog snapshot`` if an allocation failed; the latest one is kept.
+
+        Args:
+            where: What was measured: "In [7]".
+            ended: Whether the error ended it.
+        """
+        failed, self._devices.failed = self._devices.failed, None
+        if failed is not None:
+            machine().failed_snapshot = failed._replace(where=where, ended=ended)
+
+    def drop(self) -> None:
+        """End the recording without a result. Idempotent."""
+        try:
+            if self._ram is not None:
+                self._ram.drop()
+        finally:
+            self._devices.drop()

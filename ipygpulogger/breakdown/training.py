@@ -1,0 +1,283 @@
+"""Watches training while memory is recorded: backward passes and optimizer steps.
+
+What a block of memory holds can only be told while it is there. So a backward pass is looked at as it begins
+(its graph has the activations and the parameters) and as it ends (the gradients), and an optimizer after a
+step that changed what it holds. A look notes addresses, and how often the allocator had allocated by then.
+
+Blocks that the autograd engine allocates have no Python stack. A pass therefore also notes which line waits
+for it, from which position to which.
+
+A training step waits for all of this. Walking a graph takes 1 to 2 us a node, so only the first passes are
+sure to be walked, and those before which the peak rose. The others cost 45 us, of which torch takes 30 to
+make its statistics, twice a pass: they alone tell positions exactly. Event times would not, since torch
+derives them from the system's clock, which may be set meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..runtime import clock
+from ..runtime.collector import undisturbed
+from ..runtime.signals import is_from_a_handler
+from ..runtime.wrappers import Wrappers
+from ..sources import torch_compiler
+from ..sources.torch_history import forgotten_allocations
+from ..sources.torch_state import module
+from .graph import Graphs
+from .held import Held, Values, merge
+from .places import stack_of
+from .seen import Kept, Look, Pass, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import FrameType, ModuleType
+
+    from .graph import Address
+
+T = TypeVar("T")
+
+_SURE = 2  # graphs that are walked whatever it costs
+_SURE_AT_PEAKS = 64  # the same, where the peak rose since the position before
+_SHARE = 0.01  # others are walked while all of this took less of the time since the recording began
+_LOOKS, _PASSES = 32, 4096  # the latest that are kept
+_LASTING = 256  # looks at modules and optimizers that are kept
+
+
+class Training:
+    """The watch on training; recordings that overlap share one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._users: set[object] = set()
+        self._wrappers = Wrappers(lambda: getattr(module(), "autograd", None))
+        self._hook: Any = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._looks, self._passes = Kept(_LOOKS), Kept(_PASSES)
+        self._torch: ModuleType | None = None
+        self._statistics: Callable[[int], dict[str, Any]] = _nothing
+        self._graphs: Graphs | None = None
+        self._values: Values | None = None
+        self._began_s, self._spent_s, self._walks = 0.0, 0.0, 0
+        self._devices: set[int] = set()
+        self._peaks: dict[int, int] = {}
+        self._rose = False  # whether a peak did between the last two positions
+        self._lasting: deque[Look] = deque(maxlen=_LASTING)
+        self._stacks: dict[Any, Any] = {}
+
+    def begin(self, user: object) -> None:
+        """Watch from here on; nothing happens where torch is not there.
+
+        Args:
+            user: The recording that needs it, until `end` is called with the same object.
+        """
+        torch = module()
+        if torch is None:
+            return
+        with self._lock:
+            is_first = not self._users
+            self._users.add(user)
+            if not is_first:
+                return
+            self._reset()
+            self._began_s = clock.monotonic_s()
+            self._torch, self._graphs = torch, Graphs(torch)
+            self._values = Values(torch, self._graphs)
+            read = getattr(torch._C, "_cuda_memoryStats", _nothing)
+            self._statistics = getattr(read, "_ipygpulogger_original", read)  # the allocator's own figures
+            self._wrappers.put_on({"_engine_run_backward": self._maker})
+            register = getattr(
+                sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None
+            )
+            self._hook = register(self._stepped) if register is not None else None
+
+    def look_at_names(self, names: Iterable[tuple[str, Any]]) -> Look | None:
+        """Look at what variables hold, modules and optimizers among them; they are not looked at again."""
+        torch, values = self._torch, self._values
+        if torch is None or values is None:
+            return None
+        with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            held = values.of_names(names)
+        with self._lock:
+            if not held:
+                return None
+            self._devices.update(device for device, _ in held)
+            look = Look(self._positions(), held)
+            if len(self._users) > 1:  # what is known now will not be looked at for the others either
+                self._lasting.append(look)
+            return look
+
+    def end(self, user: object) -> Seen:
+        """Stop watching, unless another recording still needs it; return what was seen."""
+        with self._lock:
+            if user not in self._users:
+                return Seen()
+            seen = Seen((*self._lasting, *self._looks.items()), self._passes.items(), bool(self._wrappers))
+            self._users.discard(user)
+            if not self._users:
+                self._wrappers.take_off()
+                if self._hook is not None:
+                    self._hook.remove()
+                    self._hook = None
+                self._reset()
+        return seen
+
+    def after_fork_in_child(self) -> None:
+        """Replace the lock, which another thread may have held at the moment of the fork."""
+        self._lock = threading.RLock()
+        self._wrappers.after_fork_in_child()
+
+    # -- the backward pass ---------------------------------------------------------------------------------
+
+    def _maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        assert self._torch is not None
+        set_compiler = torch_compiler.set_compiler(self._torch)
+
+        def _engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True  # in IPython's tracebacks and pytest's
+            one = results = None
+            compiler = set_compiler(None)
+            try:
+                one = self._safely(self._entered, sys._getframe(1), outputs, args, kwargs)
+            finally:
+                set_compiler(compiler)
+            try:
+                results = original(outputs, *args, **kwargs)
+                return results
+            finally:
+                if one is not None:
+                    compiler = set_compiler(None)
+                    try:
+                        self._safely(self._left, one, results)
+                    finally:
+                        set_compiler(compiler)
+
+        if not torch_compiler.leave_alone(self._torch, _engine_run_backward):
+            set_compiler = _nothing
+        return _engine_run_backward
+
+    def _entered(
+        self, frame: FrameType, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Pass | None:
+        """Note where a pass begins; None where no device is used yet."""
+        torch = self._torch
+        if torch is None:
+            return None
+        stack = stack_of(frame)
+        one = Pass(
+            self._stacks.setdefault(stack, stack),
+            retained=any(args[1:3]) or bool(kwargs.get("retain_graph") or kwargs.get("create_graph")),
+            inner=torch._C._current_graph_task_id() >= 0,
+        )
+        one.begin = self._positions()
+        if self._may_walk():
+            self._walks += 1
+            outputs = outputs if type(outputs) in (tuple, list) else (outputs,)
+            # The code of a tensor's subclass, and that of a mode, is the user's.
+            with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                self._walk(one, outputs, frame)
+        if not one.begin:
+            return None
+        self._passes.add(one)
+        return one
+
+    def _may_walk(self) -> bool:
+        """Return whether there is time to look at a graph."""
+        if self._walks < (_SURE_AT_PEAKS if self._rose else _SURE):
+            return True
+        return self._spent_s <= _SHARE * (clock.monotonic_s() - self._began_s)
+
+    def _walk(self, one: Pass, outputs: Any, frame: FrameType) -> None:
+        """Note where a pass begins, and what its graph and the user's variables hold."""
+        graphs, values = self._graphs, self._values
+        assert graphs is not None
+        assert values is not None
+        found = graphs.walk(outputs)
+        held = values.of_graph(found)
+        named, lasting = values.of_frames(frame)
+        merge(held, named)
+        self._devices.update(index for index in map(graphs.device_of, outputs) if index >= 0)
+        self._devices.update(device for device, _ in (*held, *lasting))
+        if len(one.begin) < len(self._devices):
+            one.begin = self._positions()
+        self._looks.add(Look(one.begin, held, one))
+        if lasting:
+            self._lasting.append(Look(one.begin, lasting))
+        one.walked, one.whole = True, not found.packed
+        # Within another pass, only parameters: the others are copies, whose gradients the outer pass takes.
+        one.leaves = list(filter(graphs.is_parameter, found.leaves)) if one.inner else found.leaves
+
+    def _left(self, one: Pass, results: Any) -> None:
+        torch, values = self._torch, self._values
+        leaves, one.leaves = one.leaves, []
+        if torch is None or values is None:
+            return
+        held: dict[Address, Held] = {}
+        if one.walked:
+            with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+                held = values.of_gradients(leaves, results if type(results) is tuple else ())
+        one.end = self._positions()
+        if held:
+            self._looks.add(Look(one.end, held))
+
+    # -- the optimizer -------------------------------------------------------------------------------------
+
+    def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        torch = self._torch
+        if torch is not None and not torch.compiler.is_compiling():
+            self._safely(self._look_at, optimizer)
+
+    def _look_at(self, optimizer: Any) -> None:
+        """Look at what an optimizer holds, unless that is known."""
+        torch, values = self._torch, self._values
+        if torch is None or values is None or not values.is_new(optimizer):
+            return
+        with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            held = values.of_optimizer(optimizer)
+        self._devices.update(device for device, _ in held)
+        self._lasting.append(Look(self._positions(), held))
+
+    def _safely(self, work: Callable[..., T], *args: Any) -> T | None:
+        """Do work of ours, and count its time; its errors never reach the user."""
+        began_s = clock.monotonic_s()
+        try:
+            return work(*args)
+        except Exception as reason:
+            if is_from_a_handler(reason):
+                raise
+            return None
+        finally:
+            self._spent_s += clock.monotonic_s() - began_s
+
+    # -- positions -----------------------------------------------------------------------------------------
+
+    def _positions(self) -> dict[int, int]:
+        """Return how often each device has allocated so far, and notice whether peaks rose."""
+        found, rose, read = {}, False, self._statistics
+        for device in tuple(self._devices):
+            stats = read(device)
+            found[device] = stats["allocation"]["all"]["allocated"] + forgotten_allocations(device)
+            peak_bytes = stats["allocated_bytes"]["all"]["peak"]
+            if self._peaks.get(device) != peak_bytes:
+                self._peaks[device] = peak_bytes
+                rose = True
+        self._rose = rose
+        if rose:
+            self._looks.rise()
+            self._passes.rise()
+        return found
+
+
+def _nothing(_: Any) -> Any:
+    return None
+
+
+training = Training()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=training.after_fork_in_child)

@@ -1,0 +1,159 @@
+"""Estimate what a function would need on a GPU: `estimate`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..records import device_id
+from ..records.estimate import BatchEstimate, Estimate, fit
+from ..records.units import clipped, printable
+from ..runtime.errors import named
+from ..runtime.signals import is_from_a_handler
+from .asked import check, imported_torch, label_of
+from .batches import Arguments, batched, sizes_of
+from .target import Room, capacity_bytes, device_index, room_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+
+    from .run import Run
+
+_ERROR = 300  # characters
+_CONTEXT = (
+    "The capacity is what the function can have: a CUDA context takes a few hundred MB of a card besides."
+)
+_running = threading.RLock()  # a run puts fake tensors in the place of real ones: one at a time
+_depth = [0]  # of estimates, within one another
+
+
+def estimate(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    device: Any = "cuda:0",
+    capacity: str | int | None = None,
+    batch_sizes: Iterable[int] | None = None,
+    **kwargs: Any,
+) -> Estimate:
+    """Estimate what a function would need on a GPU, and whether it fits, without a GPU and before it runs.
+
+    The function is called with fake tensors, which have shapes and no memory: nothing is allocated on a
+    device, no parameter changes, and no random generator moves. What would live is counted as torch's
+    caching allocator would round it. Python code of the function does run, with what it prints and writes.
+    Meanwhile fake tensors take the place of real ones in the objects that the function uses, so no other
+    thread may use these. Other threads can use torch as before.
+
+    Tensors are where they are, if any that the function uses is on a GPU. Otherwise models and optimizers
+    are on the device, as after ``model.to(device)``, and so is what the function moves, to a device that
+    was chosen as "cpu" on this machine too; a batch that it takes from a loader stays in general RAM until
+    then. If it moves nothing, all of its tensors are on the device, which a note says.
+
+    Args:
+        fn: The function; a training step with its backward pass and optimizer step, for instance.
+        *args: What it is called with.
+        device: "cuda:0", "cuda", an index, or a `torch.device`. The machine need not have it.
+        capacity: Compare with this much memory, such as "16GB" or bytes as an int, which the function has for
+            itself. By default it is compared with what this process can still have on the device.
+        batch_sizes: Also estimate these batch sizes. Each one replaces the leading dimension of the first
+            tensor among the arguments, and of every other one that shares it; or an int argument named
+            ``batch_size``, with the tensors that have this leading dimension. The same size given twice
+            counts once.
+        **kwargs: What it is called with. Give a function's own ``device``, ``capacity`` or ``batch_sizes``
+            by `functools.partial`.
+
+    Raises:
+        TypeError: ``fn`` cannot be called like this, or an argument is of the wrong kind.
+        ValueError: The device does not exist, a size cannot be read, or no argument can be resized.
+        RuntimeError: ``fn`` calls `estimate` itself.
+        ModuleNotFoundError: PyTorch is not installed.
+        Exception: What the function itself raised, with the operator that caused it.
+
+    Example:
+        ``estimate(step, batch, capacity="16GB", batch_sizes=[8, 16, 32, 64])``
+    """
+    arguments = Arguments(args, kwargs)
+    sizes = () if batch_sizes is None else sizes_of(batch_sizes)
+    given_bytes = capacity_bytes(capacity)
+    check(fn, arguments)
+    torch = imported_torch()
+    index = device_index(device, torch)
+    varied = batched(fn, arguments, torch) if sizes else None
+    room = Room(given_bytes, given_bytes, given=True, note=_CONTEXT) if given_bytes else room_on(index, torch)
+    name = device_id("cuda", index)
+    found = _run(fn, arguments, name, torch)
+    made = _estimated(label_of(fn), name, found, room)
+    if varied is None:
+        return made
+    batches = []
+    for size in sizes:
+        one = found if size == varied.size else _tried(fn, varied.resized(size, torch), name, torch)
+        batches.append(_of_batch(size, one, made.available_bytes))
+    return replace(made, batches=tuple(batches), batched=varied.described())
+
+
+def _run(fn: Callable[..., Any], arguments: Arguments, device: str, torch: ModuleType) -> Run:
+    from .run import run
+
+    with _alone(), torch.set_grad_enabled(torch.is_grad_enabled()):
+        return run(fn, arguments.args, arguments.kwargs, device)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other thread estimates.
+
+    Raises:
+        RuntimeError: The function that is estimated calls `estimate`.
+    """
+    with _running:
+        if _depth[0]:
+            raise RuntimeError("estimate cannot be called by a function that is being estimated")
+        _depth[0] = 1
+        try:
+            yield
+        finally:
+            _depth[0] = 0
+
+
+def _tried(fn: Callable[..., Any], arguments: Arguments, device: str, torch: ModuleType) -> Run | str:
+    """Return the run with another batch size, or why it failed: not every function takes every size."""
+    try:
+        return _run(fn, arguments, device, torch)
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        return clipped(printable(named(error)), _ERROR)
+
+
+def _estimated(label: str, device: str, found: Run, room: Room) -> Estimate:
+    """Return the estimate of the arguments as they are, compared with the room that there is."""
+    available_bytes = room.available_bytes
+    if available_bytes is not None and not room.given:
+        available_bytes += found.held_bytes
+    nothing = f"No tensor of the function is on {device}, and it moves none there."
+    notes = [*(found.notes if found.peak_bytes else [nothing]), *([room.note] if room.note else [])]
+    return Estimate(
+        label,
+        device,
+        found.peak_bytes,
+        found.reserved_bytes,
+        tuple(found.rows),
+        found.held_bytes,
+        room.capacity_bytes,
+        available_bytes,
+        *fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within),
+        unknown=room.unknown,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _of_batch(size: int, found: Run | str, available_bytes: int | None) -> BatchEstimate:
+    if isinstance(found, str):
+        return BatchEstimate(size, None, None, None, None, found)
+    peak_bytes, reserved_bytes = found.peak_bytes, found.reserved_bytes
+    fits = fit(peak_bytes, reserved_bytes, available_bytes, found.fits_within)
+    return BatchEstimate(size, peak_bytes, reserved_bytes, *fits)

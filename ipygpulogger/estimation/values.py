@@ -1,0 +1,200 @@
+"""What stands for the values of fake tensors: 1.0 for a float, for an int a number that decides nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ..breakdown.places import Places
+from ..runtime.shell import current_shell
+from .user_lines import is_called_by_check, user_line
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..breakdown.places import Frame
+
+_NAMED = re.compile(r"\bCount\b")
+_FINITE = {"isnan": False, "isinf": False, "isneginf": False, "isposinf": False}
+_CHECKS = {
+    "all": True,
+    "_is_all_true": True,
+    "any": False,
+    "_is_any_true": False,
+}  # what torch's own modules ask about their arguments
+_SAME = frozenset(("any", "all", "clone", "view", "detach", "alias", "expand", "_to_copy"))
+_OF_ONE = _SAME | {"logical_not", "_is_all_true", "_is_any_true"}  # results that follow from their argument's
+
+
+_MOST_READS = 10_000  # of a value by one line
+
+
+class EstimateError(RuntimeError):
+    """What cannot be estimated, with the operator and the user's line."""
+
+
+def written(frame: Frame) -> str:
+    """Return how a user would write a line."""
+    return Places(current_shell()).place_of(frame).place
+
+
+class Count:
+    """An int whose value is unknown: arithmetic with it works, and deciding by it raises an error."""
+
+    __slots__ = ("_frame", "_what")
+
+    def __init__(self, what: str, frame: Frame) -> None:
+        self._what, self._frame = what, frame
+
+    def _same(self, *_: Any) -> Count:
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __abs__ = _same
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __round__ = _same
+
+    def __float__(self) -> float:
+        return 1.0
+
+    def _ratio(self, *_: Any) -> float:
+        return 1.0
+
+    __truediv__ = __rtruediv__ = _ratio
+
+    def __format__(self, spec: str) -> str:
+        return format(1.0 if spec.endswith(("f", "e", "g", "%")) else 1, spec)
+
+    def __repr__(self) -> str:
+        return "1"
+
+    def _decides(self, *_: Any) -> Any:
+        raise unknown(self._what, self._frame)
+
+    __bool__ = __int__ = __index__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _decides
+    __hash__ = object.__hash__
+
+
+def unknown(what: str, frame: Frame) -> EstimateError:
+    """Return the error for a value that decides what a function does."""
+    return EstimateError(
+        f"{written(frame)} depends on the value of a tensor ({what}), which an estimate does not compute"
+    )
+
+
+class Values:
+    """Answers for the values of fake tensors.
+
+    Attributes:
+        floats: How often a line asked for a float.
+        counts: How often a line asked for an int.
+    """
+
+    def __init__(self, torch: ModuleType, fake: Any) -> None:
+        self._torch, self._fake = torch, fake
+        self._known: list[tuple[Any, float | bool]] = []  # reference to a storage, its value
+        self.floats: Counter[Frame] = Counter()
+        self.counts: Counter[Frame] = Counter()
+        self._last_count: Frame | None = None
+
+    def item(self, tensor: Any) -> Any:
+        """Return what stands for the value of a tensor with one element, as `Tensor.item` is called."""
+        torch = self._torch
+        is_int = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype is torch.bool)
+        if is_int and tensor.numel() == 1 and getattr(tensor, "constant", None) is None:
+            frame = user_line()
+            self._read(self.counts, frame)
+            self._last_count = frame
+            return Count(f"{tensor.dtype} of {_shape(tensor)}", frame)
+        return torch._C.TensorBase.item(tensor)
+
+    def scalar(self, func: Any, tensor: Any) -> Any:
+        """Return what stands for a value that an operator needs.
+
+        Raises:
+            EstimateError: It is an int or a bool, which would decide what happens.
+        """
+        known = self._value_of(tensor)
+        if known is not None:
+            return known
+        frame = user_line()
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            self._read(self.floats, frame)
+            return 1.0
+        raise unknown(str(func), frame)
+
+    def _read(self, lines: Counter[Frame], frame: Frame) -> None:
+        """Note that a line asked for a value.
+
+        Raises:
+            EstimateError: It has asked so often that it may wait for another value, which never comes.
+        """
+        lines[frame] += 1
+        if lines[frame] > _MOST_READS:
+            raise EstimateError(
+                f"{written(frame)} has asked {_MOST_READS} times for the value of a tensor, which is always 1"
+                " in an estimate: a loop that waits for another value would never end"
+            )
+
+    def refused(self, error: Exception) -> EstimateError | None:
+        """Return the error for an int that was given where torch or Python wants a known one, else None."""
+        text = str(error).partition("\n")[0]
+        if self._last_count is None or not isinstance(error, TypeError):
+            return None
+        function = re.match(r"(\w+)\(\)", text)
+        is_torchs = function is not None and hasattr(self._torch, function[1])
+        if not _NAMED.search(text) and not (is_torchs and "positional argument" in text):
+            return None
+        return unknown(f"given to {function[0]}" if function else "used as an int", self._last_count)
+
+    def array(self, tensor: Any) -> Any:
+        """Return an array of the tensor's shape, without memory."""
+        import numpy as np
+
+        if not tensor.dtype.is_floating_point:
+            raise unknown("numpy", user_line())
+        self._read(self.floats, user_line())
+        kind = str(tensor.dtype).rpartition(".")[2]
+        return np.broadcast_to(np.ones((), kind), tuple(tensor.shape))
+
+    def note(self, func: Any, args: Any, out: Any) -> None:
+        """Note a result whose value is known: gradients and losses are taken as finite."""
+        name = func._opname
+        if name == "_amp_foreach_non_finite_check_and_unscale_":
+            self._know(args[1], 0.0)
+        elif isinstance(out, self._fake) and out.dtype is self._torch.bool:
+            value = self._truth(name, args)
+            if value is not None:
+                self._know(out, value)
+
+    def _truth(self, name: str, args: Any) -> bool | None:
+        if name in _FINITE:
+            return False
+        if name in ("eq", "ne") and len(args) == 2:
+            same = args[0] is args[1]
+            if same or (isinstance(args[1], float) and math.isinf(args[1])):
+                return (name == "eq") == same
+        known = self._value_of(args[0]) if args and name in _OF_ONE else None
+        if known is not None:
+            return bool(known) == (name != "logical_not")
+        if name in _CHECKS:
+            return _CHECKS[name] if is_called_by_check() else None
+        if name in ("mul", "logical_and", "bitwise_and") and len(args) == 2:
+            both = [self._value_of(one) for one in args]
+            return all(both) if None not in both else None
+        return None
+
+    def _know(self, tensor: Any, value: float | bool) -> None:
+        self._known = [one for one in self._known if one[0]() is not None]
+        self._known.append((weakref.ref(tensor.untyped_storage()), value))
+
+    def _value_of(self, tensor: Any) -> float | bool | None:
+        if not self._known or not isinstance(tensor, self._fake):
+            return None
+        storage = tensor.untyped_storage()
+        return next((value for reference, value in self._known if reference() is storage), None)
+
+
+def _shape(tensor: Any) -> str:
+    return "one element" if not tensor.dim() else f"shape {tuple(tensor.shape)}"

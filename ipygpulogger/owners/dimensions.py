@@ -1,0 +1,172 @@
+"""How large the data of a cell was: the batch sizes and leading dimensions that names in its code have.
+
+Names are read at the end of the cell, and only those of the notebook: variables inside a function have gone
+by then. A function of the notebook that the cell calls contributes the notebook's names that its code uses.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from itertools import islice
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .array_readers import holding_of
+from .oom_batch import is_a_batch_size, names_in
+from .referents import module_name, own_attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ..sources import Framework
+
+    Found = tuple[str, int]
+
+_KEPT = 12  # of a cell
+_NAMES = 200  # that are looked up, with those of the functions
+_MEMBERS = 8  # of a batch that is a tuple, a list or a dict
+_CHARACTERS = 60  # of a name
+_LARGE = 1 << 20  # bytes: a shorter `bytes` object is not a data set
+_TOKEN = re.compile(
+    r"""\#[^\n]*|'''[\s\S]*?'''|\"\"\"[\s\S]*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"
+    |(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\s*(?P<sign>[=(])\s*(?P<number>\d[\d_]*)(?=\s*(?:[,)#;]|$)))?""",
+    re.VERBOSE | re.MULTILINE,
+)
+_COUNT = re.compile(r"n|size|rows|length|(?:n|num)_\w+|\w+_(?:size|len|length)|seq_?len", re.IGNORECASE)
+_TABLES = {
+    *(("pandas", "DataFrame"), ("pandas", "Series"), ("pyarrow", "Table")),
+    *(("polars", "DataFrame"), ("polars", "Series")),
+}
+_name_of: Callable[[Any], str] = vars(type)["__name__"].__get__  # past any metaclass of the user's
+_NO_DATA = (type(None), bool, str, float, complex, type, ModuleType, FunctionType)
+
+
+def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Framework]) -> tuple[Found, ...]:
+    """Return how large the data was that the names in a cell's code have now.
+
+    None of the user's code is run.
+
+    Args:
+        code: The cell's text, with its magics.
+        names: The notebook's variables.
+        frameworks: Those of this process.
+
+    Returns:
+        Names and sizes: batch sizes first, by variable, attribute or keyword; then the leading dimensions of
+        arrays; then numbers that are named like a size. At most 12.
+    """
+    batches: dict[str, int] = {}
+    arrays: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for name, number in _numbers(code, names):
+        (batches if is_a_batch_size(name) else counts).setdefault(name, number)
+    for name in _used(code, names):
+        value = names[name]
+        if type(value) is int:
+            if value > 0 and is_a_batch_size(name):
+                batches.setdefault(name, value)
+            elif value > 0 and _COUNT.fullmatch(name):
+                counts.setdefault(name, value)
+        elif not issubclass(type(value), _NO_DATA):
+            batches |= _settings(name, value)
+            arrays |= _arrays(name, value, frameworks)
+    found = {name[:_CHARACTERS]: size for name, size in (batches | arrays | counts).items()}
+    return tuple(islice(found.items(), _KEPT))
+
+
+def _numbers(code: str, names: Mapping[str, Any]) -> Iterator[Found]:
+    """Yield the numbers in the code: of ``batch_size=32``, and of ``step(32)`` for the notebook's `step`."""
+    for token in _TOKEN.finditer(code):
+        name, number = token["name"], token["number"]
+        if number is None or len(number) > 18 or not number.replace("_", "").isdecimal():
+            continue
+        is_setting = token["sign"] == "=" and is_a_batch_size(name)
+        if int(number) > 0 and (is_setting or (token["sign"] == "(" and _is_own(names.get(name), names))):
+            yield name if is_setting else f"{name}(...)", int(number)
+
+
+def _used(code: str, names: Mapping[str, Any]) -> list[str]:
+    """Return the notebook's variables that the code uses, in their order, then those of its functions."""
+    found = dict.fromkeys(
+        token["name"].partition(".")[0] for token in _TOKEN.finditer(code) if token["name"] is not None
+    )
+    used = [name for name in found if name in names and name.strip("_")][:_NAMES]
+    for name in used:  # which grows meanwhile
+        value = names[name]
+        if _is_own(value, names):
+            more = (
+                one
+                for one in _globals_of(value.__code__)
+                if one in names and one.strip("_") and one not in found
+            )
+            for one in islice(more, _NAMES - len(used)):
+                found[one] = None
+                used.append(one)
+    return used
+
+
+def _is_own(value: Any, names: Mapping[str, Any]) -> bool:
+    """Return whether a value is a function that was defined in the notebook."""
+    return type(value) is FunctionType and value.__globals__ is names
+
+
+def _globals_of(code: CodeType, depth: int = 3) -> Iterator[str]:
+    yield from code.co_names
+    if depth:
+        for inner in code.co_consts:
+            if type(inner) is CodeType:
+                yield from _globals_of(inner, depth - 1)
+
+
+def _settings(name: str, value: Any) -> Iterable[Found]:
+    """Yield the batch sizes among the settings in a dict or in an object: "loader.batch_size"."""
+    is_dict = type(value) is dict
+    for key, number in names_in(value):
+        if type(number) is int and number > 0 and type(key) is str and is_a_batch_size(key):
+            yield f"{name}[{key!r}]" if is_dict else f"{name}.{key}", number
+
+
+def _arrays(name: str, value: Any, frameworks: Sequence[Framework]) -> dict[str, int]:
+    """Return the leading dimension of an array; of a batch of several, one if all agree."""
+    size = _leading(value, frameworks)
+    if size is not None:
+        return {name: size}
+    kind = type(value)
+    if not (kind is tuple or kind is list or kind is dict) or len(value) > _MEMBERS:
+        return {}
+    members = value.items() if kind is dict else enumerate(value)
+    found = {
+        f"{name}[{key!r}]": size
+        for key, member in list(members)
+        if type(key) in (str, int) and (size := _leading(member, frameworks)) is not None
+    }
+    return {name: next(iter(found.values()))} if len(set(found.values())) == 1 else found
+
+
+def _leading(value: Any, frameworks: Sequence[Framework]) -> int | None:
+    """Return the number of rows of an array or a table; None for any other value, and for an empty one."""
+    try:
+        return _rows(value, frameworks) or None
+    except Exception:  # a broken array, of which nothing can be said
+        return None
+
+
+def _rows(value: Any, frameworks: Sequence[Framework]) -> int | None:
+    kind = type(value)
+    if kind is bytes or kind is bytearray:
+        return len(value) if len(value) >= _LARGE else None
+    if kind is array or (module_name(kind).partition(".")[0], _name_of(kind)) in _TABLES:
+        return len(value)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and issubclass(kind, numpy.ndarray):
+        shape = own_attribute(value, "shape")
+        return int(shape[0]) if shape else None
+    for framework in frameworks:
+        known = framework.dimensions(value)
+        if known is not None:
+            return int(known.shape[0]) if known.shape else None
+        if holding_of(value, (framework.holding,)) is not None:
+            return framework.leading_dimension(value)
+    return None

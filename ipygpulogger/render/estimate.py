@@ -1,0 +1,183 @@
+"""What a function would need, as text and as HTML: the headline, what would be alive, the batch sizes."""
+
+from __future__ import annotations
+
+import textwrap
+from html import escape
+from typing import TYPE_CHECKING
+
+from ..records.units import (
+    MB,
+    clipped,
+    nonzero_figure,
+    nonzero_mb,
+    printable,
+    printable_lines,
+    rounded_mb,
+    size_text,
+    without_controls,
+)
+from . import at_peak
+from .markup import (
+    BLUE,
+    GREY,
+    PALE,
+    RED,
+    Part,
+    Strong,
+    Text,
+    bar,
+    cell_bar,
+    code,
+    fitted,
+    legend,
+    line,
+    scrolling,
+    small,
+    table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..records import BatchEstimate, Estimate
+    from .markup import Cell
+
+_WIDTH = 80  # columns
+_LABEL = 32  # characters of the function's name
+_ERROR = 90  # characters of HTML
+_LARGEST = "the largest that fits"
+_SHORT = "border-left:3px solid #e45756;padding:1px 0 1px 9px;margin:2px 0 6px"  # as of a failed allocation
+
+
+def report(estimate: Estimate) -> str:
+    """Return an estimate as text, the headline first, without a newline at the end."""
+    told = _outcome(estimate, estimate.left_bytes, nonzero_mb)
+    needs = f"Needs {nonzero_mb(estimate.peak_bytes)} on {estimate.device}"
+    lines = [f"{needs}{told and ': '}{told} ({_label(estimate)})"]
+    for sentence in _sentences(estimate, nonzero_mb):
+        lines += _wrapped(sentence)
+    lines += at_peak.lines_of(estimate.at_peak, _WIDTH)
+    lines += _batches(estimate)
+    for note in estimate.notes:
+        lines += _wrapped(note)
+    return printable_lines(lines)
+
+
+def html(estimate: Estimate) -> str:
+    """Return an estimate as HTML: the headline, the device's bar, the tables; all foreign text is escaped."""
+    told = _outcome(estimate, estimate.left_bytes, _size)
+    needs = f"Needs {_size(estimate.peak_bytes)} on {estimate.device}"
+    head = f"<b>{escape(needs)}</b>{f': {told}' if told else ''}. {code(_label(estimate))}"
+    below = "".join(map(small, (*_sentences(estimate, _size), *map(printable, estimate.notes))))
+    body = line(f'<div style="margin-bottom:3px">{head}</div>{_bar(estimate)}{below}')
+    body += scrolling(at_peak.table_of(estimate.at_peak)) if estimate.at_peak else ""
+    body += _batch_table(estimate)
+    return without_controls(f'<div style="{_SHORT}">{body}</div>' if estimate.fits is False else body)
+
+
+def _outcome(found: Estimate | BatchEstimate, left_bytes: int | None, shown: Callable[[int], str]) -> str:
+    """Return whether it fits: "fits, 5118 MB left", "1204 MB short"; empty when unknown."""
+    if found.fits is None:
+        return ""
+    if found.fits:
+        return f"fits, {shown(left_bytes or 0)} left"
+    return f"{shown(found.short_bytes or 0)} short"
+
+
+def _sentences(estimate: Estimate, shown: Callable[[int], str]) -> Iterator[str]:
+    """Yield what the need is compared with, or why it is compared with nothing."""
+    if estimate.unknown:
+        yield f"Whether it fits is unknown: {estimate.unknown}."
+    if estimate.available_bytes is not None:
+        told = f"Available: {shown(estimate.available_bytes)}"
+        if estimate.capacity_bytes not in (None, estimate.available_bytes):
+            told += f" of {shown(estimate.capacity_bytes or 0)}"
+        if held_bytes := _held_bytes(estimate):
+            told += f"; {shown(held_bytes)} of the need is there already"
+        yield f"{told}."
+    if rounded_mb(estimate.reserved_bytes) > rounded_mb(estimate.peak_bytes):
+        yield f"The allocator would reserve {shown(estimate.reserved_bytes)}, cached memory included."
+
+
+def _batches(estimate: Estimate) -> Iterator[str]:
+    """Yield the table of batch sizes as text."""
+    if not estimate.batches:
+        return
+    largest = estimate.largest_batch
+    width = max(5, *(len(str(batch.size)) for batch in estimate.batches))
+    needs = ["" if batch.peak_bytes is None else nonzero_mb(batch.peak_bytes) for batch in estimate.batches]
+    room = max(5, *map(len, needs))
+    yield f"  {'batch':>{width}}  {'needs':>{room}}"
+    for batch, need in zip(estimate.batches, needs, strict=True):
+        mark = f"  <- {_LARGEST}" if batch.size == largest else ""
+        row = f"  {batch.size:>{width}}  {need:>{room}}  {_told_of(batch, estimate, nonzero_mb)}{mark}"
+        yield clipped(printable(row), _WIDTH).rstrip()
+    yield from _wrapped(f"A batch size replaces {estimate.batched}.")
+
+
+def _told_of(batch: BatchEstimate, estimate: Estimate, shown: Callable[[int], str]) -> str:
+    """Return whether a batch size fits, or why it could not be estimated."""
+    if batch.peak_bytes is None:
+        return f"cannot be estimated: {batch.error}"
+    available_bytes = estimate.available_bytes
+    return _outcome(batch, None if available_bytes is None else available_bytes - batch.peak_bytes, shown)
+
+
+def _bar(estimate: Estimate) -> str:
+    """Return how the device would be divided at the peak: a bar, and the same in words."""
+    available_bytes = estimate.available_bytes
+    if available_bytes is None:
+        return ""
+    taken_bytes = max(0, (estimate.capacity_bytes or 0) - available_bytes)
+    held_bytes = _held_bytes(estimate)
+    needed_bytes = min(estimate.peak_bytes, available_bytes) - held_bytes
+    found = [
+        Part("otherwise in use", taken_bytes, GREY),
+        Part("there already", held_bytes, PALE),
+        Part("needed besides" if held_bytes else "needed", needed_bytes, BLUE),
+        Part("short", max(0, estimate.peak_bytes - available_bytes), RED),
+        Part("left", max(0, available_bytes - estimate.peak_bytes)),
+    ]
+    return bar(found, sum(part.size_bytes for part in found)) + legend(found)
+
+
+def _batch_table(estimate: Estimate) -> str:
+    """Return the table of batch sizes as HTML; the largest that fits stands out."""
+    if not estimate.batches:
+        return ""
+    largest = estimate.largest_batch
+    scale_bytes = max((batch.peak_bytes or 0 for batch in estimate.batches), default=0)
+    rows: list[list[Cell]] = []
+    for batch in estimate.batches:
+        peak_bytes = batch.peak_bytes or 0
+        fill = RED if batch.fits is False else BLUE
+        drawn = cell_bar([Part("", peak_bytes, fill)], scale_bytes)
+        needs = "" if batch.peak_bytes is None else nonzero_figure(peak_bytes)
+        told = fitted(clipped(_told_of(batch, estimate, _size), _ERROR), _ERROR * 6)
+        if batch.size == largest:
+            told += f" · {_LARGEST}"
+        size: Cell = Strong(str(batch.size)) if batch.size == largest else str(batch.size)
+        rows.append([size, drawn, needs, Text(told)])
+    head: list[str | Text] = ["Size", "", "Needs", Text("")]
+    replaced = small(printable(f"A batch size replaces {estimate.batched}."))
+    figures = scrolling(table(head, rows, caption="Needs by batch size, MB"))
+    return f"<div style=margin-top:6px>{figures}</div>{line(replaced)}"
+
+
+def _held_bytes(estimate: Estimate) -> int:
+    """Return how much of the need is on the device already; 0 if it is compared with a given capacity."""
+    given = estimate.available_bytes == estimate.capacity_bytes
+    return 0 if given else estimate.held_bytes
+
+
+def _label(estimate: Estimate) -> str:
+    return clipped(printable(estimate.label), _LABEL)
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _size(size_bytes: int) -> str:
+    return "<1 MB" if 0 < size_bytes < MB / 2 else size_text(size_bytes)

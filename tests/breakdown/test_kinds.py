@@ -1,0 +1,269 @@
+"""Kinds, names and places of what was alive at the peak, against counts by hand, on the simulated GPU."""
+
+import gc
+import linecache
+
+import pytest
+import torch
+from recorded import recorded
+from torch import nn
+
+from ipygpulogger.breakdown import training
+
+pytestmark = pytest.mark.torch
+
+MB = 2**20
+BATCH, LENGTH, WIDTH, WORDS = 2, 24, 40, 96
+DEVICE = "cuda:0"
+
+
+class Transformer(nn.Module):
+    """Embedding, attention, layer norms and an MLP: one block."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.first_norm, self.second_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        y = self.first_norm(x)
+        q, k, v = self.query(y), self.key(y), self.value(y)
+        attention = torch.bmm(q, k.transpose(1, 2)).softmax(-1)
+        x = x + self.out(torch.bmm(attention, v))
+        x = x + self.down(nn.functional.gelu(self.up(self.second_norm(x))))
+        if spikes("backward") and x.requires_grad:
+            x.register_hook(lambda _: spike())
+        return (x * x).mean()
+
+
+def rounded(*shapes):
+    """What tensors of four bytes an element take: blocks of 512 bytes each."""
+    return sum(-(-4 * torch.Size(shape).numel() // 512) * 512 for shape in shapes)
+
+
+TOKEN = BATCH, LENGTH
+HIDDEN = *TOKEN, WIDTH
+WEIGHTS = (
+    [(WORDS, WIDTH)] + 4 * [(WIDTH, WIDTH), (WIDTH,)] + 2 * [(WIDTH,), (WIDTH,)]
+    + [(4 * WIDTH, WIDTH), (4 * WIDTH,), (WIDTH, 4 * WIDTH), (WIDTH,)]
+)  # fmt: skip
+NORM = [HIDDEN, TOKEN, TOKEN]  # input, mean, 1 / deviation
+ATTENTION = [
+    HIDDEN,
+    HIDDEN,
+    HIDDEN,
+    HIDDEN,
+    (BATCH, LENGTH, LENGTH),
+    HIDDEN,
+]  # y, q, k, v, weights, and their product
+MLP = [HIDDEN, (*TOKEN, 4 * WIDTH), (*TOKEN, 4 * WIDTH)]  # before `up`, `gelu` and `down`
+SAVED = NORM + ATTENTION + NORM + MLP + [HIDDEN]  # the last for the square
+PARAMETERS, ACTIVATIONS = rounded(*WEIGHTS), rounded(*SAVED)
+
+
+@pytest.fixture(autouse=True)
+def warm(cuda):
+    """cuBLAS has its workspace; no gradient or graph of an earlier test is left."""
+    a = torch.zeros(8, 8, device=DEVICE, requires_grad=True)
+    torch.mm(a, a).sum().backward()
+    del a
+    gc.collect()
+    return cuda
+
+
+def at_peak(run):
+    """The rows of a run, which add up to the allocator's own peak."""
+    torch.cuda.reset_peak_memory_stats()
+    found = recorded(run)
+    assert not found.notes
+    assert found.bytes() == torch.cuda.max_memory_allocated()
+    return found.record.at_peak
+
+
+def by_kind(rows):
+    """Their bytes, without cuBLAS's workspace."""
+    found = {}
+    for row in rows:
+        if "cuBLAS" not in row.name:
+            found[row.kind] = found.get(row.kind, 0) + row.size_bytes
+    return found
+
+
+def lines(rows, kind):
+    """Names and places of one kind."""
+    return {(row.name, row.place.partition(":")[0]) for row in rows if row.kind == kind}
+
+
+SPIKES = []  # when the next run has its highest moment: "forward", "backward" or "step", of its last step
+
+
+def spikes(when):
+    return [when, True] == SPIKES
+
+
+def spike():
+    torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)
+
+
+def train(steps=1, *, when="forward", set_to_none=True):
+    """A training of which nothing is left."""
+    model = Transformer().to(DEVICE)
+    opt = torch.optim.Adam(model.parameters())
+    opt.register_step_pre_hook(lambda *_: spike() if spikes("step") else None)
+    tokens = torch.zeros(TOKEN, dtype=torch.long, device=DEVICE)
+    for step in range(steps):
+        SPIKES[:] = when, step == steps - 1
+        opt.zero_grad(set_to_none)
+        loss = model(tokens)
+        if spikes("forward"):
+            spike()
+        loss.backward()
+        opt.step()
+
+
+def test_first_step_of_a_function_that_is_over():
+    """Parameters, activations and locals, each to the byte; there is no gradient and no state yet."""
+    rows = at_peak(train)
+    assert by_kind(rows) == {
+        "parameters": PARAMETERS,
+        "activations": ACTIVATIONS,
+        "variables": 512 + 512,  # tokens, loss
+        "temporaries": 64 * MB,
+    }
+    assert lines(rows, "parameters") == {("model", "test_kinds.py")}
+    assert {row.name for row in rows if row.kind == "variables"} == {"tokens", "loss"}
+    spiked = next(row for row in rows if row.kind == "temporaries" and row.size_bytes > MB)
+    assert spiked.name == "torch.empty(64 * MB, dtype=torch.uint8, device=DEVICE)"
+    file, _, line = spiked.place.partition(":")
+    assert file == "test_kinds.py"
+    assert linecache.getline(__file__, int(line)).strip() == spiked.name
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_later_step_has_state_and_perhaps_gradients(set_to_none):
+    """Adam's two averages; the gradients are there between steps only if they are set to zero."""
+    rows = at_peak(lambda: train(3, set_to_none=set_to_none))
+    expected = {
+        "parameters": PARAMETERS,
+        "optimizer state": 2 * PARAMETERS,
+        "activations": ACTIVATIONS,
+        "variables": 512 + 512,
+        "temporaries": 64 * MB,
+    }
+    assert by_kind(rows) == expected | ({} if set_to_none else {"gradients": PARAMETERS})
+    assert lines(rows, "optimizer state") == {("opt", "test_kinds.py")}
+    assert set_to_none or lines(rows, "gradients") == {("loss.backward()", "test_kinds.py")}
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_peak_within_the_backward_pass(steps):
+    """The first activation has been let go of: the input of the square. Its gradient is a temporary."""
+    rows = at_peak(lambda: train(steps, when="backward"))
+    found = by_kind(rows)
+    assert found["activations"] == ACTIVATIONS - rounded(HIDDEN)
+    assert (found["parameters"], found.get("optimizer state", 0)) == (
+        PARAMETERS,
+        2 * PARAMETERS * (steps - 1),
+    )
+    assert "gradients" not in found
+    waiting = [row for row in rows if row.kind == "temporaries" and row.name == "loss.backward()"]
+    assert [row.size_bytes % rounded(HIDDEN) for row in waiting] in ([0], [512])
+
+
+def test_a_peak_within_the_optimizer():
+    """The graph is gone; all gradients are there."""
+    found = by_kind(at_peak(lambda: train(2, when="step")))
+    assert found.pop("variables") in (512, 1024)  # the tokens, and the loss where it was looked at
+    assert found.pop("temporaries") - 64 * MB in (0, 512)
+    assert found == {
+        "parameters": PARAMETERS,
+        "gradients": PARAMETERS,
+        "optimizer state": 2 * PARAMETERS,
+    }
+
+
+def test_a_local_variable_that_the_graph_has_let_go_of():
+    """After the backward pass the variable alone holds it, as it holds what no graph kept."""
+
+    def work():
+        x = torch.zeros(4 * MB, device=DEVICE)
+        leaf = torch.zeros(1, device=DEVICE, requires_grad=True)
+        hidden = leaf.expand(4 * MB) * 2
+        (hidden * hidden * x).sum().backward()
+        spike()
+
+    rows = at_peak(work)
+    assert {
+        (row.name, row.size_bytes) for row in rows if row.kind == "variables" and row.size_bytes > MB
+    } == {
+        ("x", 16 * MB),
+        ("hidden", 16 * MB),
+    }
+    assert "activations" not in by_kind(rows)
+
+
+@pytest.mark.parametrize("when", ["forward", "backward", "step"])
+def test_passes_that_there_is_no_time_to_look_at(when, monkeypatch):
+    """What a pass freed was an activation, what the engine left behind are gradients."""
+    for name in ("_SURE", "_SURE_AT_PEAKS"):
+        monkeypatch.setattr(training, name, 0)
+    monkeypatch.setattr(training, "_SHARE", -1.0)
+    found = by_kind(at_peak(lambda: train(2, when=when)))
+    freed = {"forward": 0, "backward": rounded(HIDDEN), "step": ACTIVATIONS}[when]
+    assert found.pop("temporaries") >= 64 * MB
+    found.pop("variables", None)
+    assert {kind: found.get(kind, 0) for kind in {*found, "activations", "gradients"}} == {
+        "parameters": PARAMETERS,
+        "gradients": PARAMETERS if when == "step" else 0,
+        "optimizer state": 2 * PARAMETERS,
+        "activations": ACTIVATIONS - freed,
+    }
+
+
+def test_a_torch_without_the_function_that_is_watched(monkeypatch):
+    """It is said; the rows add up, and what names and optimizers hold is known."""
+    run = torch.autograd._engine_run_backward
+    monkeypatch.setattr(
+        torch.autograd,
+        "backward",
+        lambda losses, *_, **__: run(
+            (losses,),
+            (torch.ones_like(losses),),
+            False,
+            False,
+            (),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        ),
+    )
+    monkeypatch.delattr(torch.autograd, "_engine_run_backward")
+    torch.cuda.reset_peak_memory_stats()
+    found = recorded(lambda: train(2, when="step"))
+    assert ["does not tell when backward passes run" in note for note in found.notes] == [True]
+    assert found.bytes() == torch.cuda.max_memory_allocated()
+    kinds = by_kind(found.record.at_peak)
+    assert (kinds["parameters"], kinds["optimizer state"]) == (PARAMETERS, 2 * PARAMETERS)
+
+
+@pytest.mark.parametrize("move", [nn.Module.cuda, nn.Module.half], ids=["to the GPU", "to half precision"])
+def test_a_module_that_was_known_before_its_memory_changed(move):
+    """What it holds is looked at anew: parameters without gradients too, of which nothing is left at the end."""
+    frozen = nn.Linear(512, 512, bias=False).requires_grad_(False)
+    if move is nn.Module.half:
+        frozen = nn.Sequential(nn.Sequential(nn.Identity()), frozen).to(DEVICE)
+
+    def run():
+        kind = move(frozen)
+        scale = torch.ones(1, device=DEVICE, requires_grad=True)
+        for step in range(2):
+            loss = (kind(torch.zeros(8, 512, device=DEVICE).to(next(kind.parameters()).dtype)) * scale).sum()
+            if step:
+                spike()
+            loss.backward()
+        frozen.cpu().float()
+
+    found = by_kind(at_peak(run))
+    assert found["parameters"] >= 512 * 512 * (2 if move is nn.Module.half else 4)

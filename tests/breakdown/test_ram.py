@@ -1,0 +1,285 @@
+"""General RAM at its peak, by the line that asked for it."""
+
+import dataclasses
+import json
+import mmap
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from memory import MB, blip
+from strikes import STRIKES, strike
+
+from ipygpulogger import measure
+from ipygpulogger.breakdown.places import Place
+from ipygpulogger.breakdown.ram import _counts, _unseen
+from ipygpulogger.breakdown.ram_events import Mapping, RamBlock
+from ipygpulogger.breakdown.ram_rows import _Row
+from ipygpulogger.breakdown.recording import PeakRecording
+from ipygpulogger.engine.scope import Scope
+from ipygpulogger.records import AtPeak, Measurement
+from ipygpulogger.sources import memray_tracker as source
+from ipygpulogger.sources.malloc import heap
+
+needs_memray = pytest.mark.skipif(not source.installed(), reason="memray is not installed")
+FILE = "test_ram.py"
+CALL = "return len(bytearray(size * MB))"
+
+
+def at_peak(work):
+    """The record of a call, as `measure(peak=True)` makes it."""
+    recording, scope = PeakRecording(ram=True), Scope()
+    recording.begin()
+    scope.open()
+    try:
+        work()
+    finally:
+        scope.close()
+        recording.end()
+        measurement = recording.result(scope.result(Measurement, "block"))
+        recording.drop()
+    return measurement
+
+
+def large(measurement, least_bytes=MB):
+    return [
+        (row.kind, row.name, row.size_bytes)
+        for row in measurement.at_peak
+        if row.size_bytes >= least_bytes and (row.name, row.size_bytes) != ("small objects of Python", MB)
+    ]
+
+
+@needs_memray
+def test_each_line_has_what_it_asked_for(monkeypatch):
+    """numpy, C code and pandas, within 1 %; what is kept is told from what was freed."""
+    numpy, pandas = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    kept = {}
+    pandas.DataFrame({"warm": [1.0]}) * 2  # what these libraries import late
+
+    def work():
+        kept["array"] = numpy.ones(8 * MB)
+        kept["frame"] = pandas.DataFrame(numpy.ones((MB, 4)))
+        assert len(b"x" * (48 * MB))
+        b"x" * (16 * MB)
+
+    found = at_peak(work)
+    first = work.__code__.co_firstlineno + 1
+    truth = [
+        ("variables", "work", 64 * MB),
+        ("temporaries", 'assert len(b"x" * (48 * MB))', 48 * MB),
+        ("variables", "work", 32 * MB),  # the innermost variable that keeps the dictionary
+    ]
+    assert [row[:2] for row in large(found)] == [row[:2] for row in truth]
+    assert [row[2] for row in large(found)] == [pytest.approx(size, rel=0.01) for *_, size in truth]
+    assert {row.device for row in found.at_peak} == {"cpu"}
+    assert {row.place for row in found.at_peak if row.size_bytes > MB} == {
+        f"{FILE}:{line}" for line in (first, first + 1, first + 2)
+    }
+    assert not any(row.resident_bytes for row in found.at_peak)
+    assert sum(row.size_bytes for row in found.at_peak) == pytest.approx(144 * MB, abs=2 * MB)
+
+
+@needs_memray
+def test_a_block_and_each_call_have_theirs():
+    """By `measure(peak=True)`, one within the other."""
+
+    @measure(peak=True)
+    def call(size):
+        return len(bytearray(size * MB))
+
+    with measure("block", peak=True) as block:
+        kept = bytearray(8 * MB)
+        call(4)
+    call(2)
+    assert large(block) == [("variables", "kept", 8 * MB + 1), ("temporaries", CALL, 4 * MB + 1)]
+    assert large(block.last) == large(block)
+    assert not block.last.notes
+    del kept
+
+
+SMALL = """
+import json, sys
+from ipygpulogger import measure
+kept = []
+with measure(peak=True) as m:
+    kept.extend(float(n) for n in range(300_000))
+print(json.dumps([(row.kind, row.name, row.size_bytes) for row in m.at_peak if row.size_bytes >= 2 << 20]))
+"""
+
+
+@needs_memray
+def test_small_objects_stand_by_themselves():
+    """Python asks for a megabyte at a time for them, so the line that needed the next one is that of a few.
+
+    In a process of its own: one that ran other tests has room left in what Python asked for then.
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", SMALL], capture_output=True, text=True, check=True, timeout=60
+    )
+    small, table = json.loads(ran.stdout)
+    assert small[:2] == ["variables", "small objects of Python"]
+    assert small[2] == pytest.approx(300_000 * 32, abs=2 * MB)  # an object takes multiples of 16 bytes
+    assert table[0] == "variables" and table[2] == pytest.approx(300_000 * 8, rel=0.15)
+
+
+@needs_memray
+def test_our_own_work_is_not_in_it():
+    """An empty scope has hardly anything; a recording within another has no rows there."""
+    assert sum(row.size_bytes for row in at_peak(lambda: None).at_peak) < 8 << 10
+    inner = []
+
+    def work():
+        block = bytearray(8 * MB)
+        inner.append(at_peak(lambda: len(bytearray(4 * MB))))
+        del block
+        assert bytearray(9 * MB)
+
+    outer = at_peak(work)
+    assert [size // MB for _, _, size in large(outer)] == [8, 4]
+    assert [size // MB for _, _, size in large(inner[0])] == [4]
+
+
+@needs_memray
+def test_a_mapping_counts_as_far_as_it_is_used():
+    """Reserved addresses are no memory, whether they are still there or not."""
+    kept = []
+
+    def work():
+        kept.append(mmap.mmap(-1, 512 * MB))
+        kept[0][: 8 * MB] = bytes(8 * MB)
+        mmap.mmap(-1, 256 * MB).close()
+        blip(64)
+
+    found = at_peak(work)
+    kept[0].close()
+    sizes = {(kind, name): size // MB for kind, name, size in large(found)}
+    assert sizes["variables", "work"] == 8
+    assert sizes["temporaries", "self._map = mmap.mmap(-1, size_mb * MB)"] == 64
+    assert sum(sizes.values()) <= 72 + 8  # and at most the bytes that were copied
+
+
+@pytest.mark.parametrize(("risen_mb", "counts_mb"), [(4, 4), (3.7, 4), (3.5, 0), (0, 0)])
+def test_a_mapping_that_is_gone_counts_if_memory_rose_by_as_much(risen_mb, counts_mb):
+    """Nothing else is known of it then."""
+    assert _counts(Mapping(4 * MB, []), int(risen_mb * MB)) == counts_mb * MB
+
+
+class FewPages:
+    """Pages of which it is known how far they rose for blocks of 200 kB."""
+
+    def risen_bytes(self, block, *, held):
+        return 1000 + held if block.size_bytes == 200_000 else None
+
+
+def test_a_row_has_its_blocks():
+    """Their names, three at most; and how far resident memory rose, if that is known but for a hundredth."""
+    row = _Row()
+    for at, name in enumerate(("a", "b", "a", "c", "")):
+        row.add(RamBlock(at, 200_000, 7, mapped=False, alive=True), name, FewPages())
+    made = row.made("variables", Place("In [1]:2", "x = f()"))
+    assert (made.name, made.blocks, made.size_bytes, made.resident_bytes) == ("a, b, c", 5, 1_000_000, 5004)
+    row.add(RamBlock(9, 10_000, 7, mapped=False, alive=True), "d", FewPages())
+    made = row.made("variables", Place("In [1]:2", "x = f()"))
+    assert (made.name, made.resident_bytes) == ("a, b, c and 1 more", 15_004)
+    row.add(RamBlock(9, 200_000, 7, mapped=True, alive=True), "", FewPages())
+    assert row.made("variables", Place("In [1]:2", "x = f()")).resident_bytes is None
+    row = _Row()
+    row.add(RamBlock(9, 10_000, 7, mapped=False, alive=True), "", None)
+    made = row.made("temporaries", Place("In [1]:2", "x = f()"))
+    assert (made.name, made.place, made.resident_bytes) == ("x = f()", "In [1]:2", None)
+
+
+UNSEEN = """
+import ctypes, json
+from ipygpulogger import measure
+malloc = ctypes.CDLL(None).malloc
+malloc.restype = ctypes.c_void_p
+with measure(peak="all") as m:
+    address = malloc(ctypes.c_size_t(80 << 20))
+    ctypes.memset(address, 1, 80 << 20)
+    kept = bytearray(80 << 20)
+print(json.dumps(m.last.notes))
+"""
+
+
+@needs_memray
+def test_what_memray_does_not_see_is_said():
+    """Such as what ctypes allocates; not where it is little beside the rest."""
+    ran = subprocess.run(
+        [sys.executable, "-c", UNSEEN], capture_output=True, text=True, check=True, timeout=60
+    )
+    (note,) = json.loads(ran.stdout)
+    assert note.startswith(
+        "Of the 160 MB by which general RAM rose to its peak, 80 MB are not in the table: "
+    )
+    row = AtPeak("cpu", "variables", "x", "", 100 * MB, 1)
+    half = dataclasses.replace(row, resident_bytes=50 * MB)
+    assert [len(_unseen([half], rise_bytes)) for rise_bytes in (82 * MB - 1, 82 * MB)] == [0, 1]
+    assert [len(_unseen([row, row], rise_mb * MB)) for rise_mb in (266, 267)] == [0, 1]
+
+
+RESIDENT = """
+import ctypes, json
+import numpy
+from ipygpulogger import measure
+mallopt = ctypes.CDLL(None).mallopt
+mallopt(-3, 32 << 20), mallopt(-1, 512 << 20)  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+large = numpy.ones(3 << 20)
+del large
+kept, pin = [], []
+with measure(peak="all") as m:
+    kept.append(numpy.ones(2 << 20))
+    numpy.ones(2 << 20).sum()
+    pin.append(numpy.empty(16 << 20))
+large = [row for row in m.at_peak if row.size_bytes >= 1 << 20]
+print(json.dumps([(row.size_bytes >> 20, row.kind, row.resident_bytes) for row in large]))
+"""
+
+
+@needs_memray
+@pytest.mark.skipif(heap() is None, reason="only glibc tells what it keeps, and only Linux has a page table")
+def test_what_was_asked_for_beside_what_became_resident():
+    """A block that malloc serves from what it kept is resident already; one that is never written to never is.
+
+    In a process of its own, whose malloc has kept nothing else.
+    """
+    pytest.importorskip("numpy")
+    ran = subprocess.run(
+        [sys.executable, "-c", RESIDENT], capture_output=True, text=True, check=True, timeout=60
+    )
+    told = json.loads(ran.stdout)
+    assert [tuple(row[:2]) for row in told] == [(128, "variables"), (16, "variables")]
+    assert all(resident_bytes <= 2 * mmap.PAGESIZE for *_, resident_bytes in told)
+
+
+@needs_memray
+def test_a_cell_that_fails_has_its_table_all_the_same():
+    """And everything is over afterwards."""
+    recording = PeakRecording()
+    recording.begin()
+    with pytest.raises(ZeroDivisionError):
+        _ = [bytearray(8 * MB), 1 / 0]
+    recording.end()
+    scope = Scope().open()
+    scope.close()
+    found = recording.result(scope.result(Measurement, "x"))
+    assert [size // MB for _, _, size in large(found)] == [8]
+    assert sys.getprofile() is None
+    assert threading._profile_hook is None
+
+
+def test_without_memray_one_sentence_says_how(monkeypatch, fresh_machine):
+    """Once in a process."""
+    monkeypatch.setattr(source, "installed", lambda: False)
+    notes = [at_peak(lambda: None).notes for _ in range(2)]
+    assert [[note for note in one if "memray" in note] for one in notes] == [[source.ABSENT], []]
+    assert "pip install 'ipygpulogger[memray]'" in source.ABSENT
+
+
+@needs_memray
+def test_an_interrupt_anywhere_leaves_nothing_behind(tmp_path):
+    """No profile function, no tracker, no file, and the next recordings are right; a sample of the points."""
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert strike(env, "walk", "ram", STRIKES) >= STRIKES / 2

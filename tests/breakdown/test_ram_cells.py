@@ -1,0 +1,65 @@
+"""General RAM at the peak of the cells of a real kernel: by line, and with the names that hold it."""
+
+import pytest
+
+from ipygpulogger.sources import memray_tracker as source
+
+pytestmark = pytest.mark.skipif(not source.installed(), reason="memray is not installed")
+
+BEGIN = [
+    "import asyncio, numpy as np, pandas as pd\nMB = 1 << 20\npd.DataFrame({'warm': ['a', 'b']}) * 2;",
+    "from ipygpulogger import IPyGPULogger\nil = IPyGPULogger(report='none', peak=True).start()",
+]
+ROWS = "[(r.device, r.kind, r.name, r.place, round(r.size_bytes / MB, 1)) for r in il.record.at_peak if r.size_bytes > 4 * MB]"
+FIRST = """
+a = np.ones(8 * MB)
+df = pd.DataFrame({c: np.ones(MB) for c in "wxyz"}, copy=False)
+n = len(b'x' * (48 * MB))"""
+PLACELESS = {("others", ""), ("allocated without a Python stack", ""), ("small objects of Python", "")}
+IN_THREADS = """\
+def work():
+    return len(b"x" * (24 * MB))
+await asyncio.gather(asyncio.to_thread(work), asyncio.to_thread(lambda: None))
+import os; child = os.fork()
+if not child:
+    os._exit(len(b"x" * (99 * MB)) & 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.kernel(begin=BEGIN)
+def test_lines_and_names_are_those_that_the_user_sees(kernel):
+    """In one notebook: numpy, C and pandas, a failed cell, threads and tasks, a child; within 1 %."""
+    pytest.importorskip("pandas")
+
+    def rows(code, status="ok"):
+        ran = kernel.run(code)
+        assert ran.status == status, ran.reply
+        assert not ran.stderr
+        found = kernel.value(ROWS)
+        assert {row[0] for row in found} == {"cpu"}
+        return [tuple(row[1:]) for row in found]
+
+    assert rows(FIRST) == [
+        ("variables", "a", "In [1]:2", 64.0),
+        ("temporaries", "n = len(b'x' * (48 * MB))", "In [1]:4", 48.0),
+        ("variables", "df", "In [1]:3", 32.0),
+    ]
+    assert rows("%%time\nmore = df * 2") == [("variables", "more", "In [2]:2", 32.0)]
+    assert rows("%%prun -q\nz = np.ones(MB)") == [
+        ("variables", "z", kernel.value("il.record.at_peak[0].place"), 8.0)
+    ]
+    assert rows("def fails():\n    inner = np.ones(4 * MB)\n    1 / 0\nfails()", "error") == [
+        ("variables", "last traceback: fails.inner", "In [4]:2", 32.0)
+    ]
+    assert rows(IN_THREADS) == [("temporaries", 'return len(b"x" * (24 * MB))', "In [5]:2", 24.0)]
+    # A name stands for what it holds; what else lives stands under the line.
+    assert rows("w = np.ones(2 * MB); rest = {i: bytes(60_000) for i in range(201)}") == [
+        ("variables", "w", "In [6]:1", 16.0),
+        ("variables", "w = np.ones(2 * MB); rest = {i: bytes(60_000) for i in range(201)}", "In [6]:1", 11.5),
+    ]
+    # What IPython asks for to show an error is not the cell's, and what its threads ask for has no place; `%%prun` hides stacks.
+    kernel.run("raise ValueError('x')")
+    told = kernel.value("[(r.name, r.place) for record in il.history for r in record.at_peak]")
+    assert {tuple(one) for one in told if not one[1].startswith("In [") and one[0] != "z"} <= PLACELESS
+    assert kernel.value("[note for record in il.history for note in record.notes]") == []

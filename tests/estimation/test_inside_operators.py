@@ -1,0 +1,224 @@
+"""What single operators allocate for a moment, against the allocator of a simulated device."""
+
+import copy
+import functools
+import itertools
+import re
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ipygpulogger.estimation.run import run
+from ipygpulogger.estimation.values import EstimateError
+
+pytestmark = pytest.mark.torch
+
+WIDTH, HEADS, ROWS = 64, 4, 4096
+
+
+def excess(fn, *args):
+    """Return how much more an estimate is than the peak on the device, with its notes."""
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    found = run(fn, args, {}, "cuda:0")
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    fn(*args)
+    really = torch.cuda.max_memory_allocated() - before
+    return found.peak_bytes - found.held_bytes - really, found.notes
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_layer_of_a_transformer(cuda, norm_first):
+    """Without gradients it is one operator, with a mask or without."""
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 256, batch_first=True, norm_first=norm_first)
+    layer = layer.cuda().eval()
+    x = torch.ones(8, 128, WIDTH, device="cuda")
+    padding = torch.zeros(8, 128, dtype=torch.bool, device="cuda")
+    for around in (torch.no_grad, torch.inference_mode):
+        assert excess(around()(lambda x: layer(x, None)), x) == (0, ()), around
+        assert excess(around()(lambda x: layer(x, src_key_padding_mask=padding)), x) == (0, ()), around
+
+
+def test_attention(cuda):
+    attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).cuda().eval()
+    x = torch.ones(8, 128, WIDTH, device="cuda")
+    for needs in ({}, {"need_weights": False}, {"average_attn_weights": False}):
+        fn = functools.partial(attention, key=x, value=x, **needs)
+        assert excess(torch.no_grad()(fn), x) == (0, ()), needs
+
+
+def trains(select):
+    """Return a step whose loss is a sum of what is selected: the gradient's elements share their memory."""
+
+    def step(x):
+        select(x).sum().backward()
+        x.grad = None
+
+    return step
+
+
+def zeros(*shape):
+    return torch.zeros(*shape, dtype=torch.long, device="cuda")
+
+
+def target(x):
+    return torch.zeros_like(x, requires_grad=False)
+
+
+LOSSES = [
+    F.mse_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.soft_margin_loss,
+    F.binary_cross_entropy_with_logits,
+    functools.partial(F.binary_cross_entropy_with_logits, pos_weight=torch.ones(WIDTH)),
+]
+
+
+def test_losses(cuda):
+    """There is a value for each element before they are reduced; some gradients are computed in place."""
+    x = torch.ones(ROWS, WIDTH, device="cuda", requires_grad=True)
+    for loss, reduction in itertools.product(LOSSES, ("mean", "sum", "none")):
+        weights = getattr(loss, "keywords", {})
+        named = {name: one.cuda() for name, one in weights.items()} | {"reduction": reduction}
+        fn = functools.partial(getattr(loss, "func", loss), target=target(x), **named)
+        assert excess(torch.no_grad()(fn), x)[0] in range(-512, 1025), (loss, reduction)
+        assert excess(trains(fn), x) == (0, ()), (loss, reduction)
+
+
+SELECTED = {
+    "max": lambda x: x.max(1)[0],
+    "gather": lambda x: x.gather(1, zeros(ROWS, 2)),
+    "unfold": lambda x: F.unfold(x[None, None], 3),
+    "take": lambda x: x.take(zeros(8)),
+    "trace": torch.trace,
+    "mm": lambda x: x @ x[:WIDTH].T,
+    "bmm": lambda x: x.view(-1, WIDTH, WIDTH) @ x.view(-1, WIDTH, WIDTH),
+    "roll": lambda x: x.roll(3, 0),
+    "embedding": lambda x: F.embedding(zeros(1024), x),
+    "layer_norm": lambda x: F.layer_norm(x, (WIDTH,)),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "two uses": lambda x: (x * 1).add_(x),
+    "batch_norm of data": lambda x: F.batch_norm(x.detach(), None, None, x[0], x[1], training=True),
+}
+INSIDE = {
+    "var_mean": lambda x: torch.var_mean(x, 0),
+    "logsumexp": lambda x: x.logsumexp(0),
+    "sum in doubles": lambda x: x.sum(dtype=torch.float64),
+    "cumsum of bool": lambda x: (x > 0).cumsum(-1),
+    "count_nonzero": torch.count_nonzero,
+    "scatter_reduce": lambda x: torch.zeros_like(x).scatter_reduce(0, zeros(ROWS, WIDTH), x, "mean"),
+    "sort": lambda x: x.view(ROWS // 64, -1).sort(-1),
+    "one_hot": lambda x: F.one_hot(zeros(len(x)), 100),
+    "affine_grid": lambda x: F.affine_grid(x[:2, :6].view(2, 2, 3), (2, 1, 64, 64), False),
+    "attention of groups": lambda x: F.scaled_dot_product_attention(
+        x.half().view(4, 16, 64, 64), *[x.half().view(4, 16, 64, 64)[:, :4]] * 2, enable_gqa=True
+    ),
+    "resize_": lambda x: (x * 1).resize_(4 * ROWS, WIDTH),
+}
+
+
+def test_gradients(cuda):
+    """The engine writes to what it has just made, and to the first gradient of several."""
+    for name, select in SELECTED.items():
+        x = torch.ones(ROWS, WIDTH, device="cuda", requires_grad=True)
+        assert excess(trains(select), x) == (0, ()), name
+
+
+def test_operators(cuda):
+    """Casts before sums, copies, counts and indices that are there for a moment; kernels of CUDA's own."""
+    x = torch.ones(ROWS, WIDTH, device="cuda")
+    for name, fn in INSIDE.items():
+        more, notes = excess(torch.no_grad()(fn), x)
+        assert abs(more) <= 16384 and not notes, (name, more, notes)
+
+
+def test_models_that_are_copied(cuda):
+    """A copy is of the same kind, and is used like the original."""
+    model, x = nn.Linear(512, 512).cuda(), torch.ones(64, 512, device="cuda")
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x):
+        best = copy.deepcopy(model)
+        model(x).sum().backward()
+        optimizer.step()
+        copy.deepcopy(optimizer.state_dict())
+        model.load_state_dict(best.state_dict())
+        best(x).sum().backward()
+
+    assert excess(step, x)[0] in (0, -512)  # Adam counts its steps, which are copied with the rest
+
+
+def test_models_that_are_converted(cuda):
+    """Each parameter's memory is replaced, and the old one is freed."""
+    x = torch.ones(64, 256, device="cuda")
+    most_bytes = 4 * (256 * 256 * 8 + 2048)
+    for change in (nn.Module.half, nn.Module.double, lambda model: model.to("cuda", torch.bfloat16)):
+        model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)]).cuda()
+
+        def step(x, model=model, change=change):
+            changed = change(model)
+            changed(x.to(changed[0].weight.dtype)).sum().backward()
+
+        found = run(step, (x,), {}, "cuda:0")
+        assert sum(row.size_bytes for row in found.rows if row.kind == "parameters") <= most_bytes, change
+        assert excess(step, x) == (0, ()), change
+
+
+def test_autocast_within_inference_mode(cuda):
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64)).cuda(), torch.ones(64, 64, device="cuda")
+
+    def predict(x):
+        with torch.inference_mode(), torch.autocast("cuda", dtype=torch.bfloat16):
+            return model(x).softmax(-1)
+
+    assert excess(predict, x) == (0, ())
+
+
+def test_what_torch_checks_itself(cuda):
+    """Arguments of distributions and masks of transformers are taken as valid; the user's decide."""
+    x = torch.ones(64, 64, device="cuda")
+    normal = torch.distributions.Normal
+    assert not run(lambda x: normal(x, x.exp()).log_prob(x), (x,), {}, "cuda:0").notes
+    layer = nn.TransformerDecoder(nn.TransformerDecoderLayer(64, 4, 64), 1).cuda()
+    mask = nn.Transformer.generate_square_subsequent_mask(64, device="cuda")
+    assert run(lambda x: layer(x, x, tgt_mask=mask), (x,), {}, "cuda:0").peak_bytes
+    with pytest.raises(EstimateError):
+        run(lambda x: bool((x > 0).all()), (x,), {}, "cuda:0")
+
+
+NOTES = [
+    (
+        lambda x: x.repeat(1, 64).view(-1).sort(),
+        "a long sort allocates memory inside that is not counted",
+    ),
+    (F.pdist, "pdist allocates memory inside that is not counted"),
+    (lambda x: x.cumprod(-1).sum().backward(), "The backward pass of cumprod may need less"),
+    (lambda x: nn.LSTM(64, 64, device="cuda")(x)[0], "LSTM has kernels on CUDA that keep other tensors"),
+    (lambda x: F.conv1d(x, x[:, :, None]), "Without cuDNN, convolution allocates memory inside"),
+    (lambda x: threading.Thread(target=x.sum).start(), r"is started \(test_inside_operators.py:\d+\)"),
+]
+
+
+def test_notes(cuda, monkeypatch):
+    """What is not counted as it is on the device is named."""
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    x = torch.ones(64, 64, device="cuda", requires_grad=True)
+    for fn, says in NOTES:
+        assert re.search(says, " ".join(run(fn, (x,), {}, "cuda:0").notes)), says
+
+
+def test_what_is_not_counted(cuda):
+    """One note names the operators; an unknown number is refused in one sentence."""
+    x = torch.ones(ROWS, WIDTH, device="cuda")
+    assert run(lambda x: (x.topk(3), x.mode()), (x,), {}, "cuda:0").notes == (
+        "mode and topk allocate memory inside that is not counted.",
+    )
+    with pytest.raises(EstimateError, match=r"given to zeros\(\)"):
+        run(lambda y: torch.zeros(y.max().item(), 10), (x.long(),), {}, "cuda:0")
+    with pytest.raises(EstimateError, match="its result depends on the values"):
+        run(lambda y: torch.equal(y, y), (x,), {}, "cuda:0")

@@ -1,0 +1,189 @@
+"""Memory that a function frees before its peak, and what a function may not leave behind: files, settings."""
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from ipygpulogger import estimate
+
+pytestmark = pytest.mark.torch
+
+
+def really(fn, *args):
+    """Return the peak of the allocator in a run on the device."""
+    gc.collect()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.reset_peak_memory_stats()
+    fn(*args)
+    return torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.parametrize("frees", ["zero_grad", "None"])
+def test_gradients_that_are_freed_first(cuda, frees):
+    """The gradients of the step before are freed before new ones are made."""
+    model = torch.nn.Linear(1024, 1024, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        if frees == "zero_grad":
+            optimizer.zero_grad()
+        else:
+            for one in model.parameters():
+                one.grad = None
+        model(x).mean().backward()
+        optimizer.step()
+
+    x = torch.ones(64, 1024, device="cuda")
+    step(x)
+    kept = [one.grad for one in model.parameters()]
+    found = estimate(step, x)
+    assert all(one.grad is old for one, old in zip(model.parameters(), kept, strict=True))
+    del kept
+    assert found.peak_bytes == really(step, x)
+    assert not [row for row in found.at_peak if row.kind == "gradients" and row.place == "before the cell"]
+
+
+def cleared(held):
+    held.clear()
+
+
+def deleted(held):
+    del held["a"]
+
+
+def rebound(held):
+    held["a"] = None
+
+
+@pytest.mark.parametrize("free", [cleared, deleted, rebound])
+def test_tensors_that_are_freed_first(cuda, free):
+    """Whatever held a tensor: an item of a dictionary, deleted, cleared, or bound to something else."""
+    held = {"a": torch.ones(1 << 20, device="cuda")}
+
+    def fn():
+        free(held)
+        return torch.ones(1 << 20, device="cuda")
+
+    found = estimate(fn)
+    assert list(held) == ["a"] and held["a"] is not None
+    assert found.peak_bytes == really(fn) == 4 << 20
+
+
+def test_a_name_that_is_bound_anew(cuda):
+    """A global of the function's."""
+    names = {"big": torch.ones(1 << 20, device="cuda"), "torch": torch}
+    exec("def fn():\n    global big\n    big = None\n    return torch.ones(1 << 20, device='cuda')", names)
+    found = estimate(names["fn"])
+    assert found.peak_bytes == really(names["fn"]) == 4 << 20
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW"])
+def test_fused_optimizers_allocate_nothing(cuda, name):
+    """Their kernels have no implementation for fake tensors: torch would run them on real ones."""
+    model = torch.nn.Linear(512, 512, device="cuda")
+    wanted = {"momentum": 0.9} if name == "SGD" else {}
+    try:
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, fused=True, **wanted)
+    except (RuntimeError, TypeError) as reason:
+        assert name == "Adagrad", reason  # of the four, older torch lacks only this one on CUDA
+        pytest.skip(f"this torch has no fused Adagrad for CUDA: {reason}")
+
+    def step(x):
+        model(x).mean().backward()
+        optimizer.step()
+
+    x = torch.ones(8, 512, device="cuda")
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    assert estimate(step, x).peak_bytes
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_checkpoint_stays(tmp_path, legacy, elsewhere, whole):
+    """A function that saves one is refused before the file is opened, in a pool of threads that was there too."""
+    model, path = torch.nn.Linear(8, 8), tmp_path / "best.pt"
+    torch.save(model.state_dict(), path)
+    before = path.read_bytes()
+
+    def save():
+        saved = {"model": model if whole else model.state_dict()}
+        torch.save(saved, path, _use_new_zipfile_serialization=not legacy)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        step = (lambda: pool.submit(save).result()) if elsewhere else save
+        with pytest.raises(RuntimeError, match=r"torch.save at test_let_go.py:\d+ cannot be estimated"):
+            estimate(step)
+        assert path.read_bytes() == before
+        assert torch.load(path)
+        step()
+        assert path.read_bytes() != before
+
+
+def settings():
+    return (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.benchmark,
+        torch.backends.cuda.matmul.fp32_precision if hasattr(torch.backends, "fp32_precision") else None,
+        torch.backends.cuda.flash_sdp_enabled(),
+        (
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cuda"),
+            torch.is_autocast_cache_enabled(),
+        ),
+        torch.is_anomaly_enabled(),
+        torch.get_num_threads(),
+    )
+
+
+def test_settings_stay():
+    """What a function sets for all of torch is set back."""
+
+    def fn(x):
+        torch.set_default_dtype(torch.float16)
+        torch.set_default_device("cuda")
+        torch.use_deterministic_algorithms(True)
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.set_autocast_enabled("cpu", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        torch.set_autocast_cache_enabled(False)
+        torch.autograd.set_detect_anomaly(True)
+        torch.set_num_threads(3)
+        return x + 1
+
+    before = settings()
+    estimate(fn, torch.ones(4))
+    assert settings() == before
+
+
+def test_settings_of_the_new_kind():
+    """Where one is set, torch refuses to tell those of the old kind."""
+    if not hasattr(torch.backends, "fp32_precision"):
+        pytest.skip("this torch has none")
+    matmul = torch.backends.cuda.matmul
+    try:
+        matmul.fp32_precision = "tf32"
+        assert estimate(setattr, matmul, "fp32_precision", "ieee").fits is not False
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
+def test_within_inference_mode(cuda):
+    """The mode holds for the function; the twins of parameters are made outside of it."""
+    model, x = torch.nn.Linear(512, 512, device="cuda"), torch.ones(64, 512, device="cuda")
+    with torch.inference_mode():
+        found = estimate(model, x)
+        assert found.peak_bytes == really(model, x)
+    assert estimate(torch.inference_mode()(model), x).peak_bytes == found.peak_bytes

@@ -1,0 +1,201 @@
+"""What a function may do while it is estimated, and what is refused with the operator and the line."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ipygpulogger.estimation import values
+from ipygpulogger.estimation.run import run
+from ipygpulogger.estimation.values import EstimateError
+
+pytestmark = pytest.mark.torch
+
+X, Y = torch.ones(256, 64), torch.zeros(256, dtype=torch.long)
+INPUT_BYTES = 256 * 64 * 4
+
+
+@pytest.fixture
+def net():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def estimated(fn, *args):
+    return run(fn, args, {}, "cuda:0")
+
+
+def test_values_of_a_loss(net, capsys):
+    """A float is 1.0, which a note says; it can be printed and kept, and the list is empty again."""
+    losses = []
+
+    def step(x, y):
+        loss = F.cross_entropy(net(x), y)
+        losses.append(loss.item())
+        print(loss, f"{loss:.2f}", f"{float(loss.detach()):.1f}")
+        assert np.isfinite(loss.detach().cpu().numpy())
+        if torch.isnan(loss) or not torch.isfinite(loss):
+            raise ValueError
+        loss.backward()
+
+    found = estimated(step, X, Y)
+    assert losses == []
+    assert "1.00 1.0" in capsys.readouterr().out
+    assert "1.0 stands for them (test_run.py:" in " ".join(found.notes)
+
+
+def test_counts(net):
+    """How many predictions are right can be counted; nothing that is counted decides anything."""
+    right, total = 0, 0
+
+    def evaluate(x, y):
+        nonlocal right, total
+        with torch.inference_mode():
+            right += (net(x).argmax(1) == y).sum().item()
+        total += len(y)
+        return f"{100 * right / total:.1f}"
+
+    found = estimated(evaluate, X, Y)
+    assert (right, total) == (0, 0)
+    assert "1 is shown for them (test_run.py:" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("decides", "named"),
+    [
+        (lambda y: list(range(y.max().item())), "torch.int64"),
+        (lambda y: "more" if y.sum() > 3 else "less", "aten._local_scalar_dense"),
+        (lambda y: X[: int(y.max())], "aten._local_scalar_dense"),
+        (lambda y: y[y > 0], "aten.index.Tensor"),
+        (torch.unique, "aten._unique2"),
+    ],
+)
+def test_what_depends_on_data(decides, named):
+    """One sentence with the operator and the line."""
+    with pytest.raises(EstimateError, match=r"test_run\.py:\d+") as raised:
+        estimated(lambda y: decides(y.cuda()), Y)
+    assert named in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_loop_that_would_never_end(net, monkeypatch):
+    """A line that asks again and again for a value waits for another one."""
+    monkeypatch.setattr(values, "_MOST_READS", 20)
+
+    def train(x):
+        loss = 1.0
+        while loss > 1e-3:
+            loss = net(x).mean().item()
+
+    with pytest.raises(EstimateError, match=r"test_run\.py:\d+ has asked 20 times .* would never end"):
+        estimated(train, X)
+
+
+def test_an_operator_that_fails(net):
+    """The function's own error, and a note with the operator and the line."""
+    with pytest.raises(RuntimeError) as raised:
+        estimated(lambda x: net(x.T), X)
+    told = getattr(raised.value, "__notes__", None) or [str(raised.value.__cause__)]
+    assert told[0].startswith("aten.addmm.default raised it, at test_run.py:")
+
+
+def test_batches_of_a_loader(net):
+    """They stay in general RAM until the function moves them; workers are no processes."""
+
+    def train(loader):
+        for x, y in loader:
+            F.cross_entropy(net(x.to("cuda", non_blocking=True)), y.cuda()).backward()
+
+    alone = DataLoader(TensorDataset(X, Y), batch_size=64, shuffle=True)
+    state = torch.get_rng_state()
+    found = estimated(train, alone)
+    with_workers = DataLoader(
+        TensorDataset(X, Y), batch_size=64, shuffle=True, num_workers=2, pin_memory=True
+    )
+    assert estimated(train, with_workers).peak_bytes == found.peak_bytes
+    assert with_workers.num_workers == 2
+    assert torch.equal(state, torch.get_rng_state())
+    in_ram = estimated(train, [(X[i : i + 64], Y[i : i + 64]) for i in range(0, 256, 64)])
+    assert in_ram.peak_bytes == found.peak_bytes
+    assert not any(row.kind == "variables" and row.size_bytes >= INPUT_BYTES for row in found.rows)
+
+
+def test_a_device_that_was_chosen_here(net):
+    """Where nothing is on a GPU, "cpu" in a variable is the device that there is: it means the estimated one."""
+    device = torch.device("cpu")
+    plain = estimated(lambda x: net(x).sum().backward(), X)
+    moved = estimated(lambda x: net.to(device)(x.to(device)).sum().backward(), X)
+    assert plain.peak_bytes == moved.peak_bytes
+    assert any(note.startswith("All tensors are on the CPU") for note in plain.notes)
+    assert all(weight.device.type == "cpu" for weight in net.parameters())
+
+
+def test_torch_cuda(net):
+    """Functions of torch.cuda answer as where the device is there, streams and events included."""
+
+    def step(x):
+        assert torch.cuda.is_available()
+        torch.cuda.manual_seed_all(0)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
+            out = net.cuda()(x.pin_memory().cuda())
+        out.record_stream(torch.cuda.current_stream())
+        assert out.is_cuda and out.get_device() == torch.cuda.current_device() == 0
+        assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated() >= INPUT_BYTES
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end)
+
+    assert estimated(step, X).peak_bytes > INPUT_BYTES
+
+
+def test_gradients_are_taken_as_finite(net):
+    """A scaler makes its step, so that the optimizer's state is part of the estimate."""
+    optimizer, scaler = torch.optim.Adam(net.parameters()), torch.amp.GradScaler("cuda")
+
+    def step(x, y):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    assert any(row.kind == "optimizer state" for row in estimated(step, X[:8], Y[:8]).rows)
+    assert not optimizer.state
+
+
+def test_models_from_anywhere(net):
+    """Made inside, a copy, compiled, and one without memory."""
+    made = estimated(lambda: nn.Linear(64, 64).cuda()(torch.ones(256, 64, device="cuda")))
+    assert {row.kind for row in made.rows} >= {"temporaries"}
+    with torch.device("meta"):
+        large = nn.Linear(1 << 16, 1 << 16)
+    found = estimated(large, torch.empty(8, 1 << 16, device="meta"))
+    assert next(row for row in found.rows if row.kind == "parameters").size_bytes == (1 << 34) + (1 << 18)
+    copied = estimated(lambda x: (copy.deepcopy(net), net(x).sum().backward()), X)
+    assert copied.peak_bytes > estimated(lambda x: net(x).sum().backward(), X).peak_bytes
+
+
+def test_kinds(net):
+    """Each block of a step is of the kind that it is, to the byte."""
+    optimizer = torch.optim.Adam(net.parameters(), foreach=True)
+
+    def step(x, y):
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+
+    found = {}
+    for row in estimated(step, X[:8].clone(), Y[:8]).rows:
+        found[row.kind, row.name] = found.get((row.kind, row.name), 0) + row.size_bytes
+    weights_bytes = 64 * 64 * 4 + 512 + 10 * 64 * 4 + 512
+    assert found["parameters", "net"] == weights_bytes
+    assert found["gradients", "loss.backward()"] == weights_bytes
+    assert found["variables", "x"] == INPUT_BYTES / 32
+    assert found["optimizer state", "optimizer.step()"] == 2 * weights_bytes

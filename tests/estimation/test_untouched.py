@@ -1,0 +1,261 @@
+"""An estimate leaves all as it was, however it ends, and tells the same each time and everywhere."""
+
+import gc
+import io
+import json
+import random
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from strikes import SIGNALS, strike
+from untouched import Training, difference, forget
+
+from ipygpulogger import estimate, measure
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def _forgotten():
+    """What a step left in globals is on no device afterwards."""
+    yield
+    forget()
+
+
+class Mine(BaseException):
+    """Not an Exception, as a KeyboardInterrupt is none."""
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("raises", [None, ValueError, KeyboardInterrupt, Mine])
+def test_nothing_changes(cuda, device, raises):
+    """No tensor, no module, optimizer, generator, list or global; nothing is allocated, whatever is raised."""
+    training = Training(device)
+    expected = estimate(training.step, training.words)
+    training.raises = error = None if raises is None else raises("mine")
+    before = training.state()
+    if raises is None:
+        found = estimate(training.step, training.words, batch_sizes=[8, 4])
+        assert found.to_dict() | {"batches": (), "batched": "", "largest_batch": None} == expected.to_dict()
+    else:
+        with pytest.raises(raises) as raised:
+            estimate(training.step, training.words, batch_sizes=[8, 4])
+        assert raised.value is error
+        error.__traceback__ = None
+    assert not difference(before, training.state())
+    training.raises = None
+    assert estimate(training.step, training.words) == expected
+
+
+def test_an_interrupt_changes_nothing(kernel_env):
+    """Real signals at random moments: all is as it was, and the next estimate is right."""
+    strike(kernel_env, "signals", "estimate", SIGNALS)
+
+
+HIDDEN = """
+import json, sys
+sys.path[:0] = [sys.argv[1]]
+import models, torch
+from ipygpulogger import estimate
+for make in (models.mlp, models.mixed_precision):
+    step, args = make("cpu")
+    found = estimate(step, *args)
+    print(json.dumps([found.fits, found.unknown, found.peak_bytes, found.reserved_bytes, len(found.at_peak)]))
+assert not torch.cuda.is_initialized()
+"""
+
+
+NO_CONTEXT = """
+import sys
+sys.path[:0] = [sys.argv[1]]
+import models, torch
+from ipygpulogger import estimate
+from ipygpulogger.sources import driver
+for make in (models.conv, models.mixed_precision):
+    step, args = make("cpu")
+    assert estimate(step, *args, batch_sizes=[8]).fits
+assert not torch.cuda.is_initialized()
+assert not driver.contexts(), driver.contexts()
+"""
+
+
+def test_no_context_is_created(kernel_env):
+    """An estimate takes nothing of a device that the process does not use: no context, either."""
+    here = str(Path(__file__).parent)
+    env = {**kernel_env, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_CONTEXT, here], env=env, capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+
+
+def test_without_a_gpu(kernel_env, cuda):
+    """Where CUDA shows no device the figures are the same, and whether it fits is not guessed."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import models
+
+    sys.path.pop(0)
+    env = {**kernel_env, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", HIDDEN, here], env=env, capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+    for line, make in zip(done.stdout.splitlines(), (models.mlp, models.mixed_precision), strict=True):
+        fits, unknown, *figures = json.loads(line)
+        step, args = make("cpu")
+        here = estimate(step, *args)
+        assert figures == [here.peak_bytes, here.reserved_bytes, len(here.at_peak)]
+        assert (fits, here.fits) == (None, True)
+        assert unknown == "CUDA_VISIBLE_DEVICES hides every device from this process"
+
+
+@pytest.mark.parametrize("peak", [False, True])
+def test_while_something_is_measured(cuda, peak):
+    """Within a measurement the estimate is the same, and the measurement sees nothing of it."""
+    training = Training("cuda:0")
+    expected = estimate(training.step, training.words)
+    with measure(peak=peak) as measured:
+        assert estimate(training.step, training.words) == expected
+    found = [row for row in measured.at_peak if row.device == "cuda:0"]
+    assert {row.place for row in found} <= {"before the cell"}
+    assert not any(gpu.consumed_bytes or gpu.peaked_bytes for gpu in measured.gpus)
+
+
+def test_threads(cuda):
+    """Estimates at the same time, of different objects, do not disturb each other."""
+    trainings = [Training(), Training()]
+    expected = [estimate(one.step, one.words) for one in trainings]
+    before = [one.state() for one in trainings]
+    found, errors = [[], []], []
+
+    def work(number):
+        try:
+            for _ in range(3):
+                one = trainings[number]
+                found[number].append(estimate(one.step, one.words))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert found == [[one] * 3 for one in expected]
+    assert [difference(a, one.state()) for a, one in zip(before, trainings, strict=True)] == [{}, {}]
+
+
+def test_a_training_in_another_thread(cuda):
+    """It goes on, saves and asks for the device as if nothing was estimated, and the estimate is the same."""
+    training, errors, rounds, total = Training("cuda:0"), [], [], torch.cuda.mem_get_info()[1]
+    expected = estimate(training.step, training.words, capacity="1GB")
+    done = threading.Event()
+
+    def answers():
+        """What may not differ: the memory, the device and its streams."""
+        stream, kept = torch.cuda.Stream(), torch.empty(5 << 20, dtype=torch.uint8, device="cuda")
+        with torch.cuda.device(0), torch.cuda.stream(stream), torch.autocast("cuda"):
+            yield torch.cuda.current_stream() == stream
+        yield isinstance(stream, torch.cuda.Stream)
+        yield isinstance(torch.cuda.current_stream(), torch._C._CudaStreamBase)
+        yield torch.cuda.memory_allocated() >= kept.nbytes
+        yield torch.cuda.memory_stats()["allocated_bytes.all.current"] >= kept.nbytes
+        yield (torch.cuda.is_initialized(), torch.cuda.mem_get_info()[1]) == (True, total)
+        yield torch.cuda.get_device_name(0) != "estimated device"
+        torch.cuda.synchronize()
+        torch.save(net.state_dict(), io.BytesIO())
+        torch.save(net.state_dict(), io.BytesIO(), _use_new_zipfile_serialization=False)
+        other = threading.Thread(target=lambda: None)
+        other.start()
+        other.join()
+
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5)).cuda()
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def train():
+        while not done.is_set():
+            try:
+                net(torch.ones(8, 64, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                rounds.append(list(answers()))
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        found = [estimate(training.step, training.words, capacity="1GB") for _ in range(20)]
+    finally:
+        done.set()
+        thread.join()
+    assert not errors
+    assert rounds
+    assert all(map(all, rounds))
+    assert all(one == expected for one in found)
+
+
+def test_within_another():
+    """An estimate of a function that estimates is refused in one sentence, and the next one is right."""
+    training = Training()
+    with pytest.raises(RuntimeError, match="by a function that is being estimated"):
+        estimate(estimate, training.step, training.words)
+    assert estimate(training.step, training.words).peak_bytes
+
+
+def test_nothing_is_kept(cuda):
+    """What was estimated is the user's to free at once, with no garbage collection in between."""
+    training = Training()
+    estimate(training.step, training.words, batch_sizes=[4])
+    kept = weakref.ref(training.model), weakref.ref(training.model.norm.weight)
+    training.history.clear()
+    forget()
+    gc.collect()
+    gc.disable()
+    try:
+        estimate(training.step, training.words, batch_sizes=[4])
+        training.optimizer = training.scheduler = training.model = None
+        assert [one() for one in kept] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_the_state_that_a_first_step_makes(cuda):
+    """The first step tells what the next one begins with; a function that makes two tells nothing more."""
+    model = torch.nn.Linear(1024, 1024, device="cuda")
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x):
+        model(x).sum().backward()
+        optimizer.step()
+
+    x = torch.ones(8, 1024, device="cuda")
+    first = estimate(step, x)
+    assert [note for note in first.notes if note.startswith("The call makes 8 MB of optimizer state")]
+    assert not [note for note in estimate(lambda: [step(x) for _ in range(2)]).notes if "state" in note]
+    step(x)
+    assert not [note for note in estimate(step, x).notes if "optimizer state" in note]
+
+
+def test_generators_that_the_function_reaches():
+    """Those of numpy, of Python and of torch are as they were."""
+    held = {
+        "numpy": np.random.default_rng(0),
+        "legacy": np.random.RandomState(0),
+        "random": random.Random(0),
+    }
+
+    def drawn():
+        return [held["numpy"].random(), held["legacy"].rand(), held["random"].random()]
+
+    first = [np.random.default_rng(0).random(), np.random.RandomState(0).rand(), random.Random(0).random()]
+    estimate(drawn)
+    assert drawn() == first

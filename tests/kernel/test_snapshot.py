@@ -1,0 +1,164 @@
+"""Cells that run out of memory under --peak, and `%gpulog snapshot`, in a real kernel."""
+
+import pickle
+import re
+
+import pytest
+from memory import MB
+
+START = """
+%load_ext ipygpulogger
+%gpulog start report=text
+import torch
+def gpu(size_mb, device="cuda"):
+    return torch.empty(size_mb << 20, dtype=torch.uint8, device=device)
+"""
+FAILS = """%%gpulog --peak
+act = gpu(2000)
+more = [gpu(100) for _ in range(3)]
+gpu(40000)
+"""
+THREAD = """%%gpulog --peak
+import threading
+def fails():
+    try:
+        gpu(70000, "cuda:1")
+    except torch.OutOfMemoryError:
+        pass
+other = gpu(50, "cuda:1")
+thread = threading.Thread(target=fails)
+thread.start(); thread.join()
+act = gpu(300)
+gpu(40000)
+"""
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.kernel(gpu=True, env={"PYTORCH_CUDA_ALLOC_CONF": None}),
+]
+
+
+def alive(kernel):
+    return kernel.value(
+        "[(row.device, row.name, row.size_bytes, row.blocks) for row in il.record.out_of_memory.alive]"
+    )
+
+
+def test_the_card_has_what_was_alive(kernel):
+    """Not what the peak's table has, but what there was when the allocation failed, of the device that failed."""
+    assert kernel.run(START).status == "ok"
+    ran = kernel.run(FAILS)
+    card = ran.stdout[ran.stdout.index("Out of memory on cuda:0") :]
+    assert "  alive then: as at the peak, " in card  # which the table below it tells
+    assert len(re.findall(r"variables  act, more  In \[\d+\]:\d+  2300 MB  4 blocks", card)) == 1
+    assert [tuple(row) for row in alive(kernel)] == [("cuda:0", "act, more", 2300 * MB, 4)]
+    assert not kernel.value("torch._C._cuda_isHistoryEnabled()")
+    kernel.run("del act, more\n%gpulog free")
+    kernel.run(THREAD)
+    assert [tuple(row) for row in alive(kernel)] == [("cuda:0", "act", 300 * MB, 1)]
+    assert not kernel.value("torch._C._cuda_isHistoryEnabled()")
+    kernel.run("%gpulog start peak=True\ndel act\n%gpulog free")
+    again = kernel.run(FAILS.partition("\n")[2]).stdout
+    assert re.search(r"alive then, at the peak, .* in: variables 2300 MB\n    variables  act, more", again)
+    assert "At the peak" not in again
+
+
+def test_the_file_is_torchs_own(kernel, tmp_path):
+    """Its blocks alone, or within a recorded cell the events so far; the recording goes on."""
+    kernel.run(START)
+    kernel.run("x = gpu(20)")
+    path = tmp_path / "memory.pickle"
+    said = kernel.run(f"%gpulog snapshot {path}").stdout
+    assert said.startswith(
+        f"1 block written to {path}, for https://pytorch.org/memory_viz.\nIt has no history"
+    )
+    found = pickle.loads(path.read_bytes())
+    torchs = kernel.value("sorted(torch.cuda.memory._snapshot())")
+    assert sorted(found) == torchs
+    said = kernel.run(f"%%gpulog --peak\ny = gpu(30)\n%gpulog snapshot {path}\nz = gpu(40)").stdout
+    assert "2 blocks and " in said
+    events = [event for trace in pickle.loads(path.read_bytes())["device_traces"] for event in trace]
+    assert [event["size"] for event in events if event["action"] == "alloc"] == [30 * MB]
+    rows = kernel.value(
+        "sorted((row.name, row.size_bytes) for row in il.record.at_peak if row.device != 'cpu')"
+    )
+    assert [tuple(row) for row in rows] == [("x", 20 * MB), ("y, z", 70 * MB)]
+    refused = kernel.run("%gpulog snapshot no/such/folder/x.pickle")
+    assert "%gpulog snapshot: cannot write no/such/folder/x.pickle" in refused.stderr
+
+
+def written(kernel, tmp_path, *words):
+    """What the command says after the path, and the actions of the events in the file."""
+    path = tmp_path / "memory.pickle"
+    path.unlink(missing_ok=True)
+    ran = kernel.run(f"%gpulog snapshot {' '.join(words)} {path}")
+    if not path.exists():
+        return ran.stderr.strip(), []
+    found = pickle.loads(path.read_bytes())
+    assert sorted(found) == kernel.value("sorted(torch.cuda.memory._snapshot())")
+    events = [event for trace in found["device_traces"] for event in trace]
+    return ran.stdout.partition("\nRAM")[0].strip().replace(str(path), "PATH"), [
+        (event["action"], event["size"], bool(event.get("frames")))
+        for event in events
+        if event["action"] != "snapshot"
+    ]
+
+
+def failed_events(kernel, tmp_path, where):
+    """The sizes of the allocations in the file, which is of the failed cell or block, and says so."""
+    said, events = written(kernel, tmp_path)
+    assert said.startswith(f"The out-of-memory error in {where}: "), said
+    assert ("oom", 40000 * MB, True) in events
+    return [size // MB for action, size, stack in events if action == "alloc" and stack]
+
+
+def test_after_the_cell_it_is_of_the_failure(kernel, tmp_path):
+    """Until something is allocated; after that with --failed, until the next failure or the end of the reports."""
+    kernel.run(START)
+    number = kernel.value("get_ipython().execution_count")
+    kernel.run(FAILS)
+    assert failed_events(kernel, tmp_path, f"In [{number}]") == [2000, 100, 100, 100]
+    kernel.run("del act, more\n%gpulog free")  # as the card says
+    assert failed_events(kernel, tmp_path, f"In [{number}]") == [2000, 100, 100, 100]
+    kernel.run("y = gpu(30)")
+    said, events = written(kernel, tmp_path)
+    assert said == (
+        "1 block written to PATH, for https://pytorch.org/memory_viz.\nThat is the present. The out-of-memory"
+        f" error in In [{number}]: %gpulog snapshot --failed PATH"
+    )
+    assert not events
+    said, events = written(kernel, tmp_path, "--failed")
+    assert said.startswith(f"The out-of-memory error in In [{number}]: 4 blocks and ")
+    assert ("oom", 40000 * MB, True) in events
+    kernel.run("gpu(40000)")  # not recorded
+    assert "That is the present." in written(kernel, tmp_path)[0]
+    kernel.run("%gpulog start peak=True")
+    caught = "try:\n    gpu(40000)\nexcept torch.OutOfMemoryError:\n    pass"
+    number = kernel.value("get_ipython().execution_count")
+    assert kernel.run(caught).status == "ok"
+    assert f"That is the present. The out-of-memory error in In [{number}]: " in written(kernel, tmp_path)[0]
+    assert ("oom", 40000 * MB, True) in written(kernel, tmp_path, "--failed")[1]
+    number = kernel.value("get_ipython().execution_count")
+    kernel.run(
+        "x = gpu(60, 'cuda:1')\nclass Out(Exception): pass\ntry:\n    gpu(40000)\n"
+        "except RuntimeError as error:\n    raise Out from error"
+    )
+    assert failed_events(kernel, tmp_path, f"In [{number}]") == [60]
+    kernel.run("%gpulog stop\n%gpulog start peak=False")
+    assert written(kernel, tmp_path)[0].startswith("2 blocks written to PATH")
+    refused = "--failed is for the last recorded cell in which a GPU ran out of memory, and there is none"
+    assert refused in written(kernel, tmp_path, "--failed")[0]
+
+
+def test_a_blocks_failure_is_kept_and_a_users_own_recording_is_theirs(kernel, tmp_path):
+    """A fork of the kernel takes nothing away."""
+    kernel.run(START)
+    kernel.run("import os\nfrom ipygpulogger import measure\nx = gpu(10)")
+    kernel.run("with measure('step', peak=True):\n    x = gpu(50)\n    gpu(40000)")
+    kernel.run("if (pid := os.fork()) == 0:\n    os._exit(0)\nos.waitpid(pid, 0)")
+    assert failed_events(kernel, tmp_path, "step") == [50]
+    kernel.run("torch.cuda.memory._record_memory_history(stacks='python')")
+    kernel.run(FAILS)
+    said, events = written(kernel, tmp_path)
+    assert "That is the present. The out-of-memory error in step: " in said
+    assert ("oom", 40000 * MB, True) in events

@@ -1,0 +1,165 @@
+"""How large the data of a cell was, found in the names of its code."""
+
+import array
+import types
+
+import numpy as np
+import pytest
+
+from ipygpulogger import IPyGPULogger
+from ipygpulogger.owners.dimensions import dimensions_of
+
+MB = 2**20
+
+
+def found(code, frameworks=(), **names):
+    """What is found for a cell with this code among these variables."""
+    names = dict(names)
+    for name, value in names.items():
+        if type(value) is types.FunctionType:  # as one that is defined in the notebook
+            names[name] = types.FunctionType(value.__code__, names)
+    return dimensions_of(code, names, frameworks)
+
+
+def test_what_a_cell_names_is_found_in_order():
+    """Batch sizes, then arrays as the code names them, then other numbers with the name of a size."""
+    loader = types.SimpleNamespace(batch_size=64, drop_last=False)
+    pandas = pytest.importorskip("pandas")
+    assert found(
+        "for x, y in loader:\n    n_rows; step(x, table, {'out': 1})",
+        loader=loader,
+        n_rows=7,
+        x=np.ones((5, 3)),
+        y=np.ones(5),
+        table=pandas.DataFrame({"a": range(9)}),
+        out=np.ones(99),
+    ) == (("loader.batch_size", 64), ("x", 5), ("y", 5), ("table", 9), ("n_rows", 7))
+
+
+def calls_an_inner_function():
+    """Uses `big` of the notebook."""
+    return [lambda: big]  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("fit(DataLoader(data, batch_size=32), epochs=3)", (("batch_size", 32),)),
+        ("fit(16)", (("fit(...)", 16),)),
+        ("torch.randn(16)\nrange(3)\nfit == 4", ()),  # no functions of the notebook
+        ("cfg['batch_size'] # big\nconfig.bs", (("cfg['batch_size']", 8), ("config.bs", 4))),
+        ('\'big\' """big\nbig""" # big', ()),
+        ('f\'{big}\' f"\\"big"', ()),
+        ("%%time\n!ls 'big\nbig", (("big", 3),)),
+        ("pair; batch", (("pair", 3), ("batch['ids']", 3), ("batch['lengths']", 2))),
+        ("train()", (("big", 3),)),  # its code names it, in an inner function
+        ("_; __; nothing; flag; one; module", ()),
+        ("raw; row", (("raw", MB), ("row", 2))),
+    ],
+)
+def test_where_sizes_stand(code, told):
+    """In settings, in the code itself, within a batch, and in functions of the notebook that it calls."""
+
+    big = np.ones((3, 2))
+    names = {
+        "fit": lambda: None,
+        "train": calls_an_inner_function,
+        "cfg": {"batch_size": 8, "lr": 1, "bs": True},
+        "config": types.SimpleNamespace(bs=4, name="x"),
+        "big": big,
+        "pair": (big, np.ones(3)),
+        "batch": {"ids": big, "lengths": np.ones(2), "n": 5},
+        "_": big,
+        "nothing": np.ones((0, 3)),
+        "one": np.float64(3),
+        "flag": True,
+        "module": np,
+        "raw": bytes(MB),
+        "row": array.array("d", [1, 2]),
+    }
+    assert found(code, **names) == told
+
+
+def test_none_of_the_users_code_is_run():
+    """Neither properties nor dunder methods nor metaclasses of their classes."""
+
+    class Meta(type):
+        def __eq__(cls, other):
+            raise AssertionError
+
+        __hash__ = type.__hash__
+
+    class Any(metaclass=Meta):
+        def refuse(self, *_):
+            raise AssertionError
+
+        __len__ = __iter__ = __getattr__ = __getattribute__ = __class_getitem__ = refuse
+        shape = batch_size = property(refuse)
+
+    class Sub(np.ndarray):
+        shape = property(Any.refuse)
+
+        def __len__(self):
+            raise AssertionError
+
+    class Settings(dict):
+        def items(self):
+            raise AssertionError
+
+    sub = np.ones((4, 4)).view(Sub)
+    assert found("a; b; c; d", a=Any(), b=sub, c=Settings(batch_size=3), d=[Any()]) == ()
+
+
+def test_only_a_cell_that_needed_memory_says_it(shell):
+    """Nothing is looked up after a light cell; a record keeps twelve, each with a short name."""
+    il = IPyGPULogger(report="none").start()
+    try:
+        shell.user_ns["np"] = np
+        shell.run_cell("a = np.ones((3, 2)); n = 5", store_history=True)
+        assert il.record.dimensions == ()
+        shell.run_cell("batch_size = 6; b = np.ones((batch_size, 1 << 20))", store_history=True)
+        assert il.record.dimensions == (("batch_size", 6), ("b", 6))
+        shell.run_cell(
+            "; ".join(f"{'v' * 70}{i} = np.ones((4, 1 << 19))" for i in range(5)), store_history=True
+        )
+        assert il.record.dimensions == (("v" * 60, 4),)
+        shell.run_cell("; ".join(f"v{i} = np.ones((4, 1 << 15))" for i in range(20)), store_history=True)
+        assert il.record.dimensions == tuple((f"v{i}", 4) for i in range(12))
+    finally:
+        il.stop()
+        shell.reset(new_session=False)
+
+
+@pytest.mark.torch
+def test_tensors_of_any_kind(cuda, shell):
+    """Of a tensor its first dimension, on any device; one that answers in Python code is not asked."""
+    import torch
+
+    from ipygpulogger.engine.machine import machine
+
+    class Answers(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_):
+            raise AssertionError
+
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner):
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape)
+
+        @classmethod
+        def __torch_dispatch__(cls, *_):
+            raise AssertionError
+
+    loader = torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=4)
+    names = {
+        "x": torch.ones(5, 2, device="cuda"),
+        "y": torch.ones(5),
+        "loss": torch.ones(()),
+        "sub": torch.ones(7, 1).as_subclass(Answers),
+        "wrapped": Wrapper(torch.ones(9, 1)),
+        "loader": loader,
+        "model": torch.nn.Linear(2, 3),
+    }
+    told = dict(found("model(x), y, loss, sub, wrapped, loader", machine().frameworks.imported(), **names))
+    assert told == {"loader.batch_size": 4, "x": 5, "y": 5, "sub": 7}

@@ -1,0 +1,66 @@
+"""What is struck by interrupts (see `strikes`): the recording of general RAM, alone and within another."""
+
+import sys
+import tempfile
+import threading
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+MB = 2**20
+
+
+class RamRecordings:
+    """Two recordings, one within the other, ended by whoever began them, whatever happens."""
+
+    def __init__(self, _):
+        import memray
+
+        from ipygpulogger.breakdown import ram
+        from ipygpulogger.engine.scope import Scope
+        from ipygpulogger.records import Measurement
+        from ipygpulogger.sources import memray_tracker
+
+        self.tracker, self.shared, self.recording = memray.Tracker, memray_tracker, ram.RamRecording
+        self.entered = vars(memray.Tracker)["__enter__"]
+        scope = Scope().open()
+        scope.close()
+        self.measurement = scope.result(Measurement, "block")
+        self.go(lambda _: nullcontext())
+
+    def go(self, phase):
+        outer, inner = self.recording(), self.recording()
+        with suppress(KeyboardInterrupt), phase("recordings"):
+            self.record(outer, inner)
+        for recording in (inner, outer):
+            try:
+                with phase("drop"):
+                    recording.drop()
+            except KeyboardInterrupt:
+                recording.drop()
+        del outer, inner, recording
+        outer, inner = self.recording(), self.recording()
+        told = [
+            [row.size_bytes // MB for row in rows if row.size_bytes > MB]
+            for rows in self.record(outer, inner)
+        ]
+        problems = [] if told == [[4], [4]] else [f"the next ones: {told}, {outer.notes}, {inner.notes}"]
+        return problems + [f"left: {what}: {it!r}" for what, it in self.left().items() if it]
+
+    def record(self, outer, inner):
+        outer.begin()
+        inner.begin()
+        len(bytearray(4 * MB))
+        inner.end()
+        rows = inner.result(self.measurement)
+        outer.end()
+        return rows, outer.result(self.measurement)
+
+    def left(self):
+        return {
+            "a profile function": sys.getprofile(),
+            "a profile function of threads": threading._profile_hook,
+            "what takes the names of threads": {"_name", "_ident"} & set(vars(threading.Thread)),
+            "a tracker": self.shared._run,
+            "the way into trackers": vars(self.tracker)["__enter__"] is not self.entered,
+            "a folder": list(Path(tempfile.gettempdir()).glob("*")),
+        }

@@ -1,0 +1,110 @@
+"""What is said and drawn of the memory of a cell over the size of its data."""
+
+import dataclasses
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made import TEXTS, UNSHRUNK, records
+from sessions import cells, gpu, ram
+
+from ipygpulogger.records.fit import RAM, CellFit, Room, fit_of
+from ipygpulogger.render import fit as rendered
+
+MB = 2**20
+GPU = ("cuda", 0, None)
+
+
+def told(*runs, left_mb=9000, source="loss = step(batch)"):
+    """A fit of runs on one device, each given as (size, need in MB), with 1000 MB of others."""
+    usages = [gpu(1000, 1000, 1000 + need_mb) for _, need_mb in runs]
+    found = [
+        dataclasses.replace(record, dimensions=(("x", size),))
+        for record, (size, _) in zip(cells(*usages, source=source), runs, strict=True)
+    ]
+    return fit_of(found, {GPU: Room(1000 * MB, left_mb * MB)})
+
+
+def test_the_text_of_a_line():
+    """The runs by their size, the size at which the room ends, the line, how near the runs are."""
+    assert rendered.report(told((16, 1240), (64, 4453), (32, 2311))) == (
+        "In [1], In [2], In [3]: loss = step(batch)\n"
+        "   x   cuda:0 MB\n"
+        "  16        1240  In [1]\n"
+        "  32        2311  In [3]\n"
+        "  64        4453  In [2]\n"
+        "cuda:0: enough up to x = 131, with 9000 MB left for it.\n"
+        "cuda:0: 169 MB, and 66.9 MB for each of x; every run is within 1 MB of that line.\n"
+        "Leave a few percent: what the allocator loses to fragmentation is not in this figure."
+    )
+
+
+def test_what_else_is_said():
+    """Two points, a far end, no room, no line, no figure, and what is missing."""
+    two = rendered.report(told((16, 100), (32, 200), left_mb=9000))
+    assert "enough up to x = about 1,300, perhaps about 1,400, with 9000 MB left for it." in two
+    assert "The largest that ran is 32: try one in between." in two
+    assert "cuda:0: 6.25 MB for each of x.\n" in two
+    assert two.endswith(
+        "figure.\nTwo sizes always lie on a line: a run with a third one shows whether it holds."
+    )
+    assert "not enough for x = 1, with 90 MB left" in rendered.report(told((1, 100), (2, 190), left_mb=90))
+    assert "cuda:0: perhaps enough up to x = 1, w" in rendered.report(told((1, 100), (2, 190), left_mb=101))
+    near, off = (rendered.report(told((16, 1240), (64, most), (32, 2311))) for most in (4490, 4520))
+    assert "enough up to x = 129, with 9000 MB left for it." in near
+    assert "enough up to x = 126, perhaps 128, with 9000 MB left for it." in off
+    square = rendered.report(told((8, 64), (16, 256), (32, 1024), (64, 4096)))
+    assert "x must stay below 115, with 9000 MB left for it." in square
+    assert re.search(
+        r"not a line, as the runs lie up to \d+ MB off; the need grows faster and faster\.", square
+    )
+    zigzag = rendered.report(told((8, 64), (16, 900), (32, 100), (64, 4096)))
+    assert "9000 MB are left for the cell, but the runs do not show up to which x that is enough." in zigzag
+    warm = rendered.report(told((16, 900), (16, 100), (32, 200)))
+    assert (
+        "The first run, In [1], is 800 MB above the line and left out: first runs also set things up." in warm
+    )
+    step = rendered.report(told((4096, 280), (8192, 600), (16384, 1092)))
+    assert "enough up to at least x = 14" in step
+    assert "It may be only the first run that is unlike the others: a further run shows it.\n" in step
+    assert rendered.report(told((16, 100), (16, 100))) == (
+        "In [1], In [2]: loss = step(batch)\nIn [2] ran with x of 16 only: run it again with another size."
+    )
+    hidden = fit_of(cells(ram(0, 1)), {RAM: Room(0, None)})
+    assert "its code names no array" in rendered.report(hidden) or "No cell so far" in rendered.report(hidden)
+
+
+def test_the_drawing():
+    """A point for each run, the line, and the room with the size at which it ends, within the frame."""
+    drawn = rendered.html(told((16, 1240), (64, 4453), (32, 2311)))
+    assert drawn.count("<circle") == 3
+    assert drawn.count('stroke="#e45756"') + drawn.count("stroke=#e45756") == 2
+    assert ">131</text>" in drawn
+    assert ">8.8 GB</text>" in drawn
+    places = re.findall(r"c[xy]=(-?[\d.]+) c[xy]=(-?[\d.]+)", drawn)
+    assert all(64 <= float(x) <= 460 and 12 <= float(y) <= 150 for x, y in places)
+    heights = [float(y) for _, y in places]
+    assert heights[1] < heights[2] < heights[0]
+    assert "stroke=#e45756" not in rendered.html(told((16, 100), (32, 200)))
+
+
+@settings(deadline=None, max_examples=12, phases=UNSHRUNK)
+@given(st.lists(records(source=TEXTS, cell_id=TEXTS), max_size=6), TEXTS)
+def test_whatever_the_records_say(found, name):
+    """Records of any machine, with names of any kind, are told on lines without control characters."""
+    same = [
+        dataclasses.replace(
+            one,
+            source="x",
+            cell_id="a",
+            status="ok",
+            gpulog_only=False,
+            dimensions=((name, at % 3), ("b", at)),
+        )
+        for at, one in enumerate(found, 1)
+    ]
+    for records_of_it in (found, same):
+        result = fit_of(records_of_it, {RAM: Room(0, 1 << 30)})
+        assert isinstance(result, CellFit)
+        assert rendered.report(result).replace("\n", "").isprintable()
+        assert "<script" not in rendered.html(result)

@@ -1,0 +1,245 @@
+"""memray's tracker, shared by all recordings, and nothing of it left behind."""
+
+import cProfile
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from ipygpulogger.sources import Unavailable
+from ipygpulogger.sources import memray_tracker as source
+from ipygpulogger.sources.memray import Window, calls_of_memray
+
+memray = pytest.importorskip("memray", reason="memray is not installed")
+
+pytestmark = pytest.mark.skipif(
+    sys.getprofile() is not None, reason="a profiler runs, and memray would take its place"
+)
+FREES = calls_of_memray().free, calls_of_memray().munmap
+SIZES = {(n << 20) + n: n for n in range(1, 10)}  # those that no other code asks for
+
+
+def asked(window):
+    """The blocks of known sizes that a window has, in their order."""
+    return [
+        SIZES[event.size - 1]
+        for event in window.events()
+        if event.allocator not in FREES and event.size - 1 in SIZES
+    ]
+
+
+def ask(number):
+    return bytearray((number << 20) + number)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """After every test memray, the threads and the temporary folder are as they were."""
+    entered, folders = (
+        vars(memray.Tracker)["__enter__"],
+        set(Path(tempfile.gettempdir()).glob("ipygpulogger.*")),
+    )
+    yield
+    assert source._run is None
+    assert vars(memray.Tracker)["__enter__"] is entered
+    assert sys.getprofile() is None
+    assert threading._profile_hook is None
+    assert not {"_name", "_ident"} & set(vars(threading.Thread))
+    assert set(Path(tempfile.gettempdir()).glob("ipygpulogger.*")) <= folders
+
+
+def test_windows_overlap_in_any_order():
+    """Each has what was asked for between its own beginning and end, while others go on and after."""
+    first = Window()
+    ask(1)
+    second = Window()
+    ask(2)
+    first.end()
+    assert asked(first) == [1, 2]
+    ask(3)
+    third = Window()
+    ask(4)
+    third.end()
+    assert asked(third) == [4]
+    second.end()
+    ask(5)
+    assert (asked(first), asked(second), asked(third)) == ([1, 2], [2, 3, 4], [4])
+    for window in (first, second, third):
+        window.drop()
+        window.drop()
+
+
+def test_the_line_that_asks_is_known_in_every_thread():
+    """Also in threads that ran before, and in those that start within."""
+    go, done = threading.Event(), threading.Event()
+
+    def earlier():
+        go.wait()
+        ask(6)
+        done.set()
+
+    thread = threading.Thread(target=earlier)
+    thread.start()
+    window = Window()
+    go.set()
+    done.wait()
+    later = threading.Thread(target=ask, args=(7,))
+    later.start()
+    later.join()
+    thread.join()
+    window.end()
+    found = {
+        event.size: event.stack_trace()
+        for event in window.events()
+        if event.allocator not in FREES and event.size - 1 in SIZES
+    }
+    window.drop()
+    assert [[frame[0] for frame in stack[:2]] for stack in found.values()] == [
+        ["ask", "earlier"],
+        ["ask", "run"],
+    ]
+
+
+def test_a_tracker_of_the_users_comes_first(tmp_path):
+    """It runs on where it was there before, and takes the place of ours where it comes later."""
+    with memray.Tracker(tmp_path / "theirs"), pytest.raises(Unavailable, match="memray records already"):
+        Window()
+    window = Window()
+    with memray.Tracker(tmp_path / "later"):
+        ask(8)
+    window.end()
+    with pytest.raises(Unavailable, match="another tracker of memray was started"):
+        list(window.events())
+    window.drop()
+    with memray.FileReader(tmp_path / "later") as reader:
+        assert (8 << 20) + 9 in {record.size for record in reader.get_allocation_records()}
+
+
+def test_profile_functions_of_the_users_stay():
+    """With one installed nothing is recorded; one that is installed within is there afterwards."""
+
+    def profile(*_):
+        """Does nothing."""
+
+    for install in (sys.setprofile, threading.setprofile):
+        install(profile)
+        try:
+            with pytest.raises(Unavailable, match="profiler"):
+                Window()
+        finally:
+            install(None)
+        window = Window()
+        install(profile)
+        window.drop()
+        try:
+            assert profile in (sys.getprofile(), threading._profile_hook)
+        finally:
+            install(None)
+
+
+def test_a_profiler_within_takes_the_stacks_alone():
+    """What was asked for is known all the same; before Python 3.12 not by whom."""
+    window = Window()
+    profiler = cProfile.Profile()
+    profiler.enable()
+    ask(9)
+    profiler.disable()
+    window.end()
+    assert asked(window) == [9]
+    window.drop()
+
+
+def test_the_tracker_stops_before_its_file_fills_the_disk(monkeypatch):
+    """And says so."""
+    monkeypatch.setattr(source, "_TOO_MANY_BYTES", 1)
+    monkeypatch.setattr(source, "_INTERVAL_S", 0.01)
+    window = Window()
+    source._run._stopped.wait(10)
+    window.end()
+    with pytest.raises(Unavailable, match="millions of allocations"):
+        list(window.events())
+    window.drop()
+
+
+def test_a_window_that_is_forgotten_ends():
+    """As after an interrupt."""
+    Window()
+    gc.collect()
+    assert source._run is None
+
+
+FORK = """
+import os, sys, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from ipygpulogger.sources import Unavailable
+from ipygpulogger.sources.memray import Window, calls_of_memray
+outer = Window()
+child = os.fork()
+if not child:
+    try:
+        list(outer.events())
+    except Unavailable as reason:
+        print(reason, flush=True)
+    outer.drop()
+    assert threading._profile_hook is None
+else:
+    assert os.waitpid(child, 0)[1] == 0
+inner = Window()
+block = bytearray(1_234_567)
+for window in (inner, outer):
+    window.end()
+    if child or window is inner:
+        print(sum(event.size == 1_234_568 for event in window.events()), flush=True)
+    window.drop()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_records_its_own():
+    """The tracker is the parent's, whose file and windows stay."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=True
+    )
+    told = "What was alive at the peak in general RAM is not known: it was recorded in the process that forked this one."
+    assert done.stdout.splitlines() == [told, "1", "1", "1"]
+    assert not done.stderr
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="memray opens its file by name; only on Linux does /proc name a file that is deleted already",
+)
+@pytest.mark.parametrize("signal", ["KILL", "INT"])
+def test_nothing_remains_of_a_process_that_is_killed(tmp_path, signal):
+    """On Linux the file has no name while it is written."""
+    program = f"import os, signal; from ipygpulogger.sources.memray import Window; w = Window(); os.kill(os.getpid(), signal.SIG{signal})"
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=60, env=env, check=False
+    )
+    assert done.returncode
+    assert not list(tmp_path.iterdir())
+
+
+def test_elsewhere_the_file_has_a_name_until_it_was_read(monkeypatch):
+    """Where an open file cannot be opened once more without its name."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    window = Window()
+    (file,) = Path(tempfile.gettempdir()).glob("ipygpulogger.*")
+    ask(3)
+    window.end()
+    assert asked(window) == [3]
+    window.drop()
+    assert not file.exists()
+
+
+def test_no_folder_for_temporary_files(monkeypatch, tmp_path):
+    """One sentence says so, and nothing runs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(Unavailable, match="not known: FileNotFoundError"):
+        Window()
