@@ -169,7 +169,7 @@ def test_settings_stay():
 def test_settings_of_the_new_kind():
     """Where one is set, torch refuses to tell those of the old kind."""
     if not hasattr(torch.backends, "fp32_precision"):
-        pytest.skip("this torch has none")
+        pytest.skip("this torch has no torch.backends.fp32_precision, so the two kinds cannot be mixed")
     matmul = torch.backends.cuda.matmul
     try:
         matmul.fp32_precision = "tf32"
