@@ -98,7 +98,9 @@ class Uncollected:
         self._waiting: dict[Hashable, _Block] = {}  # not reachable from any name, as far as is known
         self._unexplained: dict[str, int] = {}  # garbage that cells may have left besides, in bytes by device
         self._used: Mapping[str, int] = {}  # at the last walk, in bytes by device, without what malloc keeps
-        self._kept_bytes = 0  # by malloc, when that was last known
+        self._kept_bytes = 0  # what counts as kept by malloc
+        self._told_bytes: int | None = None  # what malloc kept when that was last known
+        self._was_told = False  # at the last walk
         self._full_count = full_collection.count()
 
     def begin(self) -> None:
@@ -205,8 +207,7 @@ class Uncollected:
             used: The memory in use then, in bytes by device.
             bound: By name, the `id` of what it was bound to.
         """
-        heap = machine().process.heap()
-        self._kept_bytes = self._kept_bytes if heap is None else heap.kept_bytes
+        self._look_at_malloc()
         used = {**used, CPU: used.get(CPU, 0) - self._kept_bytes}
         blocks = _large_blocks(found)
         if self._paths is None or self._hidden is None:
@@ -227,6 +228,19 @@ class Uncollected:
         self._paths.learn(found.paths, {("hidden", *key): key[1] for key in sizes}, kept)
         self._known = kept | blocks | hidden
         self._used = used
+
+    def _look_at_malloc(self) -> None:
+        """Take what malloc keeps; where it keeps more, only if that is known of the last walk as well.
+
+        It may otherwise have kept it for longer. Counted now, it would look like memory that was given back
+        since the last walk, and as much of what a dropped name held would not be told.
+        """
+        heap = machine().process.heap()
+        if heap is not None and self._told_bytes is not None:
+            more_bytes = heap.kept_bytes - self._told_bytes
+            self._kept_bytes += more_bytes if self._was_told else min(0, more_bytes)
+        self._was_told = heap is not None
+        self._told_bytes = self._told_bytes if heap is None else heap.kept_bytes
 
     def close(self) -> None:
         """Forget everything."""

@@ -2,6 +2,8 @@
 
 import gc
 import io
+import random
+from dataclasses import replace
 
 import cyclic_programs
 import fresh_cells
@@ -10,6 +12,7 @@ import pytest
 from memory import MB
 
 from ipygpulogger import IPyGPULogger
+from ipygpulogger.engine.machine import machine
 from ipygpulogger.owners import growth, uncollected
 from ipygpulogger.runtime import full_collection
 
@@ -44,6 +47,26 @@ def test_what_no_walk_sees_is_never_told_as_held(notebook, monkeypatch, budget_s
         notebook,
         lambda size_bytes: io.BytesIO(b"x" * size_bytes),
         25,
+        ARENAS_BYTES,
+        cyclic_programs.GROWING_PROGRAMS,
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_malloc_keeps_is_told_now_and_then(notebook, monkeypatch, seed):
+    """It is not asked for a while after it took long to answer; what it keeps is then told in some cells only."""
+    heap, told = machine().process.heap, random.Random(seed)
+
+    def now_and_then():
+        found = heap()
+        return found and told.choice([None, replace(found, kept_bytes=found.kept_bytes + 100 * MB)])
+
+    monkeypatch.setattr(machine().process, "heap", now_and_then)
+    monkeypatch.setattr(full_collection, "cost_s", lambda: COSTS_S["dear"])
+    cyclic_programs.check_that_nothing_is_told_as_held(
+        notebook,
+        lambda size_bytes: io.BytesIO(b"x" * size_bytes),
+        10,
         ARENAS_BYTES,
         cyclic_programs.GROWING_PROGRAMS,
     )
