@@ -11,6 +11,7 @@ torch       the second lane under torch from the oldest to the newest: not by de
 notebooks   not a test: it executes notebooks/ anew, whose outputs are kept
 browser     JupyterLab in a real Chromium: not by default, for few machines have one
 gpu         the hardware checks of tests/gpu, on a real GPU: not by default, for few machines have one
+operators   every operator of torch in `estimate`, a table of what differs: not by default, for it takes long
 mutants     whether the tests notice a changed operator in what counts: not by default, for it takes long
 """
 
@@ -250,6 +251,13 @@ def mutants(session):
         session.skip("it reads TOML with the standard library, which Python 3.10 cannot")
     install(session, "-e", ".[test]", "cosmic-ray==8.7.*")
     session.run("python", "tests/mutants.py", *session.posargs, env={"OPENBLAS_NUM_THREADS": "1"})
+
+
+@nox.session
+def operators(session):
+    """Every operator that torch itself tests, estimated and run on the simulated GPU; or those named."""
+    install_simulated(session, TORCH)
+    session.run("python", "tests/every_operator.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session

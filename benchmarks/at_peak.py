@@ -4,9 +4,11 @@ Claim: a cell with 100,000 events of the allocator pays under a second for them 
 training step of 200 allocations takes while they are recorded depends on the Python stack, which torch copies at
 each of them: so it is measured as deep as a notebook's cell is, and in a script. The goal is 1.15 times bare.
 Beside it stand torch's recording alone, and the later steps of a long training, whose graphs are not looked at.
+A short block pays the same whatever is imported: it is measured again beside a package of thousands of modules.
+There the bare block is one that is measured without ``--peak``, and memray stands beside our use of it.
 
-    python benchmarks/at_peak.py                both sections
-    python benchmarks/at_peak.py step           one of: step, end
+    python benchmarks/at_peak.py                all sections
+    python benchmarks/at_peak.py step           one of: step, end, block
 
 Needs the CUDA build of torch and runs on the simulated GPU of the tests; with ``SIMGPU=0`` in the environment
 it takes a real one. pytorch_memlab, and general RAM by memray, stand beside it where they are installed.
@@ -15,18 +17,22 @@ The claim is about the GPU's part: memray looks at each call of malloc and of a 
 
 from __future__ import annotations
 
+import sys
+import tempfile
 import time
 from functools import partial
 from statistics import median
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bench import COMPARED, about, compare, print_table, run_sections, start_gpu, turns
 
+from ipygpulogger import measure
 from ipygpulogger.breakdown.recording import PeakRecording
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.sources.memray_tracker import installed
-from ipygpulogger.sources.torch_snapshot import start, stop
+from ipygpulogger.sources.system.memray_tracker import installed
+from ipygpulogger.sources.torch.snapshot import start, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,5 +240,85 @@ def end_section() -> None:
     print_table(f"{title} ({which} GPU)", header, made, "In this order, in one process.", about("torch"))
 
 
+def many_modules(modules: int = 3000, definitions: int = 10) -> None:
+    """Import a package of the user's as large as the largest: each module has classes and functions."""
+    text = "\n".join(
+        f"class C{i}:\n    table = [1]\ndef f{i}(a=C{i}):\n    return a" for i in range(definitions)
+    )
+    code = compile(text, "/me/large/module.py", "exec")
+    for number in range(modules):
+        module = ModuleType(f"large.m{number}")
+        module.__file__ = f"/me/large/m{number}.py"
+        sys.modules[module.__name__] = module
+        exec(code, vars(module))
+
+
+def recorded_block(allocate: Callable[[], object], *, ram: bool) -> float:
+    began_s = time.process_time()
+    with measure(peak="all" if ram else True) as measured:
+        block = allocate()
+    took_s = time.process_time() - began_s
+    assert measured.at_peak, measured.last.notes
+    del block
+    return took_s
+
+
+def measured_block(allocate: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    with measure():
+        block = allocate()
+    took_s = time.process_time() - began_s
+    del block
+    return took_s
+
+
+def memrays_block(allocate: Callable[[], object]) -> float:
+    import memray
+
+    with tempfile.TemporaryDirectory() as folder:
+        began_s = time.process_time()
+        with memray.Tracker(f"{folder}/events"):
+            block = allocate()
+        list(memray.FileReader(f"{folder}/events").get_allocation_records())
+        took_s = time.process_time() - began_s
+    del block
+    return took_s
+
+
+def block_section() -> None:
+    which = gpu("A short block")
+    if not which:
+        return
+    import torch
+
+    def on_device() -> object:
+        return torch.ones(1 << 18, device="cuda")
+
+    def in_ram() -> object:
+        return bytearray(1 << 20)
+
+    for what in ("no further module", "a package of 3,000 modules, 60,000 classes and functions"):
+        runners: dict[str, Callable[[], float]] = {
+            "measure()": partial(measured_block, on_device),
+            "measure(peak=True)": partial(recorded_block, on_device, ram=False),
+        }
+        if installed():
+            runners["memray alone"] = partial(memrays_block, in_ram)
+            runners['measure(peak="all")'] = partial(recorded_block, in_ram, ram=True)
+        costs_s: dict[str, list[list[float]]] = {name: [] for name in runners}
+        for run in runners.values():
+            run()
+        for name in turns(list(runners), 21):
+            costs_s[name].append([runners[name]()])
+        print_table(
+            f"A block with one allocation beside {what} ({which} GPU)",
+            COMPARED,
+            compare(costs_s, "measure()"),
+            "Seconds of the processor, which other work does not lengthen.",
+            about("torch", "memray"),
+        )
+        many_modules()
+
+
 if __name__ == "__main__":
-    run_sections({"step": step_section, "end": end_section})
+    run_sections({"step": step_section, "end": end_section, "block": block_section})

@@ -26,9 +26,9 @@ from bench import about, print_table, turns
 
 from ipygpulogger import CellRecord, DeviceUsage, History, Peak
 from ipygpulogger.records import Heap, RamUsage
-from ipygpulogger.records.decode import record_from
-from ipygpulogger.records.embed import embedded
-from ipygpulogger.records.log import Log
+from ipygpulogger.storage.decode import record_from
+from ipygpulogger.storage.embed import embedded
+from ipygpulogger.storage.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ Claim: 10,000 records are one table in less than a second and 100 MB, and the ta
     python benchmarks/many_processes.py --plot     # and the growth as a plot, in results/
 
 The records are made up and always the same. Ranks are on hosts with eight GPUs each and use one; engines use RAM
-alone. One record in ten never comes because its process is dead, one in fifty is lost, others arrive twice, too
+alone. One record in ten never comes because its process is dead, one in fifty is lost, others arrive too
 late to be waited for, in any order, or between garbage. They go the way of real ones: packed as a worker packs
 them, through `Arrivals`, into a `Group`, which is turned into text and HTML. Packing is not counted: each worker
 packs its own.
@@ -27,17 +27,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bench import about, print_table
 
+from ipygpulogger.analysis.group import Missing
 from ipygpulogger.cluster.arrivals import Arrivals, packed
 from ipygpulogger.records import DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.records.process import Process, ProcessRecord
 
 if TYPE_CHECKING:
-    from ipygpulogger.records.group import Group
+    from ipygpulogger.analysis.group import Group
 
 COUNTS = (10, 32, 100, 320, 1_000, 3_200, 10_000)
 RANKS = 1_024
 ROUNDS = 5
-DEAD, LOST, TWICE, GARBAGE, LATE_S = 0.1, 0.02, 0.05, 0.01, 30.0
+DEAD, LOST, GARBAGE, LATE_S = 0.1, 0.02, 0.01, 30.0
 MB, GB = 2**20, 2**30
 BEGIN = datetime(2026, 11, 22, tzinfo=timezone.utc)
 RESULTS = Path(__file__).parent / "results"
@@ -92,8 +93,6 @@ def traffic(count: int, kind: str) -> Traffic:
             continue
         came.add(names[-1])
         arriving.append((at_s, payload))
-        if draw.random() < TWICE:
-            arriving.append((at_s + draw.expovariate(1), payload))
         if draw.random() < GARBAGE:
             cut = draw.randrange(len(payload))
             arriving.append((at_s, draw.choice([payload[:cut], draw.randbytes(200), payload * 9])))
@@ -105,7 +104,9 @@ def aggregate(sent: Traffic) -> tuple[Group, str, str]:
     arrivals = Arrivals()
     for payload in sent.payloads:
         arrivals.take(payload)
-    group = arrivals.group("In [4]", sent.names, f"no answer within {LATE_S:.0f} s")
+    late = f"no answer within {LATE_S:.0f} s"
+    arrivals.missing += [Missing(name, late) for name in sent.names if name not in sent.came]
+    group = arrivals.group("In [4]")
     return group, repr(group), group._repr_html_() or ""
 
 

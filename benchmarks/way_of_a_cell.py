@@ -62,11 +62,11 @@ PARTS = {  # by what the table calls them: where they are in the package
     "_what changed since the last cell_": f"{_LOGGER}._preload",
     "_the scope opens_": "engine.scope:Scope.open",
     "_the scope closes_": "engine.scope:Scope.close",
-    "_the record_": "notebook.measured_cell:MeasuredCell._record",
+    "_the record_": "notebook.measured_cell:MeasuredCell.record",
     "_the report_": "notebook.report:Reporter.show",
-    "_RAM is read_": "sources.high_water_mark:HighWaterMark.look",
-    "_torch's allocators are read_": "sources.torch:TorchCounter.look",
-    "_NVML is read_": "sources.nvml:Nvml.memory",
+    "_RAM is read_": "sources.system.high_water_mark:HighWaterMark.look",
+    "_torch's allocators are read_": "sources.torch.allocators:TorchCounter.look",
+    "_NVML is read_": "sources.nvidia.nvml:Nvml.memory",
 }
 
 

@@ -3,16 +3,19 @@
 ``%load_ext ipygpulogger`` in a notebook, ``IPyGPULogger().start()`` for the printed form, ``measure``
 anywhere else. Importing this starts nothing.
 
-The wings, from the ground up; imports go downward only:
+The packages, from the ground up; imports go downward only:
 
 ==============  ========================================================================================
 runtime/        how our code behaves inside the user's process: clock, streams, signals, garbage collector
-records/        what a measurement is: values, JSON form, history, log, comparison, budget
+records/        what a measurement is: values, units
+analysis/       what many records say: summary, comparison, leaks, fit, imbalance, budget
+storage/        records in files and notebooks: codec, formats, history, log
 sources/        where figures come from: kernel, NVML, CUDA driver, torch, jax, cupy, tensorflow, rmm
 render/         records to text, HTML and plots
 engine/         one scope over many counters: peaks, ledger, sampler, machine
 lines/          what each source line used
 owners/         which names hold memory: growth, cycles, releasing it, out of memory
+allocator/      torch's caching allocator: its rules and recorded events, a model of it
 breakdown/      what was alive at the peak: the allocators' own events, replayed
 estimation/     what a function would need, found on fake tensors
 blocks/         `measure`, `measure_lines`, `watch_epochs`
@@ -23,6 +26,7 @@ compat/         the functions and classes of fastai v1 and ipyexperiments, imple
 callbacks/      callbacks for fastai, Lightning, transformers and Keras
 utils/          import paths of fastai's and ipyexperiments' names, re-exported from compat
 experiments.py  import path of ipyexperiments' classes, re-exported from compat
+__main__.py     ``python -m ipygpulogger``: the command line
 ==============  ========================================================================================
 """
 
@@ -54,7 +58,7 @@ if TYPE_CHECKING:
         RamUsage,
         Usage,
     )
-    from .records.history import History
+    from .storage.history import History
 
 __all__ = [
     "AtPeak",
@@ -98,8 +102,8 @@ def load_ipython_extension(shell: Any) -> None:
             load(shell)
     except Exception as reason:
         from .records.units import printable
+        from .runtime.errors import is_from_a_handler
         from .runtime.output import say
-        from .runtime.signals import is_from_a_handler
 
         if is_from_a_handler(reason):
             raise
@@ -115,7 +119,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 _HOMES = {  # where a public name is defined; its module is imported when the name is first asked for
-    "History": ".records.history",
+    "History": ".storage.history",
     "IPyGPULogger": ".notebook.logger",
     "estimate": ".estimation.estimate",
     "measure": ".blocks.measure",

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .compat.experiment import (
     IPyExperiments,
     IPyExperimentsCPU,
     IPyExperimentsGPU,
     IPyExperimentsPytorch,
 )
-from .compat.experiment_cells import CellLogger, CellLoggerData, CellLoggerMemory, CellLoggerTime
-from .compat.experiment_figures import IPyExperimentData, IPyExperimentMemory
+from .compat.experiment_cells import (
+    CellLogger,
+    CellLoggerData,
+    CellLoggerMemory,
+    CellLoggerTime,
+    IPyExperimentData,
+    IPyExperimentMemory,
+)
 
 __all__ = [
     "CellLogger",
@@ -25,9 +33,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> str:
-    if name == "__version__":  # as `import ipyexperiments` had it
+def __getattr__(name: str) -> Any:  # what `import ipyexperiments` had besides
+    if name == "__version__":
         from importlib.metadata import version
 
         return version("ipygpulogger")
+    if name == "utils":
+        from . import utils
+        from .utils import ipython, mem  # noqa: F401 - loaded, to be its attributes
+
+        return utils
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

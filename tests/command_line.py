@@ -16,7 +16,7 @@ MB = 2**20
 
 def command(*arguments, **options):
     return subprocess.run(
-        [sys.executable, "-m", "ipygpulogger.cli", *map(str, arguments)],
+        [sys.executable, "-m", "ipygpulogger", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 import simgpu
+from failures import pytest_terminal_summary  # noqa: F401 - a hook of pytest
 from hypothesis import HealthCheck, settings
 from memory import trim
 
 from ipygpulogger import IPyGPULogger, measure, measure_lines
 from ipygpulogger.engine import machine as machines
-from ipygpulogger.sources.oom_kills import take_new
-from ipygpulogger.sources.ram_limit import RamLimits
+from ipygpulogger.sources.system.limit_diagnosis import take_new
+from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # A busy machine draws slowly, and says nothing about the code by it.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -85,7 +86,7 @@ def no_leaks():
     yield
     new = _threads() - threads
     for thread in new:
-        thread.join(5)  # it may be on its way out of a driver call
+        thread.join(60)  # it may be on its way out of a driver call, on a busy machine
     assert not any(thread.is_alive() for thread in new)
     assert _children() <= children, "the reports of later tests would count it"
     left, holding = _measuring()

@@ -8,7 +8,7 @@ In the package that brings it:
 
 import sys
 
-from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, Unavailable
+from ipygpulogger.sources import Device, DeviceCounter, Framework, Observation, Reading, Unavailable
 
 
 class ArenaCounter(DeviceCounter):
@@ -23,7 +23,7 @@ class ArenaCounter(DeviceCounter):
             stats = arena.stats(self.device.index)
         except arena.ArenaError as error:
             raise Unavailable(f"the arena's statistics cannot be read: {error}") from error
-        return Look((Reading(stats.live_bytes, stats.peak_bytes),), (stats.bytes_ever_allocated,))
+        return Observation((Reading(stats.live_bytes, stats.peak_bytes),), (stats.bytes_ever_allocated,))
 
     def reset(self):
         sys.modules["arena"].reset_peak(self.device.index)

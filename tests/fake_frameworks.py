@@ -13,10 +13,10 @@ import threading
 import types
 from dataclasses import dataclass
 
-from ipygpulogger.sources.cupy import CuPy
-from ipygpulogger.sources.jax import Jax
-from ipygpulogger.sources.rmm import Rmm
-from ipygpulogger.sources.tensorflow import TensorFlow
+from ipygpulogger.sources.frameworks.cupy import CuPy
+from ipygpulogger.sources.frameworks.jax import Jax
+from ipygpulogger.sources.frameworks.rmm import Rmm
+from ipygpulogger.sources.frameworks.tensorflow import TensorFlow
 
 
 class Allocator:
@@ -47,7 +47,9 @@ class Fakes:
         for name in ("jax", "cupy", "tensorflow", "rmm"):
             for module in [m for m in sys.modules if m == name or m.startswith(name + ".")]:
                 monkeypatch.delitem(sys.modules, module)
-        monkeypatch.setattr("ipygpulogger.sources.driver.contexts", lambda: tuple(sorted(self.contexts)))
+        monkeypatch.setattr(
+            "ipygpulogger.sources.nvidia.driver.contexts", lambda: tuple(sorted(self.contexts))
+        )
 
     def module(self, name, **names):
         module = types.ModuleType(name)

@@ -42,7 +42,7 @@ class Simulated:
         return self
 
     def group_of_v2(self, path="", *, current=0, inactive_file=0, kills=0, **limits):
-        """A group's files: ``max``, ``high``, ``peak``, ``swap_max`` as given, "max" for None."""
+        """A group's files: ``max`` and ``high`` as given, "max" for None."""
         folder = f"sys/fs/cgroup/{path.strip('/')}"
         self.write(f"{folder}/memory.current", current)
         self.write(f"{folder}/memory.stat", f"anon 5\nfile 7\ninactive_file {inactive_file}\nactive_file 3\n")
@@ -56,7 +56,6 @@ class Simulated:
         folder = f"sys/fs/cgroup/memory/{path.strip('/')}"
         self.write(f"{folder}/memory.limit_in_bytes", limit)
         self.write(f"{folder}/memory.usage_in_bytes", usage)
-        self.write(f"{folder}/memory.max_usage_in_bytes", usage)
         self.write(f"{folder}/memory.stat", f"inactive_file 1\ntotal_inactive_file {inactive_file}\n")
         self.write(f"{folder}/memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
         return self.root / folder

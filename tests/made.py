@@ -20,7 +20,7 @@ from ipygpulogger.records import (
     RamUsage,
     Usage,
 )
-from ipygpulogger.records.hints import types_of
+from ipygpulogger.storage.decode import types_of
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink such a record takes minutes
 SIZES = st.integers(0, 1 << 40)  # bytes; no device holds more

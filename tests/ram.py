@@ -4,8 +4,8 @@ import psutil
 import pytest
 from memory import MB
 
-from ipygpulogger.sources.high_water_mark import HighWaterMark
-from ipygpulogger.sources.nvml import Nvml
+from ipygpulogger.sources.nvidia.nvml import Nvml
+from ipygpulogger.sources.system.high_water_mark import HighWaterMark
 
 GRAIN = 2 * MB  # the promise: within 2 MB
 

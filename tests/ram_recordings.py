@@ -18,7 +18,7 @@ class RamRecordings:
         from ipygpulogger.breakdown import ram
         from ipygpulogger.engine.scope import Scope
         from ipygpulogger.records import Measurement
-        from ipygpulogger.sources import memray_tracker
+        from ipygpulogger.sources.system import memray_tracker
 
         self.tracker, self.shared, self.recording = memray.Tracker, memray_tracker, ram.RamRecording
         self.entered = vars(memray.Tracker)["__enter__"]

@@ -31,7 +31,7 @@ class Recorded:
             self.scope.close()
             self.recording.end()
             self.record = self.recording.result(self.scope.result(Measurement, "x"))
-            self.failures = self.recording.failures(self.record)
+            self.at_failure = self.recording.at_failure
         self.notes = [note for note in self.record.notes if "memray" not in note]
         return self
 

@@ -34,7 +34,7 @@ def main():
 def _execute(name, folder, into, env):
     executed, words = folder / name, ["--log", into / f"{name}.jsonl"] if into else []
     words = ["run", NOTEBOOKS / name, "--output", executed, *words]
-    done = subprocess.run([sys.executable, "-m", "ipygpulogger.cli", *map(str, words)], env=env, check=False)
+    done = subprocess.run([sys.executable, "-m", "ipygpulogger", *map(str, words)], env=env, check=False)
     if not done.returncode:
         shown = _tidy(json.loads(executed.read_text(encoding="utf-8")))
         text = json.dumps(shown, indent=1, ensure_ascii=False) + "\n"

@@ -206,8 +206,14 @@ class Session:
         if name == "live":
             self.publisher = Publisher()
             logger.place_for = lambda *_: LiveDisplay(self.publisher)
+        looked = threading.Event()
         if name in ("live", "gpu"):  # the sampler looks in short cells too
-            self.machine.sampler = sampler.Sampler(self.machine.sample, delay_s=0.0, period_s=0.0)
+
+            def look():
+                self.machine.sample()
+                looked.set()
+
+            self.machine.sampler = sampler.Sampler(look, delay_s=0.0, period_s=0.0)
         if name.startswith("torch"):
             import torch
 
@@ -223,6 +229,8 @@ class Session:
         self.il = self.new()
         self.il.start()  # once, so that what is loaded once is
         self.run(self.cell)
+        while name in ("live", "gpu") and not (looked.is_set() and (name == "gpu" or self.publisher.sent)):
+            self.run(self.cell)  # its threads had no turn on a busy machine
         self.il.stop()
         self.forget()
         if self.loaded:
@@ -406,14 +414,14 @@ def left_anywhere(machine):
     import pynvml
 
     return {
+        "threads": on_their_way_out(),  # first: they close what they use
         "a trace function": sys.gettrace(),
         "a trace function for threads": threading.gettrace(),
         "monitoring tools": tools(),
         "scopes": set(machine.scopes),
         "holders": machine.scopes.loggers,
         "someone who wants the sampler": machine.sampler.is_wanted,
-        "NVML": settled(lambda: is_open(pynvml)),
-        "threads": settled(threads),
+        "NVML": is_open(pynvml),
         "the collector": gc.get_threshold() != THRESHOLD or not gc.isenabled(),
     }
 
@@ -438,16 +446,12 @@ def tools():
     return [] if monitoring is None else [name for name in map(monitoring.get_tool, TOOLS) if name]
 
 
-def threads():
+def on_their_way_out():
+    """Wait for our threads that were told to end, one of which may be in the driver; which do not."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("ipygpulogger"):
+            thread.join(HANGS_S / 2)
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipygpulogger")]
-
-
-def settled(look):
-    """What is seen once threads that are on their way out are gone."""
-    deadline_s = time.monotonic() + 5
-    while (seen := look()) and time.monotonic() < deadline_s:
-        time.sleep(0.002)
-    return seen
 
 
 class Publisher:
@@ -459,8 +463,10 @@ class Publisher:
 
     def __init__(self):
         self.session, self.parent_header = self.Session(), {"header": {"msg_id": "cell"}}
+        self.sent = 0
 
     def publish(self, data, _, *, transient=None, update=False):
+        self.sent += 1
         content = {"data": data, "transient": transient}
         kind = "update_display_data" if update else "display_data"
         self.session.send(None, kind, content, parent=self.parent_header)

@@ -1,4 +1,4 @@
-"""The rules of the house, held by walking its imports; the package's docstring is its map."""
+"""The rules of the architecture, held by walking its imports; the package's docstring is its map."""
 
 import ast
 import graphlib
@@ -14,26 +14,30 @@ import ipygpulogger
 ROOT = Path(ipygpulogger.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
-# The wings, from the ground up, and what each may import at run time. "experiments" is a door; "" is the package.
-WINGS = {
+# The packages, from the ground up, and what each may import at run time. "experiments" and "__main__" are doors; "" is the package.
+PACKAGES = {
     "runtime": "",
-    "records": "runtime",
+    "records": "",
+    "analysis": "records",
+    "storage": "analysis records runtime",
     "sources": "records runtime",
-    "render": "records",
+    "render": "analysis records storage",
     "engine": "records runtime sources",
     "lines": "engine records runtime sources",
     "owners": "engine records runtime sources",
-    "breakdown": "engine lines owners records runtime sources",
-    "estimation": "breakdown engine records runtime sources",
+    "allocator": "records runtime sources",
+    "breakdown": "allocator engine owners records runtime sources",
+    "estimation": "allocator breakdown engine records runtime sources",
     "blocks": "breakdown engine lines records render runtime",
-    "cluster": "blocks engine records runtime",
-    "notebook": "breakdown engine lines owners records render runtime sources",
-    "cli": "engine records render runtime",
+    "cluster": "analysis blocks engine records runtime storage",
+    "notebook": "analysis breakdown engine lines owners records render runtime sources storage",
+    "cli": "analysis engine records render runtime storage",
     "compat": "blocks engine notebook owners records render runtime sources",
     "callbacks": "blocks cluster",
     "utils": "compat",
-    "experiments": "compat",
-    "": "blocks estimation notebook records runtime",
+    "experiments": "compat utils",
+    "__main__": "cli",
+    "": "blocks estimation notebook records runtime storage",
 }
 SPEAKERS = {  # the files that print or display
     "runtime.output",
@@ -43,7 +47,7 @@ SPEAKERS = {  # the files that print or display
     "cli.streams",
 }
 STANDARD = set(sys.stdlib_module_names)
-OUTSIDE = {  # what else a room may import at its top
+OUTSIDE = {  # what else a module may import at its top
     "notebook.logger": {"traitlets"},
     "notebook.options": {"traitlets"},
     "callbacks.mem": {"fastai", "fastcore"},
@@ -52,7 +56,7 @@ OUTSIDE = {  # what else a room may import at its top
     "callbacks.keras": {"keras"},
     "notebook.magics": {"IPython"},
     "notebook.extension": {"IPython"},
-    "notebook.matchers": {"IPython"},
+    "notebook.completion": {"IPython"},
 }
 
 
@@ -98,7 +102,7 @@ def imports(path, *, top_only=False):
             yield node.value[1:], True  # the package's own public names, imported when they are asked for
 
 
-def wing_of(module):
+def package_of(module):
     return module.partition(".")[0]
 
 
@@ -107,23 +111,23 @@ def arrows():
     return {(name_of(path), module) for path in FILES for module, ours in imports(path) if ours}
 
 
-def test_every_file_has_its_wing():
-    """The table names every wing of the package and nothing else."""
-    assert {wing_of(name_of(path)) for path in FILES} == set(WINGS)
+def test_every_file_is_in_a_package():
+    """The table names every package and nothing else."""
+    assert {package_of(name_of(path)) for path in FILES} == set(PACKAGES)
 
 
 def test_arrows_go_down_only(capsys):
-    """A wing imports only the wings that the table names: all of them, and all stand below it."""
-    between = {(wing_of(a), wing_of(b)) for a, b in arrows() if wing_of(a) != wing_of(b)}
-    assert between == {(wing, below) for wing, named in WINGS.items() for below in named.split()}
-    order = list(WINGS)
-    assert all(order.index(below) < order.index(wing) for wing, below in between)
+    """A package imports only those that the table names: all of them, and all stand below it."""
+    between = {(package_of(a), package_of(b)) for a, b in arrows() if package_of(a) != package_of(b)}
+    assert between == {(package, below) for package, named in PACKAGES.items() for below in named.split()}
+    order = list(PACKAGES)
+    assert all(order.index(below) < order.index(package) for package, below in between)
     with capsys.disabled():
-        print(f"\n{len(FILES)} files, {len(WINGS)} wings and doors, {len(between)} arrows between them")
+        print(f"\n{len(FILES)} files, {len(PACKAGES)} packages and doors, {len(between)} arrows between them")
 
 
 def test_no_circle_of_files():
-    """Inside a wing the arrows have a direction too."""
+    """Inside a package the arrows have a direction too."""
     below = {name_of(path): set() for path in FILES}
     for a, b in arrows():
         below[a].add(b)
@@ -156,7 +160,7 @@ def test_sources_do_not_know_each_other():
 def test_the_engine_does_not_know_ipython():
     """Everything but the notebook, and what migrants know of notebooks, works outside IPython."""
     for path in FILES:
-        if wing_of(name_of(path)) not in {"notebook", "compat", ""}:
+        if package_of(name_of(path)) not in {"notebook", "compat", ""}:
             assert not [module for module, _ in imports(path) if module.partition(".")[0] == "IPython"]
 
 
@@ -197,7 +201,7 @@ def test_the_light_import_test_can_fail():
 
 
 def test_one_clock():
-    """Nobody asks Python's own clocks, which users' tests freeze, but the one room that knows of that."""
+    """Nobody asks Python's own clocks, which users' tests freeze, but the one module that knows of that."""
     frozen = {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"}
     clocks = {f"time.{name}" for name in frozen} | {"datetime.now", "datetime.utcnow", "datetime.today"}
     for path in FILES:
@@ -228,7 +232,7 @@ def test_public_names():
         ipygpulogger.no_such_name  # noqa: B018
 
 
-def test_the_map_names_every_wing():
-    """The package's docstring is a map: a line for each wing."""
+def test_the_map_names_every_package():
+    """The package's docstring is a map: a line for each package."""
     named = set(re.findall(r"^(\w+)(?:/|\.py)  ", ipygpulogger.__doc__, re.MULTILINE))
-    assert named == set(WINGS) - {""}
+    assert named == set(PACKAGES) - {""}

@@ -20,8 +20,8 @@ from ipygpulogger.engine import machine as machines
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.owners import growth, roots
 from ipygpulogger.runtime import collector
-from ipygpulogger.sources.high_water_mark import HighWaterMark
-from ipygpulogger.sources.nvml import Nvml
+from ipygpulogger.sources.nvidia.nvml import Nvml
+from ipygpulogger.sources.system.high_water_mark import HighWaterMark
 
 PACKAGE = Path(ipygpulogger.__file__).parent
 LIGHT = {"gc_collect": False, "clear_cache": False, "preload": False}
@@ -46,19 +46,19 @@ class Cost(NamedTuple):
 # By the machine, then by the logger's options.
 CEILINGS = {
     "no device": {
-        "light": Cost(410, 50, 310, 18),
-        "light, rich": Cost(530, 60, 450, 42),
-        "defaults": Cost(520, 58, 410, 28),
+        "light": Cost(370, 46, 260, 18),
+        "light, rich": Cost(530, 57, 450, 42),
+        "defaults": Cost(470, 54, 340, 28),
     },
     "two unused devices": {
-        "light": Cost(480, 54, 370, 20),
-        "light, rich": Cost(590, 65, 520, 42),
-        "defaults": Cost(590, 62, 470, 28),
+        "light": Cost(450, 48, 340, 20),
+        "light, rich": Cost(590, 60, 520, 42),
+        "defaults": Cost(550, 56, 430, 28),
     },
     "torch on two devices": {
-        "light": Cost(880, 61, 740, 52),
-        "light, rich": Cost(1160, 72, 1080, 88),
-        "defaults": Cost(1190, 70, 1010, 60),
+        "light": Cost(880, 53, 740, 52),
+        "light, rich": Cost(1160, 64, 1080, 88),
+        "defaults": Cost(1190, 61, 1010, 60),
     },
 }
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 import ipygpulogger
-from ipygpulogger.sources.ram_limit import RamLimits
+from ipygpulogger.sources.system.ram_limit import RamLimits
 
 # Of the package: the modules behind `%load_ext`, the rich report and the walk of names. Raise it knowingly.
-MOST_OF_OURS = 102
+MOST_OF_OURS = 84
 # Of the standard library, in a kernel: what neither IPython nor ipykernel has imported.
 FEW_OTHERS = {"mmap", "resource", "gc", "array", "IPython.core.magics.extension"}
 NEVER = {
@@ -18,12 +18,12 @@ NEVER = {
     *("difflib", "fractions", "subprocess", "tempfile", "textwrap", "unittest", "email", "http"),
 }
 UNUSED = {  # parts of the package that a user meets later, or never
-    *("blocks.measure", "blocks.measure_lines", "blocks.watch_epochs", "notebook.completion"),
-    *("notebook.cell_lines", "notebook.live_terminal", "notebook.threshold", "lines.tracing_backend"),
-    *("sources.torch", "sources.jax", "sources.cupy", "sources.tensorflow", "sources.rmm", "records.log"),
-    *("render.plot", "render.page", "render.summary", "render.diagnoses", "render.owners", "render.freed"),
-    *("sources.limit_diagnosis", "sources.oom_kills"),
-    *("owners.release", "owners.oom_examine", "compat", "cli", "callbacks", "render.displays"),
+    *("blocks.measure", "blocks.measure_lines", "blocks.watch_epochs"),
+    *("notebook.cell_lines", "notebook.live_terminal", "lines.tracing"),
+    *("sources.torch", "sources.frameworks", "storage.log"),
+    *("render.plot", "render.page", "render.summary", "render.diagnoses", "render.owners"),
+    "sources.system.limit_diagnosis",
+    *("owners.release", "owners.oom_snapshot", "compat", "cli", "callbacks", "render.displays"),
     *("estimation", "records.estimate", "render.estimate"),
 }
 
@@ -113,7 +113,7 @@ def test_without_a_driver_its_bindings_stay_away(found):
 
 def test_no_cell_waits_for_an_import(found):
     """What the hooks and the reports need is there when the extension is, but for the first walk of names."""
-    late = ours(found["in_cells"]) - {"runtime.classes"}
+    late = ours(found["in_cells"])
     assert {name.partition(".")[0] for name in late} == {"owners"}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import FrameType
+    from types import CodeType, FrameType
 
 
 class Way:
@@ -20,6 +20,7 @@ class Way:
         calls: Python functions of the package that are called, by file; a generator counts once, however often
             it goes on.
         all_calls: These, and the Python functions of others that are called below them.
+        functions: The code of those of the package.
         c_calls: Functions written in C that are called by any of these.
         moves: Calls from one file of the package, or from outside, into another.
     """
@@ -35,6 +36,7 @@ class Way:
         self._stack: list[str] = []
         self._generators: list[FrameType] = []  # that have begun
         self.calls: Counter[str] = Counter()
+        self.functions: set[CodeType] = set()
         self.all_calls = self.c_calls = self.moves = 0
 
     def event(self, frame: FrameType, event: str, _: Any) -> None:
@@ -44,6 +46,7 @@ class Way:
             goes_on = self._goes_on(frame)
             if file.startswith(self._package):
                 self.calls[file.removeprefix(self._package)] += not goes_on
+                self.functions.add(frame.f_code)
                 self.moves += file != here and not goes_on
                 here = file
             self._stack.append(here)

@@ -1,6 +1,6 @@
-"""What the pages show of the code itself: the help of commands, and the wings of the package.
+"""What the pages show of the code itself: the help of commands, and the packages inside the package.
 
-The wings are read from the source text; nothing of the package is imported for them.
+Those are read from the source text; nothing is imported for them.
 """
 
 import ast
@@ -34,8 +34,8 @@ def magic_help():
     return GpulogMagics.gpulog.__doc__
 
 
-def wings():
-    """The packages inside the package: their name, their sentence and the wings they import, lowest first."""
+def packages():
+    """The packages inside the package: their name, their sentence and those they import, lowest first."""
     found = {
         path.parent.name: (_sentence(path), _imported(path.parent))
         for path in sorted(PACKAGE.glob("*/__init__.py"))
@@ -44,20 +44,26 @@ def wings():
     while rest:
         floor = sorted(name for name, (_, below) in rest.items() if not below & rest.keys() - {name})
         if not floor:
-            raise ValueError(f"the wings import each other in a circle: {', '.join(rest)}")
+            raise ValueError(f"the packages import each other in a circle: {', '.join(rest)}")
         done += [(name, rest[name][0], sorted(rest[name][1] & found.keys() - {name})) for name in floor]
         for name in floor:
             del rest[name]
     return done
 
 
-def files(wing):
-    """The files of a wing and what each is: in the words of the wing's own map, else in the file's own."""
-    told = dict(_rows(ast.get_docstring(_parsed(PACKAGE / wing / "__init__.py")) or ""))
-    there = sorted(path.stem for path in (PACKAGE / wing).glob("[!_]*.py"))
-    own = {name: _sentence(PACKAGE / wing / f"{name}.py") for name in there}
-    mapped = [(name, says) for name, says in told.items() if name in own]
-    return mapped + [(name, says) for name, says in own.items() if name not in told]
+def files(package):
+    """The files of a package and what each is: in the words of the package's own table, else in its own."""
+    listed = dict(_rows(ast.get_docstring(_parsed(PACKAGE / package / "__init__.py")) or ""))
+    there = sorted(path.stem for path in (PACKAGE / package).glob("[!_]*.py"))
+    own = {name: _sentence(PACKAGE / package / f"{name}.py") for name in there}
+    first = [(name, says) for name, says in listed.items() if name in own]
+    return first + [(name, says) for name, says in own.items() if name not in listed]
+
+
+def folders(package):
+    """A package and the folders in it."""
+    inside = sorted(path.parent.relative_to(PACKAGE) for path in (PACKAGE / package).glob("*/__init__.py"))
+    return [package, *map(str, inside)]
 
 
 def _rows(docstring):
@@ -77,15 +83,15 @@ def _parsed(path):
 
 
 def _sentence(path):
-    """The first paragraph of a wing's docstring, on one line."""
+    """The first paragraph of a file's docstring, on one line."""
     return " ".join((ast.get_docstring(_parsed(path)) or "").partition("\n\n")[0].split())
 
 
-def _imported(wing):
-    """The first name below the package in each import that runs; type checkers' own are left out."""
+def _imported(package):
+    """The first name below the root in each import that runs; type checkers' own are left out."""
     found = set()
-    for path in wing.rglob("*.py"):
-        up = len(path.relative_to(PACKAGE).parts)  # the level that leads out of the wing
+    for path in package.rglob("*.py"):
+        up = len(path.relative_to(PACKAGE).parts)  # the level that leads out of the package
         for node in _runtime(_parsed(path)):
             if isinstance(node, ast.ImportFrom) and node.level == up:
                 found |= {node.module.partition(".")[0]} if node.module else {one.name for one in node.names}
@@ -116,23 +122,23 @@ class MagicHelp(SphinxDirective):
         return [_literal(magic_help())]
 
 
-class Wings(SphinxDirective):
-    """``{wings}``: a table of them, the lowest first."""
+class Packages(SphinxDirective):
+    """``{packages}``: a table of them, the lowest first."""
 
     def run(self):
-        found = [(f"`{name}/`", says, ", ".join(below) or "-") for name, says, below in wings()]
-        return [_table(("wing", "what it is", "imports"), (12, 58, 30), found)]
+        found = [(f"`{name}/`", says, ", ".join(below) or "-") for name, says, below in packages()]
+        return [_table(("package", "what it is", "imports"), (12, 58, 30), found)]
 
 
 class Files(SphinxDirective):
-    """``{files}``: a table for each wing that has files."""
+    """``{files}``: a table for each package, and each folder in one, that has files."""
 
     def run(self):
         done = []
-        for wing, _, _ in wings():
-            if found := files(wing):
-                rows = [(f"`{wing}/{name}.py`", says) for name, says in found]
-                done += [nodes.rubric("", f"{wing}/"), _table(("file", "what it is"), (30, 70), rows)]
+        for folder in (one for package, _, _ in packages() for one in folders(package)):
+            if found := files(folder):
+                rows = [(f"`{folder}/{name}.py`", says) for name, says in found]
+                done += [nodes.rubric("", f"{folder}/"), _table(("file", "what it is"), (30, 70), rows)]
         return done
 
 
@@ -170,6 +176,6 @@ def setup(app):
     app.connect("source-read", as_downloads)
     app.add_directive("command-help", CommandHelp)
     app.add_directive("magic-help", MagicHelp)
-    app.add_directive("wings", Wings)
+    app.add_directive("packages", Packages)
     app.add_directive("files", Files)
     return {"parallel_read_safe": True}

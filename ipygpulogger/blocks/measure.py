@@ -1,28 +1,112 @@
-"""Measure a block or a function, inside IPython or not: `measure`."""
+"""`measure`: a scope around a block, a call, a generator."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+import warnings
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, final, overload
 
 from ..engine.scope import Scope
 from ..records import Measurement
+from ..records.note import Note, NoteKind
+from ..records.units import printable
 from ..render import text
 from ..runtime import clock
-from ..runtime.calls import around_calls
+from ..runtime.objects import WeakIdentitySet
 from ..runtime.output import say
-from .overlaps import BLOCKS, Overlapping
-from .warn import warn
+from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ..breakdown.recording import PeakRecording
     from ..records import AtPeak, DeviceUsage, RamUsage
-    from .overlaps import Overlaps
+
+# As `warnings` keeps it for each module; one for all of ours, as each sentence names what it is about.
+_shown: dict[str | tuple[str, type[Warning], int], int] = {}
+
+
+def warn(sentence: str) -> None:
+    """Issue a `RuntimeWarning`, once for each sentence unless the user's filters ask for more.
+
+    Never raises: where the user's filters turn warnings into errors, nothing is shown.
+    """
+    with contextlib.suppress(Exception):  # also where the stream is broken, or `showwarning` is the user's
+        warnings.warn_explicit(printable(sentence), RuntimeWarning, "ipygpulogger", 1, "ipygpulogger", _shown)
+
+
+class Overlapping:
+    """Something that runs.
+
+    Attributes:
+        others: How many others ran meanwhile.
+    """
+
+    others = 0
+
+
+class Overlaps:
+    """Counts, for each of those that run in this process, the others that ran meanwhile; for any thread.
+
+    They are held weakly: one that never ends, because an interrupt cut it short, ends with its last referrer.
+    A copy, as a worker gets of a function that is measured, is that of its own process.
+    """
+
+    def __init__(self, noun: str) -> None:
+        """Prepare; `overlaps_of` gives the one of this process."""
+        self._noun = noun
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        # Reentrant: the garbage collector may run while it is held, and end a generator that is measured.
+        self._lock = threading.RLock()
+        self._running: WeakIdentitySet[Overlapping] = WeakIdentitySet()
+
+    def begin(self, one: Overlapping, around: Collection[Overlapping] = ()) -> None:
+        """Note that one begins.
+
+        Args:
+            one: What begins.
+            around: Those that enclose it: it is a part of them, and does not count as another.
+        """
+        with self._lock:
+            for other in self._running:
+                if other not in around:
+                    other.others += 1
+                    one.others += 1
+            self._running.add(one)
+
+    def end(self, one: Overlapping) -> tuple[str, ...]:
+        """Note that it ended, and return what its record says of the others: a note, or nothing."""
+        with self._lock:
+            self._running.discard(one)
+        if not one.others:
+            return ()
+        kind = NoteKind.SHARED_WITH_BLOCKS if self._noun == "block" else NoteKind.SHARED_WITH_TASKS
+        whom = f"{one.others} other {self._noun}{'s' * (one.others > 1)} of its process"
+        return (Note(kind, f"shared with {whom}"),)
+
+    def __reduce__(self) -> tuple[Callable[[str], Overlaps], tuple[str]]:
+        return overlaps_of, (self._noun,)
+
+
+@cache
+def overlaps_of(noun: str) -> Overlaps:
+    """Return what counts the overlaps of one kind in this process; the noun is what each is called."""
+    return Overlaps(noun)
+
+
+BLOCKS = overlaps_of("block")
+
 
 # The blocks and calls entered in this thread or task, outermost first, and those around a task's creation.
 _entered_here: ContextVar[tuple[weakref.ref[_Block], ...]] = ContextVar("entered here", default=())

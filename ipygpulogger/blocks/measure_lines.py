@@ -9,15 +9,13 @@ from pathlib import Path
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from ..lines import tracing
-from ..lines.cell_files import is_a_cells, place_of_cell
-from ..lines.line_profiler import LineProfiler
+from ..lines.line_profiler import LineProfiler, backend
 from ..render import lines as render
-from ..runtime.calls import around_calls
-from ..runtime.frames import nested_code
+from ..runtime.objects import nested_code
 from ..runtime.output import say
-from ..runtime.shell import current_shell
-from .warn import warn
+from ..runtime.shell import current_shell, is_a_cells, place_of_cell
+from ..runtime.wrappers import around_calls
+from .measure import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Together:
+class _SharedRun:
     """Overlapping calls of one function, which are measured as one."""
 
     def __init__(self, lines: LineProfiler) -> None:
@@ -44,7 +42,7 @@ class _Call:
 
     def __init__(self, trace: LineTrace[..., Any]) -> None:
         self._trace, self.thread = trace, threading.get_ident()
-        self.together: _Together | None = None
+        self.shared: _SharedRun | None = None
 
     def __enter__(self) -> None:
         try:
@@ -87,7 +85,7 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
         functools.update_wrapper(self, self.func).__wrapped__ = function
         self._report = report
         self._lock = threading.RLock()
-        self._together: _Together | None = None
+        self._shared: _SharedRun | None = None
         self._last: tuple[LineUsage, ...] | None = None
 
     if TYPE_CHECKING:
@@ -114,40 +112,40 @@ class LineTrace(functools.partial, Generic[P, R]):  # type: ignore[type-arg]
 
     def _begin(self, call: _Call) -> None:
         with self._lock:
-            together = self._together
-            if together is not None:
-                together.calls.add(call)  # first: the garbage collector may run here, and end another call
-                call.together = together
-                if not together.over:
-                    if tracing.trace_this_thread():
-                        together.joined.add(call.thread)
+            shared = self._shared
+            if shared is not None:
+                shared.calls.add(call)  # first: the garbage collector may run here, and end another call
+                call.shared = shared
+                if not shared.over:
+                    if backend.trace_this_thread():
+                        shared.joined.add(call.thread)
                     return
             # Looked up at each call: autoreload and other profilers replace a function's code.
             codes = list(nested_code(_code_of(self.__wrapped__)))
-            together = _Together(LineProfiler(lambda frame: any(code is frame.f_code for code in codes)))
-            together.calls.add(call)
-            call.together = self._together = together
-            together.lines.start()
+            shared = _SharedRun(LineProfiler(lambda frame: any(code is frame.f_code for code in codes)))
+            shared.calls.add(call)
+            call.shared = self._shared = shared
+            shared.lines.start()
 
     def _end(self, call: _Call) -> None:
-        together = call.together
-        if together is None:
+        shared = call.shared
+        if shared is None:
             return
         with self._lock:
-            together.calls.discard(call)
+            shared.calls.discard(call)
             here = threading.get_ident()
-            if here in together.joined and here not in {other.thread for other in together.calls}:
-                tracing.untrace_this_thread()
-                together.joined.discard(here)
-            if together.calls or together.over:
-                call.together = None
+            if here in shared.joined and here not in {other.thread for other in shared.calls}:
+                backend.untrace_this_thread()
+                shared.joined.discard(here)
+            if shared.calls or shared.over:
+                call.shared = None
                 return
-            self._together = None
+            self._shared = None
             self._last = ()  # until the lines are known
-            together.lines.stop()
-            together.over = True
-            call.together = None
-            lines, notes = together.lines.result(_place_of), together.lines.notes_of(_place_of)
+            shared.lines.stop()
+            shared.over = True
+            call.shared = None
+            lines, notes = shared.lines.result(_place_of), shared.lines.notes_of(_place_of)
             self._last = lines
         if self._report:
             if reason := say(render.table(lines, notes)):

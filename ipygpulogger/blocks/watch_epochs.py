@@ -1,18 +1,183 @@
-"""`watch_epochs`: measures each iteration of a training loop."""
+"""`watch_epochs`: a scope and a record for each epoch of a training."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
 
+from ..engine.machine import machine
+from ..engine.scope import Scope
+from ..records import Measurement
+from ..records.units import MB, truncated_mb
+from ..runtime.objects import walk_stack
 from ..runtime.output import say
-from .epoch_record import doubts
-from .epoch_scope import EpochScope
+from ..runtime.wrappers import Call
+from .measure import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized
+    from types import FrameType
 
-    from .epoch_record import EpochRecord
+    from ..records import DeviceUsage, Peak
+
+
+class EpochMemory(NamedTuple):
+    """One epoch in whole megabytes (``2**20``), truncated toward zero, as in fastai's PeakMemMetric.
+
+    ``used`` is what the epoch kept, negative where it gave memory back; ``peak`` is what it needed
+    temporarily on top of that, never negative. ``cpu`` is general RAM, ``gpu`` the device that the training
+    ran on; without one its figures are 0.
+    """
+
+    cpu_used: int
+    cpu_peak: int
+    gpu_used: int
+    gpu_peak: int
+
+    def named(self, prefix: str) -> dict[str, int]:
+        """Return the figures under names for loggers: ``mem_cpu_used_mb`` with the prefix ``mem_``."""
+        return {f"{prefix}{name}_mb": figure for name, figure in self._asdict().items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class EpochRecord(Measurement):
+    """What one epoch used.
+
+    Attributes:
+        on_cpu: Whether the framework said that the training ran on the CPU.
+        gpu_index: The index of the device it ran on. None if it is unknown: then the device whose memory
+            changed most is taken.
+    """
+
+    on_cpu: bool = False
+    gpu_index: int | None = None
+
+    def trained_on(self) -> DeviceUsage | None:
+        """Return the device that the training ran on; None without one."""
+        if self.on_cpu:
+            return None
+        return self.busiest_gpu() if self.gpu_index is None else self.gpu(self.gpu_index)
+
+    def memory(self) -> EpochMemory:
+        """Return the four figures of the epoch, in whole megabytes."""
+        gpu = self.trained_on()
+        return EpochMemory(
+            truncated_mb(self.gen.consumed_bytes),
+            truncated_mb(self.gen.peaked_bytes),
+            truncated_mb(gpu.consumed_bytes) if gpu else 0,
+            truncated_mb(gpu.peaked_bytes) if gpu else 0,
+        )
+
+
+def caveats(record: EpochRecord) -> Iterator[str]:
+    """Yield what is not exact about the four figures."""
+    gpu = record.trained_on()
+    peaks = [record.gen.peak, *([gpu.peak] if gpu and gpu.attributed else [])]
+    if not all(map(_exact_to_a_megabyte, peaks)):
+        yield "peak at least"
+    if gpu is not None and not gpu.attributed:
+        yield "per-process GPU usage unavailable"
+
+
+def _exact_to_a_megabyte(peak: Peak) -> bool:
+    return peak.hi_bytes is not None and peak.hi_bytes - peak.lo_bytes < MB
+
+
+class EpochScope:
+    """Measure one epoch at a time; never raises.
+
+    A copy, such as a pickled callback makes, starts without an open epoch.
+    """
+
+    def __init__(self) -> None:
+        self._scope: Scope | None = None
+        self._during: Call | None = None
+
+    def within(self, frame: FrameType | None) -> None:
+        """Drop the open epoch, and tie those that follow to a call: they end with it, however it ends.
+
+        Args:
+            frame: The call, of a framework's ``fit``; None for no call.
+        """
+        self.drop()
+        self._during = frame and Call(frame)
+
+    def is_open(self) -> bool:
+        """Return whether an epoch has begun and not ended."""
+        return self._scope is not None
+
+    def begin(self) -> None:
+        """Begin an epoch; drop one that never ended."""
+        self.drop()
+        try:
+            self._scope = Scope(during=self._during)
+            self._scope.open()
+        except Exception as reason:  # the training goes on
+            self._scope = None
+            warn(f"the epoch is not measured: {reason}")
+
+    def end(self, label: str, device: Any = None, *, marked: bool = False) -> EpochRecord | None:
+        """End the epoch, and return its record; None if none was open, or it could not be measured.
+
+        Args:
+            label: The name of the epoch.
+            device: Where the training runs: "cuda:1", a `torch.device`; without an index the framework's
+                current device. None if unknown.
+            marked: Whether the caller shows which figures are not exact; if not, a warning says so.
+        """
+        scope = self._scope
+        if scope is None:
+            return None
+        try:
+            stale = scope.orphaned()
+            scope.close()
+            self._scope = None
+            if stale:
+                return None
+            kind, _, index = str(device or "").partition(":")
+            current = machine().frameworks.current_index() if kind else None
+            record = scope.result(
+                EpochRecord,
+                label,
+                on_cpu=kind == "cpu",
+                gpu_index=int(index) if index.isdecimal() else current,
+            )
+        except Exception as reason:
+            self._scope = None
+            warn(f"{label} is not measured: {reason}")
+            return None
+        for note in record.notes:
+            warn(note)
+        for caveat in () if marked else caveats(record):
+            warn(f"the memory of an epoch is not exact: {caveat}")
+        return record
+
+    def drop(self) -> None:
+        """Close the open epoch without a record."""
+        try:
+            if self._scope is not None:
+                self._scope.close()
+        except (
+            Exception
+        ):  # the epoch's figures are discarded anyway; closing fails while the interpreter shuts down
+            pass
+        self._scope = None
+
+    def __reduce__(self) -> tuple[type[EpochScope], tuple[()]]:
+        return EpochScope, ()
+
+
+def caller(package: str, *names: str) -> FrameType | None:
+    """Return the innermost running call on this thread of a function with such a name in a package."""
+    for frame in walk_stack(sys._getframe(1)):
+        if frame.f_code.co_name in names:
+            module = frame.f_globals.get("__name__")
+            if f"{module}.".startswith(f"{package}."):
+                return frame
+    return None
+
 
 T = TypeVar("T")
 
@@ -59,7 +224,7 @@ class WatchedEpochs(Generic[T]):
 
 def _row(name: str, record: EpochRecord) -> str:
     figures = "".join(f"{figure:>10}" for figure in record.memory())
-    remarks = "".join(f" ({doubt})" for doubt in doubts(record))
+    remarks = "".join(f" ({caveat})" for caveat in caveats(record))
     return f"{name:>5}{record.time_s:>11.3f}s{figures} MB{remarks}"
 
 

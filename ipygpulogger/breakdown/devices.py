@@ -5,30 +5,31 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..allocator.replay import Replay
+from ..allocator.rules import blocks_of, live
 from ..engine.machine import machine
-from ..engine.open_scopes import Unsampled
-from ..records.at_peak import BEFORE, AtPeak
+from ..engine.open_scopes import Measuring
+from ..records.explained import BEFORE, AtPeak
 from ..records.units import MB, size_text
 from ..runtime import clock
 from ..runtime.collector import undisturbed
-from ..runtime.errors import named
-from ..runtime.signals import is_from_a_handler
+from ..runtime.errors import is_from_a_handler, named
 from ..sources import Unavailable
-from ..sources.malloc import heap
-from ..sources.torch_history import TorchHistory, position_now
-from ..sources.torch_snapshot import EVENT_BYTES, MAX_EVENTS, Position
-from .replay import Replay
+from ..sources.system.linux import heap
+from ..sources.torch.history import TorchHistory, position_now
+from ..sources.torch.snapshot import EVENT_BYTES, MAX_EVENTS, Position
+from .kinds import workspaces
 from .rows import Breakdown
 
 if TYPE_CHECKING:
+    from ..allocator.replay import Moment
     from ..engine.interval import Interval
     from ..engine.machine import Machine
     from ..engine.peaks import PeakTracker
     from ..records import Peak
     from ..sources import Device
-    from ..sources.snapshot_file import KeptSnapshot
-    from ..sources.torch_history import DeviceHistory
-    from .replay import Moment
+    from ..sources.torch.history import DeviceHistory
+    from ..sources.torch.snapshot import KeptSnapshot
 
 _MOST_BYTES = MAX_EVENTS * EVENT_BYTES  # more than recording and reading take
 _NO_EVENTS = 'torch keeps no events in a recording of mode "state"'
@@ -36,22 +37,6 @@ _NOT_LOOKED_UP = "not looked up: nothing changed"
 _NOT_ADDING_UP = "torch's memory history does not add up to it"
 _NOTABLE_BYTES = 8 * MB  # of torch's history: from here on it may explain a figure of general RAM
 _MANY_EVENTS = 4096  # fewer take less than that
-
-
-class Failure(NamedTuple):
-    """An allocation that failed.
-
-    Attributes:
-        device: "cuda:0".
-        requested_bytes: What was asked for.
-        time_s: When, in seconds since the beginning of the measurement.
-        at_failure: What was alive then, the largest first.
-    """
-
-    device: str
-    requested_bytes: int
-    time_s: float
-    at_failure: tuple[AtPeak, ...]
 
 
 class _Watched(NamedTuple):
@@ -72,23 +57,23 @@ class _Watched(NamedTuple):
     still: bool
 
 
-class _Told(NamedTuple):
-    """What was alive at one moment."""
+class _Peak(NamedTuple):
+    """What was alive when most was allocated on a device."""
 
     device: str
     time_us: int | None
     rows: tuple[AtPeak, ...]
-    requested_bytes: int
 
 
-class DeviceRecording(Unsampled):
+class DeviceRecording(Measuring):
     """What was alive on each device when most was allocated there, for one measurement.
 
-    None of its methods raises: what cannot be told is a note. It is an open measurement of the machine as a
+    None of its methods raises: what is unknown is a note. It is an open measurement of the machine as a
     scope is, and follows the devices that torch begins to use meanwhile.
 
     Attributes:
         notes: What is not known, and why.
+        at_failure: By device, what was alive when an allocation last failed there, the largest first.
         failed: torch's snapshot at the end, if an allocation failed and the recording was ours.
     """
 
@@ -107,9 +92,9 @@ class DeviceRecording(Unsampled):
         self._watched: dict[int, _Watched] = {}  # by torch's index
         self._ended_s = 0.0
         self._is_long = False  # whether torch's history may have taken much general RAM
-        self._told: dict[int, _Told] = {}  # by torch's index
-        self._failed_at: list[_Told] = []
+        self._peaks: dict[int, _Peak] = {}  # by torch's index
         self.notes: list[str] = []
+        self.at_failure: dict[str, tuple[AtPeak, ...]] = {}
         self.failed: KeptSnapshot | None = None
 
     def begin(self) -> None:
@@ -127,9 +112,7 @@ class DeviceRecording(Unsampled):
                 self._breakdown.begin()
             for device, _ in on.allocators.by_device():
                 tracker = on.allocators.tracker("torch", device.index)
-                if (
-                    tracker is not None and device.index not in self._watched
-                ):  # since `enter` it may be adopted
+                if tracker is not None and device.index not in self._watched:  # as `enter` may adopt it
                     self._watch(device, tracker)
         except BaseException as reason:
             self._failed(reason)
@@ -145,7 +128,7 @@ class DeviceRecording(Unsampled):
             # What reading leaves resident is not the user's, and what recording took is given back here.
             with undisturbed(), on.own_imports.importing(_MOST_BYTES, -_MOST_BYTES):
                 try:
-                    self._tell_all(on)
+                    self._read_all(on)
                 finally:
                     self._stop()
         except BaseException as reason:
@@ -160,27 +143,12 @@ class DeviceRecording(Unsampled):
 
     def at_peak(self) -> tuple[AtPeak, ...]:
         """Return the rows of all devices, of each the largest first."""
-        return tuple(row for _, told in sorted(self._told.items()) for row in told.rows)
+        return tuple(row for _, peak in sorted(self._peaks.items()) for row in peak.rows)
 
     def times_s(self, time_s: float) -> tuple[tuple[str, float], ...]:
-        """Return by device when the peak was, in seconds since the beginning of the measurement.
-
-        Args:
-            time_s: How long it took.
-        """
+        """Return by device when the peak was, in seconds since the beginning of the measurement."""
         return tuple(
-            (told.device, self._since_begin_s(told, time_s)) for _, told in sorted(self._told.items())
-        )
-
-    def failures(self, time_s: float) -> tuple[Failure, ...]:
-        """Return the last allocation that failed on each device, if any did.
-
-        Args:
-            time_s: How long the measurement took.
-        """
-        return tuple(
-            Failure(told.device, told.requested_bytes, self._since_begin_s(told, time_s), told.rows)
-            for told in self._failed_at
+            (peak.device, self._since_begin_s(peak, time_s)) for _, peak in sorted(self._peaks.items())
         )
 
     def drop(self) -> None:
@@ -232,34 +200,41 @@ class DeviceRecording(Unsampled):
         except Unavailable as reason:
             self._unknown(str(reason), device)
 
-    def _tell_all(self, on: Machine) -> None:
+    def _read_all(self, on: Machine) -> None:
         history = self._history
         on.discover()  # devices first used within the recording
         if history is None or self._why_not is not None:
-            trackers = [
-                on.allocators.tracker("torch", device.index) for device, _ in on.allocators.by_device()
-            ]
-            if any(trackers):  # a process without a device misses nothing
+            devices = on.allocators.by_device()
+            if any(
+                on.allocators.tracker("torch", device.index) for device, _ in devices
+            ):  # else it misses nothing
                 self._unknown(str(self._why_not))
             return
         until = {index: _closed(watched) for index, watched in self._watched.items()}
         if not self._always_named:
             for index in [index for index, end in until.items() if self._is_unused(index, *end)]:
-                self._tell_unused(self._watched[index])
+                self._keep_unused(self._watched[index])
                 del until[index]
         if not until:
             return
         histories = history.read()
         self._is_long = sum(len(one.events) for one in histories) > _MANY_EVENTS
         self.failed = history.failed
-        self._breakdown.look()
+        # Workspaces of libraries, which no name holds, would make the search for names a long one.
+        known = workspaces()
+        self._breakdown.read_names(
+            (one.index, address)
+            for one in histories
+            for address, block in live(blocks_of(one.end.segments)).items()
+            if block["size"] not in known
+        )
         self.notes += self._breakdown.notes
-        # `look` walks the frames of this call, and what it saw of them may stay until garbage is collected:
-        # no variable of theirs shall hold the events then.
+        # `read_names` walks the frames of this call, and what it read of them may stay until garbage is
+        # collected: no variable of theirs shall hold the events then.
         while histories:
             index = histories[0].index
             if index in until:
-                self._tell(self._watched[index], histories.pop(0), *until[index])
+                self._replay(self._watched[index], histories.pop(0), *until[index])
             else:
                 del histories[0]
 
@@ -268,14 +243,14 @@ class DeviceRecording(Unsampled):
         watched = self._watched[index]
         return still and watched.still and until == watched.since
 
-    def _tell_unused(self, watched: _Watched) -> None:
+    def _keep_unused(self, watched: _Watched) -> None:
         """Keep one row for all that a device held, without a look at the blocks and who holds them."""
         since, device = watched.since, watched.device.id
         if since.size_bytes:
             row = AtPeak(device, "before", _NOT_LOOKED_UP, BEFORE, since.size_bytes, since.blocks)
-            self._told[watched.device.index] = _Told(device, None, (row,), 0)
+            self._peaks[watched.device.index] = _Peak(device, None, (row,))
 
-    def _tell(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
+    def _replay(self, watched: _Watched, history: DeviceHistory, until: Position, still: bool) -> None:
         """Keep the rows of one device, or why there are none, and notes on what is not known of them."""
         replay = Replay(history, watched.since, until, stacks=self._breakdown.no_pass)
         device, peak = watched.device.id, watched.interval.peak()
@@ -284,10 +259,11 @@ class DeviceRecording(Unsampled):
         if replay.agrees:
             failed = replay.failure()
             if failed is not None:
-                self._failed_at.append(self._as_rows(watched, failed))
+                self.at_failure[device] = self._rows(watched, failed)
         if replay.agrees and _is_within(moment.size_bytes, peak):
             if moment.size_bytes:
-                self._told[watched.device.index] = self._as_rows(watched, moment)
+                rows = self._rows(watched, moment)
+                self._peaks[watched.device.index] = _Peak(device, moment.time_us, rows)
             if any(block.lost and not block.frames for block in moment.blocks):
                 self.notes.append(_older_lost(replay.events, device))
         elif moment.size_bytes < peak.lo_bytes and not replay.whole:
@@ -295,16 +271,14 @@ class DeviceRecording(Unsampled):
         else:
             self.notes.append(f"{_not_known(peak, device)}: {_NOT_ADDING_UP}.")
 
-    def _as_rows(self, watched: _Watched, moment: Moment) -> _Told:
-        device = watched.device
-        rows = self._breakdown.rows(device.id, device.index, moment)
-        return _Told(device.id, moment.time_us, rows, moment.requested_bytes)
+    def _rows(self, watched: _Watched, moment: Moment) -> tuple[AtPeak, ...]:
+        return self._breakdown.rows(watched.device.id, watched.device.index, moment)
 
-    def _since_begin_s(self, told: _Told, time_s: float) -> float:
+    def _since_begin_s(self, peak: _Peak, time_s: float) -> float:
         """Return when a moment was, found from when the measurement ended."""
-        if told.time_us is None:
+        if peak.time_us is None:
             return 0.0
-        return min(max(time_s - (self._ended_s - told.time_us / 1e6), 0.0), time_s)
+        return min(max(time_s - (self._ended_s - peak.time_us / 1e6), 0.0), time_s)
 
     def _stop(self) -> None:
         """End torch's recording; a note tells what it took of general RAM until then, if that is much."""
@@ -326,7 +300,7 @@ class DeviceRecording(Unsampled):
         self.notes.append(f"What was alive at the peak{where} is not known: {why}.")
 
     def _failed(self, reason: BaseException) -> None:
-        """Keep why nothing can be told; an interrupt or the like goes on."""
+        """Keep why nothing is known; an interrupt or the like goes on."""
         if not isinstance(reason, Exception) or is_from_a_handler(reason):
             self.drop()
             raise reason

@@ -1,22 +1,107 @@
-"""What each block at the peak was for: from what was seen meanwhile, and from what names hold at the end."""
+"""What each block that was alive at the peak was for.
+
+A position in what an allocator did is the number of the last allocation until then, as torch's statistics
+count them. The events that torch records are counted in the same way.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .held import Held, surer
-from .places import user_frame
+from ..allocator.places import user_frame
+from .names import Label, Labels, surer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from ..allocator.places import Frame
+    from ..allocator.replay import Block
 
-    from .graph import Address
-    from .places import Frame
-    from .replay import Block
-    from .seen import Pass, Seen
+
+class BackwardPass:
+    """One backward pass.
+
+    Attributes:
+        stack: The Python stack that waits for it, innermost first.
+        begin: By device, the position at which it began.
+        end: The same for its end; None while it runs.
+        retained: Whether its graph stays for another pass.
+        inner: Whether it runs within another pass.
+        walked: Whether its graph was walked.
+        whole: Whether the walk found all that the graph keeps.
+        leaves: While it runs, the tensors whose gradients were not read yet.
+    """
+
+    __slots__ = ("begin", "end", "inner", "leaves", "retained", "stack", "walked", "whole")
+
+    def __init__(self, stack: tuple[Frame, ...], *, retained: bool, inner: bool) -> None:
+        self.stack, self.retained, self.inner = stack, retained, inner
+        self.begin: dict[int, int] = {}
+        self.end: dict[int, int] | None = None
+        self.walked = self.whole = False
+        self.leaves: list[Any] = []
+
+
+class LabelSnapshot(NamedTuple):
+    """What the blocks at some addresses held at one moment.
+
+    Attributes:
+        positions: By device, the position at that moment.
+        labels: By address.
+        graph_of: The backward pass whose graph was walked; None for another source.
+    """
+
+    positions: dict[int, int]
+    labels: Labels
+    graph_of: BackwardPass | None = None
+
+
+class TrainingHistory(NamedTuple):
+    """All that was observed of training.
+
+    Attributes:
+        snapshots: In their order; those of modules and optimizers come first.
+        passes: In the order in which they began.
+        exact: Whether this version of torch let us watch backward passes.
+    """
+
+    snapshots: tuple[LabelSnapshot, ...] = ()
+    passes: tuple[BackwardPass, ...] = ()
+    exact: bool = True
+
+
+class BoundedLog:
+    """The latest items, and of the older ones those around which the peak rose.
+
+    Args:
+        count: How many of the latest are kept; of the older ones twice as many.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._latest: deque[tuple[Any, list[bool]]] = deque()
+        self._risen: deque[Any] = deque(maxlen=2 * count)
+        self._count = count
+
+    def add(self, item: Any) -> None:
+        """Add the latest item."""
+        self._latest.append((item, [False]))
+        if len(self._latest) > self._count:
+            old, risen = self._latest.popleft()
+            if risen[0]:
+                self._risen.append(old)
+
+    def rise(self) -> None:
+        """Note that the peak rose between the last two items, or after them."""
+        for _, risen in itertools.islice(reversed(self._latest), 2):
+            risen[0] = True
+
+    def items(self) -> tuple[Any, ...]:
+        """Return what is kept, in its order."""
+        return (*self._risen, *(item for item, _ in self._latest))
+
 
 # The figures of aten/src/ATen/cuda/CublasHandlePool.cpp: of each handle and stream, kept for good.
 _CUBLAS_BYTES = {8_519_680, 33_554_432}  # the default; that of Hopper and later
@@ -34,45 +119,46 @@ class Kinds:
     Args:
         index: torch's index of the device.
         count: The number of allocations until the peak.
-        seen: What was seen of training.
+        history: What was observed of training.
         names: What names hold at the end.
     """
 
-    def __init__(self, index: int, count: int, seen: Seen, names: Mapping[Address, Held]) -> None:
+    def __init__(self, index: int, count: int, history: TrainingHistory, names: Labels) -> None:
         self._index, self._count, self._names = index, count, names
-        # By address, what was seen there: when, and before which pass.
-        self._found: dict[int, list[tuple[int, Held, Pass | None]]] = {}
-        for look in seen.looks:
-            if (position := look.positions.get(index)) is not None:
-                for (device, address), held in look.held.items():
+        # By address, what was found there: when, and before which pass.
+        self._found: dict[int, list[tuple[int, Label, BackwardPass | None]]] = {}
+        for snapshot in history.snapshots:
+            if (position := snapshot.positions.get(index)) is not None:
+                for (device, address), label in snapshot.labels.items():
                     if device == index:
-                        self._found.setdefault(address, []).append((position, held, look.of))
-        self._passes = sorted((one for one in seen.passes if index in one.begin), key=self._begin)
+                        found = self._found.setdefault(address, [])
+                        found.append((position, label, snapshot.graph_of))
+        self._passes = sorted((one for one in history.passes if index in one.begin), key=self._begin)
         self._begins = [self._begin(one) for one in self._passes]
-        self._workspaces = _workspaces()
+        self._workspaces = workspaces()
 
-    def kind_of(self, block: Block, stack: list[Frame]) -> Held:
+    def label_of(self, block: Block, stack: list[Frame]) -> Label:
         """Return what a block was for.
 
         Args:
             block: One that was alive at the peak.
             stack: Who allocated it, innermost first.
         """
-        held = self._seen(block)
-        if held is None or held.computed:
+        label = self._observed(block)
+        if label is None or label.computed:
             if _is_recomputed(stack) or (self._was_saved(block) and not _is_first_gradient(stack)):
-                return Held("activations", held.name if held is not None else "")
-            if held is None and not block.before and self._outlived_its_pass(block, stack):
-                held = Held("gradients")
-        if held is not None:
-            return held
+                return Label("activations", label.name if label is not None else "")
+            if label is None and not block.before and self._outlived_its_pass(block, stack):
+                label = Label("gradients")
+        if label is not None:
+            return label
         if block.alive and block.size_bytes in self._workspaces:
-            return Held("before" if block.before else "temporaries", _CUBLAS)
+            return Label("before" if block.before else "temporaries", _CUBLAS)
         if block.before:
-            return Held("before")
-        return Held("variables" if block.alive else "temporaries")
+            return Label("before")
+        return Label("variables" if block.alive else "temporaries")
 
-    def waiting(self, block: Block) -> list[Pass]:
+    def waiting(self, block: Block) -> list[BackwardPass]:
         """Return the backward passes during which a block was allocated: those that the user waits for.
 
         Of passes within each other, that is the innermost. Passes of several threads are all returned: which
@@ -84,21 +170,21 @@ class Kinds:
         found = [one for one in found if user_frame(one.stack) is not None] or found
         return found if len([one for one in found if not one.inner]) > 1 else found[-1:]
 
-    def _seen(self, block: Block) -> Held | None:
-        """Return what was seen in a block while it was alive."""
+    def _observed(self, block: Block) -> Label | None:
+        """Return what was found in a block while it was alive."""
         address = self._index, block.address
-        held = self._names.get(address) if block.alive else None
+        label = self._names.get(address) if block.alive else None
         until = _NEVER if block.freed is None else block.freed
-        for position, one, of in self._found.get(block.address, ()):
+        for position, one, graph_of in self._found.get(block.address, ()):
             if not block.count <= position <= until:
                 continue
-            if one.kind != "activations" or of is None or self._was_ahead(of):
-                held = surer(held, one)
+            if one.kind != "activations" or graph_of is None or self._was_ahead(graph_of):
+                label = surer(label, one)
             elif one.name:  # the graph has let go of it, the variable has not
-                held = surer(held, Held("variables", one.name))
-        return held
+                label = surer(label, Label("variables", one.name))
+        return label
 
-    def _was_ahead(self, one: Pass) -> bool:
+    def _was_ahead(self, one: BackwardPass) -> bool:
         """Return whether the peak came before a backward pass let go of its graph."""
         return one.retained or self._count <= self._end(one)
 
@@ -119,15 +205,15 @@ class Kinds:
             not one.walked and (block.freed is None or block.freed > self._end(one)) for one in passes
         )
 
-    def _around(self, count: int) -> list[Pass]:
+    def _around(self, count: int) -> list[BackwardPass]:
         """Return the last passes that had begun at a position, in their order."""
         last = bisect_right(self._begins, count)
         return self._passes[max(last - _AT_ONCE, 0) : last]
 
-    def _begin(self, one: Pass) -> int:
+    def _begin(self, one: BackwardPass) -> int:
         return one.begin[self._index]
 
-    def _end(self, one: Pass) -> int:
+    def _end(self, one: BackwardPass) -> int:
         return (one.end or {}).get(self._index, _NEVER)
 
 
@@ -141,7 +227,7 @@ def _is_first_gradient(stack: list[Frame]) -> bool:
     return any(name == "_make_grads" for _, _, name in stack)
 
 
-def _workspaces() -> set[int]:
+def workspaces() -> set[int]:
     """Return the sizes that cuBLAS's workspaces may have here."""
     said = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     return {sum(int(size) * int(count) * 1024 for size, count in said)} if said else _CUBLAS_BYTES

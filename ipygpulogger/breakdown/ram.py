@@ -1,42 +1,266 @@
-"""General RAM at its peak: what was asked for since the beginning, by the line that asked."""
+"""General RAM at its peak, from the allocations that memray recorded.
+
+malloc serves requests from memory that it kept, which is resident already. And a page that was never written
+to is not resident yet. Both are read from the page table: the heap's when a measurement begins, if malloc
+keeps a notable part of it, and that of a block when it ends.
+
+A mapping (mmap) reserves addresses, which become memory as they are used: Arrow's allocator reserves a
+gigabyte for its first kilobyte, and a file of any size can be mapped. So a mapping may count for less than
+was asked for. How much is known after a first replay, and `peak_of` then replays once more.
+"""
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from operator import and_
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..engine.machine import importing, machine
-from ..owners.mapped_memory import page_table_bytes
+from ..owners.address_space import PAGE_BYTES, PRESENT, main_heap, page_table, page_table_bytes
 from ..records.units import MB, rounded_mb
 from ..runtime.collector import undisturbed
-from ..runtime.errors import named
+from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
-from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
-from ..sources.memray import Window, calls_of_memray
-from ..sources.memray_tracker import ABSENT, UNKNOWN
-from .ram_events import ARENA_BYTES, peak_of
-from .ram_pages import Pages
-from .ram_rows import rows_of
+from ..sources.system.memray import Window, calls_of_memray
+from ..sources.system.memray_tracker import ABSENT, UNKNOWN
+from .ram_rows import ram_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Mapping as Dict
 
-    from ..records import AtPeak, Measurement
-    from .ram_events import Mapping
+    from memray import AllocationRecord as Event
+
+    from ..records import AtPeak, Heap, Measurement
+    from ..sources.system.memray import Calls
+
+_NOTABLE_BYTES = 1 << 20
+_FLAGS = bytes(byte in PRESENT for byte in range(256))
+_MOST_HEAP_BYTES = 4 << 30  # a million pages, the table of which is read in 40 ms
+
+
+class Pages:
+    """Which pages of the heap were resident at one moment: when this is made."""
+
+    def __init__(self, heap: Heap | None) -> None:
+        """Read them.
+
+        Args:
+            heap: What malloc holds, in bytes; None where that is unknown.
+        """
+        self._first, self._pages = 0, b""  # the first page, and for each whether it was resident
+        if heap is not None and heap.kept_bytes >= _NOTABLE_BYTES and (found := main_heap()) is not None:
+            start, end = found
+            if end - start <= _MOST_HEAP_BYTES:
+                self._first, self._pages = start // PAGE_BYTES, page_table(start, end).translate(_FLAGS)
+
+    def risen_bytes(self, block: RamBlock, *, held: bool) -> int | None:
+        """Return by how much resident memory rose for a block; None where that is unknown.
+
+        Args:
+            block: A large one.
+            held: Whether it is still there now.
+        """
+        first = -(-block.address // PAGE_BYTES)  # the whole pages of it; how its ends came about is unknown
+        last = (block.address + block.size_bytes) // PAGE_BYTES
+        if first >= last:
+            return None
+        already = self._already(first, last)
+        if not held:  # what was freed may have been untouched
+            return block.size_bytes - len(already) * PAGE_BYTES if already.count(1) == last - first else None
+        now = page_table(first * PAGE_BYTES, last * PAGE_BYTES).translate(_FLAGS)
+        if len(now) != last - first:
+            return None
+        risen = now.count(1) - sum(map(and_, already, now))
+        risen_bytes: int = block.size_bytes - (last - first - risen) * PAGE_BYTES
+        return risen_bytes
+
+    def _already(self, first: int, last: int) -> bytes:
+        """Return for each of these pages whether it was resident; empty where none was."""
+        if not self._first <= first < self._first + len(self._pages):
+            return b""
+        return self._pages[first - self._first : last - self._first].ljust(last - first, b"\0")
+
+
+ARENA_BYTES = 1 << 20
+
+
+class RamBlock(NamedTuple):
+    """Memory that one call asked for and that was not freed at the peak.
+
+    Attributes:
+        address: Where it begins.
+        size_bytes: What was asked for; of a mapping, for how much it counts.
+        stack: A number that is equal for equal stacks, see `RamPeak.askers`.
+        mapped: Whether it is a mapping.
+        alive: Whether it was still not freed at the end.
+    """
+
+    address: int
+    size_bytes: int
+    stack: int
+    mapped: bool
+    alive: bool
+
+    @property
+    def is_arena(self) -> bool:
+        """Whether Python keeps small objects there, of whatever line, as it maps so much at once for them."""
+        return self.mapped and self.size_bytes == ARENA_BYTES
+
+
+class Mapping(NamedTuple):
+    """A mapping, and what became of it.
+
+    Attributes:
+        size_bytes: What was asked for.
+        ranges: The addresses (start, end) of it that were mapped at the end.
+    """
+
+    size_bytes: int
+    ranges: list[tuple[int, int]]
+
+
+class RamPeak(NamedTuple):
+    """The moment when most was asked for.
+
+    Attributes:
+        size_bytes: The sum of the blocks.
+        blocks: What was asked for since the beginning and not freed then.
+        askers: By `RamBlock.stack`, an event that has this stack.
+    """
+
+    size_bytes: int
+    blocks: list[RamBlock]
+    askers: dict[int, Event]
+
+
+class _Live(NamedTuple):
+    born: int  # the number of its event
+    size_bytes: int  # as it counts
+    stack: int
+    end: int = 0  # of a mapping's addresses
+
+
+class _Replay:
+    """What is not freed at one moment, and what of the peak was freed since."""
+
+    def __init__(self, calls: Calls, counted: Dict[int, int]) -> None:
+        """Prepare.
+
+        Args:
+            calls: The numbers of functions.
+            counted: For how much a mapping counts, by the number of its event; for what was asked by default.
+        """
+        self._calls, self._counted = calls, counted
+        self.blocks: dict[int, _Live] = {}  # by address
+        self.maps: dict[int, _Live] = {}  # by address
+        self.mappings: dict[int, Mapping] = {}  # by the number of the event
+        self.freed: list[RamBlock] = []  # since the peak, of what was alive then
+        self.askers: dict[int, Event] = {}
+        self.total_bytes = self.peak_bytes = self.peak_at = 0
+
+    def run(self, events: Iterable[Event]) -> None:  # noqa: C901 - one loop over millions of events
+        """Replay these events."""
+        blocks, askers = self.blocks, self.askers
+        free, mmap, munmap = self._calls
+        for number, event in enumerate(events, 1):
+            kind, address = event.allocator, event.address
+            if kind == free:
+                if (live := blocks.pop(address, None)) is not None:  # or it was asked for before
+                    self._free(address, live)
+                continue
+            size_bytes, stack = event.size, event.stack_id
+            if kind == munmap:
+                self._unmap(address, address + size_bytes)
+                continue
+            if kind == mmap:
+                self._unmap(address, address + size_bytes)  # a mapping may replace others
+                self.mappings[number] = Mapping(size_bytes, [])
+                end, size_bytes = address + size_bytes, self._counted.get(number, size_bytes)
+                self.maps[address] = _Live(number, size_bytes, stack, end)
+            else:
+                if (live := blocks.get(address)) is not None:  # memray missed that it was freed
+                    self._free(address, live)
+                blocks[address] = _Live(number, size_bytes, stack)
+            if stack not in askers:
+                askers[stack] = event
+            self.total_bytes += size_bytes
+            if self.total_bytes > self.peak_bytes:
+                self.peak_bytes, self.peak_at = self.total_bytes, number
+                if self.freed:
+                    self.freed.clear()
+        for address, live in self.maps.items():
+            self.mappings[live.born].ranges.append((address, live.end))
+
+    def _free(self, address: int, live: _Live) -> None:
+        self.total_bytes -= live.size_bytes
+        if live.born <= self.peak_at and live.size_bytes:
+            self.freed.append(_block(address, live, alive=False))
+
+    def _unmap(self, start: int, end: int) -> None:
+        """Free a range of addresses: a mapping, a part of one, or several."""
+        exact = self.maps.get(start)
+        if exact is not None and exact.end == end:
+            del self.maps[start]
+            self._free(start, exact)
+            return
+        for address, live in list(self.maps.items()):
+            first, last = max(start, address), min(end, live.end)
+            if first >= last:
+                continue
+            del self.maps[address]
+            left = live.size_bytes
+            for piece, until in ((address, first), (last, live.end)):
+                if piece < until:
+                    size_bytes = min(left, until - piece)
+                    self.maps[piece] = _Live(live.born, size_bytes, live.stack, until)
+                    left -= size_bytes
+            if left:
+                self._free(first, live._replace(size_bytes=left))
+
+
+def peak_of(events: Callable[[], Iterable[Event]], calls: Calls, counts: Callable[[Mapping], int]) -> RamPeak:
+    """Return what was alive when most was asked for.
+
+    Args:
+        events: Yields the events from their beginning; called once more where a mapping counts for less.
+        calls: The numbers of functions in the events.
+        counts: For how many bytes a mapping counts.
+    """
+    replay = _Replay(calls, {})
+    replay.run(events())
+    counted = {
+        number: counts_bytes
+        for number, mapping in replay.mappings.items()
+        if (counts_bytes := counts(mapping)) != mapping.size_bytes
+    }
+    if counted:
+        replay = _Replay(calls, counted)
+        replay.run(events())
+    found = replay.freed
+    for here in (replay.blocks, replay.maps):
+        found += (
+            _block(address, live, alive=True)
+            for address, live in here.items()
+            if live.born <= replay.peak_at and live.size_bytes
+        )
+    return RamPeak(replay.peak_bytes, found, replay.askers)
+
+
+def _block(address: int, live: _Live, *, alive: bool) -> RamBlock:
+    return RamBlock(address, live.size_bytes, live.stack, mapped=bool(live.end), alive=alive)
+
 
 _MOST_OF_IT = 0.9  # meanwhile other memory may be given back
-_UNSEEN_BYTES, _UNSEEN = (
-    32 * MB,
-    0.25,
-)  # of the rise: from here on it is said; memray itself takes up to 16 MB
+_UNSEEN_BYTES, _UNSEEN = 32 * MB, 0.25  # of the rise: from here on it is said; memray takes up to 16 MB
 
 
 class RamRecording:
     """What was alive when most general RAM was asked for, for one measurement.
 
-    None of its methods raises: what cannot be told is a note. Recordings nest and overlap in any order,
+    None of its methods raises: what is unknown is a note. Recordings nest and overlap in any order,
     across threads.
 
     Attributes:
@@ -77,11 +301,7 @@ class RamRecording:
             self._failed(reason)
 
     def result(self, measurement: Measurement) -> tuple[AtPeak, ...]:
-        """Return the rows of "cpu", the largest first; none where nothing is known.
-
-        Args:
-            measurement: Of the scope.
-        """
+        """Return the rows of "cpu", the largest first; none where nothing is known."""
         try:
             if self._window is None:
                 return ()
@@ -92,7 +312,7 @@ class RamRecording:
                 most_bytes = rise_bytes + peak.precision_bytes
                 found = peak_of(self._window.events, calls_of_memray(), lambda one: _counts(one, most_bytes))
                 shell = current_shell() if self._shell is None else self._shell
-                rows = rows_of(found, self._pages, shell)
+                rows = ram_rows(found, self._pages, shell)
                 self.notes += _unseen(rows, rise_bytes)
                 return rows
         except Unavailable as reason:

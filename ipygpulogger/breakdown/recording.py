@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
 from ..records import Measurement
-from ..sources.memray_tracker import installed
+from ..sources.system.memray_tracker import installed
 from .devices import DeviceRecording
 from .ram import RamRecording
 
 if TYPE_CHECKING:
-    from .devices import Failure
+    from ..records import AtPeak
 
 M = TypeVar("M", bound=Measurement)
 
@@ -32,7 +32,7 @@ class PeakRecording:
         recording.end()
         measurement = recording.result(scope.result(...))
 
-    None of its methods raises: what cannot be told is a note of the measurement. Recordings nest and overlap
+    None of its methods raises: what is unknown is a note of the measurement. Recordings nest and overlap
     in any order, across threads.
     """
 
@@ -71,11 +71,7 @@ class PeakRecording:
             self._devices.end()
 
     def result(self, measurement: M) -> M:
-        """Return a measurement with what was alive at its peak.
-
-        Args:
-            measurement: Of the scope.
-        """
+        """Return a measurement with what was alive at its peak."""
         devices = self._devices
         ram, notes = ((), []) if self._ram is None else (self._ram.result(measurement), self._ram.notes)
         return replace(
@@ -85,13 +81,10 @@ class PeakRecording:
             notes=(*measurement.notes, *devices.notes, *notes),
         )
 
-    def failures(self, measurement: Measurement) -> tuple[Failure, ...]:
-        """Return what was alive when an allocation failed: the last time on each device, if any did.
-
-        Args:
-            measurement: Of the scope.
-        """
-        return self._devices.failures(measurement.time_s)
+    @property
+    def at_failure(self) -> dict[str, tuple[AtPeak, ...]]:
+        """By device, what was alive when an allocation last failed there, the largest first."""
+        return self._devices.at_failure
 
     def keep_failure(self, where: str, *, ended: bool) -> None:
         """Keep torch's snapshot for ``%gpulog snapshot`` if an allocation failed; the latest one is kept.

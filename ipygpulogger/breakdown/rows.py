@@ -1,38 +1,38 @@
-"""Blocks in, rows of `AtPeak` out: folded by kind, name and place, the largest first."""
+"""Labelled blocks in, rows of `AtPeak` out: by kind, name and place, the largest first."""
 
 from __future__ import annotations
 
-import itertools
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records.at_peak import BEFORE, UNRECORDED, AtPeak, folded
-from ..runtime.errors import named
+from ..allocator.places import Place, Places, frames_of, last_resort, user_frame
+from ..owners.roots import roots_at
+from ..records.explained import BEFORE, UNRECORDED, AtPeak, folded
+from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
-from ..runtime.signals import is_from_a_handler
-from .held import names_in
-from .kinds import Kinds
-from .names import names_at_end
-from .places import Place, Places, frames_of, last_resort, user_frame
-from .seen import Seen
+from .kinds import Kinds, TrainingHistory
+from .names import Labels, names_at_end, user_frames
 from .training import training
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from .graph import Address
-    from .held import Held
-    from .places import Frame
-    from .replay import Block, Moment
-    from .seen import Look
+    from ..allocator.graph import Address
+    from ..allocator.places import Frame
+    from ..allocator.replay import Block, Moment
+    from ..records.explained import Kind
+    from .kinds import LabelSnapshot
+    from .names import Label
 
 _MOST_ROWS = 100  # of one device
 _NAMES = 3  # in one row
-_NAMELESS, _FREED = "held by no name", "freed since"
+_NAMELESS, _FREED = "no name found", "freed since"
 _EARLIER = Place(BEFORE, "")
-_NO_STACK = Place("", "allocated without a Python stack")
-_OUTPUTS = "In", "Out"
+NO_STACK = Place("", "allocated without a Python stack")
+HELD = "held"  # `LabelledBlock.apart` of what names hold, in a row that is called after them
+_UNKNOWN_SHARE = 0.01  # of a row, of which it need not be known how far resident memory rose for it
 _INEXACT = (
     "This version of torch does not tell when backward passes run: activations and gradients at the peak may"
     " be listed as temporaries."
@@ -40,24 +40,36 @@ _INEXACT = (
 _BY_LINE = "activations", "temporaries", "gradients"  # named after the line that made them
 
 
-class Told(NamedTuple):
-    """What is known of one block."""
+class LabelledBlock(NamedTuple):
+    """A block that was alive at the peak, with what is known of it.
 
-    held: Held
+    Attributes:
+        kind: As in `AtPeak`.
+        place: The line that asked for it.
+        name: The variable that holds it; "" for none.
+        size_bytes: Its size.
+        apart: What its row is called, where that tells it from others of the kind and place.
+        risen_bytes: By how much resident memory rose for it; None where that is unknown.
+    """
+
+    kind: Kind
     place: Place
+    name: str
     size_bytes: int
-    alive: bool
+    apart: str = ""
+    risen_bytes: int | None = None
 
-    @property
-    def name(self) -> str:
-        """How its row is told from others of the kind and place; "" if it need not be."""
-        if self.place.place in (BEFORE, UNRECORDED):
-            return self.held.name or (_NAMELESS if self.alive else _FREED)
-        return self.held.name if self.held.kind == "temporaries" else ""
+    @classmethod
+    def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
+        """Return a block of a device; alive: whether it still was at the end."""
+        apart = label.name if label.kind == "temporaries" else ""
+        if place.place in (BEFORE, UNRECORDED):
+            apart = label.name or (_NAMELESS if alive else _FREED)
+        return cls(label.kind, place, label.name, size_bytes, apart)
 
 
 class Breakdown:
-    """Tells kinds and places of blocks; watches training from `begin` to `look`.
+    """Tells kinds and places of blocks; watches training from `begin` to `read_names`.
 
     Args:
         shell: IPython's; by default the one of this process.
@@ -70,9 +82,9 @@ class Breakdown:
         self._shell = shell
         self.notes: list[str] = []
         self._watching = False
-        self._seen = Seen()
-        self._first: tuple[Look, ...] = ()
-        self._names: dict[Address, Held] = {}
+        self._history = TrainingHistory()
+        self._first: tuple[LabelSnapshot, ...] = ()
+        self._names: Labels = {}
 
     def begin(self) -> None:
         """Watch from here on."""
@@ -80,28 +92,26 @@ class Breakdown:
         training.begin(self)
         with self._unnamed_at_worst():
             shell = self._shell = current_shell() if self._shell is None else self._shell
-            names = names_in(sys._getframe(1))
-            if shell is not None:
-                names = itertools.chain(names, _users_own(dict(shell.user_ns)))
-            first = training.look_at_names(names)
-            self._first = () if first is None else (first,)
+            roots, _ = roots_at(user_frames(sys._getframe(1)), shell)
+            first = training.snapshot_of((root.name, root.value) for root in roots)
+            self._first = (first,) if first is not None else ()
 
     @property
     def no_pass(self) -> bool:
-        """Whether no backward pass ran from `begin` to `look`."""
-        return self._seen.exact and not self._seen.passes
+        """Whether no backward pass ran from `begin` to `read_names`."""
+        return self._history.exact and not self._history.passes
 
-    def look(self) -> None:
-        """Look at what names hold, at the end of the measurement, and stop watching."""
+    def read_names(self, wanted: Iterable[Address]) -> None:
+        """LabelSnapshot at what names hold, at the end of the measurement, and stop watching."""
         self.end()
-        if not self._seen.exact:
+        if not self._history.exact:
             self.notes.append(_INEXACT)
         with self._unnamed_at_worst():
-            self._names = names_at_end(self._shell, sys._getframe(1))
+            self._names = names_at_end(self._shell, sys._getframe(1), wanted)
 
     @contextmanager
     def _unnamed_at_worst(self) -> Iterator[None]:
-        """Look at names: where that fails, blocks have the names of their lines."""
+        """LabelSnapshot at names: where that fails, blocks have the names of their lines."""
         try:
             yield
         except Exception as reason:
@@ -110,46 +120,31 @@ class Breakdown:
             self.notes.append(f"What was alive at the peak has no names: {named(reason)}.")
 
     def drop(self) -> None:
-        """Stop watching, and let go of what was seen. Idempotent."""
+        """Stop watching, and let go of what was observed. Idempotent."""
         self.end()
-        self._seen, self._first, self._names = Seen(), (), {}
+        self._history, self._first, self._names = TrainingHistory(), (), {}
 
     def end(self) -> None:
         """Stop watching. Idempotent."""
         if self._watching:
             self._watching = False
-            seen = training.end(self)
-            self._seen = seen._replace(looks=(*self._first, *seen.looks))
+            history = training.end(self)
+            self._history = history._replace(snapshots=(*self._first, *history.snapshots))
 
     def rows(self, device: str, index: int, moment: Moment) -> tuple[AtPeak, ...]:
-        """Return the rows of one device, the largest first.
-
-        Args:
-            device: "cuda:0".
-            index: torch's index of it.
-            moment: The peak.
-        """
-        kinds = Kinds(index, moment.count, self._seen, self._names)
-        told, found = [], []
+        """Return the rows of one device, the largest first."""
+        kinds, places = Kinds(index, moment.count, self._history, self._names), Places(self._shell)
+        found: list[tuple[Block, Label, list[Frame]]] = []
         for block in moment.blocks:
-            if block.before:
-                told.append(Told(kinds.kind_of(block, []), _EARLIER, block.size_bytes, block.alive))
-            else:
-                stack = frames_of(block.frames)
-                found.append((block, kinds.kind_of(block, stack), _lines(block, stack, kinds)))
-        places = Places(self._shell)
-        for _, _, lines in found:
+            stack = [] if block.before else frames_of(block.frames)
+            lines = [] if block.before else _lines(block, stack, kinds)
             places.learn(lines)
-        for block, held, lines in found:
-            told.append(Told(held, _place(block, lines, places), block.size_bytes, block.alive))
-        return rows_of(device, told)
-
-
-def _users_own(names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of a shell that are not its own."""
-    for name, value in names.items():
-        if type(name) is str and name[:1] != "_" and name not in _OUTPUTS:
-            yield name, value
+            found.append((block, kinds.label_of(block, stack), lines))
+        blocks = (
+            LabelledBlock.of(label, _place(block, lines, places), block.size_bytes, alive=block.alive)
+            for block, label, lines in found
+        )
+        return rows_of(device, blocks)
 
 
 def _lines(block: Block, stack: list[Frame], kinds: Kinds) -> list[Frame]:
@@ -163,31 +158,66 @@ def _lines(block: Block, stack: list[Frame], kinds: Kinds) -> list[Frame]:
 
 
 def _place(block: Block, lines: list[Frame], places: Places) -> Place:
+    if block.before:
+        return _EARLIER
     found = list(dict.fromkeys(map(places.place_of, lines)))
     if not found:
-        return Place(UNRECORDED, "") if block.lost else _NO_STACK
+        return Place(UNRECORDED, "") if block.lost else NO_STACK
     return Place(*(" or ".join(dict.fromkeys(parts)) for parts in zip(*found, strict=True)))
 
 
-def rows_of(device: str, told: list[Told]) -> tuple[AtPeak, ...]:
-    """Return one row for all blocks of one kind and place; of earlier blocks, for each name."""
-    rows: dict[tuple[str, ...], list[Told]] = {}
-    for one in told:
-        rows.setdefault((one.held.kind, one.place.place, one.name), []).append(one)
-    made = [
-        AtPeak(device, some[0].held.kind, _name(some), place, sum(one.size_bytes for one in some), len(some))
-        for (_, place, _), some in rows.items()
-    ]
-    return folded(sorted(made, key=lambda row: -row.size_bytes), _MOST_ROWS)
+def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0.0) -> tuple[AtPeak, ...]:
+    """Return one row for all blocks of one kind, place and `apart`, the largest first.
+
+    Args:
+        device: As in `AtPeak`.
+        blocks: In any order.
+        least_bytes: Rows of less stand as one.
+    """
+    rows: dict[tuple[str, Place, str], _Row] = {}
+    for block in blocks:
+        key = block.kind, block.place, block.apart
+        row = rows.get(key) or rows.setdefault(key, _Row(block.kind, block.place, block.apart))
+        row.add(block)
+    made = sorted((row.made(device) for row in rows.values()), key=lambda row: (row.is_sum, -row.size_bytes))
+    notable = sum(row.size_bytes >= least_bytes for row in made if not row.is_sum)
+    return folded(made, min(notable, _MOST_ROWS))
 
 
-def _name(some: list[Told]) -> str:
-    """Return the name of one row: the variables that hold its blocks, or the line."""
-    first = some[0]
-    if first.name:
-        return first.name
-    names = list(dict.fromkeys(one.held.name for one in some if one.held.name))
-    if not names or (first.held.kind in _BY_LINE and first.place.text):
-        return first.place.text or first.place.place
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
+@dataclass
+class _Row:
+    kind: Kind
+    place: Place
+    apart: str
+    size_bytes: int = 0
+    blocks: int = 0
+    risen_bytes: int = 0
+    unknown_bytes: int = 0  # of blocks for which it is unknown how far resident memory rose
+    names: dict[str, None] = field(default_factory=dict)
+
+    def add(self, block: LabelledBlock) -> None:
+        """Add a block."""
+        self.size_bytes += block.size_bytes
+        self.blocks += 1
+        if block.name:
+            self.names[block.name] = None
+        if block.risen_bytes is None:
+            self.unknown_bytes += block.size_bytes
+        self.risen_bytes += block.size_bytes if block.risen_bytes is None else block.risen_bytes
+
+    def made(self, device: str) -> AtPeak:
+        """Return the row of the record."""
+        is_known = self.unknown_bytes <= _UNKNOWN_SHARE * self.size_bytes
+        resident_bytes = self.risen_bytes if is_known and self.risen_bytes != self.size_bytes else None
+        place = self.place.place
+        return AtPeak(device, self.kind, self._name(), place, self.size_bytes, self.blocks, resident_bytes)
+
+    def _name(self) -> str:
+        """Return the variables that hold the blocks, or the line."""
+        if self.apart and self.apart != HELD:
+            return self.apart
+        names = list(self.names)
+        if not names or (self.kind in _BY_LINE and self.place.text):
+            return self.place.text or self.place.place
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        return ", ".join(names[:_NAMES]) + more

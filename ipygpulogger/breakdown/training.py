@@ -1,8 +1,8 @@
 """Watches training while memory is recorded: backward passes and optimizer steps.
 
-What a block of memory holds can only be told while it is there. So a backward pass is looked at as it begins
+What a block of memory holds is only known while it is there. So a backward pass is looked at as it begins
 (its graph has the activations and the parameters) and as it ends (the gradients), and an optimizer after a
-step that changed what it holds. A look notes addresses, and how often the allocator had allocated by then.
+step that changed what it holds. A snapshot has addresses, and how often the allocator had allocated by then.
 
 Blocks that the autograd engine allocates have no Python stack. A pass therefore also notes which line waits
 for it, from which position to which.
@@ -21,31 +21,31 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..allocator.places import stack_of
+from ..owners.exceptions import locals_of
 from ..runtime import clock
 from ..runtime.collector import undisturbed
-from ..runtime.signals import is_from_a_handler
+from ..runtime.errors import is_from_a_handler
 from ..runtime.wrappers import Wrappers
-from ..sources import torch_compiler
-from ..sources.torch_history import forgotten_allocations
-from ..sources.torch_state import module
-from .graph import Graphs
-from .held import Held, Values, merge
-from .places import stack_of
-from .seen import Kept, Look, Pass, Seen
+from ..sources.torch import state as torch_compiler
+from ..sources.torch.history import forgotten_allocations
+from ..sources.torch.state import module
+from .kinds import BackwardPass, BoundedLog, LabelSnapshot, TrainingHistory
+from .names import Values, user_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import FrameType, ModuleType
+    from types import FrameType
 
-    from .graph import Address
+    from .names import Labels
 
 T = TypeVar("T")
 
 _SURE = 2  # graphs that are walked whatever it costs
 _SURE_AT_PEAKS = 64  # the same, where the peak rose since the position before
 _SHARE = 0.01  # others are walked while all of this took less of the time since the recording began
-_LOOKS, _PASSES = 32, 4096  # the latest that are kept
-_LASTING = 256  # looks at modules and optimizers that are kept
+_SNAPSHOTS, _PASSES = 32, 4096  # the latest that are kept
+_LASTING = 256  # snapshots of modules and optimizers that are kept
 
 
 class Training:
@@ -59,16 +59,14 @@ class Training:
         self._reset()
 
     def _reset(self) -> None:
-        self._looks, self._passes = Kept(_LOOKS), Kept(_PASSES)
-        self._torch: ModuleType | None = None
+        self._snapshots, self._passes = BoundedLog(_SNAPSHOTS), BoundedLog(_PASSES)
         self._statistics: Callable[[int], dict[str, Any]] = _nothing
-        self._graphs: Graphs | None = None
         self._values: Values | None = None
         self._began_s, self._spent_s, self._walks = 0.0, 0.0, 0
         self._devices: set[int] = set()
         self._peaks: dict[int, int] = {}
         self._rose = False  # whether a peak did between the last two positions
-        self._lasting: deque[Look] = deque(maxlen=_LASTING)
+        self._lasting: deque[LabelSnapshot] = deque(maxlen=_LASTING)
         self._stacks: dict[Any, Any] = {}
 
     def begin(self, user: object) -> None:
@@ -87,8 +85,7 @@ class Training:
                 return
             self._reset()
             self._began_s = clock.monotonic_s()
-            self._torch, self._graphs = torch, Graphs(torch)
-            self._values = Values(torch, self._graphs)
+            self._values = Values(torch)
             read = getattr(torch._C, "_cuda_memoryStats", _nothing)
             self._statistics = getattr(read, "_ipygpulogger_original", read)  # the allocator's own figures
             self._wrappers.put_on({"_engine_run_backward": self._maker})
@@ -97,28 +94,26 @@ class Training:
             )
             self._hook = register(self._stepped) if register is not None else None
 
-    def look_at_names(self, names: Iterable[tuple[str, Any]]) -> Look | None:
-        """Look at what variables hold, modules and optimizers among them; they are not looked at again."""
-        torch, values = self._torch, self._values
-        if torch is None or values is None:
+    def snapshot_of(self, names: Iterable[tuple[str, Any]]) -> LabelSnapshot | None:
+        """LabelSnapshot at what variables hold, modules and optimizers among them."""
+        torch = module()
+        if torch is None or not self._users:
             return None
+        labels: Labels = {}
         with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            held = values.of_names(names)
+            Values(torch).of_names(labels, labels, names)  # all, whether they are new or not
         with self._lock:
-            if not held:
-                return None
-            self._devices.update(device for device, _ in held)
-            look = Look(self._positions(), held)
-            if len(self._users) > 1:  # what is known now will not be looked at for the others either
-                self._lasting.append(look)
-            return look
+            self._devices.update(device for device, _ in labels)
+            return LabelSnapshot(self._positions(), labels)
 
-    def end(self, user: object) -> Seen:
-        """Stop watching, unless another recording still needs it; return what was seen."""
+    def end(self, user: object) -> TrainingHistory:
+        """Stop watching, unless another recording still needs it; return what was observed."""
         with self._lock:
             if user not in self._users:
-                return Seen()
-            seen = Seen((*self._lasting, *self._looks.items()), self._passes.items(), bool(self._wrappers))
+                return TrainingHistory()
+            history = TrainingHistory(
+                (*self._lasting, *self._snapshots.items()), self._passes.items(), bool(self._wrappers)
+            )
             self._users.discard(user)
             if not self._users:
                 self._wrappers.take_off()
@@ -126,7 +121,7 @@ class Training:
                     self._hook.remove()
                     self._hook = None
                 self._reset()
-        return seen
+        return history
 
     def after_fork_in_child(self) -> None:
         """Replace the lock, which another thread may have held at the moment of the fork."""
@@ -136,8 +131,9 @@ class Training:
     # -- the backward pass ---------------------------------------------------------------------------------
 
     def _maker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        assert self._torch is not None
-        set_compiler = torch_compiler.set_compiler(self._torch)
+        assert self._values is not None
+        torch = self._values.torch
+        set_compiler = torch_compiler.set_compiler(torch)
 
         def _engine_run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True  # in IPython's tracebacks and pytest's
@@ -158,19 +154,20 @@ class Training:
                     finally:
                         set_compiler(compiler)
 
-        if not torch_compiler.leave_alone(self._torch, _engine_run_backward):
+        if not torch_compiler.leave_alone(torch, _engine_run_backward):
             set_compiler = _nothing
         return _engine_run_backward
 
     def _entered(
         self, frame: FrameType, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Pass | None:
+    ) -> BackwardPass | None:
         """Note where a pass begins; None where no device is used yet."""
-        torch = self._torch
-        if torch is None:
+        values = self._values
+        if values is None:
             return None
+        torch = values.torch
         stack = stack_of(frame)
-        one = Pass(
+        one = BackwardPass(
             self._stacks.setdefault(stack, stack),
             retained=any(args[1:3]) or bool(kwargs.get("retain_graph") or kwargs.get("create_graph")),
             inner=torch._C._current_graph_task_id() >= 0,
@@ -181,67 +178,67 @@ class Training:
             outputs = outputs if type(outputs) in (tuple, list) else (outputs,)
             # The code of a tensor's subclass, and that of a mode, is the user's.
             with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                self._walk(one, outputs, frame)
+                self._walk(values, one, outputs, frame)
         if not one.begin:
             return None
         self._passes.add(one)
         return one
 
     def _may_walk(self) -> bool:
-        """Return whether there is time to look at a graph."""
+        """Return whether there is time to walk a graph."""
         if self._walks < (_SURE_AT_PEAKS if self._rose else _SURE):
             return True
         return self._spent_s <= _SHARE * (clock.monotonic_s() - self._began_s)
 
-    def _walk(self, one: Pass, outputs: Any, frame: FrameType) -> None:
+    def _walk(self, values: Values, one: BackwardPass, outputs: Any, frame: FrameType) -> None:
         """Note where a pass begins, and what its graph and the user's variables hold."""
-        graphs, values = self._graphs, self._values
-        assert graphs is not None
-        assert values is not None
+        graphs = values.graphs
         found = graphs.walk(outputs)
-        held = values.of_graph(found)
-        named, lasting = values.of_frames(frame)
-        merge(held, named)
-        self._devices.update(index for index in map(graphs.device_of, outputs) if index >= 0)
-        self._devices.update(device for device, _ in (*held, *lasting))
+        labels: Labels = {}
+        lasting: Labels = {}
+        values.of_graph(labels, found)
+        values.of_names(labels, lasting, (pair for one in user_frames(frame) for pair in locals_of(one)))
+        self._devices.update(device for device, _ in (*labels, *lasting))
         if len(one.begin) < len(self._devices):
             one.begin = self._positions()
-        self._looks.add(Look(one.begin, held, one))
+        self._snapshots.add(LabelSnapshot(one.begin, labels, one))
         if lasting:
-            self._lasting.append(Look(one.begin, lasting))
+            self._lasting.append(LabelSnapshot(one.begin, lasting))
         one.walked, one.whole = True, not found.packed
         # Within another pass, only parameters: the others are copies, whose gradients the outer pass takes.
         one.leaves = list(filter(graphs.is_parameter, found.leaves)) if one.inner else found.leaves
 
-    def _left(self, one: Pass, results: Any) -> None:
-        torch, values = self._torch, self._values
+    def _left(self, one: BackwardPass, results: Any) -> None:
+        values = self._values
         leaves, one.leaves = one.leaves, []
-        if torch is None or values is None:
+        if values is None:
             return
-        held: dict[Address, Held] = {}
+        torch = values.torch
+        labels: Labels = {}
         if one.walked:
             with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-                held = values.of_gradients(leaves, results if type(results) is tuple else ())
+                values.of_gradients(labels, leaves, results if type(results) is tuple else ())
         one.end = self._positions()
-        if held:
-            self._looks.add(Look(one.end, held))
+        if labels:
+            self._snapshots.add(LabelSnapshot(one.end, labels))
 
     # -- the optimizer -------------------------------------------------------------------------------------
 
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        torch = self._torch
-        if torch is not None and not torch.compiler.is_compiling():
-            self._safely(self._look_at, optimizer)
+        values = self._values
+        if values is not None and not values.torch.compiler.is_compiling():
+            self._safely(self._read_optimizer, values, optimizer)
 
-    def _look_at(self, optimizer: Any) -> None:
-        """Look at what an optimizer holds, unless that is known."""
-        torch, values = self._torch, self._values
-        if torch is None or values is None or not values.is_new(optimizer):
+    def _read_optimizer(self, values: Values, optimizer: Any) -> None:
+        """LabelSnapshot at what an optimizer holds, unless that is known."""
+        if not values.is_new(optimizer):
             return
+        torch = values.torch
+        labels: Labels = {}
         with undisturbed(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            held = values.of_optimizer(optimizer)
-        self._devices.update(device for device, _ in held)
-        self._lasting.append(Look(self._positions(), held))
+            values.of_optimizer(labels, "", optimizer)
+        self._devices.update(device for device, _ in labels)
+        self._lasting.append(LabelSnapshot(self._positions(), labels))
 
     def _safely(self, work: Callable[..., T], *args: Any) -> T | None:
         """Do work of ours, and count its time; its errors never reach the user."""
@@ -269,7 +266,7 @@ class Training:
                 rose = True
         self._rose = rose
         if rose:
-            self._looks.rise()
+            self._snapshots.rise()
             self._passes.rise()
         return found
 

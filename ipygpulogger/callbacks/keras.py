@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..blocks.epoch_scope import EpochScope, caller
-from ..cluster.epochs import RankEpochs
-from . import not_installed
+from ..blocks.watch_epochs import caller
+from . import Epochs, not_installed
 
 try:
     from keras.callbacks import Callback
 except ModuleNotFoundError as error:
     raise not_installed(error, "keras", __name__) from error
-
-if TYPE_CHECKING:
-    from ..blocks.epoch_record import EpochRecord
-    from ..records.group import Group
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
@@ -35,39 +30,31 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. It is added when
-            all ranks have sent theirs, at the end of the training at the latest. Otherwise empty.
+        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. Otherwise empty.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.history: list[EpochRecord] = []
-        self.ranks: list[Group] = []
-        self._all_ranks = RankEpochs(self.ranks)
-        self._epoch = EpochScope()
+        self._epochs = Epochs()
+        self.history, self.ranks = self._epochs.history, self._epochs.ranks
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Tie the epochs to this call of ``fit``."""
-        self._epoch.within(caller("keras", "fit"))
+        self._epochs.within(caller("keras", "fit"))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Begin to measure."""
-        self._epoch.begin()
-        self._all_ranks.begin()
+        self._epochs.begin()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """End the measurement, and add its figures to the logs."""
-        record = self._epoch.end(f"epoch {epoch}", self._device())
-        self._all_ranks.add(record, f"epoch {epoch}")
-        if record is not None:
-            self.history.append(record)
-            if logs is not None:
-                logs.update(record.memory().named("mem_"))
+        record = self._epochs.end(epoch, self._device())
+        if record is not None and logs is not None:
+            logs.update(record.memory().named("mem_"))
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """Stop measuring."""
-        self._epoch.within(None)
-        self._all_ranks.finish()
+        self._epochs.finish()
 
     def _device(self) -> Any:
         """Return the model's device with the torch backend; None with others, which use their current one."""

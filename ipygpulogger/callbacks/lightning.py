@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..blocks.epoch_scope import EpochScope, caller
-from ..cluster.epochs import RankEpochs
-from . import not_installed
+from ..blocks.watch_epochs import caller
+from . import Epochs, not_installed
 
 try:
     from lightning.pytorch import Callback
 except ModuleNotFoundError as error:
     raise not_installed(error, "lightning", __name__) from error
-
-if TYPE_CHECKING:
-    from ..blocks.epoch_record import EpochRecord
-    from ..records.group import Group
 
 
 class PeakMemCallback(Callback):  # type: ignore[misc]
@@ -35,49 +30,40 @@ class PeakMemCallback(Callback):  # type: ignore[misc]
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. It is added when
-            all ranks have sent theirs, at the end of the training at the latest. Otherwise empty.
+        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. Otherwise empty.
     """
 
     def __init__(self) -> None:
-        self.history: list[EpochRecord] = []
-        self.ranks: list[Group] = []
-        self._all_ranks = RankEpochs(self.ranks)
+        self._epochs = Epochs()
+        self.history, self.ranks = self._epochs.history, self._epochs.ranks
         self._number = 0
-        self._epoch = EpochScope()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Begin to measure, in the middle of an epoch if training resumes from a checkpoint there."""
-        self._epoch.within(caller("lightning.pytorch", "fit"))
+        self._epochs.within(caller("lightning.pytorch", "fit"))
         self._number = trainer.current_epoch
-        self._epoch.begin()
-        self._all_ranks.begin()
+        self._epochs.begin()
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """End the previous epoch, and begin this one."""
         if trainer.current_epoch != self._number:
             self._end(trainer)
         self._number = trainer.current_epoch
-        self._epoch.begin()
-        self._all_ranks.begin()
+        self._epochs.begin()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """End the last epoch."""
         self._end(trainer)
-        self._epoch.within(None)
-        self._all_ranks.finish()
+        self._epochs.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Drop the open epoch."""
-        self._epoch.within(None)
-        self._all_ranks.finish(wait_s=0)
+        self._epochs.finish(wait_s=0)
 
     def _end(self, trainer: Any) -> None:
-        record = self._epoch.end(f"epoch {self._number}", trainer.strategy.root_device)
-        self._all_ranks.add(record, f"epoch {self._number}")
+        record = self._epochs.end(self._number, trainer.strategy.root_device)
         if record is None:
             return
-        self.history.append(record)
         figures = {name: float(figure) for name, figure in record.memory().named("mem/").items()}
         trainer.callback_metrics.update(figures)
         trainer.logged_metrics.update(figures)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.epoch_scope import EpochScope, caller
-from ..cluster.epochs import RankEpochs
-from . import not_installed, too_old
+from ..blocks.watch_epochs import caller
+from . import Epochs, found_version, not_installed
 
 try:
     import fastai
 
     # First of all: fastai 1 has other modules, and importing them fails in many ways with a newer torch.
     if getattr(fastai, "__version__", "").startswith(("0.", "1.")):
-        raise too_old("fastai", "2", __name__)
+        raise ImportError(
+            f"{__name__} needs fastai 2 or newer, not {found_version('fastai')}: pip install 'fastai>=2'"
+        )
     from fastai.callback.core import Callback
 except ModuleNotFoundError as error:
     raise not_installed(error, "fastai", __name__) from error
@@ -21,8 +22,6 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from types import FrameType
 
-    from ..blocks.epoch_record import EpochRecord
-    from ..records.group import Group
 
 NAMES = ("cpu used", "peak", "gpu used", "peak")
 
@@ -41,8 +40,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. It is added when
-            all ranks have sent theirs, at the end of the training at the latest. Otherwise empty.
+        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. Otherwise empty.
 
     Args:
         learn: Ignored; fastai 1 passed the learner.
@@ -50,10 +48,9 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, learn: Any = None, names: tuple[str, str, str, str] = NAMES) -> None:  # noqa: ARG002
-        self.history: list[EpochRecord] = []
-        self.ranks: list[Group] = []
-        self._all_ranks = RankEpochs(self.ranks)
-        self._names, self._column, self._epoch = names, 0, EpochScope()
+        self._epochs = Epochs()
+        self.history, self.ranks = self._epochs.history, self._epochs.ranks
+        self._names, self._column = names, 0
 
     @property
     def order(self) -> int:
@@ -65,14 +62,14 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         fit = caller("fastai.learner", "fit", "_do_fit")
         if fit is None or fit.f_code.co_name == "fit":  # the fit begins or ends
             return _AFTER_THE_NAMES
-        return _BEFORE_THE_ROW if self._epoch.is_open() else _FIRST
+        return _BEFORE_THE_ROW if self._epochs.is_open else _FIRST
 
     def before_fit(self) -> None:
         """Add the names of the columns."""
         fit = _fit()
         if fit is None:
             return
-        self._epoch.within(fit)
+        self._epochs.within(fit)
         recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
             names = recorder.metric_names
@@ -82,18 +79,15 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
     def before_epoch(self) -> None:
         """Begin to measure."""
         if _fit() is not None:
-            self._epoch.begin()
-            self._all_ranks.begin()
+            self._epochs.begin()
 
     def after_epoch(self) -> None:
         """End the measurement, and add its figures to the recorder's row."""
         if _fit() is None:
             return
-        record = self._epoch.end(f"epoch {self.learn.epoch}", getattr(self.learn.dls, "device", None))
+        record = self._epochs.end(self.learn.epoch, getattr(self.learn.dls, "device", None))
         if record is not None:
-            self.history.append(record)
-        self._all_ranks.add(record, f"epoch {self.learn.epoch}")
-        recorder = getattr(self.learn, "recorder", None)
+            recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
             missing = self._column - len(recorder.log)  # metrics that a cancelled epoch has no value for
             figures = record.memory() if record else [None] * len(self._names)
@@ -102,8 +96,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
     def after_fit(self) -> None:
         """Stop measuring."""
         if _fit() is not None:
-            self._epoch.within(None)
-            self._all_ranks.finish()
+            self._epochs.finish()
 
 
 def _fit() -> FrameType | None:

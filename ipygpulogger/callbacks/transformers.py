@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..blocks.epoch_scope import EpochScope, caller
-from ..cluster.epochs import RankEpochs
-from . import not_installed
+from ..blocks.watch_epochs import caller
+from . import Epochs, not_installed
 
 try:
     from transformers import TrainerCallback
 except ModuleNotFoundError as error:
     raise not_installed(error, "transformers", __name__) from error
-
-if TYPE_CHECKING:
-    from ..blocks.epoch_record import EpochRecord
-    from ..records.group import Group
 
 
 class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
@@ -36,28 +31,24 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
 
     Attributes:
         history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. It is added when
-            all ranks have sent theirs, at the end of the training at the latest. Otherwise empty.
+        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. Otherwise empty.
     """
 
     def __init__(self) -> None:
-        self.history: list[EpochRecord] = []
-        self.ranks: list[Group] = []
-        self._all_ranks = RankEpochs(self.ranks)
+        self._epochs = Epochs()
+        self.history, self.ranks = self._epochs.history, self._epochs.ranks
         self._number = 0
-        self._epoch = EpochScope()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Tie the epochs to this call of ``train``."""
         self._number = int(state.epoch or 0)
-        self._epoch.within(caller("transformers.trainer", "train"))
-        self._all_ranks.finish(wait_s=0)  # where an error ended the training before
+        self._epochs.finish(wait_s=0)  # where an error ended the training before
+        self._epochs.within(caller("transformers.trainer", "train"))
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End the previous epoch, and begin this one."""
         self._end(args)
-        self._epoch.begin()
-        self._all_ranks.begin()
+        self._epochs.begin()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         """End the last epoch when `Trainer` logs its summary: after that, integrations close."""
@@ -66,16 +57,13 @@ class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Stop measuring."""
-        self._epoch.within(None)
-        self._all_ranks.finish()
+        self._epochs.finish()
 
     def _end(self, args: Any) -> bool:
-        record = self._epoch.end(f"epoch {self._number}", args.device)
-        self._all_ranks.add(record, f"epoch {self._number}")
+        record = self._epochs.end(self._number, args.device)
         if record is None:
             return False
         self._number += 1
-        self.history.append(record)
         # A callback gets no reference to its trainer, and the callbacks before it have read the logs already.
         call = caller("transformers.trainer", "train")
         if call is None:

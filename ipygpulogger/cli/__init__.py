@@ -2,25 +2,13 @@
 
 =============  ==========================================================================
 command_line   from the arguments to the exit status
-arguments      the options of each command
-request        checks of what was asked for, each with one sentence as its error
+arguments      the arguments of the command line
 run            ``run``: execute a notebook, and check the budget of each cell
-notebook_file  reading, checking and writing the notebook
-parameters     the notebook's parameters, as in papermill
+kernels        the notebook that is run, and its kernel
 execution      executing the notebook in a kernel with the logger on
-kernels        whether the kernel can be used; what its process writes
-results        the records of a run so far: printed, logged and kept
-transcript     what is printed of each cell: its line, its traceback, its output
-columns        the line of a cell
-progress       the line on the terminal that shows which cell runs
-keys           the keys pressed meanwhile
-report         ``report``: the cells of a log or of a saved notebook, ranked
-compare        ``compare``: two runs, cell by cell
-saved_run      reading a log or a saved notebook, cell by cell
-page           writing the HTML page
-doctor         ``doctor``: what can be measured here
-streams        writing to stdout and stderr
-colours        ANSI styles on a terminal
+report         `report`, `compare` and `doctor`: what a log or a saved notebook says
+progress       the progress of a run, and what was reported of its cells
+streams        the terminal: colours, columns, streams that may be broken, keys
 =============  ==========================================================================
 """
 

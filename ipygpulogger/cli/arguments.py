@@ -1,19 +1,156 @@
-"""The options of the command line: what each command takes, and how a value is read."""
+"""The arguments of the command line."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import keyword
+import math
+import os
+from itertools import combinations, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..records import budget
-from ..records.compare import FLOOR_BYTES, TOLERANCE
-from ..records.units import printable
+from ..analysis.compare import FLOOR_BYTES, TOLERANCE
+from ..records.units import parse_size, printable
+from ..runtime.errors import why
 from .streams import say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+
+class BadRequest(Exception):  # noqa: N818 - the user's mistake, reported in one sentence
+    """The request is invalid; the message says why."""
+
+
+def check(targets: Mapping[str, Path | None], source: Path, name: str) -> None:
+    """Refuse files that could not be written, or would overwrite each other or what is read.
+
+    Args:
+        targets: The files to write, by what messages call them; None for one that was not asked for.
+        source: The file that is read.
+        name: What messages call that one.
+
+    Raises:
+        BadRequest: One of them is refused.
+    """
+    wanted = [(what, target) for what, target in targets.items() if target is not None]
+    for _, target in wanted:
+        if target.resolve() == source.resolve():
+            raise BadRequest(f"{target} is {name} itself; name another file")
+        if target.is_dir():
+            raise BadRequest(f"{target} is a folder; name a file")
+        if not target.parent.is_dir():
+            raise BadRequest(f"there is no folder {target.parent} to write {target.name} into")
+        places = [target, target.resolve().parent] if target.exists() else [target.parent]
+        if not all(os.access(place, os.W_OK) for place in places):
+            raise BadRequest(f"{target} may not be written")
+    for (what, one), (other_what, other) in combinations(wanted, 2):
+        if one.resolve() == other.resolve():
+            raise BadRequest(f"{one} cannot be both {what} and {other_what}")
+
+
+def check_log(path: Path | None) -> None:
+    """Refuse a log that is not named .jsonl; a device or a pipe may have any name.
+
+    Raises:
+        BadRequest: It is refused.
+    """
+    if path is not None and path.suffix.lower() != ".jsonl" and (path.is_file() or not path.exists()):
+        raise BadRequest(f"the log {path} must be named .jsonl, for it is one JSON record a line")
+
+
+DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
+_DEPTH = 50  # Python's own parser allows 200 nested brackets
+
+
+def typed(text: str) -> Any:
+    """Return a value from the command line as None, a bool, an int, a float, or else as the text itself."""
+    words = {"True": True, "False": False, "None": None}
+    if text in words:
+        return words[text]
+    for kind in int, float:
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the parameters in a file of JSON, or of YAML if PyYAML is installed.
+
+    Raises:
+        ValueError: The file is missing, or does not hold parameters; in one sentence.
+    """
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the file of parameters {path} cannot be read: {why(error)}") from error
+    try:
+        found = json.loads(source)
+    except (ValueError, RecursionError) as problem:
+        try:
+            import yaml
+        except ImportError as error:
+            raise ValueError(f"{path} is not JSON ({problem}); to read YAML: pip install pyyaml") from error
+        try:
+            found = yaml.safe_load(source)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"{path} is neither JSON nor YAML: {said}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no parameters: write them as name: value, one a line")  # noqa: TRY004 - as above
+    return found
+
+
+def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
+    """Put the parameters where papermill does.
+
+    That is in place of a cell tagged ``injected-parameters``, else after the first cell tagged
+    ``parameters``, else on top.
+
+    Returns:
+        Whether the notebook has a cell of either tag.
+
+    Raises:
+        ValueError: A name is not a valid identifier, or a value is nested too deep.
+    """
+    for name in parameters:
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise ValueError(f"{name!r} is not a valid name of a variable")
+    from nbformat.v4 import new_code_cell
+
+    lines = [f"{name} = {_code(value)}" for name, value in parameters.items()]
+    cell: Any = new_code_cell(  # type: ignore[no-untyped-call, unused-ignore]
+        "\n".join(["# Parameters", *lines]), metadata={"tags": [INJECTED]}
+    )
+    if (notebook.nbformat, notebook.nbformat_minor) < (4, 5):
+        del cell["id"]
+    else:
+        cell["id"] = INJECTED  # the same in every run, so that two runs can be compared
+    tags = [set(other.metadata.get("tags", ())) for other in notebook.cells]
+    injected = next((i for i, found in enumerate(tags) if INJECTED in found), None)
+    defaults = next((i for i, found in enumerate(tags) if DEFAULTS in found), None)
+    if injected is not None:
+        notebook.cells[injected] = cell
+    else:
+        notebook.cells.insert(0 if defaults is None else defaults + 1, cell)
+    return (injected, defaults) != (None, None)
+
+
+def _code(value: Any, depth: int = 0) -> str:
+    """Return the value as Python code; a value without a literal, such as a date of YAML, as a string."""
+    if depth > _DEPTH:
+        raise ValueError("a parameter refers to itself, or its lists and dicts are nested too deep")
+    if isinstance(value, dict):
+        members = (f"{_code(key)}: {_code(member, depth + 1)}" for key, member in value.items())
+        return f"{{{', '.join(members)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_code(member, depth + 1) for member in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    return repr(value if isinstance(value, (bool, int, float, str, type(None))) else str(value))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,30 +161,26 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {said}; {self.prog} --help tells more\n")
 
 
-class _Version(argparse.Action):
-    """The option ``--version``; the version is looked up where it is asked for."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **more)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print the version and exit."""
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options, with the command's name as `command`; exit with status 2 if they are invalid."""
+    words, parameters = _without_parameters(arguments)
+    parser = _parser()
+    if words[:1] == ["--version"]:
         from importlib.metadata import version  # 50 ms
 
         say(f"{parser.prog} {version('ipygpulogger')}")
         parser.exit()
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options, with the command's name as `command`; exit with status 2 if they are invalid."""
-    return _parser().parse_args(_joined(arguments))
+    options = parser.parse_args(words)
+    if options.command == "run":
+        options.parameters = parameters
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="ipygpulogger", description="What each cell of a notebook costs in RAM, GPU RAM and time."
     )
-    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="execute a notebook and report every cell")
@@ -70,9 +203,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "-p",
         "--parameters",
-        action="append",
-        default=[],
-        type=_parameter,
+        nargs="?",
+        const="",
+        type=_incomplete,
         metavar="NAME VALUE",
         help="set a parameter, as papermill does; may be repeated",
     )
@@ -108,32 +241,27 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _joined(arguments: Sequence[str]) -> list[str]:
-    """Return the words with each ``-p NAME VALUE`` as one, because a value may begin with a dash."""
-    joined, rest = [], iter(arguments)
+def _without_parameters(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the words without each ``-p NAME VALUE``, and these pairs: a value may begin with a dash."""
+    words: list[str] = []
+    parameters: list[tuple[str, str]] = []
+    rest = iter(arguments)
     for word in rest:
-        if word in ("-p", "--parameters"):
-            joined.append(f"--parameters={json.dumps([value for _, value in zip('NV', rest, strict=False)])}")
-        else:
-            joined.append(word)
-    return joined
+        pair = list(islice(rest, 2)) if word in ("-p", "--parameters") and words[:1] == ["run"] else []
+        if len(pair) == 2:
+            parameters.append((pair[0], pair[1]))
+        else:  # the parser refuses an incomplete pair
+            words.append(word)
+    return words, parameters
 
 
-def _parameter(word: str) -> tuple[str, str]:
-    """Return the two words that `_joined` made one."""
-    try:
-        name, value = json.loads(word)
-        whole = isinstance(name, str) and isinstance(value, str) and word.startswith("[")
-    except (TypeError, ValueError, RecursionError):
-        whole = False
-    if not whole:
-        raise argparse.ArgumentTypeError("-p takes two words, the parameter's name and its value")
-    return name, value
+def _incomplete(_: str) -> NoReturn:
+    raise argparse.ArgumentTypeError("-p takes two words, the parameter's name and its value")
 
 
 def _size(word: str) -> int:
     try:
-        return budget.parse(word)
+        return parse_size(word)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -19,11 +19,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..runtime.errors import first_line
-from .arguments import parse
-from .compare import compare
-from .doctor import doctor
-from .report import report
-from .request import BadRequest
+from .arguments import BadRequest, parse
+from .report import compare, doctor, report
 from .run import run
 from .streams import aside
 

@@ -13,23 +13,23 @@ import signal
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
 from ..records import MIME
-from ..records.decode import record_from
-from ..records.embed import embedded
-from ..records.formats import own_report, shows_processes
 from ..records.units import clipped, size_text
-from .kernels import KernelOutput, check_kernel
-from .notebook_file import installed
-from .request import BadRequest
+from ..storage.decode import record_from
+from ..storage.embed import embedded
+from ..storage.formats import own_report, shows_processes
+from .arguments import BadRequest
+from .kernels import KernelOutput, check_kernel, installed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import datetime
 
     from ..records import CellRecord
+    from .report import Results
 
 # Run in the kernel. The records travel in the rich report, whatever report the user's configuration asks for.
 _START = (
@@ -49,25 +49,6 @@ _GRACE_S = 10  # how long an interrupted cell may take to end before its kernel 
 
 class _TooLong(Exception):  # noqa: N818 - ends the run
     """A cell ran longer than allowed."""
-
-
-class Audience(Protocol):
-    """Receives the events of an execution."""
-
-    def started(self) -> None:
-        """Begin: the kernel and the logger in it run, and the first cell comes next."""
-
-    def cell_began(self, number: int, count: int, source: str) -> None:
-        """Receive a cell that runs now: its number from 1 among those with code, their count, its source."""
-
-    def cell_output(self, output: Any) -> None:
-        """Receive an output of the cell that runs, as nbformat represents it."""
-
-    def cell_ended(self, record: CellRecord | None, source: str, traceback: Sequence[str]) -> None:
-        """Receive a cell that ended: its record if there is one, its source, its traceback if it failed."""
-
-    def processes_ended(self, records: Sequence[CellRecord]) -> None:
-        """Receive what other processes measured meanwhile; see `ipygpulogger.cluster`."""
 
 
 class Execution:
@@ -131,8 +112,6 @@ class Execution:
         )
         self._nbclients_process_message = self._client.process_message
         self._client.process_message = self._process_message
-        self._nbclients_start = self._client.async_start_new_kernel
-        self._client.async_start_new_kernel = self._start_kernel
         self._manager = self._client.create_kernel_manager()
         check_kernel(self._manager.kernel_spec_manager, name, "" if kernel else str(path))
 
@@ -141,11 +120,11 @@ class Execution:
         """Whether a cell has code; if not, no kernel is started."""
         return bool(self._codes)
 
-    def execute(self, audience: Audience) -> str | None:
+    def execute(self, results: Results) -> str | None:
         """Execute the cells in turn.
 
         Args:
-            audience: Receives the records.
+            results: Receives what happens: which cell runs, its outputs and its record.
 
         Returns:
             Why the execution ended early, in one sentence; None if it did not.
@@ -154,12 +133,12 @@ class Execution:
             BadRequest: The kernel did not start, or cannot load this package.
             KeyboardInterrupt: The user pressed Ctrl-C.
         """
-        self._audience = audience
+        self._results = results
         for cell in self._notebook.cells:  # outputs of an earlier execution must not be taken for this one's
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         if not self.has_code:
-            self._audience.started()
+            self._results.started()
             self.started = True
             return None
         with tempfile.TemporaryDirectory(prefix="ipygpulogger-") as sockets:
@@ -170,8 +149,11 @@ class Execution:
 
     async def _execute(self) -> str | None:
         why: str | None = None
+        self._kills = machine().limits.kills(of_machine=True)
+        # Run as soon as nbclient waits for the kernel that it starts: behind its own handler of Ctrl-C.
+        asyncio.get_running_loop().call_soon(self._handle_interrupts, asyncio.current_task())
         try:
-            await self._client.async_execute()
+            await self._client.async_execute(**self._output.options())
         except asyncio.CancelledError:
             if self._manager.has_kernel:  # nbclient leaves one that it was starting
                 await self._manager.shutdown_kernel(now=True)
@@ -211,7 +193,7 @@ class Execution:
         now = limits.kills(of_machine=True)
         if now is None or before is None or now.source != before.source or now.processes <= before.processes:
             return ""
-        limits.news_of_kills()  # told now, so the next kernel does not say it again
+        limits.new_oom_kills()  # seen now, so the next kernel does not report it again
         limit_bytes = now.limit_bytes or limits.total_bytes
         return f": killed for lack of memory{f' (limit {size_text(limit_bytes)})' if limit_bytes else ''}"
 
@@ -226,7 +208,7 @@ class Execution:
         if cell_index in self._codes:
             number, count = self._codes.index(cell_index) + 1, len(self._codes)
             self.cell = f"cell {number} of {count}"
-            self._audience.cell_began(number, count, cell.source)
+            self._results.cell_began(number, count, cell.source)
             if self._timeout_s is not None:
                 self._arm(self._timeout_s, self._too_long)
 
@@ -245,7 +227,7 @@ class Execution:
         failed = reply["status"] == "error"
         self.cells_failed += failed and "raises-exception" not in cell.metadata.get("tags", ())
         traceback = reply.get("traceback", ()) if failed else ()
-        self._audience.cell_ended(record, cell.source, traceback)
+        self._results.cell_ended(record, cell.source, traceback)
         if failed or cell_index == self._codes[-1] or shows_processes(cell):
             await self._ask_for_processes()
         if self._late:
@@ -276,7 +258,7 @@ class Execution:
                 return
             self._since = since
             if records:
-                self._audience.processes_ended(records)
+                self._results.processes_ended(records)
 
     async def _value_of(self, expression: str) -> Any:
         """Return what an expression in the kernel returns as JSON; raise one of `_NO_ANSWER` if it cannot."""
@@ -294,9 +276,7 @@ class Execution:
             content: dict[str, Any] = (
                 reply["content"] if reply else {"status": "error", "evalue": "no answer"}
             )
-            if (
-                content["status"] != "aborted"
-            ):  # which requests are that reach the kernel just after a cell failed
+            if content["status"] != "aborted":  # as a request is that comes just after a cell failed
                 break
         return content
 
@@ -309,16 +289,13 @@ class Execution:
                 f"the kernel {client.kernel_name!r} cannot load ipygpulogger"
                 f" ({_first_line(content.get('evalue', ''))}): install it there with pip install ipygpulogger"
             )
-        self._audience.started()
+        self._results.started()
         self.started = True
 
-    async def _start_kernel(self, **options: Any) -> None:
-        """Handle Ctrl-C from now on, and start the kernel; called by nbclient, whose handler says nothing."""
+    def _handle_interrupts(self, task: asyncio.Task[Any] | None) -> None:
+        """Handle Ctrl-C from now on."""
         with contextlib.suppress(NotImplementedError):  # Windows
-            task = asyncio.current_task()
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, task)
-        self._kills = machine().limits.kills(of_machine=True)
-        await self._nbclients_start(**options, **self._output.options())
 
     def _interrupt(self, task: asyncio.Task[Any] | None) -> None:
         """Interrupt the cell on Ctrl-C, so that its figures are kept; end the kernel on the second one.
@@ -357,7 +334,7 @@ class Execution:
             self._hooks = asyncio.get_running_loop().call_later(_HOOKS_S, self._hooks_have_run)
         output = self._nbclients_process_message(message, cell, cell_index)
         if output is not None:
-            self._audience.cell_output(output)
+            self._results.cell_output(output)
         return output
 
     def _end_kernel(self) -> None:

@@ -1,34 +1,92 @@
-"""The kernel of an execution: whether it can be used, and what its process writes outside of cells."""
+"""The notebook that is run, and its kernel."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from .request import BadRequest
+from ..records.units import is_utf8
+from ..runtime.errors import first_line, why
+from .arguments import BadRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def read(path: Path) -> Any:
+    """Return a notebook that can be executed, as nbformat represents it.
+
+    Raises:
+        BadRequest: It is missing or broken, or nbformat is not installed.
+    """
+    nbformat = installed("nbformat")
+    try:
+        source = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadRequest(f"notebook not found: {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path} cannot be read: {why(error)}") from error
+    try:
+        raw = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"{path} is not a notebook: no JSON ({first_line(error)})") from error
+    if not isinstance(raw, dict) or "nbformat" not in raw:
+        raise BadRequest(f"{path} is not a notebook: it names no nbformat")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nbformat warns when it gives a cell its missing id
+            notebook = nbformat.reads(source, as_version=4)
+            nbformat.validate(notebook)
+    except Exception as error:  # nbformat raises many kinds for a broken notebook
+        raise BadRequest(f"{path} is a broken notebook: {first_line(error)}") from error
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "code" and not is_utf8(cell.source):
+            raise BadRequest(
+                f"{path}: cell {number} has an unpaired surrogate, which cannot be encoded as UTF-8"
+            )
+    return notebook
+
+
+def text_of(notebook: Any) -> str:
+    """Return the notebook as its file has it."""
+    text: str = installed("nbformat").writes(notebook)
+    return text
+
+
+def installed(name: str) -> Any:
+    """Import a library of the extra ``run``.
+
+    Raises:
+        BadRequest: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BadRequest(f"run needs {error.name}: pip install 'ipygpulogger[run]'") from error
+
 
 _LINES = 25
 _READ_BYTES = 20_000
 _DEBUG = "IPYGPULOGGER_DEBUG"  # set in the environment: what the process writes goes to the terminal at once
 
 
-def check_kernel(specs: Any, name: str, asked_by: str) -> None:
+def check_kernel(specs: Any, name: str, wanted_by: str) -> None:
     """Refuse a kernel that is not installed, or not for Python.
 
     Args:
         specs: jupyter_client's manager of kernel specifications.
         name: The name of the kernel.
-        asked_by: The path of the notebook that asks for it; empty if the user does.
+        wanted_by: The path of the notebook that asks for it; empty if the user does.
 
     Raises:
         BadRequest: It is refused; where another one can be chosen, the message has the names.
     """
     if name not in specs.find_kernel_specs():
-        lacks = f"{asked_by} asks for the kernel {name!r}, which" if asked_by else f"the kernel {name!r}"
+        lacks = f"{wanted_by} asks for the kernel {name!r}, which" if wanted_by else f"the kernel {name!r}"
         raise BadRequest(f"{lacks} is not installed here; {_choice(specs)}")
     language = specs.get_kernel_spec(name).language
     if not _is_python(language):

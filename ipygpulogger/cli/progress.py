@@ -1,25 +1,173 @@
-"""The line at the bottom of a terminal that shows what runs, and for how long."""
+"""The progress of a run, and what was reported of its cells."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import sys
 import threading
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from ..records.units import printable, time_text
+from ..records import MIME, NoteKind
+from ..records.note import of_kind
+from ..records.units import clipped, printable, time_text
+from ..render import out_of_memory
+from ..render.headline import is_quiet, memories
 from ..runtime import clock
 from . import streams
-from .colours import is_terminal, shows_colours, styled
-from .columns import fitted
-from .keys import interrupt_held_back, unseen
+from .streams import (
+    Columns,
+    aside,
+    aside_coloured,
+    fitted,
+    foreign,
+    interrupt_held_back,
+    is_terminal,
+    say,
+    shows_colours,
+    styled,
+    unseen,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from .colours import Styled
-    from .columns import Columns
+    from ..records import CellRecord
+    from .streams import Styled
+
+# Of the report of a cell that still runs, as `render.text.so_far` begins it.
+_SO_FAR = re.compile(r".*: \d+ s so far( \||$)")
+_MOVES = re.compile("([\r\b])")
+_RULE = re.compile(r"(\x1b\[[0-9;]*m)*-+(\x1b\[[0-9;]*m)*")  # above a traceback of IPython
+
+_LAST_S = 0.2  # after a cell: no other cell begins
+_INDENT = "    "
+_LINE = 2000  # characters of a line that a cell printed
+
+
+class Transcript:
+    """The cells of one run, printed as they run.
+
+    Args:
+        progress: The line of the terminal that shows which cell runs.
+        shows_output: Whether to print what the cells print.
+    """
+
+    def __init__(self, progress: Progress, *, shows_output: bool) -> None:
+        self._progress, self._shows_output = progress, shows_output
+        self._columns = Columns(0)
+        self._number, self._source, self._began_s = 0, "", 0.0
+        self._begun = {"stdout": "", "stderr": ""}  # by stream: the line that the cell has not ended yet
+
+    def begin(self, number: int, count: int, source: str) -> None:
+        """Show that a cell runs, by its number from 1 and its source."""
+        if self._columns.count != count:
+            self._columns = Columns(count)
+        self._number, self._source, self._began_s = number, source, clock.monotonic_s()
+        self._progress.run(self._columns, number, source)
+
+    def output(self, output: Any) -> None:
+        """Print an output of the running cell, as nbformat represents it; of a stream the complete lines."""
+        if not self._shows_output or output.output_type == "error":  # which `end` prints
+            return
+        if output.output_type == "stream":
+            *lines, begun = (self._begun.get(output.name, "") + output.text).split("\n")
+            self._begun[output.name] = _collapsed(begun) + ("\r" if begun.endswith("\r") else "")
+            self._print(list(map(_collapsed, lines)), output.name)
+            mark = f"{self._columns.place(self._number)} │ "
+            self._progress.pend(mark + foreign(_collapsed(begun), coloured=False) if begun else "")
+            return
+        text = output.data.get("text/plain", "")
+        if MIME not in output.data and text and not _SO_FAR.match(text):
+            self._print_begun()
+            self._print(text.split("\n"), "stdout")
+
+    def end(self, record: CellRecord | None, traceback: Sequence[str]) -> None:
+        """Print the line of the cell that ended, what explains a failure, and that little RAM is left.
+
+        Args:
+            record: Its record; None if it left none.
+            traceback: The lines of its traceback, as IPython formats them; empty if it did not fail.
+        """
+        self._print_begun()
+        self._progress.wait("ending the kernel", after_s=_LAST_S)
+        say(self._line(record))
+        if traceback and (record is None or record.status == "error"):
+            lines = "\n".join(traceback).strip("\n").split("\n")
+            coloured = shows_colours(sys.stderr)
+            begin = 1 if _RULE.fullmatch(lines[0]) else 0
+            shown = [f"{_INDENT}{foreign(line, coloured=coloured)}".rstrip() for line in lines[begin:]]
+            aside_coloured("\n".join([*shown, ""]))
+        if record is not None and record.out_of_memory is not None:
+            aside_coloured(out_of_memory.report(record.out_of_memory) + "\n")
+        for note in () if record is None else of_kind(record.notes, NoteKind.LITTLE_LEFT):
+            aside(f"{_INDENT}{note}")  # at once, because the next cell may be killed
+
+    def _line(self, record: CellRecord | None) -> str:
+        columns = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
+        time_s = clock.monotonic_s() - self._began_s if record is None else record.time_s
+        time = time_text(time_s)
+        parts = self._columns.line(self._number, time, moved(record), self._source, columns=columns)
+        if record is not None and is_quiet(record):
+            parts = [(words, "faint") for words, _ in parts]
+        return styled(parts, coloured=shows_colours(sys.stdout))
+
+    def _print_begun(self) -> None:
+        for name, line in self._begun.items():
+            if line:
+                self._begun[name] = ""
+                self._print([_collapsed(line)], name)
+        self._progress.pend("")
+
+    def _print(self, lines: Sequence[str], name: str) -> None:
+        words = "\n".join(self._marked(line, name) for line in lines)
+        if words:
+            (aside_coloured if name == "stderr" else say)(words)
+
+    def _marked(self, line: str, name: str) -> str:
+        """Return a line that the cell printed, behind the mark of the cell."""
+        coloured = shows_colours(getattr(sys, name))
+        mark = styled([(f"{self._columns.place(self._number)} │ ", "faint")], coloured=coloured)
+        return mark + foreign(clipped(line, _LINE), coloured=coloured)
+
+
+def _collapsed(line: str) -> str:
+    r"""Return what a terminal would show of a line with ``\r`` and ``\b`` in it."""
+    if not _MOVES.search(line):
+        return line
+    shown: list[str] = []
+    column = 0
+    for part in _MOVES.split(line):
+        if part == "\r":
+            column = 0
+        elif part == "\b":
+            column = max(0, column - 1)
+        else:
+            shown[column : column + len(part)] = part
+            column += len(part)
+    return "".join(shown)
+
+
+def moved(record: CellRecord | None) -> list[Sequence[Styled]]:
+    """Return how the cell failed, and each memory that moved much; if there is none, what is in use.
+
+    That is of the first GPU, or without one of RAM.
+    """
+    if record is None:
+        return [[("not measured", "strong")]]
+    clauses = [clause.phrases for clause in memories(record)]
+    if much := [phrases for phrases in clauses if phrases[0].weight == "strong"]:
+        shown = much
+    else:
+        shown = [phrases for phrases in clauses if phrases[0].words.startswith("RAM") != bool(record.gpus)][
+            :1
+        ]
+    if ended := record.outcome():
+        return [[(ended, "failed")], *much]
+    return list(shown)
+
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAME_S = 0.1
@@ -90,15 +238,15 @@ class Progress:
             yield
             self._draw()
 
-    def lines(self, room: int) -> list[list[Styled]]:
-        """Return what is shown now, on a terminal with room for so many columns."""
+    def lines(self, columns: int) -> list[list[Styled]]:
+        """Return what is shown now, on a terminal of so many columns."""
         elapsed_s = clock.monotonic_s() - self._began_s
         frame = _FRAMES[int(elapsed_s / _FRAME_S) % len(_FRAMES)]
         elapsed = f"{int(elapsed_s)} s" if elapsed_s < 100 else time_text(elapsed_s)
         if self._columns is None:
-            return [fitted([(f"{frame} {self._waits_for}", "plain"), (f"  {elapsed}", "faint")], room)]
-        above: list[list[Styled]] = [fitted([(self._pending, "plain")], room)] if self._pending else []
-        return [*above, self._columns.running(self._number, elapsed, frame, self._source, room=room)]
+            return [fitted([(f"{frame} {self._waits_for}", "plain"), (f"  {elapsed}", "faint")], columns)]
+        above: list[list[Styled]] = [fitted([(self._pending, "plain")], columns)] if self._pending else []
+        return [*above, self._columns.running(self._number, elapsed, frame, self._source, columns=columns)]
 
     def _show(self, after_s: float) -> None:
         self._began_s, self._is_shown = clock.monotonic_s(), True

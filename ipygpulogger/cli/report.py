@@ -1,42 +1,172 @@
-"""The command ``report``: the cells of a log or of a saved notebook, ranked."""
+"""`report`, `compare` and `doctor`: what a log or a saved notebook says, and what this machine offers."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..records.decode import from_json
-from ..records.fold import Fold
-from ..records.growing import Growing
-from ..records.ranking import Ranking
-from ..records.saved import Saved
+from ..analysis.compare import compare as compare_runs
+from ..analysis.compare import shortened
+from ..engine.machine import machine
+from ..records.units import printable
 from ..render import summary
-from .page import write_page
-from .request import check
-from .saved_run import read
-from .streams import say
+from ..render.comparison import comparison
+from ..render.diagnoses import diagnoses
+from ..runtime.errors import first_line
+from ..runtime.output import write_file
+from ..storage.decode import from_json
+from ..storage.history import History
+from ..storage.log import Log, load
+from .arguments import BadRequest, check
+from .streams import aside, say
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ..records import CellRecord
-    from .saved_run import Part
+    from .progress import Transcript
+
+_PROBLEMS = 1000  # that are said one by one
+
+
+def read(path: Path) -> History:
+    """Return the cells of a run; those that cannot be read are left out, and a sentence on stderr says so.
+
+    Raises:
+        BadRequest: The file cannot be read, or has no record of a cell.
+    """
+    problems: list[str] = []
+    try:
+        found = History(load(path, problems))
+    except FileNotFoundError as error:
+        raise BadRequest(f"file not found: {path}") from error
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # readers of csv, parquet and notebooks raise many kinds
+        reason = first_line(error)
+        names_it = printable(str(path)) in printable(reason)
+        raise BadRequest(reason if names_it else f"{path} cannot be read: {reason}") from error
+    if not found:
+        raise BadRequest(
+            problems[0]
+            if problems
+            else f"{path} holds no record of a cell: execute the notebook with ipygpulogger run,"
+            " or with %load_ext ipygpulogger in it"
+        )
+    for problem in problems[:_PROBLEMS]:
+        aside(f"ipygpulogger: {problem}")
+    if len(problems) > _PROBLEMS:
+        aside(f"ipygpulogger: {path}: {len(problems) - _PROBLEMS:,} more records are left out")
+    return found
+
+
+class Results:
+    """The audience of an execution.
+
+    Args:
+        log_path: The file of the log; None without one.
+        transcript: Prints the cells.
+
+    Attributes:
+        history: The records.
+        sources: The source of each record's cell.
+        problems: Sentences that say why the run does not end with success.
+    """
+
+    def __init__(self, log_path: Path | None, transcript: Transcript) -> None:
+        self.history = History()
+        self.sources: list[str] = []
+        self.problems: list[str] = []
+        self._log_path, self._transcript = log_path, transcript
+        self._log: Log | None = None
+
+    def started(self) -> None:
+        """Begin the log; before this moment a refused request leaves an older log as it is."""
+        if self._log_path is None:
+            return
+        try:
+            self._log_path.write_text("", encoding="utf-8")
+            self._log = Log(self._log_path)
+        except (OSError, ValueError) as error:
+            raise BadRequest(f"{self._log_path} cannot be written: {first_line(error)}") from error
+
+    def cell_began(self, number: int, count: int, source: str) -> None:
+        """Show which cell runs."""
+        self._transcript.begin(number, count, source)
+
+    def cell_output(self, output: Any) -> None:
+        """Print an output of the cell, if that was asked for."""
+        with self.failure("stdout"):
+            self._transcript.output(output)
+
+    def cell_ended(self, record: CellRecord | None, source: str, traceback: Sequence[str]) -> None:
+        """Log and print one cell."""
+        if record is not None:
+            self._keep([record], source)
+        with self.failure("stdout"):
+            self._transcript.end(record, traceback)
+
+    def processes_ended(self, records: Sequence[CellRecord]) -> None:
+        """Log what other processes measured; the tables of it are in the notebook."""
+        self._keep(records)
+
+    def _keep(self, records: Sequence[CellRecord], source: str | None = None) -> None:
+        self.history.extend(records)
+        self.sources += [record.source if source is None else source for record in records]
+        if self._log is not None:
+            with self.failure(self._log_path):
+                self._log.append(*records)
+
+    def fail(self, problem: str | None) -> None:
+        """Print a problem, once, and let the run end with a failing exit status; do nothing for None."""
+        if problem is not None and problem not in self.problems:
+            self.problems.append(problem)
+            aside(f"ipygpulogger: {problem}")
+
+    @contextlib.contextmanager
+    def failure(self, path: Path | str | None) -> Iterator[None]:
+        """Turn an error of writing a file into a problem, so that the other files are written."""
+        try:
+            yield
+        except OSError as error:
+            self.fail(f"{path} could not be written: {error.strerror or error}")
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
+
+
+def write_page(
+    path: Path, title: str, cells: History, source: Callable[[CellRecord], str], said: Sequence[str] = ()
+) -> None:
+    """Write the page, whole or not at all, and say where it is.
+
+    Args:
+        path: Where.
+        title: The page's heading.
+        cells: The cells.
+        source: Returns the text of a cell.
+        said: Sentences about the run as a whole, shown on top.
+    """
+    from ..render.page import page
+
+    ranked = summary.html(cells.rank(), "peak", cells.suspects())
+    write_file(path, page(title, cells, source=source, ranked=ranked, said=said))
+    aside(f"page: {path}")
 
 
 def report(options: argparse.Namespace) -> int:
     """Print the ranked cells, write the page if asked, and return the exit status 0."""
     check({"the page": options.html}, options.path, "the log")
-    with contextlib.closing(Saved(options.path)) as saved:
-        growing, fold = Growing(), Fold(saved.record, _sources(options.path))
-        rankings = {by: Ranking(by) for by in {options.by, *(["peak"] if options.html else [])}}
-        parts: list[Part] = [growing, *rankings.values(), *([fold] if options.html else [])]
-        read(saved, options.path, parts)
-        suspects = growing.suspects()
-        say(summary.ranking(rankings[options.by].ranked(saved.record, suspects)))
-        if options.html:
-            write_page(options.html, options.path.stem, fold, rankings["peak"].ranked(saved.record, suspects))
+    cells = read(options.path)
+    say(summary.summary(cells.rank(options.by), options.by, cells.suspects()))
+    if options.html:
+        write_page(options.html, options.path.stem, cells, _sources(options.path))
     return 0
 
 
@@ -60,3 +190,34 @@ def _sources(path: Path) -> Callable[[CellRecord], str]:
         )
 
     return source
+
+
+_LISTED = 1000  # cells: of more only those that grew most are listed
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Print how the peak of each cell changed, and return 1 if one grew beyond the tolerance, else 0.
+
+    Raises:
+        BadRequest: A run cannot be read, or the two have no cell in common.
+    """
+    base, new = read(options.base), read(options.new)
+    found = shortened(
+        compare_runs(base, new, tolerance=options.tolerance, floor_bytes=options.floor), at_most=_LISTED
+    )
+    if not (found.counts.pairs if found.counts else found.pairs):
+        raise BadRequest(f"{options.base} and {options.new} have no cell in common")
+    say(comparison(found))
+    return 1 if found.regressed else 0
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print the diagnosis of each source of figures, and return the exit status 0."""
+    machine().load()  # imports frameworks and creates contexts: this process exists for nothing else
+    found = machine().diagnose()
+    if options.json:
+        says = json.dumps([asdict(one) for one in found], indent=2)
+        say(says.replace("\x7f", r"\u007f"))  # the one control character that JSON does not escape
+    else:
+        say(diagnoses(found))
+    return 0

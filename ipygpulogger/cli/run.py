@@ -5,23 +5,17 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ..analysis import budget
 from ..engine.machine import machine
-from ..records import budget
-from ..records.fold import Fold
-from ..records.ranking import Ranking
-from ..records.row import Row, record_of
 from ..records.units import MB, rounded_mb
 from ..render import summary
-from ..runtime import files
-from . import notebook_file, parameters
+from ..runtime.output import write_file
+from . import arguments, kernels
+from .arguments import BadRequest, check, check_log
 from .execution import Execution
-from .keys import interrupt_held_back
-from .page import write_page
-from .progress import Progress
-from .request import BadRequest, check, check_log
-from .results import Results
-from .streams import aside
-from .transcript import Transcript
+from .progress import Progress, Transcript
+from .report import Results, write_page
+from .streams import aside, interrupt_held_back
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     """
     path: Path = options.notebook
     output: Path = options.output or path.with_name(f"{path.stem}.executed.ipynb")
-    notebook = notebook_file.read(path)
+    notebook = kernels.read(path)
     targets = {"the executed notebook": output, "the log": options.log, "the page": options.html}
     check(targets, path, "the notebook")
     if options.parameters_file:
@@ -52,37 +46,38 @@ def run(options: argparse.Namespace) -> int:
         progress.wait("starting the kernel")
         results = Results(options.log, Transcript(progress, shows_output=options.show_output))
         stack.callback(results.close)
-        execution = Execution(
-            notebook,
-            path,
-            kernel=options.kernel,
-            timeout_s=options.timeout,
-            allow_errors=options.allow_errors,
-        )
-        if not execution.has_code:
-            remarks.append(f"{path} has no cell with code, so there is nothing to measure")
-        # The logger in the kernel would say it too, but what its start prints is not shown.
-        news = machine().limits.news_of_kills()
-        for remark in (*filter(None, [news]), *remarks):
-            aside(f"ipygpulogger: {remark}")
+        execution: Execution | None = None
         try:
+            execution = Execution(
+                notebook,
+                path,
+                kernel=options.kernel,
+                timeout_s=options.timeout,
+                allow_errors=options.allow_errors,
+            )
+            if not execution.has_code:
+                remarks.append(f"{path} has no cell with code, so there is nothing to measure")
+            # The logger in the kernel would say it too, but what its start prints is not shown.
+            news = machine().limits.new_oom_kills()
+            for remark in (*filter(None, [news]), *remarks):
+                aside(f"ipygpulogger: {remark}")
             problem = execution.execute(results)
             if execution.kernel_said:
                 aside(*(f"    {line}" for line in execution.kernel_said))
             results.fail(problem)
         except KeyboardInterrupt:
-            if not execution.started:
+            if execution is None or not execution.started:
                 progress.stop()
                 aside("ipygpulogger: interrupted before the first cell; nothing is written")
             else:
                 results.fail(f"interrupted in {execution.cell}" if execution.cell else "interrupted")
             raise
         finally:
-            if execution.started:
+            if execution is not None and execution.started:
                 with interrupt_held_back(), results.failure(output):
                     progress.wait("writing the notebook", after_s=0.2)
                     remarks += _judge(execution, results, options)
-                    files.write(output, notebook_file.text_of(notebook))
+                    write_file(output, kernels.text_of(notebook))
                     aside(f"executed notebook: {output}")
                 if options.html:
                     progress.wait("making the page", after_s=0.2)
@@ -94,11 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _write_page(page: Path, title: str, results: Results, remarks: Sequence[str]) -> None:
     texts = {id(record): text for record, text in zip(results.history, results.sources, strict=True)}
-    fold, ranking = Fold(source=lambda record: texts[id(record)]), Ranking("peak")
-    for row in map(Row.of, results.history):
-        fold.add(row)
-        ranking.add(row)
-    write_page(page, title, fold, ranking.ranked(record_of, results.history.suspects()), remarks)
+    write_page(page, title, results.history, lambda record: texts[id(record)], remarks)
 
 
 def _judge(execution: Execution, results: Results, options: argparse.Namespace) -> list[str]:
@@ -127,10 +118,10 @@ def _cells(count: int) -> str:
 def _set_parameters(notebook: Any, options: argparse.Namespace) -> Iterator[str]:
     """Put the parameters into the notebook, and yield what the user should know about that."""
     try:
-        found = parameters.read(options.parameters_file) if options.parameters_file else {}
+        found = arguments.read(options.parameters_file) if options.parameters_file else {}
         for name, value in options.parameters:
-            found[name] = parameters.typed(value)
-        if found and not parameters.inject(notebook, found):
+            found[name] = arguments.typed(value)
+        if found and not arguments.inject(notebook, found):
             yield "no cell is tagged 'parameters', so the parameters stand on top"
     except ValueError as error:
         raise BadRequest(str(error)) from error

@@ -1,24 +1,30 @@
-"""Records on their way from one process to another: packed, bounded, validated on arrival."""
+"""Records on their way from one process to another: packed, validated on arrival, collected into a group."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..records.decode import from_json, record_from
-from ..records.embed import embedded
-from ..records.group import Group, Missing, place_of
+from ..analysis.group import Group, Missing, place_of
+from ..records import Peak
 from ..records.process import ProcessRecord
 from ..records.units import size_text
+from ..records.usage import Usage
+from ..storage.decode import from_json, record_from
+from ..storage.embed import LIMIT_BYTES, embedded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
+    from ..records import DeviceUsage
     from ..records.measurement import Measurement
 
-_MOST_SEEN = 1 << 17  # records whose duplicates are recognized, at least
-MOST_BYTES = 4096  # of a packed record; `embedded` keeps it at half of that
+T = TypeVar("T")
+U = TypeVar("U", bound=Usage)
+
+MOST_BYTES = 2 * LIMIT_BYTES  # of a packed record; `embedded` keeps it at half of that
 
 
 def packed(record: ProcessRecord) -> bytes:
@@ -26,63 +32,96 @@ def packed(record: ProcessRecord) -> bytes:
     return json.dumps(embedded(record), separators=(",", ":")).encode()
 
 
-class Arrivals:
-    """The records that have arrived, each once; of very many, those that needed the most memory.
+def unpacked(payload: bytes) -> ProcessRecord | None:
+    """Return the record that was packed; None if it is invalid or too large."""
+    if len(payload) > MOST_BYTES:
+        return None
+    try:
+        record = record_from(from_json(payload))
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, ProcessRecord) else None
 
-    What it makes of them does not depend on the order in which they came, nor on what came twice. One thread
-    at a time may use it.
+
+def most_needed_bytes(measured: Measurement) -> int:
+    """Return what a block or task needed of the memory that it needed most of: general RAM, or a device's."""
+    return max(usage.needed_bytes for usage in measured.memories().values())
+
+
+class Largest(Generic[T]):
+    """Of very many items those that needed the most memory; the others are only counted.
+
+    Args:
+        most: How many items to keep, up to twice as many until `keep` is called; None for all.
+        place: Which comes first of two items that needed the same.
+
+    Attributes:
+        more: How many items were left out.
+        more_bytes: What the largest of them needed.
+    """
+
+    def __init__(self, most: int | None, place: Callable[[T], Any] = lambda _: None) -> None:
+        self._most, self._place = most, place
+        self._items: list[tuple[int, T]] = []
+        self.more = self.more_bytes = 0
+
+    def __len__(self) -> int:
+        """Return how many items there were, with those that are only counted."""
+        return len(self._items) + self.more
+
+    def add(self, needed_bytes: int, item: T) -> None:
+        """Add an item."""
+        self._items.append((needed_bytes, item))
+        if self._most is not None and len(self._items) >= 2 * self._most:
+            self.keep(self._most)  # half of them at once, or each further one would sort all
+
+    def keep(self, most: int | None) -> list[T]:
+        """Keep at most so many items, count the others, and return what is kept."""
+        if most is not None and len(self._items) > most:
+            self._items.sort(key=lambda item: (-item[0], self._place(item[1])))
+            self.count(len(self._items) - most, self._items[most][0])
+            del self._items[most:]
+        return [item for _, item in self._items]
+
+    def count(self, more: int, more_bytes: int) -> None:
+        """Count items that were left out, of which the largest needed so much."""
+        self.more += more
+        self.more_bytes = max(self.more_bytes, more_bytes)
+
+
+class Arrivals:
+    """The records that have arrived; of very many, those that needed the most memory.
+
+    What it makes of them does not depend on the order in which they came. One thread at a time may use it.
+
+    Args:
+        most: How many records to keep; the others are counted. None keeps them all.
+
+    Attributes:
+        missing: The processes that will send no record.
+        unsent: How many tasks ended of which no record will come.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        """Begin.
-
-        Args:
-            most: How many records to keep; the others are counted. None keeps them all.
-        """
         self._most = most
-        self._seen: set[int] = set()  # hashes of keys
-        self._seen_before: set[int] = set()  # the same of records that came earlier
         self._begin()
 
     def _begin(self) -> None:
-        self._records: dict[Any, ProcessRecord] = {}
-        self._here: set[str] = set()  # the names of the processes
-        self._forget()
-        self._refused = self._more = self._more_bytes = 0
+        self._records: Largest[ProcessRecord] = Largest(self._most, place_of)
+        self.missing: list[Missing] = []
+        self._refused = self.unsent = 0
 
-    def __len__(self) -> int:
-        """Return how many records have arrived, with those that were only counted."""
-        return len(self._records) + self._more
+    def __bool__(self) -> bool:
+        return bool(len(self._records) or self.missing or self.unsent)
 
     def take(self, payload: bytes) -> ProcessRecord | None:
-        """Return the record that was packed, and keep it; None if it is invalid, too large or known."""
+        """Return the record that was packed, and keep it; None if it is invalid or too large."""
         record = unpacked(payload)
         if record is None:
             self.refuse()
-            return None
-        key = record.process, record.label, record.started_at
-        known = hash(key)
-        if known in self._seen or known in self._seen_before:
-            self._settle(key, record)
-            return None
-        self._seen.add(known)
-        if len(self._seen) > _MOST_SEEN:
-            self._forget()
-        self._here.add(record.process.named())
-        self._records[key] = record
-        if self._most is not None and len(self._records) >= 2 * self._most:
-            self._keep(self._most)  # half of them at once, or each further one would sort all
+        else:
+            self._records.add(most_needed_bytes(record), record)
         return record
-
-    def _settle(self, key: Any, record: ProcessRecord) -> None:
-        """Keep the same one of two different records of one scope, whichever came first."""
-        kept = self._records.get(key)
-        if kept is not None and kept != record:
-            self._records[key] = min(kept, record, key=packed)
-
-    def _forget(self) -> None:
-        """Forget which records came long ago; those that may still come a second time are known."""
-        self._seen_before, self._seen = self._seen, set()
 
     def refuse(self) -> None:
         """Count something that arrived and is not a valid record."""
@@ -95,52 +134,79 @@ class Arrivals:
             count: How many.
             needed_bytes: What the largest of them needed, see `most_needed_bytes`.
         """
-        self._more += count
-        self._more_bytes = max(self._more_bytes, needed_bytes)
+        self._records.count(count, needed_bytes)
 
-    def _keep(self, most: int) -> None:
-        """Keep the records that needed the most, and count the others."""
-        ranked = sorted(
-            self._records.items(), key=lambda item: (-most_needed_bytes(item[1]), place_of(item[1]))
-        )
-        if left_out := ranked[most:]:
-            self._records = dict(ranked[:most])
-            self.count_more(len(left_out), most_needed_bytes(left_out[0][1]))
-
-    def group(self, label: str, expected: Iterable[str] = (), why: str = "sent no record") -> Group:
+    def group(self, label: str, unsent: str = "{} more tasks ended, whose records did not arrive") -> Group:
         """Return what has arrived, and begin anew.
 
         Args:
             label: What was measured.
-            expected: The names of the processes (`Process.named`) of which each was to send a record.
-            why: What is said of those that did not.
+            unsent: What is said of tasks of which no record will come, with a place for their number.
         """
-        if self._most is not None:
-            self._keep(self._most)
-        records = list(self._records.values())
-        missing = [Missing(who, why) for who in expected if who not in self._here]
+        records = self._records.keep(self._most)
         notes = []
         if self._refused:
             are = "is" if self._refused == 1 else "are"
             notes.append(f"{self._refused} of what arrived {are} not valid and left out")
-        if self._more:
-            size = size_text(self._more_bytes)
-            notes.append(f"{self._more} more, each of which needed {size} at most, are only counted")
+        if more := self._records.more:
+            size = size_text(self._records.more_bytes)
+            notes.append(f"{more} more, each of which needed {size} at most, are only counted")
+        if self.unsent:
+            notes.append(unsent.format(self.unsent))
+        group = Group(label, records, self.missing, notes)
         self._begin()
-        return Group(label, records, missing, notes)
+        return group
 
 
-def most_needed_bytes(measured: Measurement) -> int:
-    """Return what a block or task needed of the memory that it needed most of: general RAM, or a device's."""
-    return max(usage.needed_bytes for usage in measured.memories().values())
+def one_each(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
+    """Return one record for each process, in the order in which they first ran."""
+    by_process: dict[object, list[ProcessRecord]] = {}
+    for record in records:
+        by_process.setdefault(record.process, []).append(record)
+    return [together(runs) for runs in by_process.values()]
 
 
-def unpacked(payload: bytes) -> ProcessRecord | None:
-    """Return the record that was packed; None if it is invalid or too large."""
-    if len(payload) > MOST_BYTES:
-        return None
-    try:
-        record = record_from(from_json(payload))
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, ProcessRecord) else None
+def together(runs: Iterable[ProcessRecord]) -> ProcessRecord:
+    """Return what the runs of one process used together.
+
+    That is from the beginning of the first to the end of the last, with the highest peak of them all and the
+    sum of their times. What the process did between them is part of what was consumed, not of the peak.
+    A single run is returned as it is.
+    """
+    found = sorted(runs, key=lambda record: record.started_at)
+    first, last = found[0], found[-1]
+    if first is last:
+        return first
+    worst = max(found, key=lambda record: ("ok", "interrupted", "error").index(record.status))
+    by_device: dict[object, list[DeviceUsage]] = {}
+    for record in found:
+        for gpu in record.gpus:
+            by_device.setdefault(gpu.key, []).append(gpu)
+    gpus = [replace(_joined(usages), timeline=()) for usages in by_device.values()]
+    children = [record.children for record in found if record.children is not None]
+    pinned = [record.pinned for record in found if record.pinned is not None]
+    gen = _joined([record.gen for record in found])
+    return replace(
+        first,
+        time_s=sum(record.time_s for record in found),
+        gen=replace(gen, heap_before=first.gen.heap_before, timeline=()),
+        gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.backend, gpu.index))),
+        children=_joined(children) if children else None,
+        pinned=_joined(pinned) if pinned else None,
+        status=worst.status,
+        error=worst.error,
+        current_gpu=last.current_gpu,
+        notes=(*dict.fromkeys(note for record in found for note in record.notes), f"{len(found)} runs"),
+    )
+
+
+def _joined(usages: Sequence[U]) -> U:
+    """Return the last of some usages of the same memory, from the beginning of the first."""
+    peaks = [usage.peak for usage in usages]
+    upper_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
+    peak = Peak.within(
+        max(peak.lo_bytes for peak in peaks),
+        max(upper_bytes) if len(upper_bytes) == len(peaks) else None,
+        max(peak.precision_bytes for peak in peaks),
+    )
+    return replace(usages[-1], before_bytes=usages[0].before_bytes, peak=peak)

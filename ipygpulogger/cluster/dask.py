@@ -1,7 +1,7 @@
 """The tasks of a Dask cluster, for a ``distributed.Client``: one table after each cell in which tasks ended.
 
 `DaskWatch` registers a ``WorkerPlugin``. Dask installs it on every worker, also on those that join later or
-are restarted. There it imports this package and hands each transition of a task to `dask_tasks.Tasks`. The
+are restarted. There it imports this package and hands each transition of a task to `dask_worker.Tasks`. The
 records come back as events of a topic of this watch, to which the client subscribes: ``Worker.log_event`` and
 ``Client.subscribe_topic``.
 
@@ -12,24 +12,21 @@ are not tasks: an actor is measured while it is created. ``measure`` within a me
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import threading
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from ..engine.machine import machine
-from ..records.group import Group, Missing
-from ..records.units import shortened
+from ..analysis.group import Group, Missing
+from ..records.units import shortened, size_text
 from ..runtime import clock
 from ..runtime.errors import why
-from .after_cell import show_after_cells, show_no_more
 from .arrivals import Arrivals
-from .dask_plugins import departure_plugin, task_plugin
-from .dask_tasks import EVERY_S, decompressed, worker_name
+from .dask_worker import EVERY_S, decompressed, worker_name
+from .sent import scheduler_plugin, worker_plugin
 from .watcher import Watch, counted
 
 if TYPE_CHECKING:
@@ -38,97 +35,94 @@ if TYPE_CHECKING:
 _HEARD_WITHIN_S = 2.0
 _FOLLOWS_WITHIN_S = 10 * EVERY_S
 MOST = 1000  # records of one cell; of more tasks the small ones are only counted
+_UNMEASURED = "{} could not be measured; the workers' logs say why"
 _INSTALL = (
     'To install it there: client.register_plugin(distributed.PipInstall(["ipygpulogger"])), '
     "then watch(client) again"
 )
 
 
-_lock = threading.Lock()
-_running: list[DaskWatch] = []
+@dataclass
+class _Worker:
+    """A worker that is measured.
 
-
-def watch_client(client: Any, *, report: bool = True) -> DaskWatch:
-    """Watch the workers of a client. A client that is watched already keeps its watch.
-
-    Args:
-        client: A ``distributed.Client``.
-        report: Show a table after each cell.
-
-    Raises:
-        TypeError: It is another object of Dask, such as a cluster.
-        ValueError: The client is closed.
+    Attributes:
+        name: What a reader calls it.
+        number: Of its last event.
+        follows: Whether it said that another event comes.
+        is_restarted: Whether a restart replaces it.
+        has_closed: Whether it then said what it ran.
+        killed: How its nanny killed it; empty if it did not.
     """
-    if not hasattr(client, "subscribe_topic"):
-        raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
-    known = next((one for one in _running if one._client is client), None)
-    if known is None:
-        return DaskWatch(client, report=report)
-    known.shows = report
-    if known.lacking:
-        known.install()
-    return known
+
+    name: str
+    number: int = 0
+    follows: bool = False
+    is_restarted: bool = False
+    has_closed: bool = False
+    killed: str = ""
 
 
 class DaskWatch(Watch):
     """What `watch` returns for a ``distributed.Client``: measures every task, until it is stopped.
 
+    With an asynchronous client the plugin is installed as soon as the event loop runs; ``await`` the watch to
+    wait until the workers have it.
+
     Attributes:
         lacking: Whether a worker cannot measure.
+
+    Raises:
+        ValueError: The client is closed.
     """
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
-        """Install the plugin on the workers.
-
-        With an asynchronous client this happens as soon as the event loop runs; ``await`` the watch to wait
-        until the workers have it.
-
-        Args:
-            client: The ``distributed.Client``.
-            report: Show a table after each cell.
-
-        Raises:
-            ValueError: The client is closed.
-        """
         if client.status in ("closing", "closed"):
             raise ValueError("watch() takes a client that is connected, and this one is closed")
-        super().__init__(report=report)
-        self._client = client
+        super().__init__(client, report=report)
         self._topic = f"ipygpulogger-{uuid.uuid4().hex}"
-        self._lock = threading.Lock()  # events arrive on the thread of the client's event loop
+        self._arrived = threading.Condition()  # events arrive on the thread of the client's event loop
         self._arrivals = Arrivals(MOST)
-        self._unmeasured = 0
-        self._names: dict[str, str] = {}  # of the workers that are measured, by address
+        self._workers: dict[str, _Worker] = {}  # those that are measured, by address
+        self._numbers: dict[str, int] = {}  # of the last event of each worker that ever was, by address
         self._heard: set[str] = set()  # the addresses of all that have said anything
-        self._pids: dict[str, int] = {}  # of those that are other processes of this machine, by address
-        self._following: dict[str, int] = {}  # workers that said that another event follows, and in which
-        self._replaced: dict[str, bool] = {}  # workers that are restarted, and whether they say what they ran
-        self._arrived = threading.Condition(self._lock)
-        self._missing: list[Missing] = []
-        self.lacking = self._stopped = self._has_run = False
-        self._numbers: dict[str, int] = {}  # of the last event of each worker
+        self.lacking = self._has_left = False
         client.subscribe_topic(self._topic, self._event)
         try:
             self.install()
         except BaseException:
-            self._uninstall()
+            with suppress(Exception):  # what could not be installed is the user's to see
+                self._uninstall()
             raise
-        self._has_run = True
-        with _lock:
-            _running.append(self)
-        show_after_cells(self)
+        self.started()
+
+    @staticmethod
+    def client_of(client: Any) -> Any:
+        """Return the client itself.
+
+        Raises:
+            TypeError: It is another object of Dask, such as a cluster.
+        """
+        if not hasattr(client, "subscribe_topic"):
+            raise TypeError(f"watch() takes a distributed.Client, such as Client(cluster), not {client!r}")
+        return client
+
+    def watched_again(self) -> None:
+        """Install the plugin again where a worker could not measure."""
+        if self.lacking:
+            self.install()
 
     def install(self) -> None:
         """Have all workers measure, also those that could not before."""
         self.lacking = False
         self._heard.clear()
-        self._installed = _soon(self._client.sync(self._install))
+        self._installed = _soon(self.client.sync(self._install))
 
     async def _install(self) -> None:
-        client, topic = self._client, self._topic
+        client, topic = self.client, self._topic
         with suppress(Exception):  # a scheduler that takes no plugins: "distributed.scheduler.pickle"
-            await client.register_plugin(departure_plugin(topic, client.id), name=topic)
-        workers = await client.register_plugin(task_plugin(topic), name=topic)
+            await client.register_plugin(scheduler_plugin(topic, client.id), name=topic)
+        workers = await client.register_plugin(worker_plugin(topic), name=topic)
         # Each worker says once whether it can measure, perhaps before the scheduler knows who subscribes.
         deadline_s = clock.monotonic_s() + _HEARD_WITHIN_S
         while True:
@@ -146,158 +140,131 @@ class DaskWatch(Watch):
 
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call as one group; nothing if there were none."""
-        self._wait_for_what_follows()
-        with self._lock:
-            if not (self._arrivals or self._missing or self._unmeasured):
-                return ()
-            group = self._arrivals.group(label or "tasks")
-            missing, self._missing = self._missing, []
-            unmeasured, self._unmeasured = self._unmeasured, 0
-        notes = [*group.notes]
-        if unmeasured:
-            notes.append(f"{unmeasured} could not be measured; the workers' logs say why")
-        return (Group(group.label, group, [*group.missing, *missing], notes),)
+        with self._arrived:
+            self._wait_for_what_follows()
+            return (self._arrivals.group(label or "tasks", _UNMEASURED),) if self._arrivals else ()
 
-    def stop(self) -> None:
-        """Remove the plugin from the workers. Does nothing the second time, or if the client is closed."""
-        with _lock:
-            if self._stopped:
-                return
-            self._stopped = True
-            if self in _running:
-                _running.remove(self)
-        machine().child_peaks.measure_again(list(self._pids.values()))
-        show_no_more(self)
-        if self._client.status not in ("closing", "closed"):
-            self._uninstall()
+    def leave(self) -> None:
+        """Remove the plugin from the workers, unless the client is closed."""
+        self._has_left = True
+        if self.client.status not in ("closing", "closed"):
+            try:
+                self._uninstall()
+            except Exception as reason:
+                self._not_removed(reason)
 
     def _uninstall(self) -> None:
-        try:
-            for topic in (self._topic, *self._names):
-                self._client.unsubscribe_topic(topic)
-            self._removed = _soon(self._client.sync(self._remove))
-        except Exception as reason:
-            self._not_removed(reason)
+        for topic in (self._topic, *self._workers):
+            self.client.unsubscribe_topic(topic)
+        self._removed = _soon(self.client.sync(self._remove))
 
     async def _remove(self) -> None:
         with suppress(Exception):  # the scheduler has none
-            await self._client.unregister_scheduler_plugin(self._topic)
+            await self.client.unregister_scheduler_plugin(self._topic)
         try:
-            await self._client.unregister_worker_plugin(self._topic)
+            await self.client.unregister_worker_plugin(self._topic)
         except Exception as reason:
             self._not_removed(reason)
 
     def _not_removed(self, reason: Exception) -> None:
-        """Say that the plugin is still on the workers, unless it never was there."""
-        if self._has_run:
+        if self._has_left:  # else it may never have been there
             self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
 
-    def _state(self) -> str:
-        """Return whether it measures, and how many workers."""
-        return "stopped" if self._stopped else f"running, {counted(len(self._names), 'worker')}"
+    def describe(self) -> str:
+        """Return how many workers are measured."""
+        return counted(len(self._workers), "worker")
 
     def _wait_for_what_follows(self) -> None:
-        """Wait for workers that end very many tasks, and tell of them twenty times a second.
+        """Wait for workers that end very many tasks, and send records twenty times a second.
 
         One further event of each is enough: it was sent after the last task that the notebook knows to have
         ended. A worker that keeps silent is not waited for again.
         """
-        if not self._following or self._client.asynchronous:
+        if self.client.asynchronous:
             return
-        with self._arrived:
-            awaited = dict(self._following)
+        awaited = [(worker, worker.number) for worker in self._workers.values() if worker.follows]
 
-            def still() -> set[str]:
-                return {one for one, number in awaited.items() if self._following.get(one) == number}
+        def silent() -> list[_Worker]:
+            here = self._workers.values()
+            return [worker for worker, number in awaited if worker.number == number and worker in here]
 
-            if not self._arrived.wait_for(lambda: not still(), _FOLLOWS_WITHIN_S):
-                for address in still():
-                    del self._following[address]
+        if not self._arrived.wait_for(lambda: not silent(), _FOLLOWS_WITHIN_S):
+            for worker in silent():
+                worker.follows = False
 
     def _event(self, event: Any) -> None:
-        """Take what a worker sent."""
-        try:
-            _, message = event
-            if "restarted" in message:
-                for address in self._names.keys() & set(message["restarted"]):
-                    self._replaced.setdefault(address, False)
-                return
-            address, name = str(message["worker"]), shortened(str(message["name"]))
-            self._heard.add(address)
-            if "unable" in message:
-                self._unable(worker_name(name), str(message["unable"]))
-                return
-            number = _count(message["number"])
-            if number <= self._numbers.get(address, 0):
-                return
-            self._numbers[address] = number
-            if address not in self._names and not self._stopped:
-                self._names[address] = name
-                self._client.subscribe_topic(address, partial(self._worker_event, address))
-            if "records" in message:
-                self._take(address, message)
-            elif message["host"] == socket.gethostname() and message["pid"] != os.getpid():
-                self._pids[address] = _count(message["pid"])
-                machine().child_peaks.leave_alone(self._pids[address])
-        except Exception:  # whatever it is, no worker of ours sent it
-            with self._lock:
+        """Take what a worker, or the plugin of the scheduler, sent."""
+        with self._arrived:
+            try:
+                _, message = event
+                if "restarted" in message:
+                    for address in self._workers.keys() & set(message["restarted"]):
+                        self._workers[address].is_restarted = True
+                elif "killed" in message:
+                    used, limit = (size_text(_count(message[name])) for name in ("used_bytes", "limit_bytes"))
+                    if worker := self._workers.get(str(message["killed"])):
+                        worker.killed = f"by Dask's nanny, at {used} of a memory limit of {limit},"
+                else:
+                    self._event_of_worker(str(message["worker"]), message)
+            except Exception:  # whatever it is, no worker of ours sent it
                 self._arrivals.refuse()
 
-    def _take(self, address: str, message: dict[str, Any]) -> None:
+    def _event_of_worker(self, address: str, message: dict[str, Any]) -> None:
+        name = shortened(str(message["name"]))
+        self._heard.add(address)
+        if "unable" in message:
+            if not self.lacking:
+                self.lacking = True
+                reason = shortened(str(message["unable"]))
+                self.say_once(
+                    f"ipygpulogger cannot measure the tasks of {worker_name(name)}: {reason}. {_INSTALL}"
+                )
+            return
+        number = _count(message["number"])
+        if number <= self._numbers.get(address, 0):  # this event has arrived already
+            return
+        self._numbers[address] = number
+        worker = self._workers.get(address)
+        if worker is None:
+            worker = self._workers[address] = _Worker(name)
+            if not self._has_left:
+                self.client.subscribe_topic(address, partial(self._cluster_event, address))
+        worker.number = number
+        if "records" not in message:
+            self.spare(message["host"], _count(message["pid"]))
+            return
         payloads = decompressed(message["records"])
-        more, more_bytes, unmeasured = (
-            _count(message[name]) for name in ("more", "more_bytes", "unmeasured")
-        )
-        with self._lock:
-            for payload in payloads:
-                self._arrivals.take(payload)
-            if more:
-                self._arrivals.count_more(more, more_bytes)
-            self._unmeasured += unmeasured
-            if message["follows"]:
-                self._following[address] = message["number"]
-            else:
-                self._following.pop(address, None)
-            self._arrived.notify_all()
+        counts = [_count(message[name]) for name in ("more", "more_bytes", "unmeasured")]
+        for payload in payloads:
+            self._arrivals.take(payload)
+        self._arrivals.count_more(*counts[:2])
+        self._arrivals.unsent += counts[2]
+        worker.follows = bool(message["follows"])
+        self._arrived.notify_all()
 
-    def _worker_event(self, address: str, event: Any) -> None:
+    def _cluster_event(self, address: str, event: Any) -> None:
         """Note that a worker closes, or left the cluster: both are events of the worker's own topic."""
-        try:
+        with self._arrived, suppress(Exception):  # an event of another kind, which others logged
             _, message = event
+            worker = self._workers[address]
             if message["action"] == "closing-worker" and "restart" in message["reason"]:
-                self._replaced[address] = True
+                worker.is_restarted = worker.has_closed = True
             if message["action"] != "remove-worker":
                 return
-            name = self._names.pop(address, address)
+            del self._workers[address]
             self._heard.discard(address)
-            self._numbers.pop(address, None)
-            machine().child_peaks.measure_again([self._pids.pop(address, 0)])
-            with self._lock:
-                self._following.pop(address, None)
-                self._arrived.notify_all()
-            if not self._stopped:
-                self._client.unsubscribe_topic(address)
-            replaced = self._replaced.pop(address, None)
-            if not message.get("expected", True) and not replaced:
+            self._arrived.notify_all()
+            if not self._has_left:
+                self.client.unsubscribe_topic(address)
+            if message.get("expected", True) or worker.has_closed:
+                return
+            if worker.is_restarted:
+                reason = "stopped by a restart, perhaps while it ran a task"
+            else:
                 count = len(message.get("processing-tasks", ()))
-                doing = (
-                    f"while it had {count} task{'s' * (count != 1)} to run" if count else "while it was idle"
-                )
-                reason = (
-                    f"died {doing}"
-                    if replaced is None
-                    else "stopped by a restart, perhaps while it ran a task"
-                )
-                with self._lock:
-                    self._missing.append(Missing(name, reason))
-        except Exception:  # an event of another kind, which others logged
-            pass
-
-    def _unable(self, name: str, reason: str) -> None:
-        """Say once that a worker cannot measure."""
-        if not self.lacking:
-            self.lacking = True
-            self.say_once(f"ipygpulogger cannot measure the tasks of {name}: {shortened(reason)}. {_INSTALL}")
+                doing = f"while it had {counted(count, 'task')} to run" if count else "while it was idle"
+                reason = f"{f'killed {worker.killed}' if worker.killed else 'died'} {doing}"
+            self._arrivals.missing.append(Missing(worker.name, reason))
 
 
 def _soon(answer: Any) -> asyncio.Future[Any] | None:

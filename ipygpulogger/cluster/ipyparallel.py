@@ -10,25 +10,20 @@ a wrapper around the public method ``execute`` of views, which is there while a 
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..engine.machine import machine
-from ..records.group import Group, Missing
+from ..analysis.group import Group, Missing
 from ..runtime import clock
 from ..runtime.errors import why
 from ..runtime.shell import first_line
 from ..runtime.wrappers import Wrappers
-from .after_cell import label_here, show_after_cells, show_no_more
-from .arrivals import Arrivals
+from .arrivals import Arrivals, one_each
 from .engine_cells import KEY
-from .runs import one_each
-from .watcher import Watch, counted
+from .watcher import Watch, counted, label_here, running, watch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -50,86 +45,59 @@ _CURES = {
     _OLD: "; to update it: %px %pip install --upgrade ipygpulogger, then restart the engines",
 }
 
-_lock = threading.RLock()
-_running: list[IPyParallelWatch] = []
-
-
-def watch_client(client: Any, *, report: bool = True) -> IPyParallelWatch:
-    """Watch the engines of a client. A client that is watched already keeps its watch.
-
-    Args:
-        client: An ``ipyparallel.Client``, or a view of one.
-        report: Show a table after each cell.
-
-    Raises:
-        TypeError: Anything else of ipyparallel's.
-    """
-    found = getattr(client, "client", client)  # of a view
-    if not isinstance(found, sys.modules["ipyparallel"].Client):
-        raise TypeError(f"watch() takes an ipyparallel.Client, not {client!r}")
-    with _lock:
-        known = _watch_of(found)
-        if known is None:
-            return IPyParallelWatch(found, report=report)
-        known.shows = report
-        return known
+_lock = threading.RLock()  # of the requests, which any thread may send
 
 
 class IPyParallelWatch(Watch):
-    """What `watch` returns for an ``ipyparallel.Client``."""
+    """What `watch` returns for an ``ipyparallel.Client``: all engines are measured, and those that join."""
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
-        """Begin to measure the cells of all engines, and of those that join.
-
-        Args:
-            client: An ``ipyparallel.Client``.
-            report: Show a table after each cell.
-        """
-        super().__init__(report=report)
-        self._client = client
+        super().__init__(client, report=report)
         self._engines: dict[int, str] = {}  # by id: why it cannot be measured, empty if it can
         self._answers: dict[int, Any] = {}  # by id: the pending answer to `begin`
-        self._pids: dict[int, int] = {}  # by id: of engines that are other processes of this machine
         self._gone: list[int] = []  # engines that left, and that no group has named as missing
         self._requests: list[_Request] = []  # whose records no group has
         self._pick_up()
         _wait(self._answers.values())
         self._read_answers()
-        with _lock:
-            _running.append(self)
-            for wrappers in _WRAPPERS:
-                wrappers.put_on({"execute": _noticed})
-        show_after_cells(self)
+        self.started()
+        for wrappers in _WRAPPERS:
+            wrappers.put_on({"execute": _noticed})
 
-    def stop(self) -> None:
-        """Stop measuring, here and in the engines. Does nothing the second time.
+    @staticmethod
+    def client_of(client: Any) -> Any:
+        """Return the client itself, or that of a view.
 
-        What is complete by then is kept and shown; requests that still run have no record.
+        Raises:
+            TypeError: It is anything else of ipyparallel's.
+        """
+        found = getattr(client, "client", client)
+        if not isinstance(found, sys.modules["ipyparallel"].Client):
+            raise TypeError(f"watch() takes an ipyparallel.Client, not {client!r}")
+        return found
+
+    def leave(self) -> None:
+        """Have the engines stop; requests that still run have no record.
+
         An engine that is busy stops when it comes to it.
         """
-        with _lock:
-            if self not in _running:
-                return
-            _running.remove(self)
-            if not _running:
-                for wrappers in _WRAPPERS:
-                    wrappers.take_off()
-        show_no_more(self)
+        if not any(isinstance(other, IPyParallelWatch) for other in running()):
+            for wrappers in _WRAPPERS:
+                wrappers.take_off()
         self._requests.clear()
-        machine().child_peaks.measure_again(self._pids.values())
         with suppress(Exception):  # the client is closed: the engines measure nothing that others send
-            here = self._client.ids
+            here = self.client.ids
             _wait([self._send(engine, "end") for engine in self._engines if engine in here])
 
-    def _state(self) -> str:
-        """Return whether it measures, and how many engines."""
-        return f"running, {counted(len(self._engines), 'engine')}" if self in _running else "stopped"
+    def describe(self) -> str:
+        """Return how many engines there are."""
+        return counted(len(self._engines), "engine")
 
     # -- the engines -------------------------------------------------------------------------------
 
     def _pick_up(self) -> None:
         """Have each engine that joined measure itself, before the request that it gets next."""
-        here = self._client.ids
+        here = self.client.ids
         for engine in here:
             if self._engines.get(engine) in (None, _LACKS) and engine not in self._answers:
                 with suppress(LookupError):  # it left a moment ago
@@ -138,7 +106,6 @@ class IPyParallelWatch(Watch):
         for engine in [known for known in self._engines if known not in here]:
             del self._engines[engine]
             self._answers.pop(engine, None)
-            machine().child_peaks.measure_again([self._pids.pop(engine, 0)])
             self._gone.append(engine)
 
     def _send(self, engine: int, name: str) -> Any:
@@ -146,9 +113,9 @@ class IPyParallelWatch(Watch):
 
         As text, which runs on any version of Python; a function needs the same version on both sides.
         """
-        code = _CALL.format(name, self._client.session.session)
-        answer = self._client[engine].execute(code, silent=True, block=False)
-        history = self._client.history
+        code = _CALL.format(name, self.client.session.session)
+        answer = self.client[engine].execute(code, silent=True, block=False)
+        history = self.client.history
         for message in answer.msg_ids:  # so that `history[-1]` stays the user's own last request
             if message in history[-1:]:
                 history.pop()
@@ -163,25 +130,18 @@ class IPyParallelWatch(Watch):
                 reason = ""
                 try:
                     answer.get(0)
-                    self._leave_its_peak_alone(engine, answer)
+                    answer.wait_for_output(_OUTPUT_S)
+                    self.spare(*json.loads(answer.metadata["data"].get(KEY, b"[null, 0]")))
                 except Exception as error:
                     if type(error).__name__ == "TaskAborted":  # as all that waits behind a cell that failed
                         self._engines.pop(engine, None)  # so it is asked again
                         continue
-                    reason = _why_not(error) if engine in self._client.ids else _LEFT
+                    reason = _why_not(error) if engine in self.client.ids else _LEFT
                 self._engines[engine] = reason
                 if reason and reason != _LEFT:  # that is said with the next table
                     reasons.setdefault(reason, []).append(engine)
         for reason, engines in reasons.items():
             self.say_once(f"Not measured: {_list(engines)}, as {reason}{_CURES.get(reason, '')}")
-
-    def _leave_its_peak_alone(self, engine: int, answer: Any) -> None:
-        """Let no cell of this notebook reset the high-water mark of an engine, which may be a child of it."""
-        answer.wait_for_output(_OUTPUT_S)
-        host, pid = json.loads(answer.metadata["data"].get(KEY, b"[null, 0]"))
-        if host == socket.gethostname() and pid != os.getpid():
-            self._pids[engine] = pid
-            machine().child_peaks.leave_alone(pid)
 
     # -- the requests ------------------------------------------------------------------------------
 
@@ -217,7 +177,7 @@ class IPyParallelWatch(Watch):
                 done = {id(request) for found in over for request in found}
                 self._requests = [request for request in self._requests if id(request) not in done]
             groups = [self._group(requests) for requests in over]
-            if getattr(self._client, "_closed", False):  # by the user, or by the `with` that opened it
+            if getattr(self.client, "_closed", False):  # by the user, or by the `with` that opened it
                 self.stop()
         yield from groups
 
@@ -316,10 +276,6 @@ def _list(engines: list[int]) -> str:
 # -- the wrapper -----------------------------------------------------------------------------------
 
 
-def _watch_of(client: Any) -> IPyParallelWatch | None:
-    return next((one for one in _running if one._client is client), None)
-
-
 def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``execute`` of a view, so that the watch of its client expects the records of the request."""
 
@@ -333,20 +289,16 @@ def _noticed(original: Callable[..., Any]) -> Callable[..., Any]:
         **others: Any,
     ) -> Any:
         __tracebackhide__ = True  # the user's traceback shows the library's own frames
-        watch = None if silent or not code.strip() else _watch_of(view.client)
-        if watch is None:
+        watch = None if silent or not code.strip() else watch_of(view.client)
+        if not isinstance(watch, IPyParallelWatch):
             return original(view, code, silent, targets, block, *more, **others)
         _guarded(watch, watch.sending)
         answer = original(view, code, silent, targets, False, *more, **others)
         _guarded(watch, watch.sent, answer, code)
-        if (
-            view.block if block is None else block
-        ):  # as the original waits, which would raise without an answer
-            try:
+        if view.block if block is None else block:
+            with suppress(KeyboardInterrupt):  # as the original waits, which would raise without an answer
                 answer.get()
                 answer.wait_for_output()
-            except KeyboardInterrupt:
-                pass
         return answer
 
     return execute

@@ -1,16 +1,9 @@
 """Tasks and actors of Ray: ``watch(ray)`` measures each call in its worker, and shows a row for each.
 
-While it watches, ``ray.remote`` wraps what it declares (`ray_wrapped`). So each task measures itself with
-`measure`, and leaves its record in an actor beside the driver (`ray_mailbox`). Of the ways to measure tasks
-this is the one that needs nothing private of Ray in the workers:
-
-- A ``worker_process_setup_hook`` of the runtime environment reaches functions that were declared before. But
-  it runs once in each new worker and is told of no task: to measure tasks it would have to replace private
-  functions of Ray. It must be given to ``ray.init``, where the user may have one already, and a worker that
-  cannot run it does not start.
-- Ray's tracing hook wraps every task. But it must be given to ``ray.init`` too, needs OpenTelemetry on every
-  node, adds an argument to each call, and leaves out generators.
-- The state API tells of tasks, but neither their peaks nor, without the dashboard, anything at all.
+While it watches, ``ray.remote`` wraps what it declares (`ray_worker.measured`). So each task measures itself
+with `measure`, and leaves its record in an actor beside the driver, the mailbox. This needs nothing private
+of Ray in the workers, as a ``worker_process_setup_hook`` would, and no argument of ``ray.init``, as that and
+Ray's tracing would; the state API knows no peaks.
 
 What the wrapper does not reach, and what helps: functions and actors declared before `watch` (run their cell
 again, or `RayWatch.wrap`), actors that live already (create them again), ``from ray import remote`` before
@@ -26,19 +19,18 @@ from __future__ import annotations
 import math
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from ..records.group import Group, Missing
+from ..analysis.group import Group, Missing
 from ..records.units import shortened
 from ..runtime import clock
 from ..runtime.errors import first_line, named
-from ..runtime.shell import current_shell
 from ..runtime.wrappers import Wrappers
-from .after_cell import show_after_cells, show_no_more
 from .arrivals import Arrivals
-from .ray_mailbox import BATCH_S, Mailbox
-from .ray_wrapped import is_measured, measured
+from .ray_worker import BATCH_S, MOST_PENDING, is_measured, measured
+from .sent import mailbox_class
 from .watcher import Watch
 
 if TYPE_CHECKING:
@@ -46,53 +38,33 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 MOST_ROWS = 1000  # of one table; of more tasks, those that needed the least are only counted
+MOST_RECORDS = 5000  # that wait for the driver, of half a kilobyte usually
 _PAUSES_S = (0.0, 0.003, 0.01, 0.015, 0.02, 0.03, 0.04)  # before each look for what tasks of a cell sent
 _PAUSE_S = 30.0  # after Ray did not answer
+_CALL_S = 10.0
+_TRIES, _TRY_AGAIN_S = 200, 0.005
 _MOST_NAMES = 5  # in a sentence
-
-
-_running: list[RayWatch] = []  # one at most: it wraps `ray.remote`
-
-
-def watch_ray(ray: ModuleType, *, report: bool = True) -> RayWatch:
-    """Watch Ray. If it is watched already, the same watch goes on.
-
-    Args:
-        ray: The module.
-        report: Show a table after each cell in which tasks ended.
-    """
-    for known in _running:
-        known.shows = report
-        return known
-    return RayWatch(ray, report=report)
 
 
 class RayWatch(Watch):
     """What `watch` returns for the module ``ray``, which may be initialized before or after."""
 
-    def __init__(self, ray: ModuleType, *, report: bool = True) -> None:
-        """Wrap ``ray.remote``, and place the mailbox if Ray is initialized.
-
-        Args:
-            ray: The module.
-            report: Show a table after each cell in which tasks ended.
-        """
-        super().__init__(report=report)
-        self._ray: Any = ray
+    def __init__(self, client: ModuleType, *, report: bool = True) -> None:
+        super().__init__(client, report=report)
+        self._ray: Any = client
         self._mailbox: Mailbox | None = None
         self._arrivals = Arrivals(most=MOST_ROWS)
-        self._missing: list[Missing] = []
         self._known: set[str] = set()  # the tasks that ran at the end of the last cell
-        self._lost = 0
-        self._said_unable = False
+        self._lacks_package = False  # somewhere, which was said
         self._try_again_s = 0.0  # when to ask a mailbox again that did not answer
-        _running.append(self)
-        self._wrappers = Wrappers(lambda: ray)
+        self._wrappers = Wrappers(lambda: client)
         makers = {"remote": self._remote, "init": self._init, "shutdown": self._shutdown}
-        self._wrappers.put_on({name: _sent_as_rays_own(ray, name, maker) for name, maker in makers.items()})
+        self._wrappers.put_on(
+            {name: _sent_as_rays_own(client, name, maker) for name, maker in makers.items()}
+        )
+        self.started()
         self._join()
-        self._say_what_was_declared_before()
-        show_after_cells(self)
+        self._report_declared_before()
 
     def wrap(self, declared: Any) -> Any:
         """Return a remote function or actor class that is measured, with the options of the given one.
@@ -101,7 +73,7 @@ class RayWatch(Watch):
             declared: What ``ray.remote`` returned before `watch`, or a plain function or class for it.
 
         Raises:
-            TypeError: It is none of these, or this version of Ray does not tell what it was declared with.
+            TypeError: It is none of these, or this version of Ray does not say what it was declared with.
         """
         if callable(declared) and not self._is_remote(declared):
             return measured(declared)
@@ -115,29 +87,19 @@ class RayWatch(Watch):
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call, as one group; none if no task did."""
         self._empty()
-        if not (len(self._arrivals) or self._missing or self._lost):
-            return ()
-        group = self._arrivals.group(label or "tasks")
-        notes = list(group.notes)
-        if self._lost:
-            notes.append(f"{self._lost} more tasks ended, whose records did not arrive")
-        missing, self._missing, self._lost = self._missing, [], 0
-        return (Group(group.label, group, missing, notes),)
+        return (self._arrivals.group(label or "tasks"),) if self._arrivals else ()
 
-    def stop(self) -> None:
-        """Put Ray's own functions back and end the mailbox; what has arrived is kept."""
-        if self not in _running:
-            return
+    def leave(self) -> None:
+        """Put Ray's own functions back and end the mailbox."""
         self._wrappers.take_off()
-        show_no_more(self)
-        shell = current_shell()
-        self.collect(f"In [{shell.execution_count}]" if shell else None)
-        _running.remove(self)
-        self._leave()
+        mailbox, self._mailbox = self._mailbox, None
+        if mailbox is not None:
+            with suppress(Exception):  # Ray was shut down, or its head has died: so did the mailbox
+                mailbox.close()
 
-    def _state(self) -> str:
-        """Return whether it measures."""
-        return "running" if self in _running else "stopped"
+    def describe(self) -> str:
+        """Return nothing: Ray starts its workers as it needs them."""
+        return ""
 
     # -- Ray's functions, wrapped --------------------------------------------------------------------
 
@@ -177,21 +139,12 @@ class RayWatch(Watch):
     # -- the mailbox ---------------------------------------------------------------------------------
 
     def _join(self) -> None:
-        """Place the mailbox, if Ray is initialized and there is none."""
-        if self not in _running or self._mailbox is not None or not self._ray.is_initialized():
-            return
-        try:
-            self._mailbox = Mailbox(self._ray, self._wrappers.own("remote"))
-        except Exception as error:
-            self.say_once(f"ipygpulogger cannot measure the tasks of Ray: {first_line(error)}")
-
-    def _leave(self) -> None:
-        mailbox, self._mailbox = self._mailbox, None
-        if mailbox is not None:
+        """Place a mailbox, if Ray is initialized and there is none."""
+        if self._ray.is_initialized() and self._mailbox is None and self.is_running:
             try:
-                mailbox.close()
-            except Exception:  # Ray was shut down, or its head has died: so did the mailbox
-                pass
+                self._mailbox = Mailbox(self._ray, self._wrappers.own("remote"))
+            except Exception as error:
+                self.say_once(f"ipygpulogger cannot measure the tasks of Ray: {first_line(error)}")
 
     def _empty(self) -> None:
         """Take what has arrived, and for a moment what may be on its way."""
@@ -207,56 +160,53 @@ class RayWatch(Watch):
 
     def _take(self) -> tuple[set[str], bool]:
         """Take what has arrived; return the ids of the tasks that run, and whether something arrived."""
+        nothing: tuple[set[str], bool] = set(), False
         if self._mailbox is None or not self._ray.is_initialized():
             self._mailbox = None  # it ended with Ray
             self._join()
-            return set(), False
+            return nothing
         if clock.monotonic_s() < self._try_again_s:
-            return set(), False
+            return nothing
         try:
             contents = self._mailbox.empty()
         except self._ray.exceptions.RayActorError as error:  # killed, or for lack of memory: another one
             self.say_once(f"ipygpulogger lost records of tasks of Ray: {first_line(error)}")
             self._mailbox = None
             self._join()
-            return set(), False
+            return nothing
         except Exception as error:  # Ray does not answer: no cell is to wait for it again soon
             self.say_once(f"ipygpulogger waits for records of tasks of Ray: {first_line(error)}")
             self._try_again_s = clock.monotonic_s() + _PAUSE_S
-            return set(), False
-        for payload in contents.records:
+            return nothing
+        for _, payload in contents["records"]:
             self._arrivals.take(payload)
-        if contents.more:
-            self._arrivals.count_more(contents.more, contents.more_bytes)
-        self._lost += contents.lost
-        if contents.unable:
-            self._say_unable(*next(iter(contents.unable.items())))
-        node = self._mailbox.node
-        gone = [task for task, (_, pid, where) in contents.running.items() if where == node and _gone(pid)]
+        self._arrivals.count_more(contents["more"], contents["more_bytes"])
+        self._arrivals.unsent += contents["lost"]
+        for host, reason in contents["unable"].items():
+            self._report_unable(host, reason)
+        running, node = contents["running"], self._mailbox.node
+        gone = [task for task, (_, pid, where) in running.items() if where == node and _is_gone(pid)]
         self._mailbox.forget(gone)
-        died = [*contents.died, *(contents.running[task][0] for task in gone)]
-        self._missing += (
-            Missing(shortened(who), "its process died before the task had ended") for who in died
-        )
-        return set(contents.running) - set(gone), bool(contents.records)
+        for called in [*contents["died"], *(running[task][0] for task in gone)]:
+            missing = Missing(shortened(called), "its process died before the task had ended")
+            self._arrivals.missing.append(missing)
+        return set(running) - set(gone), bool(contents["records"])
 
     # -- what is said once ---------------------------------------------------------------------------
 
-    def _say_unable(self, host: str, reason: str) -> None:
-        if self._said_unable:
-            return
-        self._said_unable = True
-        self.say_once(
-            f"Tasks on {host} run unmeasured, for its workers cannot use ipygpulogger ({reason}). "
-            f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
-            'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
-        )
+    def _report_unable(self, host: str, reason: str) -> None:
+        if not self._lacks_package:
+            self._lacks_package = True
+            self.say_once(
+                f"Tasks on {host} run unmeasured, for its workers cannot use ipygpulogger ({reason}). "
+                f"Install it there with: pip install ipygpulogger=={version('ipygpulogger')}, "
+                'or start with: ray.init(runtime_env={"pip": ["ipygpulogger"]})'
+            )
 
-    def _say_what_was_declared_before(self) -> None:
-        known = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
+    def _report_declared_before(self) -> None:
         found = [
             name
-            for name, value in list(known.items())
+            for name, value in list(vars(sys.modules["__main__"]).items())
             if not name.startswith("_") and self._is_remote(value) and not is_measured(_declaration(value)[0])
         ]
         if found:
@@ -271,6 +221,56 @@ class RayWatch(Watch):
             return isinstance(value, (self._ray.remote_function.RemoteFunction, self._ray.actor.ActorClass))
         except Exception:  # a class that answers `isinstance` itself
             return False
+
+
+class Mailbox:
+    """The driver's handle of the actor that holds records until they are collected.
+
+    Workers find it by its name, which is that of their job. So the measured functions hold no handle, and
+    those declared under an earlier `watch` or ``ray.init`` reach a later mailbox. It belongs to the driver:
+    it ends with it, with ``ray.shutdown()`` and with `stop`. It takes no CPU of the cluster.
+    """
+
+    def __init__(self, ray: Any, remote: Callable[..., Any]) -> None:
+        self._ray = ray
+        context = ray.get_runtime_context()
+        self._name, self.node = f"ipygpulogger-{context.get_job_id()}", context.get_node_id()
+        options = {"num_cpus": 0, "max_restarts": 0, "name": self._name, "max_pending_calls": MOST_PENDING}
+        if self.node:  # here, so that it lives as long as the driver; a client of ray:// has no node
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self.node, soft=True)
+        actors = remote(mailbox_class(MOST_RECORDS)).options(**options)
+        for _ in range(_TRIES):  # the name of one that was just closed may be in use for a moment
+            try:
+                self._actor = actors.remote()
+                break
+            except ValueError as error:
+                taken = error
+                time.sleep(_TRY_AGAIN_S)
+        else:
+            raise taken
+        self._get(self._actor.hello.remote())
+
+    def empty(self) -> dict[str, Any]:
+        """Take out what has arrived: what the attributes of the actor's class hold, see `sent`."""
+        contents: dict[str, Any] = self._get(self._actor.empty.remote())
+        return contents
+
+    def forget(self, tasks: list[str]) -> None:
+        """No longer count these tasks as running."""
+        self._actor.forget.remote(tasks)
+
+    def close(self) -> None:
+        """End the actor, and wait until Ray no longer knows it."""
+        self._ray.kill(self._actor)
+        with suppress(ValueError):
+            for _ in range(_TRIES):
+                self._ray.get_actor(self._name)
+                time.sleep(_TRY_AGAIN_S)
+
+    def _get(self, reference: Any) -> Any:
+        return self._ray.get(reference, timeout=_CALL_S)
 
 
 class _SentAsRaysOwn:
@@ -293,9 +293,9 @@ def _sent_as_rays_own(
 
 
 def _declaration(declared: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the function or class that was declared, and with which options; None if Ray does not tell.
+    """Return the function or class that was declared, and with which options; None if Ray does not say.
 
-    This is the only place that reads private attributes of Ray, of 2.60: the public ones do not tell.
+    This is the only place that reads private attributes of Ray, of 2.60: the public ones do not say.
     """
     options = dict(getattr(declared, "_default_options", None) or {})
     metadata = getattr(declared, "__ray_metadata__", None)
@@ -304,7 +304,7 @@ def _declaration(declared: Any) -> tuple[Any, dict[str, Any]]:
     return getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None), options
 
 
-def _gone(pid: int) -> bool:
+def _is_gone(pid: int) -> bool:
     import psutil
 
     return not psutil.pid_exists(pid)

@@ -1,4 +1,7 @@
-"""In a worker process of Ray: measure a task or actor method, and send its record to the driver's mailbox.
+"""What runs in Ray's workers: the measurement of each task and method, and what sends its record.
+
+Ray sends a function to its workers by value if its name leads to something else, which is so for a decorated
+one. So what wraps a function refers to nothing of this package, see `sent`.
 
 Nothing here makes a task fail or wait. Without a mailbox, which is so once the watch was stopped, tasks run
 unmeasured.
@@ -6,49 +9,116 @@ unmeasured.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..blocks.measure import Measure
-from ..blocks.overlaps import Overlapping, overlaps_of
+from ..blocks.measure import Measure, Overlapping, overlaps_of
 from ..records.process import Process, ProcessRecord
+from ..runtime import clock
+from ..runtime.wrappers import around_calls
 from .arrivals import most_needed_bytes, packed
-from .ray_outbox import outbox
+from .sent import task_context
 
 if TYPE_CHECKING:
-    from ..records.measurement import Measurement
+    from types import TracebackType
+
+_MARK = "_ipygpulogger_measured"  # of what is wrapped already
+_SPECIAL = frozenset(("__init__", "__call__"))  # those special methods that may be a task
+
+
+def is_measured(declared: Any) -> bool:
+    """Return whether a function or class is one that `measured` returned."""
+    return _MARK in getattr(declared, "__dict__", ())
+
+
+def measured(declared: Any, *, at_once: bool = False) -> Any:
+    """Return a function or class like the given one whose calls as tasks of Ray are measured.
+
+    Name, signature, documentation and attributes stay. Anything but a Python function or class is returned
+    as it is; so is what belongs to Ray itself.
+
+    Args:
+        declared: The function or class.
+        at_once: Have each record sent before the task ends, for Ray may end the process with it.
+    """
+    module = getattr(declared, "__module__", None) or ""
+    if is_measured(declared) or module.partition(".")[0] == "ray":
+        return declared
+    if inspect.isclass(declared):
+        return _measured_class(declared)
+    if inspect.isfunction(declared):
+        return _measured_function(declared, declared.__name__, at_once=at_once)
+    return declared
+
+
+def _measured_class(declared: type) -> type:
+    """Return a subclass with every method wrapped; the class itself may be in use elsewhere."""
+    methods = {}
+    for name, _ in inspect.getmembers(declared, inspect.isroutine):
+        method = inspect.getattr_static(declared, name)
+        function = getattr(method, "__func__", method)  # of a class or static method
+        if not inspect.isfunction(function) or (name.startswith("__") and name not in _SPECIAL):
+            continue
+        wrapped = _measured_function(function, f"{declared.__name__}.{name}")
+        methods[name] = wrapped if function is method else type(method)(wrapped)
+    kept = {name: getattr(declared, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(declared)(declared.__name__, (declared,), {**methods, **kept, _MARK: True})
+
+
+def _measured_function(function: Any, name: str, *, at_once: bool = False) -> Any:
+    context = task_context(name, at_once)
+    if inspect.isasyncgenfunction(function):
+
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                items = function(*args, **kwargs)
+                try:
+                    async for item in items:
+                        yield item
+                finally:
+                    await items.aclose()
+
+    else:
+        wrapper = around_calls(function, context, "watch")
+    setattr(wrapper, _MARK, True)
+    return wrapper
+
 
 _HOST = socket.gethostname()
 _EXITS = ("SystemExit", "AsyncioActorExit")  # what `ray.actor.exit_actor()` raises
+_overlaps = overlaps_of("task")
+_running: set[str] = set()  # the ids of the tasks that run here
+_inside: ContextVar[str] = ContextVar("the task that this thread or coroutine runs", default="")
 
 
 class Task:
     """A context around one task or method call; does nothing within another one of the same task."""
 
     def __init__(self, name: str, at_once: bool) -> None:
-        """Prepare.
-
-        Args:
-            name: The function's, or "Actor.method".
-            at_once: The process may end with the task.
-        """
         self._name, self._at_once = name, at_once
         self._id: str | None = None  # while the task runs, unless another context is around it
         self._unmeasured: Overlapping | None = None
         self._measure: Measure | None = None
 
-    def __enter__(self) -> None:
+    def begun(self) -> Task:
+        """Begin to measure, and return this context; if that fails, it is as if it had not been tried."""
         try:
             self._begin()
-        except Exception as error:  # the task is the user's, and runs on
+        except BaseException:  # also an interrupt: then no context is entered
             self._measure = None
-            outbox.unable(error)
-        except BaseException:  # interrupted: Python will not call `__exit__`
             self._end(None)
             raise
+        return self
 
     def _begin(self) -> None:
         import ray
@@ -61,28 +131,33 @@ class Task:
         if context.worker.mode != ray.WORKER_MODE:  # the driver called the function itself
             return
         task = context.get_task_id()
-        # In a thread that the user started in a task there is an id, but no name. Ray 2.9 tells no names.
+        # In a thread that the user started in a task there is an id, but no name. Ray 2.9 has no names.
         name = context.get_task_name() if hasattr(context, "get_task_name") else self._name
         if not task or not name or task in _running:
             return
         self._id = task
         _running.add(task)
         _inside.set(task)
-        if not outbox.stands():
+        if not outbox.has_mailbox():
             self._unmeasured = Overlapping()  # of tasks beside it that are measured
-            tasks.begin(self._unmeasured)
+            _overlaps.begin(self._unmeasured)
             return
         outbox.began(task, self._name)
-        self._measure = Measure(name, among=tasks)
+        self._measure = Measure(name, among=_overlaps)
         self._measure.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __enter__(self) -> None:
+        """Begin the call; `begun` has begun the measurement."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._id is None:
             return
         try:
             if self._measure is not None:
                 self._measure.__exit__(kind, error, trace)
-        except Exception:  # as above
+        except Exception:  # the task is the user's, and goes on
             self._measure = None
         finally:
             self._end(error)
@@ -92,35 +167,155 @@ class Task:
         if task is None:
             return
         try:
-            if self._unmeasured is None:
-                self._send(task, error)
+            if self._unmeasured is not None:
+                _overlaps.end(self._unmeasured)
+            elif (found := self._measure and self._measure.last) is None:
+                outbox.ended(task, None, 0, at_once=self._at_once)
             else:
-                tasks.end(self._unmeasured)
+                at_once = self._at_once or type(error).__name__ in _EXITS
+                record = packed(self._with_outcome(ProcessRecord.of(found, self._process()), error))
+                outbox.ended(task, record, most_needed_bytes(found), at_once=at_once)
         except Exception:  # the record is missing, and the task is not: it is the user's
             pass
         finally:  # also if it is cancelled just now, or later tasks would seem to run beside it
             self._id = None
             _running.discard(task)
 
-    def _send(self, task: str, error: BaseException | None) -> None:
-        measured = self._measure and self._measure.last
-        at_once = self._at_once or type(error).__name__ in _EXITS
-        if measured is None:
-            outbox.ended(task, None, 0, at_once=at_once)
-        else:
-            record = self._packed(measured, error)
-            outbox.ended(task, record, most_needed_bytes(measured), at_once=at_once)
+    def _process(self) -> Process:
+        return Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
 
-    def _packed(self, measured: Measurement, error: BaseException | None) -> bytes:
-        process = Process(_HOST, os.getpid(), worker=outbox.worker, task=self._name)
-        record = ProcessRecord.of(measured, process)
+    def _with_outcome(self, record: ProcessRecord, error: BaseException | None) -> ProcessRecord:
         if isinstance(error, KeyboardInterrupt):
-            record = replace(record, status="interrupted")
-        elif error is not None and type(error).__name__ not in (*_EXITS, "GeneratorExit"):
-            record = replace(record, status="error", error=type(error).__name__)
-        return packed(record)
+            return replace(record, status="interrupted")
+        if error is None or type(error).__name__ in (*_EXITS, "GeneratorExit"):
+            return record
+        return replace(record, status="error", error=type(error).__name__)
 
 
-tasks = overlaps_of("task")
-_running: set[str] = set()  # the ids of the tasks that run here
-_inside: ContextVar[str] = ContextVar("the task that this thread or coroutine runs", default="")
+# -- sending -------------------------------------------------------------------------------------------------
+
+BATCH_S = 0.02  # a worker that has sent something sends nothing more for so long
+MOST_PENDING = 20  # calls of the mailbox that are not answered; further records wait
+_ANNOUNCED_AFTER_S = 0.05
+_FRESH_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
+_ANSWER_S = 5.0  # for which the first answer of the mailbox is waited for
+_MOST_WAITING = 5000  # records, of half a kilobyte usually; further ones are counted as lost
+_MOST_IN_A_CALL = 500
+
+
+class Outbox:
+    """Sends to the mailbox what the tasks of this process used.
+
+    A call of the mailbox costs as much as a short task. So the record of a task that ends is sent at once
+    only if none was sent shortly before, else with the next ones, by a thread that waits while nothing is to
+    be sent. Tasks that run for longer than a moment are announced, so that the driver knows of those that
+    never end. No answer is waited for.
+
+    Attributes:
+        worker: What this process is called: "worker" and the beginning of its id in Ray.
+    """
+
+    def __init__(self) -> None:
+        self.worker = ""
+        self._node = ""
+        self._mailbox: Any = None
+        self._sought_s = self._sent_s = -_FRESH_S
+        self._lost = 0  # records, since the last call
+        self._ended: deque[tuple[str, bytes | None, int]] = deque()  # task, packed record, what it needed
+        self._running: dict[str, tuple[str, float]] = {}  # those not announced: name, and since when
+        self._lock = threading.RLock()  # a generator may end when garbage is collected while it is held
+        self._something = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def has_mailbox(self) -> bool:
+        """Return whether a watch runs: Ray is asked for its mailbox if that was not done a moment ago.
+
+        Threads that call it meanwhile wait for the answer, or their tasks would run unmeasured.
+        """
+        with self._lock:
+            if clock.monotonic_s() - self._sought_s >= _FRESH_S:
+                self._seek()
+                self._sought_s = clock.monotonic_s()
+            return self._mailbox is not None
+
+    def _seek(self) -> None:
+        import ray
+
+        context = ray.get_runtime_context()
+        try:
+            self._mailbox = ray.get_actor(f"ipygpulogger-{context.get_job_id()}")
+        except ValueError:  # no watch is running
+            self._mailbox = None
+            return
+        if self._thread is None:
+            # So that the connection stands, whose 14 MB would be in a task's figures. Not `ray.get`, which
+            # would free this task's CPU for others, and complains in async actors.
+            with suppress(Exception):
+                self._mailbox.hello.remote().future().result(_ANSWER_S)
+            self.worker, self._node = f"worker {context.get_worker_id()[:8]}", context.get_node_id()
+            self._thread = threading.Thread(target=self._send_later, name="ipygpulogger-ray", daemon=True)
+            self._thread.start()
+
+    def began(self, task: str, name: str) -> None:
+        """Note that a task began; it is announced if it runs for longer."""
+        self._running[task] = name, clock.monotonic_s()
+        self._something.set()
+
+    def ended(self, task: str, record: bytes | None, needed_bytes: int, *, at_once: bool) -> None:
+        """Send the record of a task that ended, now or with the next ones.
+
+        Args:
+            task: Its id.
+            record: The packed record; None if the task could not be measured.
+            needed_bytes: What it needed, see `most_needed_bytes`.
+            at_once: Send it now, for this process may end with the task.
+        """
+        self._running.pop(task, None)
+        if len(self._ended) < _MOST_WAITING:
+            self._ended.append((task, record, needed_bytes))
+        else:
+            self._lost += 1
+        if at_once or clock.monotonic_s() - self._sent_s >= BATCH_S:
+            self._send()
+        self._something.set()  # also if it was sent: more may have come meanwhile
+
+    def _send_later(self) -> None:
+        while True:
+            self._something.wait()
+            self._something.clear()
+            while self._ended or self._running:
+                time.sleep(BATCH_S)
+                self._send()
+
+    def _send(self) -> None:
+        with self._lock:
+            mailbox, now_s = self._mailbox, clock.monotonic_s()
+            if mailbox is None:
+                self._running.clear()
+                self._ended.clear()
+                return
+            long = [task for task, (_, s) in list(self._running.items()) if now_s - s >= _ANNOUNCED_AFTER_S]
+            ended = [self._ended.popleft() for _ in range(min(len(self._ended), _MOST_IN_A_CALL))]
+            if not (ended or long):
+                return
+            began = [
+                (task, f"{known[0]} on {self.worker}")
+                for task in long
+                if (known := self._running.pop(task, None))  # it may end just now
+            ]
+            lost, self._lost, self._sent_s = self._lost, 0, now_s
+            try:
+                answer = mailbox.take.remote(os.getpid(), self._node, began, ended, lost)
+            except Exception:  # too many calls are not answered, or Ray ends in this process
+                self._ended.extendleft(reversed(ended))
+                self._lost = lost
+                return
+
+        def answered(future: Any) -> None:
+            if future.exception() is not None and self._mailbox is mailbox:
+                self._sought_s = -_FRESH_S  # it was stopped: perhaps there is another one
+
+        answer.future().add_done_callback(answered)
+
+
+outbox = Outbox()

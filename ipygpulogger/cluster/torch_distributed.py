@@ -1,4 +1,4 @@
-"""The ranks of a torch.distributed job: `gather` brings what each measured to rank 0.
+"""`gather`: the records of all ranks of a torch.distributed job on rank 0, for a scope or each epoch.
 
 A rank writes its record to the job's key-value store and goes on; rank 0 reads what is there. No collective
 operation takes part, so the other ranks do not wait for one that died, and no device is touched.
@@ -15,17 +15,17 @@ import weakref
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.measure import Measure
-from ..blocks.warn import warn
+from ..blocks.measure import Measure, warn
 from ..records.measurement import Measurement
 from ..records.process import Process, ProcessRecord
-from . import job_store
+from ..runtime import clock
 from .arrivals import packed
-from .attempt import Attempt
-from .gathering import Gathering
+from .gathering import Attempt, Gathering, JobStore, StoreLostError
 
 if TYPE_CHECKING:
-    from ..records.group import Group
+    from collections.abc import Callable
+
+    from ..analysis.group import Group
 
 _LATE = 256  # keys that came too late, or never
 
@@ -59,8 +59,8 @@ def gather(
         TypeError: The argument is not a measurement.
     """
     record, name = _measurement(measured)
-    gathering = post(record, label or name)
-    return None if gathering is None else gathering.wait(timeout_s)
+    collecting = post(record, label or name)
+    return None if collecting is None else collecting.wait(timeout_s)
 
 
 def _measurement(measured: object) -> tuple[Measurement | None, str | None]:
@@ -119,10 +119,8 @@ class Job:
             return None
         value = self.attempt.stamp() + (b"" if record is None else packed(record))
         try:
-            self.store.within(
-                job_store.ANSWER_S, lambda: self.store.set(self.key(label, number, rank), value)
-            )
-        except job_store.StoreLostError as reason:
+            self.store.within(lambda: self.store.set(self.key(label, number, rank), value))
+        except StoreLostError as reason:
             warn(f"what rank {rank} measured does not reach rank 0: {reason}")
         return None
 
@@ -159,7 +157,7 @@ def _job() -> Job:
         if job is None or (known_pid, known_group) != (pid, group):  # a forked child has its own connection
             # Calls before there was a group, or before a fork, have no counterpart on the other ranks.
             before = job if known_pid == pid and known_group is not None else None
-            job = Job(rank, size, job_store.JobStore(), before)
+            job = Job(rank, size, JobStore(), before)
             _current = pid, group, job
         return job
 
@@ -175,3 +173,64 @@ def _distributed() -> Any:
     distributed: Any = sys.modules.get("torch.distributed")
     there = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if there else None
+
+
+_END_S = 5.0  # for which rank 0 waits at the end of the training, if a rank has not sent its last epochs
+
+
+class RankEpochs:
+    """Bring the epochs of all ranks to rank 0, without waiting for any rank while the training runs.
+
+    Never raises. A copy, such as a pickled callback makes, has the epochs that were complete.
+
+    Attributes:
+        groups: A `Group` for each epoch, on rank 0; empty elsewhere and where there is one process.
+    """
+
+    def __init__(self, groups: list[Group]) -> None:
+        self.groups = groups
+        self._open: deque[Gathering] = deque()
+        self._begun = False
+
+    def begin(self) -> None:
+        """Begin an epoch."""
+        self._begun = True
+
+    def add(self, record: Measurement | None, label: str) -> None:
+        """Send what this rank used in an epoch that has ended, and take what others have sent; once an epoch.
+
+        Args:
+            record: None if it could not be measured.
+            label: The name of the epoch.
+        """
+        _quietly(lambda: self._add(record, label))
+
+    def finish(self, wait_s: float = _END_S) -> None:
+        """Take the last epochs; a rank that sends nothing for so long is missing from them."""
+        _quietly(lambda: self._finish(wait_s))
+
+    def _add(self, record: Measurement | None, label: str) -> None:
+        if not self._begun:
+            return
+        self._begun = False
+        if is_one_of_several() and (collecting := post(record, label)) is not None:
+            self._open.append(collecting)
+            while self._open and self._open[0].look():
+                self.groups.append(self._open.popleft().group())
+
+    def _finish(self, wait_s: float) -> None:
+        self._begun = False
+        until_s = clock.monotonic_s() + wait_s
+        while self._open:
+            left_s = max(0.0, until_s - clock.monotonic_s())
+            self.groups.append(self._open.popleft().wait(left_s, "no answer by the end of the training"))
+
+    def __reduce__(self) -> tuple[type[RankEpochs], tuple[list[Group]]]:
+        return RankEpochs, (self.groups,)
+
+
+def _quietly(step: Callable[[], None]) -> None:
+    try:
+        step()
+    except Exception as reason:  # the training goes on
+        warn(f"what other ranks used is unknown: {reason}")

@@ -1,48 +1,176 @@
-"""`Watch`: what `watch` returns, whichever engine it watches."""
+"""`watch`, and what the watches of ipyparallel, Ray and Dask have in common: collecting, keeping, showing.
+
+After each cell a watch asks its engine for the groups that are complete. It hands their records to every
+running logger and displays each group once: as HTML in a notebook, as text in a terminal, inside
+``%%capture`` where a captured cell did the work. Outside IPython, for example in a script, nothing is
+displayed; ``watch.records`` still has the groups.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+import sys
+import threading
+from abc import ABC, abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ..engine.machine import machine
-from ..engine.recorders import keep
-from ..records.group import Group
-from ..records.history import History
+from ..analysis.group import Group
+from ..engine.machine import importing, machine
+from ..records.cell_record import GROUP_MIME
 from ..records.units import printable
+from ..runtime.errors import why
 from ..runtime.output import say
-from ..runtime.shell import current_shell
+from ..runtime.shell import cells_behind, current_shell
+from ..storage.history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
+    from ..records.process import ProcessRecord
 
-class Watch:
+_WATCHES = {  # by the package that the client's class is of: the file, and the class in it
+    "ipyparallel": (".ipyparallel", "IPyParallelWatch"),
+    "ray": (".ray", "RayWatch"),
+    "distributed": (".dask", "DaskWatch"),
+}
+_EVENT = "post_run_cell"
+_DISPLAYS = "ipygpulogger.render.displays"  # what turns a group into HTML
+
+_running: list[Watch] = []
+_lock = threading.RLock()
+
+
+def watch(client: Any, *, report: bool = True) -> Watch:
+    """Measure what other processes do for each cell, and show one table for all of them.
+
+    A client that is watched already keeps its watch.
+
+    Args:
+        client: An ``ipyparallel.Client``, the module ``ray``, or a ``distributed.Client`` of Dask.
+        report: Show a table after each cell in which other processes worked.
+
+    Returns:
+        The running watch: ``records[-1]`` are the records of the last such cell, ``stop()`` ends it.
+
+    Raises:
+        TypeError: The argument is none of these.
+    """
+    package = _package(client)
+    if package is None:
+        raise TypeError(
+            "watch() takes an ipyparallel.Client, the module ray, or a distributed.Client of Dask, "
+            f"not {client!r}"
+        )
+    file, name = _WATCHES[package]
+    kind: type[Watch] = getattr(import_module(file, __package__), name)
+    client = kind.client_of(client)
+    with _lock:
+        current = watch_of(client)
+        if current is None:
+            return kind(client, report=report)
+    current.shows = report
+    current.watched_again()
+    return current
+
+
+def running() -> tuple[Watch, ...]:
+    """Return the watches that run."""
+    return tuple(_running)
+
+
+def watch_of(client: Any) -> Watch | None:
+    """Return the running watch of a client."""
+    return next((found for found in _running if found.client is client), None)
+
+
+def _package(client: Any) -> str | None:
+    """Return the engine's package, also of a client whose class is derived; None if unknown."""
+    names = [getattr(client, "__name__", None), *(base.__module__ for base in type(client).__mro__)]
+    packages = (name.partition(".")[0] for name in names if isinstance(name, str))
+    return next((package for package in packages if package in _WATCHES), None)
+
+
+class Watch(ABC):
     """Measures what a cluster does for each cell of this notebook, until it is stopped.
 
-    The class of an engine overrides `ended`, `_state` and `stop`. It calls `after_cell.show_after_cells` once
-    it measures, and `after_cell.show_no_more` when it is stopped.
+    The class of an engine implements `ended`, `leave` and `describe`, and calls `started` once it measures.
 
     Attributes:
+        client: The engine's client.
         history: The `ProcessRecord`s of all cells, in one `History`.
         shows: Whether a table is shown after each cell.
     """
 
-    def __init__(self, *, report: bool = True) -> None:
-        """Prepare.
-
-        Args:
-            report: Show a table after each cell.
-        """
+    def __init__(self, client: Any, *, report: bool = True) -> None:
+        self.client = client
         self.history = History()
         self.shows = report
+        self._shell: Any = None  # whose cells are watched
         self._groups: list[Group] = []
         self._said: set[str] = set()
-        self._left_alone: set[int] = set()  # process ids on this machine that a record came from
+        self._spared: set[int] = set()  # the processes of this machine that measure themselves
+
+    # -- what the class of an engine implements or calls ---------------------------------------------------
+
+    @staticmethod
+    def client_of(client: Any) -> Any:
+        """Return the client to watch, given one of the engine's objects.
+
+        Raises:
+            TypeError: The engine has no client there.
+        """
+        return client
+
+    @abstractmethod
+    def ended(self, label: str | None) -> Iterable[Group]:
+        """Return what is complete since the last call, usually one group or none; it never waits for long.
+
+        Args:
+            label: What to call it, such as "In [4]"; None outside IPython.
+        """
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Stop measuring in the other processes; what was complete has been collected."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return how many processes are measured: "2 workers"; empty if that is unknown."""
+
+    def watched_again(self) -> None:  # noqa: B027 - most need nothing
+        """Do what is needed when the user asks for the running watch once more."""
+
+    def started(self) -> None:
+        """Collect after each cell from now on, beginning with the one that runs."""
+        with _lock:
+            _running.append(self)
+        self._shell = current_shell()
+        if self._shell is not None:
+            with importing():  # now, so that no cell waits for it or holds its memory
+                import_module(_DISPLAYS)
+            self._come_last()
+
+    def spare(self, host: str, pid: int) -> None:
+        """Let no cell of this notebook reset the high-water mark of a process that measures itself.
+
+        Without effect for this process, and those of other machines.
+        """
+        if host == socket.gethostname() and pid not in (os.getpid(), *self._spared):
+            self._spared.add(pid)
+            machine().child_peaks.leave_alone(pid)
+
+    def say_once(self, sentence: str) -> None:
+        """Print a sentence to the stream for errors, the first time that it is to be said."""
+        if sentence not in self._said:
+            self._said.add(sentence)
+            say(printable(sentence), aside=True)
+
+    # -- what the user calls -------------------------------------------------------------------------------
 
     @property
     def records(self) -> list[Group]:
@@ -51,13 +179,42 @@ class Watch:
             self.collect(None)
         return self._groups
 
-    def ended(self, label: str | None) -> Iterable[Group]:  # noqa: ARG002 - for the classes of the engines
-        """Return what is complete since the last call, usually one group or none; it never waits for long.
+    @property
+    def is_running(self) -> bool:
+        """Whether it measures."""
+        return self in _running
 
-        Args:
-            label: What to call it, such as "In [4]"; None outside IPython.
+    def stop(self) -> None:
+        """Stop measuring, here and in the other processes. Does nothing the second time.
+
+        What is complete by then is kept and shown.
         """
-        return ()
+        with _lock:
+            if not self.is_running:
+                return
+            _running.remove(self)
+        self._show_ended(label_here())
+        if self._shell is not None:
+            self._unregister()
+            self._shell = None
+        machine().child_peaks.measure_again(self._spared)
+        self._spared.clear()
+        self.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = ["running", self.describe()] if self.is_running else ["stopped"]
+        parts = filter(None, [*state, counted(len(self.history), "record")])
+        return f"<{type(self).__name__}: {', '.join(parts)}>"
+
+    # -- after a cell --------------------------------------------------------------------------------------
 
     def collect(self, label: str | None) -> list[Group]:
         """Keep what is complete, and return it."""
@@ -72,42 +229,121 @@ class Watch:
         kept = Group(group.label, keep(group), group.missing, group.notes)
         self._groups.append(kept)
         self.history.extend(kept)
-        here = {record.pid for record in kept if record.host == socket.gethostname()}
-        for pid in here - self._left_alone - {os.getpid()}:
-            self._left_alone.add(pid)
-            machine().child_peaks.leave_alone(pid)
+        for record in kept if self.is_running else ():
+            self.spare(record.host, record.pid)
         return kept
 
-    def let_go(self) -> None:
-        """Measure the processes of this machine again, as other children, now that they no longer do."""
-        machine().child_peaks.measure_again(self._left_alone)
-        self._left_alone.clear()
+    def _come_last(self) -> None:
+        """Register the callback behind all but other watches: the table stands below the cell's report."""
+        callbacks = self._shell.events.callbacks[_EVENT]
+        behind = callbacks[callbacks.index(self._post_run_cell) + 1 :] if self._is_registered() else [None]
+        if not all(isinstance(getattr(callback, "__self__", None), Watch) for callback in behind):
+            self._unregister()
+            self._shell.events.register(_EVENT, self._post_run_cell)
 
-    def say_once(self, sentence: str) -> None:
-        """Print a sentence to the stream for errors, the first time that it is to be said."""
-        if sentence not in self._said:
-            self._said.add(sentence)
-            say(printable(sentence), aside=True)
+    def _is_registered(self) -> bool:
+        return self._post_run_cell in self._shell.events.callbacks[_EVENT]
 
-    def _state(self) -> str:
-        """Return whether it measures, and how many processes: "running, 2 workers" or "stopped"."""
-        return "stopped"
+    def _unregister(self) -> None:
+        if self._is_registered():
+            self._shell.events.unregister(_EVENT, self._post_run_cell)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self._state()}, {counted(len(self.history), 'record')}>"
+    def _post_run_cell(self, result: Any = None) -> None:
+        try:
+            if (label := _label(result)) is not None:
+                self._show_ended(label)
+            if self._shell is not None:
+                self._come_last()  # from the next cell on, if another callback came in this one
+        except BaseException:  # interrupted: IPython would print it into the cell
+            pass
 
-    def stop(self) -> None:
-        """Stop measuring, here and in the other processes. Does nothing the second time."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+    def _show_ended(self, label: str | None) -> None:
+        """Keep the groups that are complete, and show each that the loggers do not keep quiet."""
+        shell = self._shell  # collecting may stop this watch
+        try:
+            groups = self.collect(label)
+        except Exception as error:
+            self.say_once(f"ipygpulogger could not collect what other processes measured: {why(error)}")
+            return
+        for group in filter(is_reported, groups) if self.shows and shell is not None else ():
+            try:
+                bundle: dict[str, Any] = {"text/plain": repr(group), "text/html": group._repr_html_()}
+                bundle[GROUP_MIME] = {"label": group.label, "records": len(group)}  # for `ipygpulogger run`
+                shell.display_pub.publish({kind: found for kind, found in bundle.items() if found})
+            except Exception as error:
+                self.say_once(f"ipygpulogger cannot show its tables and goes on measuring: {why(error)}")
 
 
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: "1 worker", "1,000 records"."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+# -- the running loggers -------------------------------------------------------------------------------------
+
+
+class Recorder(Protocol):
+    """Keeps records: a running logger. The machine of its process holds it while it runs."""
+
+    def _keep(self, records: Sequence[ProcessRecord]) -> Sequence[ProcessRecord]:
+        """Keep records of other processes; return them with what is to be said of them as notes."""
+
+    def _reports(self, group: Group) -> bool:
+        """Return whether the option ``quiet`` leaves such records a table, as it leaves cells a report."""
+
+
+def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
+    """Hand the records of other processes to every running logger: to its history, log and budget.
+
+    ``il.record`` and ``il.data`` stay those of the kernel's own last cell.
+
+    Args:
+        records: In the order in which they are to be kept.
+
+    Returns:
+        The same records, with the notes of a logger, such as that a budget was exceeded.
+    """
+    given = list(records)
+    found = list(given)
+    for recorder in _recorders():
+        kept = recorder._keep(given)
+        found = [max(pair, key=lambda record: len(record.notes)) for pair in zip(found, kept, strict=True)]
+    return found
+
+
+def is_reported(group: Group) -> bool:
+    """Return whether a table of kept records is to be shown: if a running logger says so, or none runs."""
+    recorders = _recorders()
+    return not recorders or any(recorder._reports(group) for recorder in recorders)
+
+
+def _recorders() -> tuple[Recorder, ...]:
+    return cast("tuple[Recorder, ...]", tuple(machine().scopes.loggers))
+
+
+# -- what a cell is called -----------------------------------------------------------------------------------
+
+
+def label_here() -> str | None:
+    """Return what the running cell is called, such as "In [4]" or "nested in In [4]"; None without one."""
+    cells = list(cells_behind(sys._getframe()))
+    return _nested(cells, inside=bool(cells) and not getattr(cells[0][0], "store_history", False))
+
+
+def _label(result: Any) -> str | None:
+    """Return what the cell that ended is called; None for one that a front end ran silently."""
+    if getattr(getattr(result, "info", None), "store_history", True):
+        return _numbered(getattr(result, "execution_count", None))
+    return _nested(cells_behind(sys._getframe()), inside=True)
+
+
+def _nested(cells: Iterable[tuple[Any, int | None]], *, inside: bool) -> str | None:
+    """Return what the outermost of nested cells is called, or a cell inside it; None if there is none."""
+    counts = [count for info, count in cells if getattr(info, "store_history", False)]
+    if not counts:
+        return None
+    return f"nested in {_numbered(counts[0])}" if inside else _numbered(counts[0])
+
+
+def _numbered(count: int | None) -> str:
+    return f"In [{'?' if count is None else count}]"

@@ -1,4 +1,4 @@
-"""`reduce_mem_usage`: a pandas DataFrame in smaller types, as in fastai v1."""
+"""`reduce_mem_usage`: fastai's smaller data frames."""
 
 from __future__ import annotations
 

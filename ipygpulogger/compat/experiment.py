@@ -31,7 +31,7 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..blocks.warn import warn
+from ..blocks.measure import warn
 from ..engine.machine import machine
 from ..records import Measurement
 from ..records.units import printable
@@ -41,16 +41,19 @@ from ..runtime.errors import named
 from ..runtime.output import say
 from ..runtime.shell import current_shell
 from ..sources import Unavailable
-from .experiment_cells import CellLogger
-from .experiment_figures import (
+from .experiment_cells import (
+    CellLogger,
     Consumed,
     IPyExperimentData,
     IPyExperimentMemory,
     device_in,
+    forget,
+    is_being_reset,
     machine_ram_bytes,
     open_baseline,
+    release_namesake,
+    variables,
 )
-from .experiment_variables import forget, is_being_reset, release_namesake, variables
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -132,7 +135,7 @@ class IPyExperiments:
             try:
                 self.cl.start()
             except BaseException:
-                self.cl.stop()
+                self.cl.abandon()
                 raise
             self._measure()  # again: what the cell logger loaded is not the experiment's memory
         self._running = True
@@ -221,6 +224,8 @@ class IPyExperiments:
     def _end(self) -> None:
         machine().attach(self)  # keeps NVML open: initialising it again leaves reference cycles
         try:
+            if self.cl is not None:
+                self.cl.stop()
             self._abandon()
             self._final = self._finish()
         finally:
@@ -275,11 +280,15 @@ class IPyExperiments:
     def _now(self) -> Measurement | None:
         if self._scope is None:
             return None
+        machine().nvml.devices()  # open, though the cell logger was stopped: only NVML knows the whole device
         try:
             now = self._scope.result(Measurement, type(self).__name__)
         except Unavailable as reason:
             warn(f"the experiment is not measured: {reason}")
             return None
+        finally:
+            if self._final is not None:
+                machine().close()
         self._notes += now.notes
         return now
 
@@ -309,7 +318,7 @@ class IPyExperiments:
         if not _unfinished:
             atexit.unregister(_abandon_all)
         if self.cl is not None:
-            self.cl.stop()
+            self.cl.abandon()
 
     def _delete(self) -> tuple[list[str], list[str], list[str]]:
         """Delete the new variables; return which were deleted, could not be deleted, and were kept."""

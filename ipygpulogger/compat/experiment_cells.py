@@ -1,19 +1,180 @@
-"""`CellLogger`: reports every cell of an experiment, as ipyexperiments printed it."""
+"""The cells, figures and variables of an experiment."""
 
 from __future__ import annotations
 
+import dis
 import random
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..engine.now import measured_now
+from ..engine.scope import Scope, measured_now
+from ..notebook.cell_events import CellEvents
 from ..notebook.logger import IPyGPULogger
+from ..owners.roots import CACHED
+from ..records import DRIVER
 from ..render import experiments as render
-from .experiment_figures import device_in
+from ..runtime.errors import is_from_a_handler
+from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
     from ..notebook.measured_cell import MeasuredCell
-    from ..records import CellRecord
+    from ..records import CellRecord, DeviceUsage, Measurement
+
+
+def variables(shell: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each of the user's variables, as ``%who`` lists them."""
+    hidden = shell.user_ns_hidden
+    for name, value in list(shell.user_ns.items()):
+        if type(name) is str and not name.startswith("_") and hidden.get(name, hidden) is not value:
+            yield name, value
+
+
+def forget(shell: Any, values: list[Any], names_before: frozenset[str]) -> None:
+    """Drop IPython's references to values whose variables are gone: `Out`, `_`, `_12`, the last result.
+
+    A value stays everywhere if another name of the user's, or an output from before, still refers to it.
+    IPython's own ``%xdel`` would delete the other names as well.
+    """
+    names, hidden, hook = shell.user_ns, shell.user_ns_hidden, shell.displayhook
+    outputs = names.get("_oh")
+    outputs = outputs if isinstance(outputs, dict) else {}
+    ipythons = {name for name in hidden if CACHED.fullmatch(str(name))}  # a `_` of the user's is not hidden
+    kept = [value for name, value in names.items() if name not in ipythons or hidden[name] is not value]
+    kept += [value for number, value in outputs.items() if f"_{number}" in names_before]
+    gone = {id(value) for value in values} - {id(value) for value in kept}
+    for number in [number for number, value in outputs.items() if id(value) in gone]:
+        del outputs[number]
+    for name in [name for name in ipythons if id(hidden[name]) in gone]:
+        is_ipythons = names.get(name, names) is hidden.pop(name)
+        if is_ipythons:
+            del names[name]
+        if is_ipythons and name in ("_", "__", "___"):
+            names[name] = hidden[name] = ""
+    for name in ("_", "__", "___"):
+        if id(getattr(hook, name, None)) in gone:
+            setattr(hook, name, "")
+    if id(getattr(shell.last_execution_result, "result", None)) in gone:
+        shell.last_execution_result = None
+
+
+def release_namesake(shell: Any, frame: FrameType | None, kind: type) -> None:
+    """Release the experiment whose name the running statement is about to give to a new one.
+
+    Python would do so only after the new one has begun. If that was the last reference, the old experiment
+    finishes here. If not, it gets its name back and goes on. A finished one is released as well: its logger
+    is full of reference cycles, which would count as garbage of the new experiment.
+
+    Args:
+        shell: IPython's shell.
+        frame: The caller of the new experiment's constructor.
+        kind: The class of experiments.
+    """
+    calls = (call for call in walk_stack(frame) if call.f_code.co_name != "__init__")  # of subclasses
+    statement = next(calls, None)
+    if statement is None:
+        return
+    names, name = shell.user_ns, _assigned_name(statement, shell.user_ns)
+    old = names.get(name)
+    if not issubclass(type(old), kind):
+        return
+    old = weakref.ref(old)
+    del names[name]
+    if (survivor := old()) is not None:
+        names[name] = survivor
+
+
+def _assigned_name(frame: FrameType, names: dict[str, Any]) -> str | None:
+    """Return the name in this namespace that gets the result of the call which the frame is executing."""
+    code = iter(dis.get_instructions(frame.f_code))
+    for instruction in code:
+        if instruction.offset == frame.f_lasti:
+            break
+    following = next((found for found in code if found.opname != "EXTENDED_ARG"), None)
+    if following is None:
+        return None
+    # The locals of a function are not read: up to Python 3.12 that leaves a copy of them in its frame.
+    is_global = following.opname == "STORE_GLOBAL" and frame.f_globals is names
+    if is_global or (following.opname == "STORE_NAME" and frame.f_locals is names):
+        return str(following.argval)
+    return None
+
+
+def is_being_reset() -> bool:
+    """Return whether IPython is wiping its namespace: that fails if a name vanishes meanwhile."""
+    return any(
+        frame.f_code.co_name == "reset" and frame.f_globals.get("__name__") == "IPython.core.interactiveshell"
+        for frame in walk_stack(sys._getframe())
+    )
+
+
+class IPyExperimentMemory(NamedTuple):
+    """Memory of an experiment, in bytes; 0 without a device, or where the figure is unknown.
+
+    What torch keeps in its cache counts as available.
+    """
+
+    consumed: int
+    reclaimed: int
+    available: int
+
+
+class IPyExperimentData(NamedTuple):
+    """An experiment: general RAM, and the device that was current when it began."""
+
+    cpu: IPyExperimentMemory
+    gpu: IPyExperimentMemory
+
+
+class Consumed(NamedTuple):
+    """Bytes of general RAM and of the experiment's device; None where unknown."""
+
+    cpu: int | None
+    gpu: int | None
+
+    def plus(self, other: Consumed) -> Consumed:
+        """Return the sum of both; unknown plus anything is unknown."""
+        pairs = zip(self, other, strict=True)
+        return Consumed(*(None if a is None or b is None else a + b for a, b in pairs))
+
+    def minus(self, other: Consumed) -> Consumed:
+        """Return the difference; unknown minus anything, or the reverse, is unknown."""
+        pairs = zip(self, other, strict=True)
+        return Consumed(*(None if a is None or b is None else a - b for a, b in pairs))
+
+
+def open_baseline() -> Scope:
+    """Return a scope whose results tell what has been consumed since now.
+
+    It asks for no peak, so it is closed at once: until its result is asked for it costs nothing.
+    """
+    scope = Scope(reset_peaks=False).open()
+    scope.close()
+    return scope
+
+
+def device_in(measurement: Measurement | None, index: int | None) -> DeviceUsage | None:
+    """Return the framework's device of this index in a measurement; None where there is none."""
+    if measurement is None or index is None:
+        return None
+    return next((gpu for gpu in measurement.gpus if gpu.index == index and gpu.backend != DRIVER), None)
+
+
+def machine_ram_bytes() -> tuple[int | None, int | None]:
+    """Return how much of the machine's RAM is available, and its total; None each where psutil fails."""
+    try:
+        import psutil
+
+        memory = psutil.virtual_memory()
+        return int(memory.available), int(memory.total)
+    except Exception as error:  # an installation can be broken in any way
+        if is_from_a_handler(error):
+            raise
+        return None, None
+
 
 _SEED_LIMIT = 2**32  # of numpy.random.seed
 
@@ -59,6 +220,7 @@ class CellLogger(IPyGPULogger):
             raise ValueError(f"set_seed takes a whole number below 2**32, or 0 for none, not {set_seed!r}")
         uses_gpu = device is not None
         super().__init__(compact, gc_collect, clear_cache=uses_gpu, preload=uses_gpu)
+        self._reporter.names_devices = False  # the experiment's banner does
         self.set_seed = set_seed
         self._device = device
         self._cudnn: tuple[bool, bool] | None = None  # the user's settings, while ours are in their place
@@ -83,6 +245,23 @@ class CellLogger(IPyGPULogger):
             else CellLoggerMemory(0, 0, 0),
             CellLoggerTime(record.time_s),
         )
+
+    def stop(self) -> None:
+        """Report the running cell up to here, as ipyexperiments did, and stop the reports."""
+        cell = CellEvents.of(self._shell).running_here()
+        try:
+            if cell in self._cells:
+                self._end(cell)
+                self._settle(cell)
+                self._finish(cell)
+        except Exception as error:  # as in a hook
+            self._failed(error, cell)
+        finally:
+            super().stop()
+
+    def abandon(self) -> None:
+        """Stop the reports, without one for the running cell."""
+        super().stop()
 
     def _halt(self) -> None:
         super()._halt()
@@ -116,6 +295,3 @@ class CellLogger(IPyGPULogger):
             self._reporter.print_text(
                 render.cell(record, device_in(record, self._device), compact=self.compact)
             )
-
-    def _say_if_no_gpu(self) -> None:
-        """Say nothing: the experiment's banner names the device."""

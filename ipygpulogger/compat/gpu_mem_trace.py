@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..blocks.warn import warn
+from ..blocks.measure import warn
 from ..engine.machine import machine
 from ..engine.scope import Scope
 from ..records import Measurement
 from ..records.units import printable, truncated_mb
 from ..render import text
-from ..runtime.calls import around_calls
 from ..runtime.output import say
+from ..runtime.wrappers import around_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class GPUMemTrace:
     def __init__(self, silent: bool = False, ctx: str | None = None, on_exit_report: bool = True) -> None:
         self._silent, self.ctx, self.on_exit_report = silent, ctx, on_exit_report
         self._scope: Scope | None = None
-        self._figures_mb, self._doubt = (0, 0), ""
+        self._figures_mb, self._remark = (0, 0), ""
         self.start()
 
     @property
@@ -62,7 +62,7 @@ class GPUMemTrace:
     def start(self) -> None:
         """Start to trace, or start again from zero."""
         self._close()
-        self._figures_mb, self._doubt = (0, 0), ""
+        self._figures_mb, self._remark = (0, 0), ""
         try:
             # The high-water mark of resident memory is not read here, so it need not be reset.
             self._scope = Scope(reset_peaks=False)
@@ -94,10 +94,10 @@ class GPUMemTrace:
             else:
                 for note in measurement.notes:
                     warn(note)
-                self._figures_mb, self._doubt = (0, 0), ""
+                self._figures_mb, self._remark = (0, 0), ""
                 if gpu is not None:
                     self._figures_mb = truncated_mb(gpu.consumed_bytes), truncated_mb(gpu.peaked_bytes)
-                    self._doubt = text.doubt(gpu)
+                    self._remark = text.doubt(gpu)
         return self._figures_mb
 
     def report(self, subctx: str | None = None) -> None:
@@ -123,7 +123,7 @@ class GPUMemTrace:
         consumed_mb, peaked_mb = self.data()
         line = f"△Used Peaked MB: {consumed_mb:6,.0f} {peaked_mb:6,.0f}"
         return printable(
-            line + (f" ({where})" if where else "") + (f"  {self._doubt}" if self._doubt else "")
+            line + (f" ({where})" if where else "") + (f"  {self._remark}" if self._remark else "")
         )
 
     def _warn_not_measured(self, reason: Exception) -> None:

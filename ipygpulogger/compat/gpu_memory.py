@@ -59,19 +59,25 @@ def gpu_mem_get_all() -> list[GPUMemory]:
     nvml = machine().nvml
     if machine().devices.all_hidden():
         return []
-    if devices := nvml.devices():
-        return [_in_mb(nvml.memory(device.uuid)) for device in devices]
+    with machine().keeping_driver():
+        if devices := nvml.devices():
+            return [_in_mb(nvml.memory(device.uuid)) for device in devices]
     return list(_visible())
 
 
-def gpu_mem_get_free() -> int:
-    """Return the free memory of the current device."""
-    return gpu_mem_get().free
+def gpu_mem_get_total_mbs(torch_gpu_id: int | None = None) -> int:
+    """Return the total memory of one device; by default the current one."""
+    return gpu_mem_get(torch_gpu_id).total
 
 
-def gpu_mem_get_used() -> int:
-    """Return the used memory of the current device."""
-    return gpu_mem_get().used
+def gpu_mem_get_free(torch_gpu_id: int | None = None) -> int:
+    """Return the free memory of one device; by default the current one."""
+    return gpu_mem_get(torch_gpu_id).free
+
+
+def gpu_mem_get_used(torch_gpu_id: int | None = None) -> int:
+    """Return the used memory of one device; by default the current one."""
+    return gpu_mem_get(torch_gpu_id).used
 
 
 def gpu_mem_get_free_no_cache() -> int:
@@ -90,7 +96,8 @@ def gpu_mem_get_used_fast(gpu_handle: Any) -> int:
     Raises:
         pynvml.NVMLError: The driver cannot be asked.
     """
-    return _in_mb(machine().nvml.memory_of(gpu_handle)).used
+    with machine().keeping_driver():
+        return _in_mb(machine().nvml.memory_of(gpu_handle)).used
 
 
 def gpu_with_max_free_mem() -> tuple[int | None, int]:
@@ -104,19 +111,7 @@ def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
     return gpu_mem_get(torch_gpu_id)
 
 
-def gpu_mem_get_total_mbs(torch_gpu_id: int | None = None) -> int:
-    """Return the total memory of one device; by default the current one."""
-    return gpu_mem_get(torch_gpu_id).total
-
-
-def gpu_mem_get_free_mbs(torch_gpu_id: int | None = None) -> int:
-    """Return the free memory of one device; by default the current one."""
-    return gpu_mem_get(torch_gpu_id).free
-
-
-def gpu_mem_get_used_mbs(torch_gpu_id: int | None = None) -> int:
-    """Return the used memory of one device; by default the current one."""
-    return gpu_mem_get(torch_gpu_id).used
+gpu_mem_get_free_mbs, gpu_mem_get_used_mbs = gpu_mem_get_free, gpu_mem_get_used
 
 
 def gpu_mem_get_free_no_cache_mbs(torch_gpu_id: int | None = None) -> int:

@@ -6,24 +6,15 @@ Every measurement of the package is a `scope.Scope`. The files, in the order in 
 scope         open, close, result
 machine       what all scopes of the process share: sources, trackers, the open scopes
 frameworks    torch, JAX and others, used only once the user has imported them
-entry_points  sources that other distributions offer
-devices       matches the frameworks' devices with those of NVML
-allocators    the frameworks' allocators in use
+devices       the frameworks' allocators in use, their devices matched with NVML's
 peaks         the peaks of many intervals from one counter; the only caller of the counter's reset
 interval      one scope's part of one counter, with the bounds of its peak
-device_scope  one device in one scope, and how its figures are computed
+device_scope  one device in one scope: its memory, energy and utilization, and the figures over time
 ledger        who holds the memory of a device
-child_peaks   every child process, and the tracker of its peaks
-families      what forked children share with each other
+child_peaks   the peaks of child processes, and what forked ones share
 children      the child processes in one scope
-metrics       energy and utilization in one scope
-time_series   one figure over time, kept small
-sampler       the background thread; `sampling` is what it does
-settling      garbage collection and caches, around a measurement
-open_scopes   the open scopes and the running loggers
-recorders     the running loggers, which keep the records of other processes
-own_imports   memory that our own late imports take, which no measurement counts
-notes         what could not be measured, each reason reported once
-now           what is in use at this moment
+sampler       the background thread that samples devices while a scope is open, and what it does
+settling      garbage and caches around a measurement, and the memory that our own late imports take
+open_scopes   what is open, as the machine treats it, and the running loggers
 ============  =======================================================================
 """

@@ -13,30 +13,29 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..records import ChildrenUsage, ChildUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
-from ..sources.children import children_ended
+from ..sources.system.children import children_ended
+from ..sources.system.forked import forks
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Iterable
 
-    from ..sources.child_process import ChildProcess, Sharing
-    from ..sources.children import Ended
-    from .families import Among
+    from ..sources.system.child_process import ChildProcess
+    from ..sources.system.children import Ended
+    from ..sources.system.forked import Sharing
+    from .child_peaks import Among
     from .interval import Interval
     from .machine import Machine
 
 LARGEST = 4  # children that are named
 _NEEDED_BYTES = 5 * MB  # those that needed so much come first
 # Finding out what forked children share may take so long: as the scope opens, of those of which nothing is
-# known yet; at its end, of those that changed, or so much of the time that the scope took; and more for each
-# child that began or needed much within it, which took that child as long. Without those, the end of a short
-# scope may take less.
-WALK_S = WALK_END_S = WALK_WORKED_S = 0.005
-_WALK_SHARE, _WALK_MOST_S = 0.01, 0.05
-_SHORT_S, WALK_SHORT_S = 0.05, 0.001
-_MUCH_BYTES = 16 * MB
+# known yet; at its end, of those that changed, as long again for each, or a twentieth of the scope's time.
+WALK_S = 0.005
+_WALK_SHARE, _WALK_MOST_S, _SHORT_S = 0.05, 0.05, 0.05
 _NEARLY_BYTES = MB  # if what a child shares is known as well as that, nothing is said
-# Children that ended are told if they mapped so many pages together, even if an earlier one was larger.
-_TOLD_FAULTS = 4096
+# Children that ended are reported if they mapped so many pages together, even if an earlier one was larger.
+_NOTABLE_FAULTS = 4096
+_LEAVING_FAULTS = 256  # a child that left its figures maps no more pages than that until it ends
 
 
 class _Held(NamedTuple):
@@ -52,20 +51,6 @@ class _Held(NamedTuple):
     own_bytes: int
     shares: Sharing | None = None
     fresh: bool = True
-
-
-class _Ran(NamedTuple):
-    """How far a child had run, and what it had resident."""
-
-    ran: object
-    current_bytes: int
-
-
-class _Bounds(NamedTuple):
-    """The bounds of a peak; no upper one where it is None."""
-
-    lo_bytes: int
-    hi_bytes: int | None
 
 
 class Children:
@@ -88,14 +73,14 @@ class Children:
         self._together_bytes = 0  # the most that all of them were seen to have at once
         self._ended_before = children_ended()
         self._before: dict[ChildProcess, _Held] | None = {}
-        self._ran: dict[ChildProcess, _Ran] = {}  # as the scope opened
+        self._states: dict[ChildProcess, object] = {}  # as the scope opened
         self._among: Among | None = None  # what forked ones shared with each other as the scope opened
-        if on.process.has_children():
-            living = self._on.child_peaks.look(self, reset=reset)
+        if self._has_any():
+            living = on.child_peaks.look(self, reset=reset)
             if living is None:
                 self._before = None
             else:
-                self._ran = {child: _Ran(child.ran, child.current_bytes) for child in living}
+                self._states = {child: child.state for child in living}
                 self._before, self._among = self._held(living, WALK_S, again=False)
 
     # -- called by ChildPeaks ------------------------------------------------------------------
@@ -118,9 +103,9 @@ class Children:
     def close(self) -> None:
         """Read the final peaks of those that are known; closing again changes nothing.
 
-        Not needed without any: the life of one that is seen later lies within the scope.
+        Of one that is seen later, the whole life lies within the scope.
         """
-        if self._final is None:
+        if self._final is None and (self.intervals or self._has_any()):
             self._on.child_peaks.look()
             self._final = self._resident_peaks()
             self.intervals = {}  # nothing is folded into them any more
@@ -132,37 +117,44 @@ class Children:
             own: This process's own memory within the scope.
             time_s: How long the scope took.
         """
-        before, living = self._before, self._on.child_peaks.look() if self._on.process.has_children() else []
+        before, living = self._before, self._on.child_peaks.look() if self._has_any() else []
         resident = self._final or (self._resident_peaks() if self.intervals else {})
         ended = children_ended(more=False)  # only those before the scope matter
         if before is None or living is None:
             return None
         record_bytes = self._ended_bytes(ended, own)
-        told = ended.faults - self._ended_before.faults >= _TOLD_FAULTS
-        if not (resident or living or told) and record_bytes < MB:
+        faults = ended.faults - self._ended_before.faults
+        notable = faults >= _NOTABLE_FAULTS
+        if not (resident or living or notable) and record_bytes < MB:
             return None
-        limit_s = self._limit_s(living, resident, time_s)
+        from .child_peaks import is_small, most_at_once, one_moved  # most notebooks have no child
+
+        each_s = 0.0 if time_s < _SHORT_S else WALK_S * (1 + len(living or ()))
+        limit_s = min(max(WALK_S, each_s, _WALK_SHARE * time_s), _WALK_MOST_S)
         after, among = self._held(living, limit_s, again=True) if living else ({}, None)
         found = {
             child: self._one(child, resident.get(child), before.get(child), after.get(child))
             for child in dict.fromkeys((*before, *resident, *after))
         }
-        for child in _on_their_way(found, before, after):
-            del found[child]
+        shown = [usage for child, usage in found.items() if not (child.left and is_small(usage))]
+        if not (before or living or shown or notable) and record_bytes < MB:
+            return None
         before_bytes = sum(held.own_bytes for held in before.values()) + (
             self._among.lo_bytes if self._among else 0
         )
         after_bytes = sum(held.own_bytes for held in after.values()) + (among.lo_bytes if among else 0)
+        gone_count = len({child.pid for child in found} - {child.pid for child in after})
         ended_count = self._ended_count(ended, before, after, found)
-        all_live = not ended_count and ended.faults == self._ended_before.faults
-        lo_bytes = max(before_bytes, after_bytes, record_bytes, self._together_bytes, _one_moved(found))
-        highest = [child.peak.hi_bytes for child in found.values()]
-        all_known = all_live and None not in highest
+        left = [child for child in found if child.left]
+        faults -= sum(child.faults for child in left)
+        all_seen = ended_count == gone_count and faults <= len(left) * _LEAVING_FAULTS
+        lo_bytes = max(before_bytes, after_bytes, record_bytes, self._together_bytes, one_moved(found))
+        most_bytes = most_at_once(found) if all_seen else None
         at_least = any(_is_at_least(before.get(child), after.get(child)) for child in found)
         at_least = at_least or not (among is None or among.is_known)
         hi_bytes = None
-        if all_known and (among is None or among.hi_bytes is not None):
-            hi_bytes = max(lo_bytes, sum(filter(None, highest)) + self._more_bytes(after, among))
+        if most_bytes is not None and (among is None or among.hi_bytes is not None):
+            hi_bytes = max(lo_bytes, most_bytes + self._more_bytes(after, among))
         forked = [held for child, held in after.items() if child.forked]
         return ChildrenUsage(
             before_bytes,
@@ -174,27 +166,14 @@ class Children:
             ),
             count=len(after),
             at_least=at_least,
-            ended=ended_count if all_live else max(1, ended_count),
+            ended=ended_count if all_seen else max(1, ended_count),
             shared_bytes=_shared_bytes(forked),
-            largest=self._with_gpu(_largest(found.values())),
+            largest=self._with_gpu(_largest(shown)),
         )
 
-    def _limit_s(
-        self, living: Iterable[ChildProcess], resident: dict[ChildProcess, Peak], time_s: float
-    ) -> float:
-        """Return how long it may take to find what forked children share at the end of a scope."""
-        worked = 0
-        for child in living:
-            before, peak = self._ran.get(child), resident.get(child)
-            least_bytes = min(before.current_bytes, child.current_bytes) if before else 0
-            worked += before is None or (peak is not None and peak.lo_bytes - least_bytes >= _MUCH_BYTES)
-        if time_s < _SHORT_S and not worked:
-            return WALK_SHORT_S
-        return max(
-            WALK_END_S,
-            min(WALK_END_S + worked * WALK_WORKED_S, _WALK_MOST_S),
-            min(time_s * _WALK_SHARE, _WALK_MOST_S),
-        )
+    def _has_any(self) -> bool:
+        """Return whether there is any child, or one that ended and left its figures."""
+        return bool(forks.living) or self._on.process.has_children()
 
     def _more_bytes(self, after: dict[ChildProcess, _Held], among: Among | None) -> int:
         """Return what the sum of the children's peaks has less than their peak together can have.
@@ -214,9 +193,8 @@ class Children:
         return among.hi_bytes - left_bytes
 
     def _is_idle(self, child: ChildProcess) -> bool:
-        """Return whether a child certainly did not run within the scope."""
-        before = self._ran.get(child)
-        return before is not None and before.ran is not None and before.ran == child.ran
+        """Return whether a child mapped and freed nothing within the scope."""
+        return child in self._states and self._states[child] == child.state
 
     def _with_gpu(self, largest: tuple[ChildUsage, ...]) -> tuple[ChildUsage, ...]:
         """Return the same children with what they hold on the devices, where the driver lists it."""
@@ -259,16 +237,20 @@ class Children:
             before: What it had as the scope opened; None if it began within it.
             after: What it has now; None if it ended.
         """
-        ends_bytes = [held.own_bytes for held in (before, after) if held is not None]
+        last = after
+        if child.left:  # as if it lived still
+            own_bytes = child.shares.private_bytes if child.shares else 0
+            last = _Held(own_bytes, child.shares, fresh=child.shares is not None)
+        ends_bytes = [held.own_bytes for held in (before, last) if held is not None]
         if resident is None:
             resident = Peak.within(child.high_bytes, child.high_bytes)
         lo_bytes, hi_bytes = resident.lo_bytes, resident.hi_bytes
         if child.forked:
-            lo_bytes, hi_bytes = self._unshared(child, resident, before, after)
+            lo_bytes, hi_bytes = self._unshared(child, resident, before, last)
         lo_bytes = max(lo_bytes, 0, *ends_bytes)
-        if after is None:
+        if last is None:
             hi_bytes = None
-        elif child.forked and after.fresh and self._is_idle(child):
+        elif child.forked and last.fresh and after and self._is_idle(child):
             lo_bytes = hi_bytes = max(ends_bytes)
         return ChildUsage(
             before.own_bytes if before else 0,
@@ -281,7 +263,7 @@ class Children:
 
     def _unshared(
         self, child: ChildProcess, resident: Peak, before: _Held | None, after: _Held | None
-    ) -> _Bounds:
+    ) -> tuple[int, int | None]:
         """Return the peak of a forked child without what it shared.
 
         The anonymous memory that it inherited only becomes less while it lives, unless it forks itself. The
@@ -298,7 +280,7 @@ class Children:
             hi_bytes -= after.shares.inherited_bytes
             if before is not None and before.shares is not None:
                 hi_bytes -= min(mapped)
-        return _Bounds(lo_bytes, hi_bytes)
+        return lo_bytes, hi_bytes
 
     def _inherited_bytes(self, child: ChildProcess) -> int:
         """Return the most that a forked child can have inherited."""
@@ -319,10 +301,11 @@ class Children:
         """Return how many children certainly ended: of those that were seen, and that Python code forked."""
         before, after = set(before), set(after)
         living = {child.pid for child in after}  # one that called exec is another object
-        gone = {child for child in (*before, *found) if child.pid not in living}
-        gone_born = len(gone - before)
+        gone = {child.pid for child in (*before, *found)} - living
+        gone_before = {child.pid for child in before} & gone
+        gone_born = len(gone - gone_before)
         born = sum(1 for child in after - before if child.parent is None)
-        return len(gone & before) + max(gone_born, ended.forks - self._ended_before.forks - born)
+        return len(gone_before) + max(gone_born, ended.forks - self._ended_before.forks - born)
 
     def _ended_bytes(self, ended: Ended, own: Interval) -> int:
         """Return a lower bound of the unshared memory of the largest child that ended within the scope.
@@ -344,31 +327,6 @@ class Children:
             return 0
         forked = was.more or ended.forks != was.forks  # such a child may share our memory to its end
         return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
-
-
-def _on_their_way(
-    found: dict[ChildProcess, ChildUsage], before: Container[ChildProcess], after: Iterable[ChildProcess]
-) -> list[ChildProcess]:
-    """Return what children were between fork and exec, where that was seen and had no memory of its own."""
-    living = {child.pid for child in after}
-    return [
-        child
-        for child, usage in found.items()
-        if usage.ended and child.forked and child not in before and child.pid in living
-        if usage.peak.lo_bytes < MB
-    ]
-
-
-def _one_moved(found: dict[ChildProcess, ChildUsage]) -> int:
-    """Return the most that all certainly had at once: one at its peak, and those that did not move."""
-    still_bytes, moved_bytes = 0, 0
-    for child in found.values():
-        lo_bytes, hi_bytes = child.peak.lo_bytes, child.peak.hi_bytes
-        if not child.ended and child.before_bytes == child.after_bytes == lo_bytes == hi_bytes:
-            still_bytes += lo_bytes
-        else:
-            moved_bytes = max(moved_bytes, lo_bytes)
-    return still_bytes + moved_bytes
 
 
 def _is_at_least(before: _Held | None, after: _Held | None) -> bool:

@@ -1,4 +1,4 @@
-"""The part of a scope on one device: its snapshot at the beginning, the samples, and the resulting usage.
+"""One device in one scope: its memory, energy and utilization, and the figures over time.
 
 This process's own memory has three parts: what the allocators count, which is exact; what it holds outside
 them, if the driver reports it; and the context, which is reported but not part of what was consumed. The peak
@@ -9,22 +9,106 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records import DRIVER, DeviceUsage, Peak
+from ..records import DRIVER, DeviceUsage, Metric, Peak
 from ..records.units import MB
 from ..sources import Unavailable
-from .interval import together
+from ..sources.nvidia.nvml import ENERGY_RESOLVES_S
+from .interval import peak_of_sum
 from .ledger import ALLOCATED, NOTHING, RESERVED, may_use_others
-from .time_series import TimeSeries
-
-JUMP_BYTES = 64 * MB  # a rise outside the allocators from which on the sampler queries per-process usage
-_QUESTIONS = 32  # such queries in one scope, at most
 
 if TYPE_CHECKING:
-    from ..records import Metric, Timeline
+    from datetime import datetime
+
+    from ..records import Timeline
     from ..sources import Device
+    from ..sources.nvidia.nvml import Nvml
     from .interval import Interval
     from .ledger import Allowance, DeviceSnapshot, Shares
     from .peaks import PeakTracker
+
+METRICS = {"energy": "J", "utilization": "%"}  # each name, with its unit
+
+
+def energy_now_j(nvml: Nvml, uuid: str) -> float | Unavailable:
+    """Return the driver's energy counter of a device, in joules, or why it cannot be read."""
+    try:
+        return nvml.energy_j(uuid)
+    except Unavailable as reason:
+        return reason
+
+
+def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: float) -> Metric:
+    """Return one metric of a scope that ends now: a value, or the reason why there is none.
+
+    Args:
+        name: One of `METRICS`.
+        nvml: The driver.
+        on: The device in the scope, with the energy counter as read at the beginning.
+        began: When the scope began.
+        time_s: How long it lasted. The driver's energy counter needs a while to move.
+    """
+    uuid, unit = on.device.uuid or "", METRICS[name]
+    try:
+        if name == "utilization":
+            return Metric(name, nvml.utilization_percent(uuid, began.timestamp()), unit)
+        if isinstance(on.energy_j, Unavailable):
+            raise on.energy_j
+        used_j = nvml.energy_j(uuid) - on.energy_j
+    except Unavailable as reason:
+        return Metric(name, None, unit, str(reason))
+    if time_s < ENERGY_RESOLVES_S or not used_j:
+        return Metric(name, None, unit, "too short for the driver's counter")
+    return Metric(name, used_j, unit)
+
+
+POINTS = 62  # with the scope's two ends, at most 64 in a record
+FIRST_STRIDE_S = 0.05
+
+
+class TimeSeries:
+    """At most `POINTS` points, evenly spread in time; each is the highest sample of its stride.
+
+    When it is full, the stride doubles, and of every two points the higher one is kept.
+    """
+
+    def __init__(self) -> None:
+        self._stride_s = FIRST_STRIDE_S
+        self._points: dict[int, tuple[float, int]] = {}  # by the number of its stride
+
+    def add(self, time_s: float, size_bytes: int) -> None:
+        """Add a sample.
+
+        Args:
+            time_s: Seconds since the beginning, not less than for the last sample.
+            size_bytes: The figure then.
+        """
+        slot = int(time_s / self._stride_s)
+        if slot not in self._points or size_bytes > self._points[slot][1]:
+            self._points[slot] = time_s, size_bytes
+        if len(self._points) > POINTS:
+            self._stride_s *= 2
+            points, self._points = self._points.values(), {}
+            for point in points:
+                self.add(*point)
+
+    def between(
+        self, before_bytes: int | None, after_bytes: int | None, end_s: float
+    ) -> tuple[tuple[float, int], ...]:
+        """Return the points between the scope's two ends; nothing where nothing was sampled.
+
+        A scope's time excludes the cost of measuring within it, so the last samples may lie beyond its end.
+        They are moved to its end.
+        """
+        inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
+        if not inner:
+            return ()
+        ends = ((0.0, before_bytes), (end_s, after_bytes))
+        first, last = ([(at, size)] if size is not None else [] for at, size in ends)
+        return tuple((round(at, 3), size) for at, size in (*first, *inner, *last))
+
+
+JUMP_BYTES = 64 * MB  # a rise outside the allocators from which on the sampler queries per-process usage
+_MOST_QUERIES = 32  # such queries in one scope, at most
 
 
 class DeviceScope:
@@ -71,9 +155,15 @@ class DeviceScope:
         self.highest_used_bytes, self.seen_bytes = raw.highest_used_bytes, raw.seen_bytes
         self._jumped = raw._jumped
 
-    def asks(self, other_bytes: int) -> bool:
+    def leave_allocators(self) -> None:
+        """Go on with what the driver reports alone: an allocator that was read before cannot be read now."""
+        self.intervals.clear()
+        if self.before is not None:
+            self.before = self.before._replace(allocated=None, reserved=None)
+
+    def is_query_due(self, other_bytes: int) -> bool:
         """Return whether memory outside the allocators jumped, so that the slow per-process query is due."""
-        return self._jumps(other_bytes) and len(self._jumped) < _QUESTIONS
+        return self._jumps(other_bytes) and len(self._jumped) < _MOST_QUERIES
 
     def sampled(self, used_bytes: int, other_bytes: int | None, found: Shares | None) -> None:
         """Record a sample.
@@ -99,7 +189,7 @@ class DeviceScope:
         level_bytes = self._level_bytes()
         if self._jumps(other_bytes):
             self._known_bytes = other_bytes
-            if len(self._jumped) > _QUESTIONS:  # of the jumps beyond that, only the highest is kept
+            if len(self._jumped) > _MOST_QUERIES:  # of the jumps beyond that, only the highest is kept
                 other_bytes = max(other_bytes, self._jumped.pop()[0])
             self._jumped.append((other_bytes, known_bytes))
         else:
@@ -124,7 +214,7 @@ class DeviceScope:
             timeline: The time series for the record.
         """
         before, device, intervals = self.before, self.device, list(self.intervals.values())
-        tells_reserved = bool(intervals) and all(interval.series_count > 1 for interval in intervals)
+        tells_reserved = bool(intervals) and all(len(interval.before) > 1 for interval in intervals)
         outside_before = before.outside if before else after.outside  # a new context is not consumed
         outside_after, unattributed_bytes, seen_bytes = after.outside, 0, self.seen_bytes
         if outside_before is None or outside_after is None:
@@ -152,7 +242,7 @@ class DeviceScope:
             free_bytes=memory.free_bytes if memory else None,
             allocated_bytes=after.allocated,
             reserved_bytes=after.reserved if tells_reserved else None,
-            reserved_peak=together(intervals, RESERVED) if tells_reserved else None,
+            reserved_peak=peak_of_sum(intervals, RESERVED) if tells_reserved else None,
             pools_bytes=allowance.pools_bytes,
             other_bytes=after.other,
             neighbours_bytes=after.neighbours,
@@ -193,8 +283,8 @@ class DeviceScope:
             return 0
         rise_bytes = 0
         for seen_bytes, known_bytes in self._jumped:
-            told_bytes = 0 if known_bytes is None else known_bytes + self._unlisted_bytes(after)
-            rise_bytes = max(rise_bytes, seen_bytes - max(told_bytes, *ends_bytes))
+            attributed_bytes = 0 if known_bytes is None else known_bytes + self._unlisted_bytes(after)
+            rise_bytes = max(rise_bytes, seen_bytes - max(attributed_bytes, *ends_bytes))
         return rise_bytes if rise_bytes > JUMP_BYTES else 0
 
     def _peak(
@@ -208,7 +298,7 @@ class DeviceScope:
         ends_bytes = max(before_bytes, after_bytes, seen_bytes)
         if not self.intervals:
             return Peak.within(max(ends_bytes, self._raw_peak_bytes(after)), None)
-        allocated = together(list(self.intervals.values()), ALLOCATED)
+        allocated = peak_of_sum(list(self.intervals.values()), ALLOCATED)
         outside_lo_bytes = max(0, min(outside) - self._fell_bytes(after))
         lo_bytes = max(allocated.lo_bytes + outside_lo_bytes, ends_bytes)
         if allocated.hi_bytes is None or self._rose_unseen(after):
@@ -238,7 +328,7 @@ class DeviceScope:
         if not (self.highest_used_bytes or self.highest_other_bytes) or after.other is None:
             return False
         ends_bytes = max(after.other, (self.before and self.before.other) or 0, 0) + MB
-        reserved = together(list(self.intervals.values()), RESERVED)
+        reserved = peak_of_sum(list(self.intervals.values()), RESERVED)
         return self.highest_other_bytes > ends_bytes or (
             reserved.hi_bytes is not None and self.highest_used_bytes > reserved.hi_bytes + ends_bytes
         )

@@ -11,54 +11,62 @@ import sys
 import threading
 from contextlib import nullcontext
 from functools import partial
+from importlib import import_module
+from operator import methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
-from ..runtime.errors import named
-from ..runtime.signals import is_from_a_handler
+from ..runtime.errors import is_from_a_handler, named
 from ..sources import Counter, DeviceCounter, Framework
-from . import entry_points
+from . import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from .notes import Notes
 
 T = TypeVar("T")
 
 
-def _torch() -> type[Framework]:
-    from ..sources.torch import Torch
-
-    return Torch
-
-
-def _jax() -> type[Framework]:
-    from ..sources.jax import Jax
-
-    return Jax
+# The adapters of this package, each imported when it is needed; the first that knows a device is believed.
+_ADAPTERS = {
+    "torch": "torch.allocators:Torch",
+    "jax": "frameworks.jax:Jax",
+    "cupy": "frameworks.cupy:CuPy",
+    "tensorflow": "frameworks.tensorflow:TensorFlow",
+    "rmm": "frameworks.rmm:Rmm",
+}
 
 
-def _cupy() -> type[Framework]:
-    from ..sources.cupy import CuPy
-
-    return CuPy
-
-
-def _tensorflow() -> type[Framework]:
-    from ..sources.tensorflow import TensorFlow
-
-    return TensorFlow
+def _adapter(name: str) -> type[Framework]:
+    """Import the adapter of a framework."""
+    module, _, kind = _ADAPTERS[name].partition(":")
+    sources = f"{__package__.rpartition('.')[0]}.sources"
+    adapter: type[Framework] = getattr(import_module(f"{sources}.{module}"), kind)
+    return adapter
 
 
-def _rmm() -> type[Framework]:
-    from ..sources.rmm import Rmm
+class Notes:
+    """Sentences for the user that wait for the next record."""
 
-    return Rmm
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._waiting: list[str] = []
 
+    def is_new(self, sentence: str) -> bool:
+        """Return whether a sentence was never reported; from now on it counts as reported."""
+        new = sentence not in self._told
+        self._told.add(sentence)
+        return new
 
-# The adapters of this package, each imported by its function; the first that knows a device is believed.
-_ADAPTERS = {"torch": _torch, "jax": _jax, "cupy": _cupy, "tensorflow": _tensorflow, "rmm": _rmm}
+    def add(self, sentence: str) -> None:
+        """Keep a sentence for the next record, unless it was reported before."""
+        if self.is_new(sentence):
+            self._waiting.append(sentence)
+
+    def take(self) -> tuple[str, ...]:
+        """Return the sentences for the next record, and forget them."""
+        waiting, self._waiting = tuple(self._waiting), []
+        return waiting
 
 
 class Frameworks:
@@ -144,15 +152,17 @@ class Frameworks:
 
     def pinned(self, of: Iterable[Framework]) -> list[tuple[Framework, Counter | None]]:
         """Return the counter of page-locked host memory of each of these frameworks, None without one."""
-        return self.ask(_pinned_of, of)
+        return self.ask(methodcaller("pinned"), of)
 
     def can_preload(self) -> bool:
         """Return whether `preload` of an imported framework would create a context now."""
-        return any(can for _, can in self.ask(_can_preload))
+        return any(can for _, can in self.ask(methodcaller("can_preload")))
 
     def current_index(self) -> int | None:
         """Return the current device of the first framework that has one; None if none has."""
-        return next((index for _, index in self.ask(_current_index_of) if index is not None), None)
+        return next(
+            (index for _, index in self.ask(methodcaller("current_index")) if index is not None), None
+        )
 
     def hold(self, of: Iterable[Framework] | None = None) -> set[str]:
         """Keep the user's own counters true from now on, until `release`.
@@ -166,11 +176,11 @@ class Frameworks:
         held = self.imported() if of is None else of
         for framework in held:  # first: after an interrupt below, `release` reaches all of them
             self._held[id(framework)] = framework
-        return {framework.name for framework, late in self.ask(_held, held) if late}
+        return {framework.name for framework, late in self.ask(methodcaller("hold"), held) if late}
 
     def release(self) -> None:
         """Take off the wrappers that keep the user's counters true."""
-        self.ask(lambda framework: framework.release(), tuple(self._held.values()))
+        self.ask(methodcaller("release"), tuple(self._held.values()))
         self._held.clear()
 
     def failures(self) -> dict[str, str]:
@@ -187,7 +197,7 @@ class Frameworks:
         for name in names:
             try:
                 with self._importing():
-                    kind = _ADAPTERS[name]()
+                    kind = _adapter(name)
             except Exception as error:  # no descriptors left
                 if is_from_a_handler(error):
                     raise
@@ -215,7 +225,7 @@ class Frameworks:
     def _of_others(self) -> Iterator[Framework]:
         """Yield the frameworks that other distributions offer."""
         try:
-            entries = entry_points.offered()
+            entries = devices.offered()
         except Exception as error:  # no descriptors left, a broken distribution
             if is_from_a_handler(error):
                 raise
@@ -233,22 +243,6 @@ class Frameworks:
                 self._notes.add(f"the source {entry.name} of {entry.value} fails: {named(error)}")
             else:
                 yield framework
-
-
-def _held(framework: Framework) -> bool | None:
-    return framework.hold()
-
-
-def _pinned_of(framework: Framework) -> Counter | None:
-    return framework.pinned()
-
-
-def _can_preload(framework: Framework) -> bool:
-    return framework.can_preload()
-
-
-def _current_index_of(framework: Framework) -> int | None:
-    return framework.current_index()
 
 
 def _counters_of(framework: Framework) -> list[DeviceCounter]:

@@ -1,7 +1,6 @@
 """One interval over one counter: what was in use when it opened, and the bounds of its peak.
 
-An interval never reads the counter itself. `peaks.PeakTracker` opens it and passes every reading of the
-counter to `fold`, which raises the peak. Where a reset may have lost a peak, `doubt` raises the upper bound.
+An interval never reads the counter itself: its `peaks.PeakTracker` opens it and passes it what it reads.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from ..records import Peak
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..sources import Look, Reading
+    from ..sources import Observation, Reading
 
 
-class Lap(NamedTuple):
-    """One series over one lap: the part of an interval between two boundaries, such as one visit of a line.
+class Segment(NamedTuple):
+    """One series between two boundaries of an interval, such as one visit of a line.
 
     Attributes:
         lo_bytes: The lower bound of its peak.
         hi_bytes: The upper bound; None where there is none.
-        after_bytes: In use at the end of the lap, and at the beginning of the next.
+        after_bytes: In use at its end, and at the beginning of the next.
     """
 
     lo_bytes: int
@@ -33,22 +32,16 @@ class Lap(NamedTuple):
 class _Series:
     """One series of an interval: what was in use at its beginning, and the bounds of its peak."""
 
-    __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "record_bytes", "sampled")
+    __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "older_peak_bytes", "sampled")
 
     def __init__(self, reading: Reading, *, fresh: bool) -> None:
         self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
         self.sampled = reading.peak_bytes is None
         # Without a reset the counter still holds an older peak: it bounds this interval's own, and only a
         # reading above it certainly belongs to this interval.
-        self.record_bytes = None if fresh else reading.peak_bytes
+        self.older_peak_bytes = None if fresh else reading.peak_bytes
         if not fresh:
             self.fold(reading)
-
-    def lap(self, reading: Reading, *, fresh: bool) -> Lap:
-        """End the lap with this reading, begin the next one with it, and return the ended one."""
-        ended = Lap(self.lo_bytes, None if self.sampled else self.hi_bytes, reading.current_bytes)
-        _Series.__init__(self, reading, fresh=fresh or reading.peak_bytes == reading.current_bytes)
-        return ended
 
     def fold(self, reading: Reading) -> None:
         """Raise the peak to a reading of the counter, if it is higher."""
@@ -58,21 +51,20 @@ class _Series:
             self.sampled = True
         elif peak_bytes > highest:
             highest = peak_bytes
-            if self.record_bytes is None or peak_bytes > self.record_bytes:
+            if self.older_peak_bytes is None or peak_bytes > self.older_peak_bytes:
                 at_least = peak_bytes
         self.lo_bytes = max(self.lo_bytes, at_least)
         self.hi_bytes = max(self.hi_bytes, highest)
 
-    def doubt(self, hi_bytes: int | None) -> None:
-        """Raise the upper bound for what may have been missed; None removes it."""
-        if hi_bytes is None:
-            self.sampled = True
-        else:
-            self.hi_bytes = max(self.hi_bytes, hi_bytes)
+    def bounds(self) -> tuple[int, int | None]:
+        """Return both bounds of the peak; the upper one is None where there is none."""
+        return self.lo_bytes, None if self.sampled else self.hi_bytes
 
 
 class Interval:
-    """One interval over one counter. Only its `PeakTracker` makes it and calls what changes it.
+    """One interval over one counter: what was in use when it opened, and the bounds of its peak.
+
+    Only its `PeakTracker` makes it, and calls what changes it.
 
     Attributes:
         moved: Whether memory may have been allocated or freed since it opened.
@@ -82,81 +74,78 @@ class Interval:
 
     __slots__ = ("__weakref__", "_precision_bytes", "_series", "_stamp", "ended", "moved", "reset_elsewhere")
 
-    def __init__(self, look: Look, *, fresh: bool, precision_bytes: int) -> None:
+    def __init__(self, observation: Observation, *, fresh: bool, precision_bytes: int) -> None:
         self.reset_elsewhere = self.ended = False
-        self.moved = not look.stamp
-        self._stamp = look.stamp
-        self._series = tuple(_Series(reading, fresh=fresh) for reading in look.readings)
         self._precision_bytes = precision_bytes
+        self._begin(observation, [fresh] * len(observation.readings))
+
+    def _begin(self, observation: Observation, fresh: Sequence[bool]) -> None:
+        self._stamp, self.moved = observation.stamp, not observation.stamp
+        pairs = zip(observation.readings, fresh, strict=True)
+        self._series = [_Series(reading, fresh=is_fresh) for reading, is_fresh in pairs]
 
     @property
-    def series_count(self) -> int:
-        """The number of series that the counter has."""
-        return len(self._series)
+    def before(self) -> list[int]:
+        """What was in use when the interval opened, by series."""
+        return [series.before_bytes for series in self._series]
 
     def before_bytes(self, series: int = 0) -> int:
         """Return what was in use when the interval opened."""
         return self._series[series].before_bytes
 
-    def held_before(self) -> list[int]:
-        """Return what was in use when the interval opened, by series."""
-        return [series.before_bytes for series in self._series]
-
     def peak(self, series: int = 0) -> Peak:
         """Return the highest use so far."""
-        s = self._series[series]
-        return Peak.within(s.lo_bytes, None if s.sampled else s.hi_bytes, self._precision_bytes)
+        return Peak.within(*self._series[series].bounds(), self._precision_bytes)
 
-    def fold(self, look: Look) -> None:
-        """Raise the peaks of all series to a look at the counter, where it is higher."""
-        if look.stamp != self._stamp:
-            self.moved = True
-        for series, reading in zip(self._series, look.readings, strict=True):
+    def fold(self, observation: Observation) -> None:
+        """Raise the peaks of all series to what the counter shows, where that is higher."""
+        self.moved = self.moved or observation.stamp != self._stamp
+        for series, reading in zip(self._series, observation.readings, strict=True):
             if reading.current_bytes != series.before_bytes:
                 self.moved = True
             series.fold(reading)
 
-    def doubt(self, look: Look, growth_bytes: Sequence[int | None]) -> None:
+    def widen(self, observation: Observation, growth_bytes: Sequence[int | None]) -> None:
         """Raise the upper bounds for what a reset may have lost.
 
         Args:
-            look: The last one before the reset.
+            observation: The last one before the reset.
             growth_bytes: For each series, an upper bound of what was allocated since; None if unknown.
         """
-        for series, reading, growth in zip(self._series, look.readings, growth_bytes, strict=True):
-            series.doubt(None if growth is None else reading.current_bytes + growth)
+        for series, reading, growth in zip(self._series, observation.readings, growth_bytes, strict=True):
+            if growth is None:
+                series.sampled = True
+            else:
+                series.hi_bytes = max(series.hi_bytes, reading.current_bytes + growth)
 
-    def was_reset_elsewhere(self) -> None:
-        """Mark the peak as "sampled": something else reset the counter, and its peak until then is lost."""
-        self.reset_elsewhere = True
-        self.give_up()
-
-    def give_up(self) -> None:
-        """Mark the peak as "sampled": from now on the counter is no longer read for it."""
+    def mark_sampled(self, *, reset_elsewhere: bool = False) -> None:
+        """Mark the peak as a lower bound: its counter was reset by other code, or is not read any more."""
+        self.reset_elsewhere = self.reset_elsewhere or reset_elsewhere
         for series in self._series:
-            series.doubt(None)
+            series.sampled = True
 
     def counter_was_reset(self) -> None:
         """Note that the tracker reset the counter, so that its next peak lies within this interval."""
         for series in self._series:
-            series.record_bytes = None
+            series.older_peak_bytes = None
 
-    def lap(self, look: Look, *, fresh: bool) -> list[Lap]:
-        """End the lap of each series with this look, begin the next ones with it, and return the ended ones.
+    def next_segment(self, observation: Observation, *, fresh: bool) -> list[Segment]:
+        """End the segment of each series with this observation, begin the next, and return the ended ones.
 
         Args:
-            look: At the counter, now.
+            observation: Of the counter, now.
             fresh: The counter was reset just before.
         """
-        laps = [
-            series.lap(reading, fresh=fresh)
-            for series, reading in zip(self._series, look.readings, strict=True)
+        readings = observation.readings
+        ended = [
+            Segment(*series.bounds(), reading.current_bytes)
+            for series, reading in zip(self._series, readings, strict=True)
         ]
-        self._stamp, self.moved = look.stamp, not look.stamp
-        return laps
+        self._begin(observation, [fresh or r.peak_bytes == r.current_bytes for r in readings])
+        return ended
 
 
-def together(intervals: Sequence[Interval], series: int) -> Peak:
+def peak_of_sum(intervals: Sequence[Interval], series: int) -> Peak:
     """Return the peak of the sum of several counters, such as those of two frameworks on one device.
 
     If at most one of them changed, the peak is as exact as theirs. Otherwise their peaks may have been at
@@ -169,7 +158,6 @@ def together(intervals: Sequence[Interval], series: int) -> Peak:
     lo_bytes = max(
         peak.lo_bytes + sum(still_bytes) - still for peak, still in zip(peaks, still_bytes, strict=True)
     )
-    precision_bytes = sum(peak.precision_bytes for peak in peaks)
     highest_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
     hi_bytes = sum(highest_bytes) if len(highest_bytes) == len(peaks) else None
-    return Peak.within(lo_bytes, hi_bytes, precision_bytes)
+    return Peak.within(lo_bytes, hi_bytes, sum(peak.precision_bytes for peak in peaks))

@@ -11,24 +11,25 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..records import DRIVER
 from ..runtime import clock
-from ..sources import Unavailable, driver
+from ..sources import Unavailable
+from ..sources.nvidia import driver
 from .peaks import QUIET_TRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from ..sources import Device, DeviceCounter, DeviceMemory
-    from ..sources.nvml import Nvml
+    from ..sources.nvidia.nvml import Nvml
     from .peaks import PeakTracker
 
 ALLOCATED = 0  # the first series of a device's counter: held by live arrays
 RESERVED = -1  # the last one: what the allocator took from the device
 # Per-process usage is queried again after so long even if the sum outside the allocators did not change: this
 # process may have allocated what another one freed.
-ASK_AGAIN_S = 5.0
+QUERY_AGAIN_S = 5.0
 
 T = TypeVar("T")
-Stand = Sequence[Sequence[int]]  # what each allocator of a device holds, by series
+AllocatorLevels = Sequence[Sequence[int]]  # what each allocator of a device holds, by series
 
 
 class DeviceSnapshot(NamedTuple):
@@ -104,7 +105,7 @@ class Shares(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """The limit, fragmentation and private pools of a device's allocators, as in `records.DeviceUsage`."""
+    """The limit and private pools of a device's allocators, as in `records.DeviceUsage`."""
 
     limit_bytes: int | None
     pools_bytes: int | None
@@ -117,13 +118,13 @@ class _Outside(NamedTuple):
         other: All of it.
         own: This process's part; None where unknown.
         listed: What all other processes hold; None where unknown.
-        asked_s: When per-process usage was queried.
+        queried_s: When per-process usage was queried.
     """
 
     other: int
     own: int | None
     listed: int | None
-    asked_s: float
+    queried_s: float
 
 
 class Ledger:
@@ -132,16 +133,16 @@ class Ledger:
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
         self._outside: dict[str, _Outside] = {}  # by UUID
-        self._asked_at: dict[
-            str, int
-        ] = {}  # by UUID: the use of the device when only its processes were asked
+        self._used_when_listed: dict[str, int] = {}  # by UUID: the use of a device as `held_by` queried it
 
     def take(
         self,
         device: Device,
         trackers: Sequence[PeakTracker],
         counters: Sequence[DeviceCounter],
-        stand: Stand | None = None,
+        levels: AllocatorLevels | None = None,
+        *,
+        processes: bool = True,
     ) -> DeviceSnapshot:
         """Return a snapshot of a device, with the driver's list of processes where that is needed.
 
@@ -149,42 +150,26 @@ class Ledger:
             device: The device.
             trackers: Those of the frameworks' allocators there whose counters can be read.
             counters: Those of all allocators there. They may report the whole device where NVML does not.
-            stand: What each of these trackers' allocators holds, if it was read just now.
+            levels: What each of these trackers' allocators holds, if it was read just now.
+            processes: False for any thread at any time: without a CUDA call or the list of processes. Where
+                memory outside the allocators changed, this process's part of it is then unknown.
 
         Raises:
             Unavailable: An allocator cannot be read.
         """
         uuid = device.uuid or ""
-        stand = _held(trackers) if stand is None else stand
+        levels = _levels(trackers) if levels is None else levels
         for _ in range(QUIET_TRIES):
             known = self._outside.get(uuid)
-            snapshot = self._take(device, stand, counters)
+            snapshot = self._take(device, levels, counters, processes=processes)
             # As much is in use outside the allocators as before: so none of them moved between the two reads.
-            still = known is not None and snapshot.other == known.other
-            if still and self._outside.get(uuid) is known:
+            if known and snapshot.other == known.other and self._outside.get(uuid) is known:
                 break
-            was, stand = stand, _held(trackers)
-            if was == stand:
+            earlier, levels = levels, _levels(trackers)
+            if earlier == levels:
                 break
-            self._outside.pop(uuid, None)  # another thread allocated meanwhile: unusable
-        return snapshot
-
-    def glance(
-        self, device: Device, trackers: Sequence[PeakTracker], counters: Sequence[DeviceCounter]
-    ) -> DeviceSnapshot:
-        """Return a snapshot for any thread at any time: without a CUDA call or the list of processes.
-
-        Where memory outside the allocators changed, this process's part of it is unknown.
-
-        Raises:
-            Unavailable: An allocator cannot be read.
-        """
-        stand = _held(trackers)
-        for _ in range(QUIET_TRIES):
-            snapshot = self._take(device, stand, counters, ask=False)
-            was, stand = stand, _held(trackers)
-            if was == stand:
-                break
+            if processes:  # another thread allocated meanwhile: what the driver listed is unusable
+                self._outside.pop(uuid, None)
         return snapshot
 
     def examine(self, device: Device, trackers: Sequence[PeakTracker], memory: DeviceMemory) -> Shares | None:
@@ -202,20 +187,20 @@ class Ledger:
             None where it is unknown.
         """
         try:
-            looks = [tracker.look() for tracker in trackers]
-            reserved = sum(look.readings[RESERVED].current_bytes for look in looks)
+            first = [tracker.look() for tracker in trackers]
+            reserved = sum(one.readings[RESERVED].current_bytes for one in first)
             own, listed = self._processes(device, reserved)
-            later = [tracker.look() for tracker in trackers]
+            last = [tracker.look() for tracker in trackers]
         except Unavailable:
             return None
         if own is None:
             return None
         if not own and listed is None:  # this process has no context there: all of it is others'
             return Shares(0, 0, memory.used_bytes)
-        if all(look.stamp and look.stamp == now.stamp for look, now in zip(looks, later, strict=True)):
-            allocated = sum(look.readings[ALLOCATED].current_bytes for look in looks)
+        if all(one.stamp and one.stamp == now.stamp for one, now in zip(first, last, strict=True)):
+            allocated = sum(one.readings[ALLOCATED].current_bytes for one in first)
             return Shares(own - reserved, own - reserved + allocated, listed)
-        peaks = [look.readings[RESERVED].peak_bytes for look in later]
+        peaks = [one.readings[RESERVED].peak_bytes for one in last]
         if None in peaks:
             return None
         outside = max(0, own - sum(filter(None, peaks)))
@@ -224,11 +209,12 @@ class Ledger:
     def held_by(self, pids: Collection[int]) -> dict[int, int]:
         """Return what these processes hold on all devices together, if the driver lists it of each device.
 
-        Asked after the snapshots of a scope's end, whose per-process usage is used again. A device that this
-        process does not use is asked only if its use changed.
+        Called after the snapshots of a scope's end, whose per-process usage is used again. A device that this
+        process does not use is queried only if its use changed.
         """
-        held = dict.fromkeys(pids, 0)
-        for device in self._nvml.devices():
+        devices = self._nvml.devices()
+        held = dict.fromkeys(pids if devices else (), 0)
+        for device in devices:
             listed = self._listed_now(device.uuid)
             for pid in list(held):
                 size = None if listed is None else listed.get(pid, 0)
@@ -236,49 +222,43 @@ class Ledger:
                     del held[pid]
                 else:
                     held[pid] += size
-        return held if self._nvml.devices() else {}
+        return held
 
     def _listed_now(self, uuid: str) -> Mapping[int, int | None] | None:
         known = self._outside.get(uuid)
-        if (
-            known is None or known.listed is None
-        ):  # it was not asked for, because this process does not use it
+        if known is None or known.listed is None:  # not queried, because this process does not use it
             memory = self._nvml.memory(uuid)
             if memory is None:
                 return None
-            if self._asked_at.get(uuid) != memory.used_bytes or self._nvml.listed(uuid) is None:
+            if self._used_when_listed.get(uuid) != memory.used_bytes or self._nvml.listed(uuid) is None:
                 self._nvml.processes(uuid)
-                self._asked_at[uuid] = memory.used_bytes
+                self._used_when_listed[uuid] = memory.used_bytes
         return self._nvml.listed(uuid)
 
     def close(self) -> None:
         """Forget the per-process usage."""
         self._outside.clear()
-        self._asked_at.clear()
+        self._used_when_listed.clear()
 
     def _take(
-        self,
-        device: Device,
-        looks: Stand,
-        counters: Sequence[DeviceCounter],
-        *,
-        ask: bool = True,
+        self, device: Device, levels: AllocatorLevels, counters: Sequence[DeviceCounter], *, processes: bool
     ) -> DeviceSnapshot:
-        allocated = sum(look[ALLOCATED] for look in looks) if looks else None
-        reserved = sum(look[RESERVED] for look in looks) if looks else None
-        memory = self._nvml.memory(device.uuid) if device.uuid else None
+        allocated = sum(level[ALLOCATED] for level in levels) if levels else None
+        reserved = sum(level[RESERVED] for level in levels) if levels else None
+        uuid = device.uuid or ""
+        memory = self._nvml.memory(uuid) if uuid else None
         if memory is None:
-            answers = _answers(counter.device_memory for counter in counters) if ask else []
-            memory = next(iter(answers), None)
+            if processes:
+                memory = next(iter(_known(counter.device_memory for counter in counters)), None)
             return DeviceSnapshot(allocated, reserved, memory, None, None)
-        uuid, other = device.uuid or "", memory.used_bytes - (reserved or 0)
-        known, now_s = self._outside.get(uuid), clock.monotonic_s()
-        if not ask and (known is None or known.other != other):
-            return DeviceSnapshot(allocated, reserved, memory, None, None)
-        if known is None or known.other != other or (ask and now_s - known.asked_s > ASK_AGAIN_S):
+        other, now_s = memory.used_bytes - (reserved or 0), clock.monotonic_s()
+        known = self._outside.get(uuid)
+        if known is None or known.other != other or (processes and now_s - known.queried_s > QUERY_AGAIN_S):
+            if not processes:
+                return DeviceSnapshot(allocated, reserved, memory, None, None)
             own, listed = self._processes(device, reserved or 0)
-            outside = None if own is None else own - (reserved or 0)
-            known = self._outside[uuid] = _Outside(other, outside, listed, now_s)
+            known = _Outside(other, None if own is None else own - (reserved or 0), listed, now_s)
+            self._outside[uuid] = known
             if self._nvml.fails("processes"):  # a failure may be temporary: query again at the next snapshot
                 del self._outside[uuid]
         own = None if known.own is None else known.own + (reserved or 0)
@@ -293,9 +273,9 @@ class Ledger:
 
 
 def allowance(counters: Sequence[DeviceCounter]) -> Allowance:
-    """Return the limit, fragmentation and private pools of a device's allocators."""
-    limits = _answers(counter.limit_bytes for counter in counters)
-    pools = _answers(counter.pools_bytes for counter in counters)
+    """Return the limit and private pools of a device's allocators."""
+    limits = _known(counter.limit_bytes for counter in counters)
+    pools = _known(counter.pools_bytes for counter in counters)
     return Allowance(min(limits, default=None), sum(pools) if pools else None)
 
 
@@ -327,21 +307,21 @@ def _may_use(device: Device) -> bool:
     return surely_uses(device)
 
 
-def _held(trackers: Sequence[PeakTracker]) -> Stand:
+def _levels(trackers: Sequence[PeakTracker]) -> AllocatorLevels:
     """Return what each allocator holds now, by series."""
     return [[reading.current_bytes for reading in tracker.look().readings] for tracker in trackers]
 
 
-def _answers(questions: Iterable[Callable[[], T | None]]) -> list[T]:
-    """Return the answers other than None; the counter of another distribution may fail in any way."""
-    answers = []
-    for question in questions:
+def _known(reads: Iterable[Callable[[], T | None]]) -> list[T]:
+    """Return the results other than None; the counter of another distribution may fail in any way."""
+    found = []
+    for read in reads:
         try:
-            answer = question()
+            result = read()
         except KeyboardInterrupt:
             raise
         except BaseException:
-            answer = None
-        if answer is not None:
-            answers.append(answer)
-    return answers
+            result = None
+        if result is not None:
+            found.append(result)
+    return found

@@ -8,32 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from ..records import DRIVER, Diagnosis
 from ..sources import Unavailable
-from ..sources.nvml import Nvml
-from ..sources.process import Process
-from ..sources.ram_limit import RamLimits
-from .allocators import Allocators
-from .devices import Devices
-from .frameworks import Frameworks
-from .ledger import Allowance, DeviceSnapshot, Ledger, Stand, allowance
-from .notes import Notes
+from ..sources.nvidia.nvml import Nvml
+from ..sources.system import linux
+from ..sources.system.forked import Starts, forks
+from ..sources.system.process import Process
+from ..sources.system.ram_limit import RamLimits
+from .devices import Allocators, Devices
+from .frameworks import Frameworks, Notes
+from .ledger import AllocatorLevels, Allowance, DeviceSnapshot, Ledger, allowance
 from .open_scopes import OpenScopes
-from .own_imports import OwnImports
 from .peaks import PeakTracker
-from .sampler import Sampler
-from .sampling import sample_device, sample_ram
-from .settling import Settling
+from .sampler import Sampler, sample_device
+from .settling import OwnImports, Settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from ..sources import Device, DeviceMemory, Framework
-    from ..sources.snapshot_file import KeptSnapshot
+    from ..sources.torch.snapshot import KeptSnapshot
     from .child_peaks import ChildPeaks
     from .children import Children
     from .open_scopes import Measuring
@@ -83,6 +83,7 @@ class Machine:
         self.failed_snapshot: KeptSnapshot | None = None
         self._child_peaks: ChildPeaks | None = None
         self.sampler = Sampler(self.sample)
+        self._programs = Starts(self._sample_children)
         self.ledger = Ledger(self.nvml)
         self._ram: PeakTracker | None = None
         self._lock = threading.RLock()
@@ -119,31 +120,34 @@ class Machine:
 
     def device_memory(self, index: int) -> DeviceMemory | None:
         """Return the memory of a whole device, all processes together; None where it is unknown."""
-        with self._lock:  # another thread may close the driver's library
+        with self.keeping_driver():
             return self.devices.memory(index)
 
+    def keeping_driver(self) -> AbstractContextManager[object]:
+        """Return a context within which no other thread closes the driver's library."""
+        return self._lock
+
     def snapshot(
-        self, device: Device, trackers: Iterable[PeakTracker], stand: Stand | None = None
+        self,
+        device: Device,
+        trackers: Iterable[PeakTracker],
+        levels: AllocatorLevels | None = None,
+        *,
+        processes: bool = True,
     ) -> DeviceSnapshot:
         """Return who holds the memory of a device now; slow if per-process usage may have changed.
 
         Args:
             device: The device.
             trackers: Those of the frameworks' allocators there.
-            stand: What each of these allocators holds, if it was read just now.
+            levels: What each of these allocators holds, if it was read just now.
+            processes: False, for any thread, never queries per-process usage.
 
         Raises:
             Unavailable: An allocator cannot be read.
         """
-        return self.ledger.take(device, tuple(trackers), self.allocators.counters(device), stand)
-
-    def glance(self, device: Device, trackers: Iterable[PeakTracker]) -> DeviceSnapshot:
-        """Return the same without querying per-process usage, for any thread.
-
-        Raises:
-            Unavailable: An allocator cannot be read.
-        """
-        return self.ledger.glance(device, tuple(trackers), self.allocators.counters(device))
+        counters = self.allocators.counters(device)
+        return self.ledger.take(device, tuple(trackers), counters, levels, processes=processes)
 
     def allowance(self, device: Device) -> Allowance:
         """Return the limits of a device's allocators; 0 for a device that `CUDA_VISIBLE_DEVICES` hides."""
@@ -157,14 +161,14 @@ class Machine:
 
     def load(self) -> None:
         """Import the frameworks and create contexts, in a process that exists only to `diagnose` them."""
-        self.frameworks.ask(lambda framework: framework.load(), self.frameworks.known())
+        self.frameworks.ask(methodcaller("load"), self.frameworks.known())
         self.settling.preload()
 
     def diagnose(self) -> list[Diagnosis]:
         """Return what each source can measure here, why others were left out, and how much RAM there is."""
-        from ..sources.limit_diagnosis import diagnoses
+        from ..sources.system.limit_diagnosis import diagnoses
 
-        answers = self.frameworks.ask(lambda framework: framework.diagnose(), self.frameworks.known())
+        answers = self.frameworks.ask(methodcaller("diagnose"), self.frameworks.known())
         failures = self.frameworks.failures().items()
         failed = [Diagnosis(name, "absent", f"fails and is left out: {error}") for name, error in failures]
         found = [diagnosis for _, diagnosis in answers if diagnosis]
@@ -190,6 +194,12 @@ class Machine:
             self.nvml.devices()  # opened here, by one thread at a time
             self.discover()
             self.scopes.add(scope)
+        if not scope.sees_children:
+            return
+        if self.process.has_children():
+            self.sampler.start(scope)
+        else:
+            self._programs.put_on()
 
     def leave(self, scope: Measuring) -> None:
         """Unregister a scope that has ended."""
@@ -204,7 +214,7 @@ class Machine:
         """Register the devices first used since the last call; open scopes measure them from zero."""
         with self._lock:
             for device, tracker, sure in self.allocators.discover():
-                for scope in self.scopes.all():
+                for scope in self.scopes:
                     if device is None:
                         scope.adopt_pinned(tracker)
                     else:
@@ -214,23 +224,21 @@ class Machine:
         """Take one sample for the open scopes, as the sampler does while they last."""
         self._end_orphans()
         with self._lock:
-            scopes = self.scopes.all()
-            if not scopes:
+            scopes = list(self.scopes)
+            has_children = self.process.has_children()
+            if not (has_children or _devices_of(scopes)):
                 return
             self.discover()
-            devices = {
-                device_scope.device.uuid: device_scope.device
-                for scope in scopes
-                for device_scope in scope.device_scopes()
-            }
+            devices = _devices_of(scopes)
             trackers = {device.uuid: trackers for device, trackers in self.allocators.by_device()}
         with contextlib.suppress(Unavailable):
-            sample_ram(scopes, self.ram)
-        if self.process.has_children():
+            resident_bytes = self.ram.current_bytes()
+            for scope in scopes:
+                scope.sampled(resident_bytes)
+        if has_children:
             self.child_peaks.look()
         for uuid, device in devices.items():
-            if uuid:
-                sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
+            sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
 
     def close(self) -> None:
         """Close the driver's library if nothing is being measured; the next scope opens it again."""
@@ -240,24 +248,36 @@ class Machine:
                 self.ledger.close()
                 self.process.close()
 
+    def before_fork(self) -> None:
+        """Prepare for one more child; Python warns of a fork if ours is the only other thread."""
+        alone = sys.version_info >= (3, 12) and linux.thread_count() - self.sampler.is_running == 1
+        if not alone:
+            self._sample_children()
+        elif not _devices_of(self.scopes):
+            self.sampler.close(although_wanted=True)
+
+    def _sample_children(self) -> None:
+        """Look at the children of the open scopes while they last."""
+        for scope in self.scopes:
+            if scope.sees_children:
+                self.sampler.start(scope)
+
     def after_fork_in_child(self) -> None:
         """Make locks anew: another thread may have held one at the moment of the fork."""
         self._lock = threading.RLock()
         self.sampler = Sampler(self.sample)
+        self._programs.after_fork_in_child()
         self._child_peaks = None
         self.nvml.after_fork_in_child()
-        self.frameworks.ask(lambda framework: framework.after_fork_in_child(), self.frameworks.loaded())
+        self.frameworks.ask(methodcaller("after_fork_in_child"), self.frameworks.loaded())
 
     def _open_children(self) -> list[Children]:
         """Return the part of every open scope that is about child processes."""
-        found = (getattr(scope, "children", None) for scope in self.scopes.all())
-        return [children for children in found if children is not None]
+        return [scope.children for scope in self.scopes if scope.children is not None]
 
     def _end_orphans(self) -> None:
         """Close the scopes whose call has ended."""
-        with self._lock:
-            scopes = self.scopes.all()
-        for scope in scopes:
+        for scope in self.scopes:
             if scope.orphaned():
                 scope.close()
 
@@ -267,6 +287,7 @@ class Machine:
             if self.scopes.is_measuring():
                 return
             self.frameworks.release()
+            self._programs.take_off()
         self.sampler.close()  # outside the lock: its thread may be waiting for that
 
     def _user_resets(self, framework: Framework, index: int | None, reset: Callable[[], None]) -> None:
@@ -282,7 +303,23 @@ class Machine:
             tracker.user_resets(reset)
 
 
+def _devices_of(scopes: Iterable[Measuring]) -> dict[str, Device]:
+    """Return the devices of these scopes that NVML knows, by UUID."""
+    found = (one.device for scope in scopes for one in scope.device_scopes())
+    return {device.uuid: device for device in found if device.uuid}
+
+
+def _is_measuring() -> bool:
+    return _machine is not None and _machine_pid == os.getpid() and _machine.scopes.is_measuring()
+
+
+def _before_fork() -> None:
+    if _machine is not None:
+        _machine.before_fork()
+
+
 def _after_fork_in_child() -> None:
+    forks.wanted, forks.called = _is_measuring, _before_fork
     _making[0] = threading.Lock()
     if _machine is not None:
         _machine.after_fork_in_child()
@@ -290,6 +327,8 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+forks.wanted, forks.called = _is_measuring, _before_fork
 
 _machine: Machine | None = None
 _machine_pid = 0

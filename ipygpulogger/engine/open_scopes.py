@@ -1,37 +1,53 @@
-"""The scopes that are open, and the loggers that run: while there are any, something is being measured."""
+"""The measurements that are open, and the loggers that run: while there are any, something is measured."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ..runtime.living import Living
+from ..runtime.objects import WeakIdentitySet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..sources import Device
+    from .children import Children
     from .device_scope import DeviceScope
     from .ledger import Shares
     from .peaks import PeakTracker
 
 
-class Measuring(Protocol):
-    """An open measurement: a `scope.Scope`, or the lines of a cell."""
+class Measuring:
+    """An open measurement, as the machine treats it: a `scope.Scope`, the lines of a cell, a recording.
+
+    Unless it overrides them, it needs no samples, and its caller ends it.
+
+    Attributes:
+        children: Its part that is about child processes; None where they do not concern it.
+    """
+
+    children: Children | None = None
+    sees_children = False
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
-        """Measure a device that a framework began to use, from zero."""
+        """Measure a device that a framework began to use, from zero.
+
+        Args:
+            tracker: Of the peaks of its allocator there.
+            device: The device.
+            sure: The user cannot have reset those peaks unseen.
+        """
 
     def adopt_pinned(self, tracker: PeakTracker) -> None:
         """Measure the page-locked host memory that a framework began to count, from zero."""
 
     def orphaned(self) -> bool:
         """Return whether the call that should have closed it has ended."""
+        return False
 
     def close(self) -> None:
-        """End it."""
+        """End it; called of one that is orphaned."""
 
     def device_scopes(self) -> list[DeviceScope]:
         """Return its part on each device, for the sampler."""
+        return []
 
     def sampled(self, resident_bytes: int) -> None:
         """Record a sample of general RAM."""
@@ -39,66 +55,27 @@ class Measuring(Protocol):
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
     ) -> None:
-        """Record a sample of a device."""
+        """Record a sample of a device.
+
+        Args:
+            uuid: The device.
+            used_bytes: In use on the whole device.
+            other_bytes: The part outside the allocators; None if the allocators changed while NVML was read.
+            found: Which processes hold that part, if it jumped and the driver reported it.
+        """
 
 
-class Unsampled:
-    """The part of `Measuring` that all have in common that need no sampler and are ended by their caller."""
-
-    def adopt_pinned(self, tracker: PeakTracker) -> None:
-        """Ignore page-locked host memory, which is measured by scopes."""
-
-    def orphaned(self) -> bool:
-        """Return False: the caller that began this ends it."""
-        return False
-
-    def device_scopes(self) -> list[DeviceScope]:
-        """Return no device: the sampler has nothing to look at."""
-        return []
-
-    def sampled(self, resident_bytes: int) -> None:
-        """Ignore a sample of general RAM."""
-
-    def device_sampled(
-        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
-    ) -> None:
-        """Ignore a sample of a device."""
-
-
-class OpenScopes:
-    """The open scopes, which iterating gives, and the loggers that run between them.
-
-    Both are held weakly: a scope that an interrupt kept from being closed ends with its last referrer.
+class OpenScopes(WeakIdentitySet[Measuring]):
+    """The open measurements, held weakly: one that an interrupt kept from being closed ends by itself.
 
     Attributes:
         loggers: Those that run. They keep our wrappers on the frameworks between cells.
     """
 
     def __init__(self) -> None:
-        self._scopes: Living[Measuring] = Living()
-        self.loggers: Living[object] = Living()
-
-    def __iter__(self) -> Iterator[Measuring]:
-        return iter(self.all())
-
-    def __len__(self) -> int:
-        return len(self._scopes)
-
-    def __contains__(self, scope: Measuring) -> bool:
-        return scope in self._scopes
-
-    def all(self) -> list[Measuring]:
-        """Return a list of the open scopes, which later changes do not affect."""
-        return list(self._scopes)
-
-    def add(self, scope: Measuring) -> None:
-        """Add a scope that opens."""
-        self._scopes.add(scope)
-
-    def discard(self, scope: Measuring) -> None:
-        """Remove a scope that has ended, if it is here."""
-        self._scopes.discard(scope)
+        super().__init__()
+        self.loggers: WeakIdentitySet[object] = WeakIdentitySet()
 
     def is_measuring(self) -> bool:
-        """Return whether a scope is open or a logger runs."""
-        return bool(self.loggers or self._scopes)
+        """Return whether anything is open or a logger runs."""
+        return bool(self.loggers or self._references)

@@ -6,7 +6,7 @@ reading ("folds" it), and resets the counter. So intervals nest and overlap in a
 Reading and resetting are two steps. A transient allocation of another thread between them is lost to the
 intervals already open. To detect this, the counter's stamp is compared: an event count, such as page faults
 or allocations, that changes whenever memory could have grown. If it did not change, nothing was lost. If it
-did, an upper bound of what was allocated in between becomes the upper bound of the peak.
+did, an upper bound of what was allocated in between widens the bounds of the peak.
 
 Other code may reset the counter too. Some counters detect that themselves. For any other, a peak that is
 lower than before shows it, since a peak never falls without a reset. The peak until then is lost, so the
@@ -20,20 +20,19 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from ..runtime.errors import named
-from ..runtime.living import Living
-from ..runtime.signals import is_from_a_handler
+from ..runtime.errors import is_from_a_handler, named
+from ..runtime.objects import WeakIdentitySet
 from ..sources import Unavailable
 from .interval import Interval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ..sources import Counter, Look, Reading
-    from .interval import Lap
+    from ..sources import Counter, Observation
+    from .interval import Segment
 
 QUIET_TRIES = 4  # attempts to read and reset without a change of the stamp by other threads
-LAP_SLACK_BYTES = 2**18  # a peak this little above what is in use needs no reset, if the granularity allows
+SEGMENT_SLACK_BYTES = 2**18  # a peak this little above what is in use needs no reset, if the precision allows
 
 
 class PeakTracker:
@@ -41,12 +40,11 @@ class PeakTracker:
 
     def __init__(self, counter: Counter) -> None:
         self.counter = counter
-        self._open: Living[Interval] = Living()  # an interval ends with its last referrer
+        self._open: WeakIdentitySet[Interval] = WeakIdentitySet()  # an interval ends with its last referrer
         self._lock = threading.RLock()
-        self._lifetime: list[int] = []
-        self._series_count = 0
-        self._standing: list[int] | None = None  # each peak as last read since our last reset
-        self._last: Look | None = None  # the last look since our last reset; the open intervals know it
+        self._lifetime: list[int] = []  # the highest ever read, by series
+        self._since_reset: list[int] | None = None  # the highest peaks read since our last reset
+        self._last: Observation | None = None  # since our last reset; the open intervals know it
         _trackers.add(self)
 
     @property
@@ -54,7 +52,7 @@ class PeakTracker:
         """Whether any interval is open."""
         return bool(self._open)
 
-    def look(self) -> Look:
+    def look(self) -> Observation:
         """Read the counter, and fold the reading into the open intervals.
 
         All reading goes through here, because a counter reports some things only once, such as the highest
@@ -64,7 +62,22 @@ class PeakTracker:
             Unavailable: It cannot be read now.
         """
         with self._lock:
-            return self._look()
+            try:
+                observation, last = self.counter.look(), self._last
+                if observation == last and not observation.reset_elsewhere:
+                    return last
+                self._check(observation)
+            except Unavailable:
+                raise
+            except BaseException as error:  # one of another distribution may fail in any way
+                if is_from_a_handler(error):
+                    raise
+                kind = type(self.counter)
+                raise Unavailable(
+                    f"the counter {kind.__module__}.{kind.__qualname__} fails: {named(error)}"
+                ) from error
+            self._fold(observation)
+            return observation
 
     def current_bytes(self, series: int = 0) -> int:
         """Return what is in use now.
@@ -88,60 +101,41 @@ class PeakTracker:
             return self.current_bytes()
         return last.readings[0].current_bytes
 
-    def _look(self) -> Look:
-        try:
-            look, last = self.counter.look(), self._last
-            if look == last and not look.reset_elsewhere:
-                return last
-            readings = look.readings
-            count = self._series_count or len(readings)
-            if not count or len(readings) != count or not all(map(_is_whole, readings)):
-                raise ValueError(f"not a reading: {look}")  # noqa: TRY301 - said as any other failure
-        except Unavailable:
-            raise
-        except BaseException as error:  # one of another distribution may fail in any way
-            if is_from_a_handler(error):
-                raise
-            kind = type(self.counter)
-            raise Unavailable(
-                f"the counter {kind.__module__}.{kind.__qualname__} fails: {named(error)}"
-            ) from error
-        self._series_count = count
-        self._check_standing(look)
-        self._fold(look)
-        self._last = look
-        return look
+    def lifetime_peak_bytes(self, series: int = 0) -> int:
+        """Return the highest peak ever read here, whatever has reset the counter since.
 
-    def _check_standing(self, look: Look) -> None:
-        """Find out whether something else reset the counter since the last look.
+        Raises:
+            Unavailable: The counter cannot be read now.
+        """
+        self.look()
+        return self._lifetime[series]
 
-        Within its granularity even a peak may fall: where the exact resident size is above the stored
+    def _check(self, observation: Observation) -> None:
+        readings = observation.readings
+        whole = all(type(one.current_bytes + (one.peak_bytes or 0)) is int for one in readings)
+        if not readings or not whole or len(readings) != len(self._lifetime or readings):
+            raise ValueError(f"not a reading: {observation}")
+
+    def _fold(self, observation: Observation) -> None:
+        """Raise the peaks to an observation, having found out whether something else reset the counter.
+
+        Within its precision even a peak may fall: where the exact resident size is above the stored
         high-water mark, which is not exact, Linux reports the former.
         """
         precision_bytes = self.counter.precision_bytes
-        peaks = [reading.peak_bytes or 0 for reading in look.readings]
-        stood = self._standing or peaks
-        fell = any(now + precision_bytes < before for now, before in zip(peaks, stood, strict=True))
-        if fell or look.reset_elsewhere:
-            stood = peaks
+        peaks = [reading.peak_bytes or 0 for reading in observation.readings]
+        highest = self._since_reset or peaks
+        fell = any(now + precision_bytes < before for now, before in zip(peaks, highest, strict=True))
+        if fell or observation.reset_elsewhere:
+            highest = peaks
             for interval in self._open:
-                interval.was_reset_elsewhere()
-        self._standing = list(map(max, peaks, stood))
-
-    def _fold(self, look: Look) -> None:
-        if not self._lifetime:
-            self._lifetime = [0] * len(look.readings)
-        for i, reading in enumerate(look.readings):
-            known_bytes = reading.current_bytes, reading.seen_bytes, reading.peak_bytes or 0
-            self._lifetime[i] = max(self._lifetime[i], *known_bytes)
+                interval.mark_sampled(reset_elsewhere=True)
+        self._since_reset = list(map(max, peaks, highest))
+        now = [max(one.current_bytes, one.seen_bytes, one.peak_bytes or 0) for one in observation.readings]
+        self._lifetime = list(map(max, now, self._lifetime or now))
         for interval in self._open:
-            interval.fold(look)
-
-    def _reset_counter(self, reset: Callable[[], None]) -> None:
-        self._standing = self._last = None
-        reset()
-        for interval in self._open:
-            interval.counter_was_reset()
+            interval.fold(observation)
+        self._last = observation
 
     def open(self, *, reset: bool = True) -> Interval:
         """Open an interval.
@@ -154,17 +148,14 @@ class PeakTracker:
             Unavailable: The counter cannot be read now.
         """
         with self._lock:
-            counter = self.counter
-            if not self._open:
-                counter.watch(on=True)
-            look = self._look()
-            fresh = all(reading.peak_bytes == reading.current_bytes for reading in look.readings)
+            counter, observation = self.counter, self._first_look()
+            fresh = all(reading.peak_bytes == reading.current_bytes for reading in observation.readings)
             if not fresh and reset and counter.peak_class == "resettable":
                 try:
-                    look, fresh = self._reset(counter.reset, look), True
+                    observation, fresh = self._reset(counter.reset, observation), True
                 except Exception:  # this look shows whether anything is left to measure
-                    look = self._look()
-            interval = Interval(look, fresh=fresh, precision_bytes=counter.precision_bytes)
+                    observation = self.look()
+            interval = Interval(observation, fresh=fresh, precision_bytes=counter.precision_bytes)
             self._open.add(interval)
             return interval
 
@@ -178,21 +169,23 @@ class PeakTracker:
             Unavailable: The counter cannot be read now.
         """
         with self._lock:
-            if not self._open:
-                self.counter.watch(on=True)
-            look = self._look()
-            unborn = look._replace(
-                readings=tuple(
-                    reading._replace(current_bytes=0, peak_bytes=None if reading.peak_bytes is None else 0)
-                    for reading in look.readings
-                )
+            observation = self._first_look()
+            zeros = tuple(
+                reading._replace(current_bytes=0, peak_bytes=None if reading.peak_bytes is None else 0)
+                for reading in observation.readings
             )
+            unborn = observation._replace(readings=zeros)
             interval = Interval(unborn, fresh=True, precision_bytes=self.counter.precision_bytes)
-            interval.fold(look)
+            interval.fold(observation)
             if not sure:
-                interval.doubt(look, (None,) * len(look.readings))
+                interval.mark_sampled()
             self._open.add(interval)
             return interval
+
+    def _first_look(self) -> Observation:
+        if not self._open:
+            self.counter.watch(on=True)
+        return self.look()
 
     def fold(self, interval: Interval) -> None:
         """Read the counter for an open interval, which stays open.
@@ -202,7 +195,7 @@ class PeakTracker:
         """
         with self._lock:
             if self._has(interval):
-                self._look()
+                self.look()
 
     def close(self, interval: Interval) -> None:
         """Close an interval: its peak is final. Closing it again changes nothing.
@@ -214,9 +207,9 @@ class PeakTracker:
             if not self._has(interval):
                 return
             try:
-                self._look()
+                self.look()
             except BaseException:
-                interval.give_up()
+                interval.mark_sampled()
                 raise
             finally:
                 interval.ended = True
@@ -229,52 +222,37 @@ class PeakTracker:
         if interval in self._open:
             return True
         if not interval.ended:
-            interval.give_up()
+            interval.mark_sampled()
         return False
 
-    def lap(self, interval: Interval, *, reset: bool = True) -> list[Lap]:
+    def next_segment(self, interval: Interval, *, reset: bool = True) -> list[Segment]:
         """Close an open interval and open it again at the same moment, at a third of what both would cost.
 
-        The counter is reset only if its peak is more than `LAP_SLACK_BYTES` above what is in use.
+        The counter is reset only if its peak is more than `SEGMENT_SLACK_BYTES` above what is in use.
 
         Args:
-            interval: Open. From here on its figures are those of the new lap.
+            interval: Open. From here on its figures are those of the new segment.
             reset: As in `open`.
 
         Returns:
-            For each series, the lap that ends here.
+            For each series, the segment that ends here.
 
         Raises:
-            Unavailable: The counter cannot be read now. The lap goes on.
+            Unavailable: The counter cannot be read now. The segment goes on.
         """
         with self._lock:
-            counter, look = self.counter, self._look()
-            fresh = False
-            if reset and counter.peak_class == "resettable" and self._stands_above(look):
+            counter, observation, fresh = self.counter, self.look(), False
+            slack_bytes = min(counter.precision_bytes, SEGMENT_SLACK_BYTES)
+            above = any(
+                (one.peak_bytes or 0) > one.current_bytes + slack_bytes for one in observation.readings
+            )
+            if above and reset and counter.peak_class == "resettable":
                 try:
-                    look, fresh = self._reset_at_once(look), True
-                except Exception as error:  # without the reset, the older peak bounds the next laps
+                    observation, fresh = self._reset_at_once(observation), True
+                except Exception as error:  # without the reset, the older peak bounds the next segments
                     if is_from_a_handler(error):
                         raise
-            return interval.lap(look, fresh=fresh)
-
-    def _stands_above(self, look: Look) -> bool:
-        slack_bytes = min(self.counter.precision_bytes, LAP_SLACK_BYTES)
-        return any(
-            (reading.peak_bytes or 0) > reading.current_bytes + slack_bytes for reading in look.readings
-        )
-
-    def _reset_at_once(self, look: Look) -> Look:
-        """Reset after a look that was folded, if nothing was allocated since; return the look after that."""
-        counter = self.counter
-        if not look.stamp or counter.stamp() != look.stamp:
-            return self._reset(counter.reset, look)
-        self._reset_counter(counter.reset)
-        if counter.stamp() == look.stamp:
-            return look
-        after = self._look()
-        self._doubt(look, counter.growth_bytes(look.stamp, after.stamp))
-        return after
+            return interval.next_segment(observation, fresh=fresh)
 
     def user_resets(self, reset: Callable[[], None]) -> None:
         """Reset the counter for the user; the open intervals keep the peaks it had.
@@ -284,7 +262,7 @@ class PeakTracker:
         """
         with self._lock:
             if self._open:
-                self._reset(reset, self._look())
+                self._reset(reset, self.look())
             else:
                 self._reset_counter(reset)
 
@@ -292,44 +270,45 @@ class PeakTracker:
         """Return a sentence for the user on what an interval could not see; empty if nothing."""
         if not interval.reset_elsewhere:
             return ""
-        return f"Something else resets {self.counter.describe()}: peaks are then at least what was seen."
+        counter = self.counter.describe()
+        return f"Something else resets or switches off {counter}: peaks are then at least what was seen."
 
-    def lifetime_peak_bytes(self, series: int = 0) -> int:
-        """Return the highest peak ever read here, whatever has reset the counter since.
-
-        Raises:
-            Unavailable: The counter cannot be read now.
-        """
-        with self._lock:
-            self._look()
-            return self._lifetime[series]
-
-    def _reset(self, reset: Callable[[], None], look: Look) -> Look:
+    def _reset(self, reset: Callable[[], None], before: Observation) -> Observation:
         """Reset after a look, and return the look right after.
 
         What may have been lost in between widens the bounds of the open intervals.
         """
         if self._open:
             for _ in range(QUIET_TRIES):
-                was, look = look, self._look()
-                if look.stamp == was.stamp:
+                earlier, before = before, self.look()
+                if before.stamp == earlier.stamp:
                     break
         self._reset_counter(reset)
-        after = self._look()
-        if not look.stamp:
-            self._doubt(look, (None,) * len(look.readings))
-        elif after.stamp != look.stamp:
-            self._doubt(look, self.counter.growth_bytes(look.stamp, after.stamp))
-        return after
+        return self._look_after_reset(before)
 
-    def _doubt(self, look: Look, growth_bytes: tuple[int | None, ...]) -> None:
+    def _reset_at_once(self, before: Observation) -> Observation:
+        """Reset after a look that was folded, if nothing was allocated since; return the look after that."""
+        if not before.stamp or self.counter.stamp() != before.stamp:
+            return self._reset(self.counter.reset, before)
+        self._reset_counter(self.counter.reset)
+        return before if self.counter.stamp() == before.stamp else self._look_after_reset(before)
+
+    def _reset_counter(self, reset: Callable[[], None]) -> None:
+        self._since_reset = self._last = None
+        reset()
         for interval in self._open:
-            interval.doubt(look, growth_bytes)
+            interval.counter_was_reset()
 
-
-def _is_whole(reading: Reading) -> bool:
-    """Return whether the sizes of a reading are whole numbers."""
-    return type(reading.current_bytes + (reading.peak_bytes or 0)) is int
+    def _look_after_reset(self, before: Observation) -> Observation:
+        after = self.look()
+        growth_bytes: Sequence[int | None] = [None] * len(before.readings)
+        if before.stamp and after.stamp == before.stamp:
+            return after
+        if before.stamp:
+            growth_bytes = self.counter.growth_bytes(before.stamp, after.stamp)
+        for interval in self._open:
+            interval.widen(before, growth_bytes)
+        return after
 
 
 _trackers: weakref.WeakSet[PeakTracker] = weakref.WeakSet()
@@ -339,9 +318,9 @@ def _after_fork_in_child() -> None:
     # Another thread may have held a lock at the moment of the fork, and does not run in the child.
     for tracker in _trackers:
         tracker._lock = threading.RLock()
-        tracker._standing = tracker._last = None  # the child's own counter starts again
+        tracker._since_reset = tracker._last = None  # the child's own counter starts again
         for interval in tracker._open:  # the parent's, whose counter does not count the child
-            interval.give_up()
+            interval.mark_sampled()
 
 
 if hasattr(os, "register_at_fork"):

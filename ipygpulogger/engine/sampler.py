@@ -1,4 +1,4 @@
-"""A background thread that calls a function periodically while a scope lasts.
+"""The background thread that samples devices while a scope is open, and what it does.
 
 One samples the devices, another updates the live display. It begins only once a scope has lasted 100 ms,
 sleeps between scopes, and stops at once when told. No exact figure depends on it.
@@ -13,9 +13,54 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..runtime import clock
+from ..sources import Unavailable
+from .ledger import RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..sources import Device
+    from ..sources.nvidia.nvml import Nvml
+    from .ledger import Ledger
+    from .open_scopes import Measuring
+    from .peaks import PeakTracker
+
+
+def sample_device(
+    scopes: Sequence[Measuring], device: Device, trackers: Sequence[PeakTracker], nvml: Nvml, ledger: Ledger
+) -> None:
+    """Read the memory of a device, and pass it to the scopes.
+
+    What was outside the allocators at that moment is known only if they did not change while NVML was read.
+    """
+    uuid = device.uuid or ""
+    device_scopes = [one for scope in scopes for one in scope.device_scopes() if one.device.uuid == uuid]
+    # One that could not be read as the scopes opened is none of theirs: they have the driver's figures alone.
+    trackers = [tracker for tracker in trackers if any(tracker in one.intervals for one in device_scopes)]
+    before = _reserved(trackers)
+    memory = nvml.memory(uuid)
+    reserved_bytes, stamps = after = _reserved(trackers)
+    if memory is None:
+        return
+    still = before == after and stamps is not None
+    other_bytes = memory.used_bytes - reserved_bytes if still else None
+    found = None
+    if other_bytes is not None and any(one.is_query_due(other_bytes) for one in device_scopes):
+        found = ledger.examine(device, trackers, memory)
+    for scope in scopes:
+        scope.device_sampled(uuid, memory.used_bytes, other_bytes, found)
+
+
+def _reserved(trackers: Iterable[PeakTracker]) -> tuple[int, tuple[tuple[int, ...], ...] | None]:
+    """Return what allocators have reserved, and the stamps of their counters; None where one has no stamp."""
+    try:
+        observed = [tracker.look() for tracker in trackers]
+    except Unavailable:
+        return 0, None
+    stamps = tuple(one.stamp for one in observed)
+    reserved_bytes = sum(one.readings[RESERVED].current_bytes for one in observed)
+    return reserved_bytes, stamps if all(stamps) else None
+
 
 DELAY_S = 0.1
 PERIOD_S = 0.05
@@ -63,9 +108,12 @@ class Sampler:
                     calls.put(True)
                 calls = self._calls = SimpleQueue()
                 self._awake = True
-                self._thread = threading.Thread(target=self._run, args=[calls], name=self._name, daemon=True)
+                thread = threading.Thread(target=self._run, args=[calls], name=self._name, daemon=True)
+                # The stream for its own errors, which a cell may have captured: it would live as long.
+                thread._stderr = None  # type: ignore[attr-defined] # threading has no public API for it
+                self._thread = thread
                 try:
-                    self._thread.start()
+                    thread.start()
                 except RuntimeError:  # no exact figure depends on it
                     self._thread = None
                     return False
@@ -81,14 +129,23 @@ class Sampler:
             self._wanted.discard(whom)
 
     @property
+    def is_running(self) -> bool:
+        """Whether there is a thread."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
     def is_wanted(self) -> bool:
         """Whether any scope wants samples."""
         return bool(self._wanted)
 
-    def close(self) -> None:
-        """End the thread, unless samples are still wanted; it ends as soon as the driver answers."""
+    def close(self, *, although_wanted: bool = False) -> None:
+        """End the thread, unless samples are still wanted; it ends as soon as the driver answers.
+
+        Args:
+            although_wanted: End it all the same, until something else wants samples.
+        """
         with self._lock:
-            if self._wanted:
+            if self._wanted and not although_wanted:
                 return
             thread = self._thread
             if self._calls is not None:
@@ -96,6 +153,9 @@ class Sampler:
                 self._calls = None
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(timeout=0.2)
+        with self._lock:  # last: interrupted before, the next call waits for the thread
+            if self._thread is thread:
+                self._thread = None
 
     def _run(self, calls: SimpleQueue[bool]) -> None:
         wait_s: float | None = self._delay_s

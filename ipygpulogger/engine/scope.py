@@ -14,25 +14,25 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..records import DRIVER, Held, Measurement, Peak, RamUsage, Usage
+from ..records import DRIVER, DeviceHolding, Measurement, Peak, RamUsage, Usage
 from ..runtime import clock
 from ..sources import Device, Unavailable
 from .children import Children
-from .device_scope import DeviceScope, without_unused
-from .interval import together
+from .device_scope import METRICS, DeviceScope, TimeSeries, energy_now_j, metric, without_unused
+from .interval import peak_of_sum
 from .ledger import Allowance, DeviceSnapshot, surely_uses
 from .machine import machine
-from .metrics import METRICS, energy_now_j, metric
-from .own_imports import without
-from .time_series import TimeSeries
+from .open_scopes import Measuring
+from .settling import without
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from ..records import DeviceUsage
-    from ..runtime.calls import Call
+    from ..runtime.wrappers import Call
     from .interval import Interval
     from .ledger import Shares
     from .machine import Machine
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Measurement)
 
 
-class Scope:
+class Scope(Measuring):
     """One measurement. Scopes nest and overlap in any order, across threads; each has its own peak."""
+
+    sees_children = True
 
     def __init__(
         self,
@@ -73,7 +75,6 @@ class Scope:
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = False
         self._ram: Interval | None = None
-        self.children: Children | None = None
         self._start_s = self.time_s = 0.0
         self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`: before it, and in it
 
@@ -89,10 +90,7 @@ class Scope:
                     self._begin(device, trackers)
             self._begin_raw()
             for tracker in on.allocators.pinned():
-                try:
-                    self._pinned[tracker] = tracker.open()
-                except Unavailable as reason:
-                    self._note(reason)
+                self._begin_interval(self._pinned, tracker, tracker.open)
             if any(device_scope.device.uuid for device_scope in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
@@ -185,8 +183,7 @@ class Scope:
         for tracker, interval in intervals:
             with contextlib.suppress(Unavailable):
                 tracker.fold(interval)
-        ram, before_bytes = self._machine.ram, self._ram.before_bytes()
-        now_bytes = ram.current_bytes()
+        before_bytes, now_bytes = self._ram.before_bytes(), self._machine.ram.current_bytes()
         if not self._sampling:  # then nothing else feeds the time series
             self.sampled(now_bytes)
         return Measurement(
@@ -197,22 +194,16 @@ class Scope:
             gpus=self._gpus(final=False),
         )
 
-    def held_before(self) -> dict[str, Held]:
+    def held_before(self) -> dict[str, DeviceHolding]:
         """Return what this process held on each device when the scope opened, by UUID or by id."""
         return _held((device_scope.device, device_scope.before) for device_scope in self.device_scopes())
 
-    def held_after(self) -> dict[str, Held]:
+    def held_after(self) -> dict[str, DeviceHolding]:
         """Return the same at its end; after `result`."""
         return _held((device_scope.device, device_scope.after) for device_scope in self.device_scopes())
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
-        """Measure a device that a framework began to use within this scope, from zero.
-
-        Args:
-            tracker: Of the peaks of its allocator there.
-            device: The device.
-            sure: The user cannot have reset those peaks unseen.
-        """
+        """Measure a device from zero; see `Measuring`."""
         device_scope = self._device_scopes.get(device.key)
         if device_scope is None:
             device_scope = DeviceScope(device)
@@ -223,10 +214,7 @@ class Scope:
                 device_scope.inherit(raw)
                 if raw.before is not None and raw.before.own:
                     device_scope.before = raw.before  # this process was there already, without a framework
-        try:
-            device_scope.intervals[tracker] = tracker.adopt(sure=sure)
-        except Unavailable as reason:
-            self._note(reason)
+        self._begin_interval(device_scope.intervals, tracker, partial(tracker.adopt, sure=sure))
         self._device_scopes[device.key] = device_scope
 
     def device_scopes(self) -> list[DeviceScope]:
@@ -234,11 +222,8 @@ class Scope:
         return list(self._device_scopes.values())
 
     def adopt_pinned(self, tracker: PeakTracker) -> None:
-        """Measure the page-locked host memory of a framework that was initialised within this scope."""
-        try:
-            self._pinned[tracker] = tracker.adopt()
-        except Unavailable as reason:
-            self._note(reason)
+        """Measure page-locked host memory from zero."""
+        self._begin_interval(self._pinned, tracker, tracker.adopt)
 
     def sampled(self, resident_bytes: int) -> None:
         """Record a sample of general RAM."""
@@ -248,14 +233,7 @@ class Scope:
     def device_sampled(
         self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
     ) -> None:
-        """Record a sample of a device.
-
-        Args:
-            uuid: The device.
-            used_bytes: In use on the whole device.
-            other_bytes: The part outside the allocators; None if the allocators changed while NVML was read.
-            found: Which processes hold that part, if it jumped and the driver reported it.
-        """
+        """Record a sample of a device; see `Measuring`."""
         if self._closed or not self._start_s:
             return
         for device_scope in self.device_scopes():
@@ -294,35 +272,43 @@ class Scope:
         if self._ram is not None:
             self._read_peak(on.ram, self._ram, final=final)
             self._imports_in_peak_bytes = on.own_imports.bytes - self.ours_before_bytes
-        if final and self.children is not None and self.children.intervals:
+        if final and self.children is not None:
             self.children.close()
         on.discover()  # devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)
         for device_scope in self.device_scopes():
-            for tracker, interval in device_scope.intervals.items():
-                self._read_peak(tracker, interval, final=final)
+            found = [self._read_peak(*one, final=final) for one in device_scope.intervals.items()]
+            if final and not all(found):
+                device_scope.leave_allocators()
         self._read_metrics()
 
-    def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> None:
+    def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> bool:
+        known = True
         try:
             (tracker.close if final else tracker.fold)(interval)
         except Unavailable as reason:
             self._note(reason)
+            known = False
         if loss := tracker.loss(interval):
             self._note(loss)
+        return known
+
+    def _begin_interval(
+        self, into: dict[PeakTracker, Interval], tracker: PeakTracker, begin: Callable[[], Interval]
+    ) -> None:
+        try:
+            into[tracker] = begin()
+        except Unavailable as reason:  # of a device only the driver's figures are left
+            self._note(reason)
 
     def _begin(self, device: Device, trackers: Iterable[PeakTracker] = ()) -> None:
         device_scope = DeviceScope(device)
         for tracker in trackers:
-            try:
-                device_scope.intervals[tracker] = tracker.open()
-            except Unavailable as reason:  # only the driver's figures are left
-                self._note(reason)
+            self._begin_interval(device_scope.intervals, tracker, tracker.open)
         try:
-            opened = device_scope.intervals
-            stand = [interval.held_before() for interval in opened.values()]
-            device_scope.before = self._machine.snapshot(device, opened, stand)
+            levels = [interval.before for interval in device_scope.intervals.values()]
+            device_scope.before = self._machine.snapshot(device, device_scope.intervals, levels)
             device_scope.neighbours_before_bytes = device_scope.before.neighbours
         except Unavailable as reason:
             self._note(reason)
@@ -339,12 +325,11 @@ class Scope:
                 self._begin(Device(DRIVER, seen.index, seen.name, seen.uuid, seen.total_bytes))
 
     def _gpus(self, *, final: bool = True) -> tuple[DeviceUsage, ...]:
-        on, usages = self._machine, []
-        found = self.device_scopes()
+        on, usages, found = self._machine, [], self.device_scopes()
         for device_scope in without_unused(found) if final and not self._all_devices else found:
             device = device_scope.device
             try:
-                after = (on.snapshot if final else on.glance)(device, device_scope.intervals)
+                after = on.snapshot(device, device_scope.intervals, processes=final)
             except Unavailable as reason:
                 if final:
                     self._note(reason)
@@ -362,7 +347,7 @@ class Scope:
     def _pinned_usage(self) -> Usage | None:
         """Return the usage of page-locked host memory; None where none was ever used."""
         intervals = list(self._pinned.values())
-        if not intervals or (peak := together(intervals, 0)).hi_bytes == 0:
+        if not intervals or (peak := peak_of_sum(intervals, 0)).hi_bytes == 0:
             return None
         try:
             after_bytes = sum(tracker.current_bytes() for tracker in self._pinned)
@@ -378,13 +363,26 @@ class Scope:
             on.metrics = tuple(metric(name, nvml, on, self.started_at, self.time_s) for name in wanted)
 
 
-def _held(found: Iterable[tuple[Device, DeviceSnapshot | None]]) -> dict[str, Held]:
+def measured_now(*, reset_peaks: bool = True, all_devices: bool = True) -> Measurement:
+    """Return what is in use now, by a scope that is closed as soon as it is open.
+
+    Args:
+        reset_peaks: Reset the kernel's peak counter, as other measurements of this process do.
+        all_devices: Include devices that this process does not use.
+    """
+    scope = Scope(reset_peaks=reset_peaks, all_devices=all_devices).open()
+    scope.close()
+    return scope.result(Measurement, "now")
+
+
+def _held(found: Iterable[tuple[Device, DeviceSnapshot | None]]) -> dict[str, DeviceHolding]:
     """Return what this process held on each device where that is known, by UUID, or by id without one."""
     held = {}
     for device, snapshot in found:
         if snapshot is not None and (snapshot.allocated is not None or snapshot.own is not None):
-            name = device.id
-            held[device.uuid or name] = Held(name, snapshot.allocated or 0, snapshot.outside)
+            held[device.uuid or device.id] = DeviceHolding(
+                device.id, snapshot.allocated or 0, snapshot.outside
+            )
     return held
 
 

@@ -1,13 +1,81 @@
-"""Settle memory around a measurement: collect garbage and empty caches, so that leftovers are not counted."""
+"""Garbage and caches around a measurement, and the memory that our own late imports take.
+
+A part of this package is imported when it is first used: the adapter of a framework once the user has
+imported that framework, a page once its command is called. That may happen within a cell, or between two.
+Memory that recording and reading a history takes, and gives back later, is counted in the same way.
+"""
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from ..runtime import collector, full_collection
+from ..records import Peak
+from ..runtime import collector
+from ..sources import Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from .frameworks import Frameworks
+
+_MOST_BYTES = 4 * 2**20  # more than any import of ours takes: the rest is what other threads allocated
+
+
+class OwnImports:
+    """Adds up what our late imports take.
+
+    Attributes:
+        bytes: Resident memory taken so far and not given back; a measurement subtracts by how much it rose
+            meanwhile, and adds by how much it fell.
+    """
+
+    def __init__(self, resident_bytes: Callable[[], int]) -> None:
+        """Prepare.
+
+        Args:
+            resident_bytes: Returns the resident memory of this process.
+        """
+        self._resident_bytes = resident_bytes
+        self._importing: set[int] = set()  # the threads that import just now
+        self.bytes = 0
+
+    @contextmanager
+    def importing(self, most_bytes: int = _MOST_BYTES, least_bytes: int = 0) -> Iterator[None]:
+        """Count the resident memory that is taken within, by work of this package alone.
+
+        Args:
+            most_bytes: More than this work takes.
+            least_bytes: Less than this work takes; negative where it gives back what earlier work took.
+        """
+        thread = threading.get_ident()
+        if thread in self._importing:
+            yield
+            return
+        before_bytes = self._resident()
+        self._importing.add(thread)
+        try:
+            yield
+        finally:
+            self._importing.discard(thread)
+            if before_bytes is not None and (after_bytes := self._resident()) is not None:
+                self.bytes += max(least_bytes, min(most_bytes, after_bytes - before_bytes))
+
+    def _resident(self) -> int | None:
+        try:
+            return self._resident_bytes()
+        except (OSError, Unavailable):  # no descriptors left: then nothing is measured either
+            return None
+
+
+def without(imports_bytes: int, peak: Peak) -> Peak:
+    """Return a peak of resident memory without what our imports took before it was read."""
+    if not imports_bytes:
+        return peak
+    hi_bytes = None if peak.hi_bytes is None else peak.hi_bytes - imports_bytes
+    return Peak(peak.lo_bytes - imports_bytes, hi_bytes, peak.quality, peak.precision_bytes)
 
 
 class Settling:
@@ -19,7 +87,7 @@ class Settling:
 
     def preload(self) -> None:
         """Create the context of the current device if the user has imported its framework."""
-        self._frameworks.ask(lambda framework: framework.preload())
+        self._frameworks.ask(methodcaller("preload"))
 
     def settle(self, *, gc_collect: bool, clear_cache: bool) -> None:
         """Collect all garbage and empty the caches.
@@ -34,7 +102,7 @@ class Settling:
         if gc_collect:
             if self._ran:
                 self._ran = False
-                full_collection.run()
+                collector.run()
             else:
                 collector.collect(1)
         if clear_cache:
@@ -42,7 +110,7 @@ class Settling:
 
     def empty_caches(self) -> None:
         """Empty the frameworks' caches."""
-        self._frameworks.ask(lambda framework: framework.settle())
+        self._frameworks.ask(methodcaller("settle"))
 
     def users_code_ran(self) -> None:
         """Note that a scope ended, so that the next collection is a full one."""

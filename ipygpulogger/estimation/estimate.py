@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..engine.machine import machine
 from ..records import device_id
 from ..records.estimate import BatchEstimate, Estimate, fit
 from ..records.units import clipped, printable
-from ..runtime.errors import named
-from ..runtime.signals import is_from_a_handler
-from .asked import check, imported_torch, label_of
-from .batches import Arguments, batched, sizes_of
-from .target import Room, capacity_bytes, device_index, room_on
+from ..runtime.errors import is_from_a_handler, named
+from ..sources import Unavailable
+from ..sources.torch import state as torch_state
+from .arguments import (
+    BACKEND,
+    Arguments,
+    batched,
+    capacity_bytes,
+    check_callable,
+    device_index,
+    imported_torch,
+    label_of,
+    sizes_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
     from .run import Run
@@ -78,14 +87,17 @@ def estimate(
     arguments = Arguments(args, kwargs)
     sizes = () if batch_sizes is None else sizes_of(batch_sizes)
     given_bytes = capacity_bytes(capacity)
-    check(fn, arguments)
+    check_callable(fn, arguments)
     torch = imported_torch()
     index = device_index(device, torch)
     varied = batched(fn, arguments, torch) if sizes else None
-    room = Room(given_bytes, given_bytes, given=True, note=_CONTEXT) if given_bytes else room_on(index, torch)
-    name = device_id("cuda", index)
+    if given_bytes:
+        limit = MemoryLimit(given_bytes, given_bytes, given=True, note=_CONTEXT)
+    else:
+        limit = limit_of(index, torch)
+    name = device_id(BACKEND, index)
     found = _run(fn, arguments, name, torch)
-    made = _estimated(label_of(fn), name, found, room)
+    made = _estimated(label_of(fn), name, found, limit)
     if varied is None:
         return made
     batches = []
@@ -98,23 +110,13 @@ def estimate(
 def _run(fn: Callable[..., Any], arguments: Arguments, device: str, torch: ModuleType) -> Run:
     from .run import run
 
-    with _alone(), torch.set_grad_enabled(torch.is_grad_enabled()):
-        return run(fn, arguments.args, arguments.kwargs, device)
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Wait until no other thread estimates.
-
-    Raises:
-        RuntimeError: The function that is estimated calls `estimate`.
-    """
     with _running:
         if _depth[0]:
             raise RuntimeError("estimate cannot be called by a function that is being estimated")
         _depth[0] = 1
         try:
-            yield
+            with torch.set_grad_enabled(torch.is_grad_enabled()):
+                return run(fn, arguments.args, arguments.kwargs, device)
         finally:
             _depth[0] = 0
 
@@ -129,13 +131,13 @@ def _tried(fn: Callable[..., Any], arguments: Arguments, device: str, torch: Mod
         return clipped(printable(named(error)), _ERROR)
 
 
-def _estimated(label: str, device: str, found: Run, room: Room) -> Estimate:
-    """Return the estimate of the arguments as they are, compared with the room that there is."""
-    available_bytes = room.available_bytes
-    if available_bytes is not None and not room.given:
+def _estimated(label: str, device: str, found: Run, limit: MemoryLimit) -> Estimate:
+    """Return the estimate of the arguments as they are, compared with the memory that is available."""
+    available_bytes = limit.available_bytes
+    if available_bytes is not None and not limit.given:
         available_bytes += found.held_bytes
     nothing = f"No tensor of the function is on {device}, and it moves none there."
-    notes = [*(found.notes if found.peak_bytes else [nothing]), *([room.note] if room.note else [])]
+    notes = [*(found.notes if found.peak_bytes else [nothing]), *([limit.note] if limit.note else [])]
     return Estimate(
         label,
         device,
@@ -143,10 +145,10 @@ def _estimated(label: str, device: str, found: Run, room: Room) -> Estimate:
         found.reserved_bytes,
         tuple(found.rows),
         found.held_bytes,
-        room.capacity_bytes,
+        limit.capacity_bytes,
         available_bytes,
         *fit(found.peak_bytes, found.reserved_bytes, available_bytes, found.fits_within),
-        unknown=room.unknown,
+        unknown=limit.unknown,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -157,3 +159,65 @@ def _of_batch(size: int, found: Run | str, available_bytes: int | None) -> Batch
     peak_bytes, reserved_bytes = found.peak_bytes, found.reserved_bytes
     fits = fit(peak_bytes, reserved_bytes, available_bytes, found.fits_within)
     return BatchEstimate(size, peak_bytes, reserved_bytes, *fits)
+
+
+class MemoryLimit(NamedTuple):
+    """The memory of a device that a function can have.
+
+    Attributes:
+        capacity_bytes: The size of the device's memory; None when unknown.
+        available_bytes: What this process can still allocate of it, cached memory included; None when
+            unknown.
+        unknown: Why it is unknown; else empty.
+        given: Whether the user gave it as a capacity.
+        note: What has to be known about it; empty if there is nothing.
+    """
+
+    capacity_bytes: int | None
+    available_bytes: int | None
+    unknown: str = ""
+    given: bool = False
+    note: str = ""
+
+
+def limit_of(index: int, torch: ModuleType) -> MemoryLimit:
+    """Return how much memory this process can have on a CUDA device; asking creates no context there."""
+    name = device_id(BACKEND, index)
+    if not torch.cuda.is_initialized() and machine().devices.all_hidden():
+        return MemoryLimit(None, None, "CUDA_VISIBLE_DEVICES hides every device from this process")
+    try:
+        memory = machine().device_memory(index)
+    finally:
+        machine().close()  # the driver's library, unless something is being measured
+    if memory is None:
+        return MemoryLimit(None, None, f"{name} is not a device of this machine, and no capacity was given")
+    reserved_bytes, reusable_bytes, limit_bytes = _of_allocator(index)
+    free_bytes = memory.free_bytes
+    if limit_bytes is not None:
+        free_bytes = min(free_bytes, max(0, limit_bytes - reserved_bytes))
+    note = ""
+    if reserved_bytes == 0 and not _has_context(index):
+        note = f"This process does not use {name} so far: its context will take some of what is available."
+    return MemoryLimit(memory.total_bytes, free_bytes + reusable_bytes, note=note)
+
+
+def _of_allocator(index: int) -> tuple[int, int, int | None]:
+    """Return what torch's allocator has reserved on a device, what of that it can reuse, and its limit."""
+    for framework, counters in machine().frameworks.counters():
+        for counter in counters if framework.name == "torch" else ():
+            if counter.device.index == index:
+                try:
+                    readings = counter.look().readings
+                except Unavailable:  # a pluggable allocator
+                    break
+                allocated_bytes, reserved_bytes = readings[0].current_bytes, readings[-1].current_bytes
+                reusable_bytes = reserved_bytes - allocated_bytes - (counter.pools_bytes() or 0)
+                return reserved_bytes, max(0, reusable_bytes), counter.limit_bytes()
+    return 0, 0, torch_state.limit_bytes(index)
+
+
+def _has_context(index: int) -> bool:
+    try:
+        return torch_state.accelerator() == BACKEND and torch_state.has_context(index)
+    except torch_state.TORCH_ERRORS:
+        return False

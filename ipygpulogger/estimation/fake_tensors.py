@@ -8,28 +8,34 @@ CUDA only. It is told so while it casts.
 
 from __future__ import annotations
 
-import copy
+import contextlib
+import copy as copying
+import ctypes
+import sys
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from .operators import Operators
 
+_TABLE = "_ZN3c104impl26device_guard_impl_registryE"
+_LIBRARY = {"linux": "libc10.so", "darwin": "libc10.dylib"}
 
-class Answers:
+
+class DeviceReporting:
     """What C++ code is told about the device of a fake tensor.
 
-    Attributes:
-        autocast: Whether autocast is on for CUDA, and can be followed.
+    Whether autocast is on for CUDA is followed here: torch answers that it is not while it casts.
     """
 
     def __init__(self, torch: ModuleType) -> None:
         self._meta = torch.device("meta")
         self._reads_autocast = torch.is_autocast_enabled
-        self.autocast = False
+        self._can_follow = self._is_autocast_on = False
         self._recorded: dict[int, weakref.ref[Any]] = {}
 
     def device(self, tensor: Any) -> Any:
@@ -47,18 +53,28 @@ class Answers:
     @property
     def casts(self) -> bool:
         """Whether an operator runs for which autocast casts."""
-        return self.autocast and not self._reads_autocast("cuda")
+        return self._is_autocast_on and not self._reads_autocast("cuda")
+
+    def follow_autocast(self, can_follow: bool) -> None:
+        """Begin to know whether autocast is on; without a guard for CUDA it is taken as off."""
+        self._can_follow, self._is_autocast_on = can_follow, can_follow and self._reads_autocast("cuda")
+
+    def setting_autocast(self, original: Callable[..., None], *args: Any) -> None:
+        """Call `torch.set_autocast_enabled`."""
+        if len(args) == 1 or args[0] == "cuda":
+            self._is_autocast_on = self._can_follow and bool(args[-1])
+        original(*args)
 
     def recorded(self, out: Any) -> None:
         """Note a result for which autograd will ask for the device once, before autocast does."""
         self._recorded[id(out)] = weakref.ref(out)
 
 
-def fake_mode(torch: ModuleType, answers: Answers, device: Any) -> Any:
+def fake_mode(torch: ModuleType, reporting: DeviceReporting, device: Any) -> Any:
     """Return a fake mode that initialises no device."""
     from torch._subclasses import fake_tensor
 
-    asked, meta = torch.ops.prim.device.default, torch.device("meta")
+    device_of, meta = torch.ops.prim.device.default, torch.device("meta")
 
     class Mode(fake_tensor.FakeTensorMode):  # type: ignore[misc]  # torch has no types here
         @property
@@ -66,14 +82,21 @@ def fake_mode(torch: ModuleType, answers: Answers, device: Any) -> Any:
             return True
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is asked:
-                return answers.device(args[0])
+            if func is device_of:
+                return reporting.device(args[0])
             kwargs = kwargs or {}
             if kwargs.get("device") == meta:
                 kwargs = {**kwargs, "device": device}
             return super().__torch_dispatch__(func, types, args, kwargs)
 
     return Mode(allow_non_fake_inputs=True)
+
+
+@contextlib.contextmanager
+def really(torch: ModuleType) -> Iterator[None]:
+    """Have torch compute with real tensors within."""
+    with torch._C.DisableTorchFunction(), torch.utils._mode_utils.no_dispatch():
+        yield
 
 
 def dispatch_mode(handler: Callable[[Any, Any, Any], Any]) -> Any:
@@ -92,110 +115,180 @@ def dispatch_mode(handler: Callable[[Any, Any, Any], Any]) -> Any:
                     out = func.decompose(*args, **(kwargs or {}))
                 if out is not NotImplemented:
                     return out
-            return handler(func, args, kwargs or {})
+            with torch._C.DisableTorchFunctionSubclass():
+                return handler(func, args, kwargs or {})
 
     return Mode()
 
 
-class Methods:
-    """The attributes that fake tensors need so that Python code sees them on their device.
+class _Fake:
+    """What a fake tensor of a user's subclass has before it: no class of the user's learns of it."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        return None
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # some subclasses set it to another's
+        import torch
+
+        return torch.Tensor.__dict__["__dict__"].__get__(self)  # type: ignore[no-any-return]
+
+    @__dict__.setter
+    def __dict__(self, new: dict[str, Any]) -> None:
+        for name, value in new.items():  # its device and its mode stay its own
+            vars(self).setdefault(name, value)
+
+
+def of_kind(tensor: Any, kind: type) -> Any:
+    """Return a fake tensor as one of a subclass, whose functions run as they do for a real one.
+
+    Subclasses that handle operators themselves, and those that a metaclass makes, are plain ones.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if issubclass(kind, FakeTensor):
+        tensor.__class__ = kind
+    own = getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
+    if issubclass(kind, FakeTensor) or kind is torch.Tensor or own or type(kind) is not type(torch.Tensor):
+        return tensor
+    subclasses: list[Any] = kind.__subclasses__()
+    made = next((one for one in subclasses if _Fake in one.__mro__), None)
+    if made is None:
+        base: Any = torch.Tensor
+        plain = type(
+            "Plain", (torch.Tensor,), {"__torch_function__": classmethod(base.__torch_function__.__func__)}
+        )
+        made = type(kind.__name__, (_Fake, kind, plain, FakeTensor), {})
+        called = getattr(getattr(kind, "__torch_function__", None), "__func__", None)
+        if called is not None:  # torch has put one that does nothing
+            setattr(made, "__torch_function__", classmethod(called))  # noqa: B010  # a type has none
+    tensor.__class__ = made
+    return tensor
+
+
+def as_subclass(original: Callable[..., Any], tensor: Any, cls: type) -> Any:
+    """Do as `torch.as_subclass`, for fake tensors too."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if not isinstance(tensor, FakeTensor):
+        return original(tensor, cls)
+    with torch._C.DisableTorchFunctionSubclass():
+        return of_kind(tensor.view_as(tensor), cls)
+
+
+def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, Any]:
+    """Return the attributes by name that fake tensors need so that Python code sees them on their device.
 
     Args:
         torch: The module.
         index: Of the device that "cuda" means.
         operators: Answers for values, and knows what the CPU means.
     """
+    base, item, array = torch._C.TensorBase, operators.values.item, operators.values.array
 
-    def __init__(self, torch: ModuleType, index: int, operators: Operators) -> None:
-        self._torch, self._index, self._operators = torch, index, operators
-
-    def all(self) -> dict[str, Any]:
-        """Return them by name."""
-        values = self._operators.values
-        item, array = values.item, values.array
-
-        def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:  # functions: methods are not bound to a tensor
-            return self._to(tensor, *args, **kwargs)
-
-        def value(tensor: Any) -> Any:
-            return item(tensor)
-
-        def get_device(tensor: Any) -> int:
-            return -1 if tensor.device.type == "cpu" else tensor.device.index
-
-        def formatted(tensor: Any, spec: str) -> str:
-            return format(repr(tensor) if tensor.dim() else item(tensor), spec)
-
-        def tolist(tensor: Any) -> Any:
-            return [tolist(one) for one in tensor] if tensor.dim() else item(tensor)
-
-        def deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
-            return self._deepcopy(tensor, memo)
-
-        def cpu(tensor: Any, **kwargs: Any) -> Any:
-            if tensor.device.type == "cpu":
-                return tensor
-            return self._torch._C.TensorBase.to(tensor, "cpu", copy=True, **kwargs)
-
-        def cuda(tensor: Any, device: Any = None, _: bool = False, **kwargs: Any) -> Any:
-            return self._to(tensor, "cuda" if device is None else self._torch.device(device), **kwargs)
-
-        return {
-            "to": to,
-            "cuda": cuda,
-            "cpu": cpu,
-            "get_device": get_device,
-            "pin_memory": lambda tensor, *_: tensor,
-            "is_pinned": lambda tensor, *_: tensor.device.type == "cpu",
-            "is_cuda": property(lambda tensor: tensor.device.type == "cuda"),
-            "is_cpu": property(lambda tensor: tensor.device.type == "cpu"),
-            "is_meta": property(lambda _: False),
-            "item": value,
-            "tolist": tolist,
-            "record_stream": lambda *_: None,
-            "data_ptr": lambda _: 0,
-            "__deepcopy__": deepcopy,
-            "numpy": lambda tensor, **_: array(tensor),
-            "__array__": lambda tensor, *_, **__: array(tensor),
-            "__format__": formatted,
-        }
-
-    def _deepcopy(self, tensor: Any, memo: dict[int, Any]) -> Any:
-        """Do what `Tensor.__deepcopy__` does, which would copy the fake mode with the tensor's attributes."""
-        torch = self._torch
-        if id(tensor) in memo:
-            return memo[id(tensor)]
-        if not tensor.is_leaf:
-            return torch.Tensor.__deepcopy__(tensor, memo)  # raises its error
-        with torch.no_grad():
-            made = tensor.clone()
-        if isinstance(tensor, torch.nn.Parameter):  # neither its gradient nor its attributes are copied
-            memo[id(tensor)] = made = torch.nn.Parameter(made, tensor.requires_grad)
-            return made
-        memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
-        if tensor.grad is not None:
-            made.grad = self._deepcopy(tensor.grad, memo)
-        own = {name: value for name, value in vars(tensor).items() if name not in vars(made)}
-        vars(made).update(copy.deepcopy(own, memo))
-        return made
-
-    def _to(self, tensor: Any, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
-        """Do what `Tensor.to` does: C++ code does not know that a tensor is on the device already."""
-        torch = self._torch
-        kwargs.pop("non_blocking", None)
-        other = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.pop("other", None)
-        if other is not None:
-            args = other.device, other.dtype, *args[1:]
-        if len(args) > 1 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
-            args, copy = args[:-1], args[-1]
-        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
-        wanted = {} if memory_format is None else {"memory_format": memory_format}
-        device, dtype = tensor.device if device is None else self._indexed(device), dtype or tensor.dtype
-        if device == tensor.device:
-            return torch._C.TensorBase.to(tensor, dtype, copy=copy, **wanted)
-        return torch._C.TensorBase.to(tensor, device, dtype, copy=True, **wanted)
-
-    def _indexed(self, device: Any) -> Any:
-        means = device.type == "cpu" and self._operators.reads_cpu_as_device
+    def indexed(device: Any) -> Any:
         is_current = device.type == "cuda" and device.index is None
-        return self._torch.device("cuda", self._index) if is_current or means else device
+        means = is_current or (device.type == "cpu" and operators.reads_cpu_as_device)
+        return torch.device("cuda", index) if means else device
+
+    def cuda(tensor: Any, device: Any = None, _: bool = False, **kwargs: Any) -> Any:
+        return _to(torch, indexed, tensor, "cuda" if device is None else torch.device(device), **kwargs)
+
+    def tolist(tensor: Any) -> Any:
+        return [tolist(one) for one in tensor] if tensor.dim() else item(tensor)
+
+    return {
+        "to": lambda *args, **kwargs: _to(torch, indexed, *args, **kwargs),
+        "cuda": cuda,
+        "cpu": lambda tensor, **how: tensor if _on_cpu(tensor) else base.to(tensor, "cpu", copy=True, **how),
+        "get_device": lambda tensor: -1 if _on_cpu(tensor) else tensor.device.index,
+        "pin_memory": lambda tensor, *_: tensor,
+        "is_pinned": lambda tensor, *_: _on_cpu(tensor),
+        "is_cuda": property(lambda tensor: tensor.device.type == "cuda"),
+        "is_cpu": property(_on_cpu),
+        "is_meta": property(lambda _: False),
+        "item": lambda tensor: item(tensor),  # noqa: PLW0108 - a function, which a tensor binds
+        "tolist": tolist,
+        "record_stream": lambda *_: None,
+        "data_ptr": lambda _: 0,
+        "as_subclass": lambda tensor, kind: as_subclass(base.as_subclass, tensor, kind),
+        "__deepcopy__": lambda tensor, memo: _deepcopy(torch, tensor, memo),
+        "numpy": lambda tensor, **_: array(tensor),
+        "__array__": lambda tensor, *_, **__: array(tensor),
+        "__format__": lambda tensor, spec: format(repr(tensor) if tensor.dim() else item(tensor), spec),
+    }
+
+
+def _on_cpu(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cpu")
+
+
+def _to(torch: ModuleType, indexed: Any, tensor: Any, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
+    """Do what `Tensor.to` does: C++ code does not know that a tensor is on the device already."""
+    kwargs.pop("non_blocking", None)
+    other = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.pop("other", None)
+    if other is not None:
+        args = other.device, other.dtype, *args[1:]
+    if len(args) > 1 and isinstance(args[-1], bool) and isinstance(args[-2], bool):
+        args, copy = args[:-1], args[-1]
+    device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+    wanted = {} if memory_format is None else {"memory_format": memory_format}
+    device, dtype = tensor.device if device is None else indexed(device), dtype or tensor.dtype
+    if device == tensor.device:
+        return torch._C.TensorBase.to(tensor, dtype, copy=copy, **wanted)
+    return torch._C.TensorBase.to(tensor, device, dtype, copy=True, **wanted)
+
+
+def _deepcopy(torch: ModuleType, tensor: Any, memo: dict[int, Any]) -> Any:
+    """Do what `Tensor.__deepcopy__` does, which would copy the fake mode with the tensor's attributes."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if not tensor.is_leaf:
+        return torch.Tensor.__deepcopy__(tensor, memo)  # raises its error
+    with torch.no_grad():
+        made = tensor.clone()
+    if isinstance(tensor, torch.nn.Parameter):  # neither its gradient nor its attributes are copied
+        memo[id(tensor)] = made = torch.nn.Parameter(made, tensor.requires_grad)
+        return made
+    memo[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        made.grad = _deepcopy(torch, tensor.grad, memo)
+    own = {name: value for name, value in vars(tensor).items() if name not in vars(made)}
+    vars(made).update(copying.deepcopy(own, memo))
+    return made
+
+
+@contextlib.contextmanager
+def cuda_guard(torch: ModuleType) -> Iterator[bool]:
+    """Have a guard for CUDA, in a build without it too; give whether there is one.
+
+    `DeviceReporting` has autograd note "meta" as the device of a result. Should it note CUDA all the same, it
+    asks the device's guard for a stream, and the process ends if there is none. In torch's table of guards
+    (`c10/core/impl/DeviceGuardImplInterface.h`) the entry for CUDA is that of "meta" meanwhile, whose
+    methods do nothing. CUDA builds have their own, which raises an error on a machine without a GPU.
+    """
+    is_built = bool(torch.backends.cuda.is_built())
+    table = None if is_built else _table(torch)
+    if table is None:
+        yield is_built
+        return
+    kinds = torch.autograd.DeviceType
+    cuda, meta = int(kinds.CUDA), int(kinds.Meta)
+    own = table[cuda]
+    table[cuda] = table[meta]
+    try:
+        yield bool(table[meta])
+    finally:
+        table[cuda] = own
+
+
+def _table(torch: ModuleType) -> Any:
+    """Return the table of guards by number of the kind of device; None where it is not found."""
+    try:
+        folder = Path(torch.__file__ or "").parent / "lib"
+        library = ctypes.CDLL(str(folder / _LIBRARY[sys.platform]))
+        return (ctypes.c_void_p * len(torch.autograd.DeviceType.__members__)).in_dll(library, _TABLE)
+    except (KeyError, OSError, ValueError, AttributeError):
+        return None

@@ -5,45 +5,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..records.units import MB, rounded_mb
+from .arguments import listed
 from .values import written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import ModuleType
 
-    from ..breakdown.places import Frame
+    from ..allocator.places import Frame
     from .allocations import Allocation
     from .operators import Operators
 
 _LINES = 3
 _CUDNN = frozenset(("convolution", "convolution_backward", "_cudnn_rnn", "cudnn_batch_norm"))
 
-_ALLOCATE_INSIDE = {  # operators, by the names that users know
-    **{name: name for name in ("topk", "mode", "nanmedian", "a long sort")},
-    "_trilinear": "bilinear",
-    **dict.fromkeys(("_pdist_forward", "_pdist_backward"), "pdist"),
-    **dict.fromkeys(("_embedding_bag_backward", "_embedding_bag_dense_backward"), "embedding_bag"),
-    **dict.fromkeys(("_cdist_backward",), "cdist"),
-    **dict.fromkeys(("_ctc_loss", "_ctc_loss_backward"), "ctc_loss"),
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), "torch.fft"),
-    **dict.fromkeys(
-        (
-            *("_linalg_svd", "linalg_qr", "linalg_inv_ex", "_linalg_eigh", "linalg_cholesky_ex"),
-            *("_linalg_solve_ex", "linalg_lu_factor_ex", "linalg_lstsq", "_linalg_det"),
-        ),
-        "torch.linalg",
-    ),
-}
-
-
-_OTHERWISE = frozenset(("cumprod", "renorm"))
+# `nox -s operators` runs all operators on a simulated device, and finds those whose need is not known here.
+GRADIENT = " with a gradient"
+_INSIDE = frozenset(
+    (
+        *("affine_grid_generator", "cdist", "cholesky", "cholesky_inverse", "cholesky_solve", "col2im"),
+        *("count_nonzero", "ctc_loss", "dist", "embedding_bag", "euclidean_dist", "im2col", "index_reduce"),
+        *("isin", "isinf", "ldexp", "log_softmax.int_out", "lu_unpack", "masked_scatter", "max_unpool2d"),
+        *("median", "mode", "multinomial", "nanmedian", "native_multi_head_attention"),
+        *("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", "pdist", "randperm"),
+        *("renorm", "safe_softmax", "scatter_reduce", "segment_reduce", "slice_scatter.out"),
+        *("soft_margin_loss", "softmax.int_out", "sort", "topk", "triangular_solve", "trilinear"),
+        *("unsafe_masked_index", "unsafe_masked_index_put_accumulate"),
+        "wide scaled_dot_product_efficient_attention",
+    )
+)
+_FAMILIES = {"linalg_": "torch.linalg", "fft_": "torch.fft"}
+_EXACT = frozenset(("linalg_vector_norm", "linalg_cross"))  # of the families
+_MORE = frozenset(("var_mean", "std_mean", "atan2", "lu_unpack"))  # what their gradients allocate inside
+_LESS = frozenset(
+    ("cumprod", "renorm", "clamp.Tensor", "max.default", "min.default", "aminmax", "masked_fill.Tensor")
+)
+DIFFERENTIATED = _MORE | _LESS
+_STEPS = "_dense_backward", "_backward", "_forward"  # of one operator that users call
 _RECURRENT = frozenset(("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell"))  # one RNNCell is counted as it is
 
 
-def notes_of(operators: Operators, torch: ModuleType, device: str, *, everything: bool) -> tuple[str, ...]:
+def notes_of(operators: Operators, torch: ModuleType, device: str, *, all_on_device: bool) -> tuple[str, ...]:
     """Return what an estimate leaves out or takes for granted."""
     notes = []
-    if everything:
+    if all_on_device:
         notes.append(
             f"All tensors are on the CPU, and the function does not move them: they count as on {device}."
         )
@@ -69,19 +74,34 @@ def _notes_of_operators(names: set[str], *, has_cudnn: bool) -> Iterator[str]:
         yield "Without cuDNN, convolution allocates memory inside that is not counted."
     if found := sorted(names & _RECURRENT):
         yield (
-            f"{_listed(found)} {'has' if len(found) == 1 else 'have'} kernels on CUDA that keep other tensors"
+            f"{listed(found)} {'has' if len(found) == 1 else 'have'} kernels on CUDA that keep other tensors"
             " for the backward pass than those that are counted."
         )
-    if found := sorted(names & _OTHERWISE):
+    if found := sorted({name.partition(".")[0] for name in _LESS if name + GRADIENT in names}):
         yield (
-            f"The backward pass of {_listed(found)} may need less than is counted:"
+            f"The backward pass of {listed(found)} may need less than is counted:"
             " torch computes it otherwise for fake tensors."
         )
     if "sparse" in names:
         yield "Sparse tensors are not part of the estimate."
-    if found := sorted({_ALLOCATE_INSIDE[name] for name in names & _ALLOCATE_INSIDE.keys()}):
+    inside = {one for name in names if (one := _inside(name))}
+    inside |= {f"the gradient of {name}" for name in _MORE if name + GRADIENT in names}
+    if found := sorted(inside):
         verb = "allocates" if len(found) == 1 else "allocate"
-        yield f"{_listed(found)} {verb} memory inside that is not counted."
+        yield f"{listed(found)} {verb} memory inside that is not counted."
+
+
+def _inside(operator: str) -> str:
+    """Return the name for users of an operator that allocates more than its result; empty for others."""
+    name = operator.strip("_")
+    for step in _STEPS:
+        name = name.removesuffix(step)
+    for prefix, family in _FAMILIES.items():
+        if name.startswith(prefix):
+            return "" if name.partition(".")[0] in _EXACT else family
+    if name in _INSIDE or ("_copy." in name and name.endswith("out")):
+        return name.partition(".")[0]
+    return ""
 
 
 def note_of_state(alive: Iterable[Allocation]) -> Iterator[str]:
@@ -92,10 +112,6 @@ def note_of_state(alive: Iterable[Allocation]) -> Iterator[str]:
             f"The call makes {rounded_mb(sum(made))} MB of optimizer state, with which the next one begins:"
             " to count it from the start, estimate a function that makes two steps."
         )
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _at(frames: Iterable[Frame]) -> str:

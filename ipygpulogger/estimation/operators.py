@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
-from .fake_tensors import dispatch_mode
-from .gradient_sums import Sums
-from .kernel_temporaries import is_seed
-from .losses import kept_bytes
-from .own_threads import OwnThreads
-from .user_lines import is_called_by_user, is_recomputed, user_line
-from .values import EstimateError, Values, written
+from .fake_tensors import really
+from .kernels import Kernels, is_seed, kept_bytes
+from .notes import DIFFERENTIATED, GRADIENT
+from .threads import OwnThreads
+from .values import (
+    EstimateError,
+    Values,
+    is_called_by_engine,
+    is_called_by_user,
+    is_recomputed,
+    library_line,
+    user_line,
+    written,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
-    from ..breakdown.places import Frame
+    from ..allocator.places import Frame
     from .allocations import Allocations
-    from .fake_tensors import Answers
-    from .twins import Twins
-    from .workspaces import Workspaces
+    from .fake_map import FakeMap
+    from .fake_tensors import DeviceReporting
 
 _DATA = "the shape of its result depends on the values of a tensor"
 _NO_META = "it has no implementation for fake tensors (torch.library.register_fake gives it one)"
@@ -30,7 +39,27 @@ _UNSUPPORTED = {
     "UnsupportedFakeTensorException": "such tensors have no fake ones",
     "UnsupportedMutationAliasingException": _NO_META,
 }
+# Those whose fake implementation does not check that all tensors are on one device.
+_UNCHECKED = frozenset(
+    (
+        *("convolution", "convolution_backward", "_embedding_bag", "_embedding_bag_forward_only"),
+        *("slice_scatter", "diagonal_scatter"),
+    )
+)
 _DEVICES = "different devices", "same device", "two devices"
+
+_FILL = frozenset(("index_put", "scatter", "scatter_add", "index_add", "index_fill", "put"))
+# What the engine writes to a tensor that it has just made, by what made it: zeros are filled, and
+# `binary_cross_entropy_with_logits` has its gradient computed in place.
+_NEXT = {
+    **dict.fromkeys(("new_zeros", "zeros", "zeros_like"), _FILL),
+    "sigmoid": frozenset(("sub",)),
+    "logit": frozenset(("mul",)),
+    "add": frozenset(("sub",)),
+    "sub": frozenset(("mul",)),
+    "mul": frozenset(("mul", "sub")),
+}
+_IN_PLACE = frozenset(("add",)).union(*_NEXT.values())
 
 
 def is_mixed(error: Exception) -> bool:
@@ -51,133 +80,142 @@ class Operators:
 
     Attributes:
         allocator: The model of torch's.
+        reporting: What C++ code is told about devices.
         values: Answers for the values of tensors.
-        mixed: Whether an operator found tensors on several devices.
-        failed: The error of the last operator that raised one, its name, and the line.
-        names: The operators that were called.
         threads: Those in which the function runs.
+        fakes: The fake tensors of real ones; None until the modes are on.
+        all_on_device: Whether tensors that the user's lines make on the CPU are on the device.
         reads_cpu_as_device: Whether a line of the user's that names the CPU means the device.
-        everything: Whether tensors that the user's lines make on the CPU are on the device.
+        mixed: Whether an operator found tensors on several devices.
+        allocates: Whether an operator has allocated memory on the device.
+        touches: Whether an operator has had a tensor on the device.
+        failed: The error of the last operator that raised one, its name, and the line.
+        refusal: The error that C++ code may have made another one of.
+        names: The operators that were called.
     """
 
     def __init__(
-        self,
-        torch: ModuleType,
-        device: Any,
-        allocations: Allocations,
-        answers: Answers,
-        workspaces: Workspaces,
+        self, torch: ModuleType, device: Any, allocations: Allocations, reporting: DeviceReporting
     ) -> None:
         from torch._subclasses.fake_tensor import FakeTensor
         from torch.utils import _pytree
 
-        self._torch, self._device, self._allocations, self._answers = torch, device, allocations, answers
-        self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
-        self._asked, self._meta = torch.ops.prim.device.default, torch.device("meta")
-        self._cpu = torch.device("cpu")
-        self._add, self._sums = torch.ops.aten.add.Tensor, Sums(torch, allocations)
-        self._scalar = torch.ops.aten._local_scalar_dense.default
-        self.everything, self._lift = False, torch.ops.aten.lift_fresh.default
-        self.twins: Twins | None = None
-        self._workspaces, self.allocator = workspaces, allocations.allocator
-        self.values = Values(torch, FakeTensor)
-        self.mixed = False
+        self._torch, self._device, self._allocations, self.reporting = torch, device, allocations, reporting
+        self._fake, self._leaves = FakeTensor, _pytree.tree_leaves
+        self._meta, self._cpu = torch.device("meta"), torch.device("cpu")
+        self._sums = GradientSums(torch, allocations)
+        self._kernels, self.allocator = Kernels(torch, device, allocations), allocations.allocator
+        self.values, self.threads = Values(torch, FakeTensor), OwnThreads()
+        self.fakes: FakeMap | None = None
+        self.all_on_device = self.reads_cpu_as_device = False
+        self.mixed = self.allocates = self.touches = False
         self.failed: tuple[Exception, str, Frame] | None = None
+        self.refusal: EstimateError | None = None
         self.names: set[str] = set()
-        self.reads_cpu_as_device = False
-        self.threads = OwnThreads()
-
-    def swapping(self, original: Any) -> Any:
-        """Return `torch.utils.swap_tensors` for twins, which are made later."""
-
-        def swap_tensors(one: Any, other: Any) -> None:
-            (original if self.twins is None else self.twins.swapping(original))(one, other)
-
-        return swap_tensors
 
     @property
     def all_names(self) -> set[str]:
         """The operators that were called, and those that are known in part for their arguments."""
-        return self.names | self._workspaces.partly
+        return self.names | self._kernels.partly
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator, and note what it allocated."""
-        if func is self._asked:
-            return self._answers.device(args[0])
+        aten = self._torch.ops.aten
+        if func is self._torch.ops.prim.device.default:
+            return self.reporting.device(args[0])
         if "device" in kwargs:
-            kwargs = {**kwargs, "device": self._placed(kwargs["device"])}
-            if self._means_the_device(kwargs["device"]) and self._is_made_by_user(args):
-                kwargs["device"] = self._device
-        if func is not self._lift:  # of a tensor that was just made from a list or a number
-            args, kwargs = self._faked(args), self._faked(kwargs)
-        if func is self._scalar:
-            return self._value(func, args)
-        if (out := self._decomposed(func, args, kwargs)) is not NotImplemented:
-            return out
-        self.names.add(func._opname)
+            device = self._placed(kwargs["device"])
+            means = self._means_the_device(device) and self._is_made_by_user(args, device)
+            kwargs = {**kwargs, "device": self._device if means else device}
+        lifts = func is aten.lift_fresh.default  # a tensor that was just made from a list or a number
+        if not lifts:
+            args, kwargs = self._faked(func, args), self._faked(func, kwargs)
+        if func is aten._local_scalar_dense.default:
+            return self._value(func, args[0])
+        self._note_name(func, args)
         try:
             out = func(*args, **kwargs)
+            self._check_devices(func, args)
         except Exception as error:
             self._explain(func, error)
             raise
-        if self.everything and func is self._lift and is_called_by_user():
+        if lifts and self.all_on_device and is_called_by_user():
             out = out.to(self._device)
-        self._written_in_place(func, args, out)
+        self._sums.note(func._opname, args, out)
         self._note(func, args, kwargs, out)
         self.values.note(func, args, out)
         return out
 
-    def _decomposed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run the parts of an operator that is made of others: in inference mode it arrives whole."""
-        if not self._torch.is_inference_mode_enabled() or func is self._lift:
-            return NotImplemented
-        with dispatch_mode(self):
-            return func.decompose(*args, **kwargs)
+    def _fakes_in(self, values: Any) -> list[Any]:
+        return [one for one in self._leaves(values) if isinstance(one, self._fake)]
 
-    def _written_in_place(self, func: Any, args: Any, out: Any) -> None:
-        """Let a result of the engine take the memory that it would be written to."""
-        sums = self._sums
-        kept = sums.in_place(args) if func is self._add else sums.filled(func._opname, args)
-        if kept is not None:
-            self._allocations.move(kept, out.untyped_storage())
-        sums.made(func._opname, args, out, kept=kept is not None)
+    def _differentiates(self, args: Any) -> bool:
+        return self._torch.is_grad_enabled() and any(one.requires_grad for one in self._fakes_in(args))
+
+    def _note_name(self, func: Any, args: Any) -> None:
+        """Note the name of an operator, and whether there will be a gradient of it."""
+        name = func._opname.removesuffix("_")
+        both = {name, f"{name}.{func._overloadname}"}
+        self.names |= both
+        if (known := both & DIFFERENTIATED) and self._differentiates(args):
+            self.names |= {one + GRADIENT for one in known}
+
+    def _check_devices(self, func: Any, args: Any) -> None:
+        """Check that the arguments of an operator are on one device, where fake tensors do not.
+
+        Raises:
+            RuntimeError: They are not, and torch raises an error for real ones.
+        """
+        if func._opname in _UNCHECKED or not self.touches:
+            found = {one.fake_device for one in self._fakes_in(args)}
+            self.touches = self.touches or self._device in found
+            if func._opname in _UNCHECKED and len(found) > 1:
+                named = " and ".join(sorted(map(str, found)))
+                raise RuntimeError(f"Expected all tensors to be on the same device, but they are on {named}")
 
     def _means_the_device(self, device: Any) -> bool:
         if device == self._cpu:
             return self.reads_cpu_as_device
-        return device is None and self.everything
+        return device is None and self.all_on_device
 
-    def _is_made_by_user(self, args: Any) -> bool:
-        """Return whether a line of the user's makes a new tensor, of nothing that is one."""
-        return is_called_by_user() and not any(
+    def _is_made_by_user(self, args: Any, device: Any) -> bool:
+        """Return whether a line of the user's, or one of a library with a device, makes a tensor of none."""
+        return (is_called_by_user() or bool(device and library_line())) and not any(
             isinstance(one, self._torch.Tensor) for one in self._leaves(args)
         )
 
+    def placing(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Do as `torch.tensor` or one like it, which calls no operator with the device CPU."""
+        device = kwargs.get("device")
+        if device is not None and self._means_the_device(self._torch.device(device)):
+            kwargs["device"] = self._device if self._is_made_by_user((), device) else device
+        return original(*args, **kwargs)
+
     def _placed(self, device: Any) -> Any:
-        if device is None:
-            return None
-        if device == self._meta or (device.type == "cuda" and device.index is None):
-            return self._device
-        return device
+        is_any = device is not None and device.type == "cuda" and device.index is None
+        return self._device if is_any or device == self._meta else device
 
-    def _faked(self, values: Any) -> Any:
-        """Return arguments with twins for real tensors, which nothing that was looked through holds."""
-        if all(
-            not isinstance(one, self._torch.Tensor) or isinstance(one, self._fake)
-            for one in self._leaves(values)
+    def _faked(self, func: Any, values: Any) -> Any:
+        """Return arguments with fakes for real tensors, which C++ code has that does not ask Python.
+
+        Raises:
+            EstimateError: One needs a gradient, which autograd would give to the real tensor.
+        """
+        fakes = self.fakes
+        if fakes is None or (found := fakes.faked(values)) is values:
+            return values
+        if self._torch.is_grad_enabled() and any(
+            one.requires_grad for one in self._leaves(values) if fakes.is_real(one)
         ):
-            return values
-        twins = self.twins
-        if twins is None:
-            return values
-        return self._map(
-            self._torch.Tensor, lambda one: one if isinstance(one, self._fake) else twins.of(one), values
-        )
+            self.refusal = EstimateError(
+                f"{func} at {written(user_line())} cannot be estimated: compiled code gave it a parameter"
+            )
+            raise self.refusal
+        return found
 
-    def _value(self, func: Any, args: Any) -> Any:
-        tensor = args[0]
+    def _value(self, func: Any, tensor: Any) -> Any:
         if getattr(tensor, "constant", None) is not None:
-            with self._torch.utils._mode_utils.no_dispatch():
+            with really(self._torch):
                 return tensor.constant.item()
         return self.values.scalar(func, tensor)
 
@@ -187,39 +225,82 @@ class Operators:
             raise EstimateError(
                 f"{func} at {written(user_line())} cannot be estimated: {_UNSUPPORTED[kind]}"
             ) from error
-        if is_mixed(error):
-            self.mixed = True
-            return
+        self.mixed = self.mixed or is_mixed(error)
         self.failed = error, str(func), user_line()
 
-    def _answer_autograd(self, args: Any, out: Any) -> None:
-        """Have autograd see "meta" as the device of the results that it records."""
-        inputs = [one for one in self._leaves(args) if isinstance(one, self._fake)]
-        if self._torch.is_grad_enabled() and any(one.requires_grad for one in inputs):
-            for one in self._leaves(out):
-                if isinstance(one, self._fake) and one.is_floating_point():
-                    self._answers.recorded(one)
-
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        if self._answers.casts:
-            self._answer_autograd(args, out)
+        if self.reporting.casts and self._differentiates(args):
+            for one in self._fakes_in(out):
+                if one.is_floating_point():
+                    self.reporting.recorded(one)
         for one in self._made(func, args, out):
             if isinstance(one, self._fake) and one.fake_device == self._device and not is_seed(func, one):
-                storage = storage_of(one)
-                if storage is None:
-                    self.names.add("sparse")
-                elif self._allocations.allocation_of(storage) is None:
-                    least_bytes = kept_bytes(func._opname, args)
-                    made = self._allocations.add(storage, user_line(), least_bytes=least_bytes)
-                    if self._torch._C._current_graph_task_id() >= 0 and is_recomputed():
-                        made.kind = "activations"
-        if func._opname == "resize_":
-            self._allocations.grow(args[0].untyped_storage(), user_line())
-        self._workspaces.use(func, args, kwargs, out)
+                self._note_result(one, kept_bytes(func._opname, args))
+        if func._schema.is_mutable:  # what is written to may grow, as the tensor of `out=`
+            for one in self._fakes_in((args, kwargs)):
+                self._allocations.grow(storage_of(one), user_line())
+        self._kernels.use(func, args, kwargs, out)
+
+    def _note_result(self, tensor: Any, least_bytes: int) -> None:
+        storage = storage_of(tensor)
+        if storage is None:
+            self.names.add("sparse")
+        elif self._allocations.allocation_of(storage) is None:
+            made = self._allocations.add(storage, user_line(), least_bytes=least_bytes)
+            self.allocates = True
+            if self._torch._C._current_graph_task_id() >= 0 and is_recomputed():
+                made.kind = "activations"
 
     def _made(self, func: Any, args: Any, out: Any) -> Any:
-        """Return the results of an operator; on fake tensors batch norm gives one that was not asked for."""
+        """Return the results of an operator; on fake tensors batch norm gives one that was not wanted."""
         if isinstance(out, self._fake):
-            return (out,)
+            return (out,) if func._opname != "_efficientzerotensor" else ()  # without memory
         wanted = args[9] if func._opname == "native_batch_norm_backward" else None
         return self._leaves(out if wanted is None or wanted[0] else out[1:])
+
+
+class GradientSums:
+    """Results of a backward pass that torch writes in place: they take the memory of what they are added to.
+
+    The engine never writes in place to a tensor of a subclass, and fake tensors are of one: see
+    `can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp, `areAnyTensorSubclassLike` in
+    FunctionsManual.cpp.
+    """
+
+    def __init__(self, torch: ModuleType, allocations: Allocations) -> None:
+        self._torch, self._allocations = torch, allocations
+        self._least: tuple[int, ...] | None = None
+        self._fresh: list[tuple[weakref.ref[Any], str]] = []  # storages of the engine's, what made them
+
+    def note(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        """Note the result of an operator; it takes the memory that it would be written to."""
+        if (name not in _NEXT and name not in _IN_PLACE) or not self._is_of_the_engine():
+            return
+        first = args[0] if args else None
+        if isinstance(first, self._torch.Tensor) and name in _IN_PLACE:
+            storage = first.untyped_storage()
+            is_sum = name == "add" and len(args) == 2 and isinstance(args[1], self._torch.Tensor)
+            maker = next((maker for one, maker in self._fresh if one() is storage), "")
+            is_on_device = self._allocations.allocation_of(storage) is not None
+            if is_on_device and (self._is_alone(first, storage) if is_sum else name in _NEXT.get(maker, ())):
+                self._allocations.move(storage, out.untyped_storage())
+            elif is_sum or name not in ("add", "logit", "sigmoid"):
+                return
+        if name in _NEXT:
+            self._fresh = [one for one in self._fresh if one[0]() is not None]
+            self._fresh.append((weakref.ref(out.untyped_storage()), name))
+
+    def _is_of_the_engine(self) -> bool:
+        torch = self._torch
+        is_backward = torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()
+        return is_backward and is_called_by_engine()
+
+    def _is_alone(self, tensor: Any, storage: Any) -> bool:
+        """Return whether the engine alone holds a gradient, which fills its storage."""
+        if tensor.numel() * tensor.element_size() != storage.nbytes() or 0 in tensor.stride():
+            return False
+        shared = self._torch._C._storage_Use_Count(storage._cdata)
+        holders = tensor._use_count(), shared, sys.getrefcount(tensor)
+        # As few as there can be: how many these are depends on the versions of Python and torch.
+        self._least = holders if self._least is None else tuple(map(min, holders, self._least))
+        return holders == self._least

@@ -1,209 +1,267 @@
-"""What a function reaches: the tensors, and the containers that hold them.
+"""What takes part in a function: the tensors, and the containers that it may change, put back as they were.
 
-Reached are its arguments, what it closes over, the globals that its code names, and whatever these hold:
-containers, attributes of objects, and the functions of the user's that they name.
+Looked through are the function's arguments, what it closes over, the globals that its code names, and what
+these hold; later each module that is called and each optimizer that makes a step, wherever it lives. No
+figure depends on what is found from the function: torch itself shows what takes part (`FakeMap.mode`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import dis
 import functools
+import gc
 import sys
+import threading
 import types
+import weakref
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..breakdown.places import is_users
-from ..runtime.frames import nested_code
-from .asked import signature_of
-from .generators import is_generator
+from ..allocator.places import is_users
+from ..runtime.objects import is_made_in_python, nested_code
+from .arguments import Arguments, named_arguments
+from .restored import RealTensor, Restored, is_generator, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import ModuleType
 
 _LEAVES = (
-    *(type(None), bool, int, float, complex, str, bytes, bytearray, type, range, slice, type(...)),
-    *(types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType, types.TracebackType),
+    *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...)),
+    *(types.BuiltinFunctionType, types.CodeType, types.FrameType, types.TracebackType),
+)
+# What Python's collector knows all about: these cannot be changed, or what they hold cannot be put back.
+_OPAQUE = (
+    *(tuple, frozenset, types.MethodType, types.MappingProxyType, types.GeneratorType, partial),
+    *(classmethod, staticmethod, property),
 )
 # Objects of these packages hold no tensors of a training step, and their state is their own.
 _STRANGERS = frozenset(
     (
-        *(
-            "IPython",
-            "ipykernel",
-            "ipywidgets",
-            "traitlets",
-            "zmq",
-            "logging",
-            "tqdm",
-            "matplotlib",
-            "pandas",
-        ),
-        *("wandb", "tensorboard", "ipygpulogger"),
+        *("IPython", "ipykernel", "ipywidgets", "traitlets", "zmq", "logging", "tqdm", "matplotlib"),
+        *("pandas", "wandb", "tensorboard", "ipygpulogger"),
     )
 )
 _HOLDERS = frozenset(("collections", "types", "functools", "argparse"))  # of the standard library
 
 
 class Reach:
-    """What is reached from a function and its arguments.
+    """What takes part.
 
     Attributes:
-        tensors: Each one once, with the name of what it was reached through.
-        dicts: The dictionaries, namespaces of objects among them.
-        lists: Lists and deques.
-        sets: Sets.
-        cells: The cells of closures.
-        slots: (object, descriptor) for each attribute in a slot.
-        functions: Functions, whose defaults may hold tensors.
-        globals: (namespace, name) for each global that is named.
-        modules: Modules in the sense of `torch.nn`.
-        optimizers: Optimizers.
-        generators: Random generators.
+        held: The tensors, by identity.
+        mode: The fake mode of the tensors that are ours.
+        restored: What is put back at the end.
     """
 
     def __init__(self, torch: ModuleType) -> None:
-        self._torch = torch
-        self.tensors: list[tuple[Any, str]] = []
-        self.dicts: list[dict[Any, Any]] = []
-        self.lists: list[Any] = []
-        self.sets: list[set[Any]] = []
-        self.cells: list[Any] = []
-        self.slots: list[tuple[Any, Any]] = []
-        self.functions: list[Any] = []
-        self.globals: list[tuple[dict[str, Any], str]] = []
-        self.modules: list[Any] = []
-        self.optimizers: list[Any] = []
-        self.generators: list[Any] = []
+        from torch._subclasses.fake_tensor import FakeTensor
+
+        self._torch, self._fake = torch, FakeTensor
+        self._is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor  # of `torch.func`
+        self.held: dict[int, RealTensor] = {}
+        self.mode: Any = None
+        self.restored = Restored(self._hold)
         self._seen: dict[int, Any] = {}
         self._named: set[tuple[int, str]] = set()
         self._pending: deque[tuple[Any, str]] = deque()
         self._later: deque[tuple[Any, str]] = deque()  # optimizers: parameters are named after their module
 
     def walk(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Collect all that a call of the function reaches."""
-        for name, value in _bound(fn, args, kwargs):
+        """Look through all that a call of the function reaches."""
+        for _, name, value in named_arguments(fn, Arguments(tuple(args), dict(kwargs))):
+            self.meet(value, name)
+        self.meet(fn)
+
+    def meet(self, value: Any, name: str = "") -> None:
+        """Look through an object that takes part, unless that is done."""
+        with self._torch._C.DisableTorchFunction():
             self._add(value, name)
-        self._add(fn, "")
-        while self._pending or self._later:
-            self._visit(*(self._pending or self._later).popleft())
+            while self._pending or self._later:
+                self._visit(*(self._pending or self._later).popleft())
+
+    def meet_module(self, module: Any) -> None:
+        """Look through a module, unless the function has made it: then its tensors are fake."""
+        if id(module) in self._seen or "_modules" not in vars(module):  # which is not complete yet
+            return
+        with self._torch._C.DisableTorchFunction():
+            tensors = [*module.parameters(), *module.buffers()]
+        if tensors and all(map(self.is_real, tensors)):
+            self.meet(module)
+
+    def is_real(self, value: Any) -> bool:
+        """Return whether something is a tensor of the user's, or a fake one that the user gave."""
+        kind = type(value)
+        if not issubclass(kind, self._torch.Tensor) or self._is_wrapper(value):
+            return False
+        return not issubclass(kind, self._fake) or value.fake_mode is not self.mode
+
+    def of(self, tensor: Any, name: str = "") -> RealTensor:
+        """Return what is known of a tensor, which need not have been reached."""
+        known = self.held.get(id(tensor))
+        if known is None:
+            with self._torch._C.DisableTorchFunction():
+                self._visit_tensor(tensor, name)
+            known = self.held[id(tensor)]
+        known.name = known.name or name
+        return known
+
+    def _hold(self, value: Any) -> Any:
+        return self.of(value) if self.is_real(value) else value
+
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether a tensor is on a device already."""
+        return any(one.tensor.device.type not in ("cpu", "meta") for one in self.held.values())
+
+    def forget_released(self) -> None:
+        """Forget the tensors that the function made and dropped."""
+        self.held = {key: one for key, one in self.held.items() if not one.is_released()}
 
     def close(self) -> None:
         """Let go of all that was reached: it is the user's to free, without a garbage collector."""
-        for held in vars(self).values():
-            if isinstance(held, (list, dict, set, deque)):
-                held.clear()
+        self.restored.forget()
+        for known in (self.held, self._seen, self._named):
+            known.clear()
 
     def _add(self, value: Any, name: str) -> None:
-        if isinstance(value, _LEAVES) or id(value) in self._seen:
-            return
-        self._seen[id(value)] = value  # kept, so that no id is used twice
-        later = isinstance(value, self._torch.optim.Optimizer)
-        (self._later if later else self._pending).append((value, name))
-
-    def _visit(self, value: Any, name: str) -> None:
-        torch = self._torch
-        if isinstance(value, torch.Tensor):
-            self._visit_tensor(value, name)
-        elif isinstance(value, (dict, list, deque, set, frozenset, tuple)):
-            self._visit_container(value, name)
-        elif isinstance(value, types.FunctionType):
-            self._visit_function(value, name)
-        elif isinstance(value, types.MethodType):
-            self._all((value.__func__, value.__self__), name)
-        elif isinstance(value, functools.partial):
-            self._all((value.func, value.args, value.keywords), name)
-        elif is_generator(value):
-            self.generators.append(value)
-        elif _is_walked(str(type(value).__module__)):
-            if isinstance(value, torch.nn.Module):
-                self.modules.append(value)
-            elif isinstance(value, torch.optim.Optimizer):
-                self.optimizers.append(value)
-            self._visit_attributes(value, name or type(value).__name__)
-
-    def _visit_container(self, value: Any, name: str) -> None:
-        if isinstance(value, dict):
-            self.dicts.append(value)
-            self._all(dict.keys(value), name)
-            self._all(dict.values(value), name)
-            if type(value) is not dict:
-                self._visit_attributes(value, name)
-            return
-        if isinstance(value, (list, deque)):
-            self.lists.append(value)
-        elif isinstance(value, set):
-            self.sets.append(value)
-        self._all(value, name)
-
-    def _visit_tensor(self, value: Any, name: str) -> None:
-        self.tensors.append((value, name))
-        if value.is_leaf and value.grad is not None:
-            self._add(value.grad, name)
-        for hooks in (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)):
-            self._all(list((hooks or {}).values()), name)
-        if namespace := getattr(value, "__dict__", None):
-            self._all(list(namespace.values()), name)
-
-    def _visit_function(self, value: Any, name: str) -> None:
-        self.functions.append(value)
-        for freevar, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
-            if id(cell) not in self._seen:
-                self._seen[id(cell)] = cell
-                self.cells.append(cell)
-                try:
-                    self._add(cell.cell_contents, freevar)
-                except ValueError:  # empty
-                    continue
-        self._all((value.__defaults__, value.__kwdefaults__), name)
-        if value.__dict__:
-            self._add(value.__dict__, name)
-        if not _is_users(value.__code__.co_filename):
-            return
-        names = {one for code in nested_code(value.__code__) for one in code.co_names}
-        for one in sorted(names):
-            if (id(value.__globals__), one) not in self._named:
-                self._named.add((id(value.__globals__), one))
-                self.globals.append((value.__globals__, one))
-                if one in value.__globals__:
-                    self._add_global(value.__globals__[one], one, names)
-
-    def _add_global(self, value: Any, name: str, attributes: set[str]) -> None:
-        """Add a global; of a module of the user's, the attributes that the code names."""
-        if isinstance(value, types.ModuleType):
-            if _is_users(getattr(value, "__file__", None) or "<builtin>"):
-                for one in sorted(attributes & set(vars(value))):
-                    if (id(vars(value)), one) not in self._named:
-                        self._named.add((id(vars(value)), one))
-                        self.globals.append((vars(value), one))
-                        self._add(vars(value)[one], one)
-        elif isinstance(value, type) and _is_users(_file_of(value)):
-            members = [getattr(member, "__func__", member) for member in list(vars(value).values())]
-            self._all([one for one in members if isinstance(one, types.FunctionType)], name)
-        else:
-            self._add(value, name)
+        if type(value) is types.BuiltinFunctionType and type(value.__self__) is contextvars.ContextVar:
+            value = value.__self__  # of its `get`
+        kind = type(value)  # never `__class__`, by which mocks and proxies take part as something else
+        if issubclass(kind, self._torch.Tensor):
+            if self.is_real(value):
+                self.of(value, name)
+        elif not issubclass(kind, _LEAVES) and id(value) not in self._seen:
+            self._seen[id(value)] = value  # kept, so that no id is used twice
+            later = issubclass(kind, self._torch.optim.Optimizer)
+            (self._later if later else self._pending).append((value, name))
 
     def _all(self, values: Any, name: str) -> None:
         for one in list(values):
             self._add(one, name)
 
-    def _visit_attributes(self, value: Any, name: str) -> None:
+    def _visit(self, value: Any, name: str) -> None:
+        kind = type(value)
+        if issubclass(kind, (dict, list, deque, set)):
+            self._visit_container(value, name)
+        elif kind is types.FunctionType:
+            self._visit_function(value, name)
+        elif issubclass(kind, _OPAQUE):
+            self._all(gc.get_referents(value), name)
+        elif issubclass(kind, weakref.ref):
+            self._add(value(), name)
+        elif issubclass(kind, weakref.ProxyTypes):
+            with contextlib.suppress(ReferenceError):
+                self._add(value.__dir__.__self__, name)
+        elif kind is contextvars.ContextVar:
+            self._add(value.get(None), name)
+        elif is_generator(value):
+            get, put = state_of(value)
+            self.restored.at_end(partial(put, get()))
+        elif issubclass(kind, type):
+            self._visit_class(value, name)
+        elif _is_walked(str(kind.__module__)) or issubclass(kind, threading.local):
+            self._visit_object(value, name)
+
+    def _visit_container(self, value: Any, name: str) -> None:
+        if isinstance(value, dict):
+            self._all(dict.keys(value), name)
+            self._all(dict.values(value), name)
+        else:
+            self._all(value, name)
+        self.restored.container(value)
+        if type(value).__module__ != "builtins":
+            self._visit_attributes(value, name)
+
+    def _visit_tensor(self, value: Any, name: str) -> None:
+        is_parameter = isinstance(value, self._torch.nn.Parameter)
+        kind = "parameters" if is_parameter else "variables"
+        self.held[id(value)] = RealTensor(value, name, kind, of_model=is_parameter)
+        if value.is_leaf and value.grad is not None:
+            self.of(value.grad, name)
+            if is_parameter:
+                self._are_of_model([value.grad], "gradients")
+        for hooks in (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)):
+            self._all((hooks or {}).values(), name)
         namespace = getattr(value, "__dict__", None)
+        if namespace is not None:
+            self._all(namespace.values(), name)
+            self.restored.container(namespace)
+
+    def _are_of_model(self, tensors: Iterable[Any], kind: str = "") -> None:
+        for one in tensors:
+            if self.is_real(one):
+                held = self.of(one)
+                held.of_model, held.kind = True, kind or held.kind
+
+    def _visit_function(self, value: Any, name: str) -> None:
+        for freevar, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            if id(cell) not in self._seen:
+                self._seen[id(cell)] = cell
+                at = cell, "cell_contents"
+                self._add(self.restored.place(getattr, setattr, delattr, args=at), freevar)
+        self._all((value.__defaults__, value.__kwdefaults__, value.__dict__ or None), name)
+        if not _is_users(value.__code__.co_filename):
+            return
+        codes = list(nested_code(value.__code__))
+        names = {one for code in codes for one in code.co_names}  # of attributes, too
+        for one in sorted({name for code in codes for name in _globals_in(code)}):
+            self._add_global(self._named_in(value.__globals__, one), one, names)
+
+    def _named_in(self, namespace: dict[str, Any], name: str) -> Any:
+        """Return the value of a global, which is put back later."""
+        if (id(namespace), name) in self._named:
+            return None
+        self._named.add((id(namespace), name))
+        at = namespace.__getitem__, namespace.__setitem__, namespace.__delitem__
+        return self.restored.place(*at, args=(name,))
+
+    def _add_global(self, value: Any, name: str, attributes: set[str]) -> None:
+        """Add a global; of a module of the user's, the attributes that the code names."""
+        if not isinstance(value, types.ModuleType):
+            self._add(value, name)
+        elif _is_users(getattr(value, "__file__", None) or "<builtin>"):
+            for one in sorted(attributes & set(vars(value))):
+                self._add(self._named_in(vars(value), one), one)
+
+    def _visit_class(self, value: type, name: str) -> None:
+        """Add the attributes of a class of the user's."""
+        for base in value.__mro__:
+            if _is_users(_file_of(base)) and id(vars(base)) not in self._seen:
+                self.restored.attributes_of(base)
+                self._all(list(vars(base).values()), name)
+
+    def _visit_object(self, value: Any, name: str) -> None:
+        torch, kind = self._torch, type(value)
+        if issubclass(kind, torch.nn.Module):
+            self._are_of_model(value._buffers.values())
+        elif issubclass(kind, torch.optim.Optimizer):
+            weights = [one for group in value.param_groups for one in group["params"]]
+            self._are_of_model(weights)
+            self._are_of_model((one.grad for one in weights if one.is_leaf), "gradients")
+            states = [one for state in value.state.values() for one in state.values()]
+            # Numbers stay on the CPU.
+            self._are_of_model((one for one in states if getattr(one, "ndim", 0)), "optimizer state")
+        self._visit_attributes(value, name or kind.__name__)
+
+    def _visit_attributes(self, value: Any, name: str) -> None:
+        try:
+            is_local = issubclass(type(value), threading.local)  # whose own way gives that of this thread
+            namespace = vars(value) if is_local else object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            namespace = None
         if type(namespace) is dict:
             self._add(namespace, name)
         for base in type(value).__mro__:
             for descriptor in list(vars(base).values()):
                 if isinstance(descriptor, types.MemberDescriptorType):
-                    try:
-                        one = descriptor.__get__(value)
-                    except (AttributeError, TypeError):
-                        continue
-                    self.slots.append((value, descriptor))
-                    self._add(one, name)
-            if _is_users(_file_of(base)):
-                for method in list(vars(base).values()):
-                    if isinstance(method, types.FunctionType):
-                        self._add(method, name)
+                    at = descriptor.__get__, descriptor.__set__, descriptor.__delete__
+                    self._add(self.restored.place(*at, args=(value,)), name)
+        if _is_users(_file_of(type(value))):
+            self._add(type(value), name)
 
 
 @functools.cache
@@ -219,25 +277,16 @@ def _is_users(file: str) -> bool:
 
 
 def _file_of(kind: type) -> str:
-    """Return the file that defines a class; an empty name for one of the main program or of a cell."""
-    module = sys.modules.get(kind.__module__)
-    return getattr(module, "__file__", None) or ("<builtin>" if kind.__module__ == "builtins" else "")
+    """Return the file that defines a class; an empty name for one of the main program, a cell or `exec`."""
+    if kind.__module__ == "builtins":
+        return "" if is_made_in_python(kind) else "<builtin>"
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
 
 
-def _bound(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments with the names of their parameters."""
-    signature = signature_of(fn)
-    try:
-        bound = {} if signature is None else signature.bind(*args, **kwargs).arguments
-    except TypeError:
-        bound = {}
-    if not bound:
-        yield from ((f"argument {position}", one) for position, one in enumerate(args, 1))
-        yield from kwargs.items()
-        return
-    for name, value in bound.items():
-        if isinstance(value, tuple):
-            yield from ((name, one) for one in value)
-        yield name, value
+def _globals_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that a code object looks up among the globals, and not those of attributes."""
+    for one in dis.get_instructions(code):
+        if one.opname.startswith(("LOAD_", "STORE_", "DELETE_")) and one.opname.endswith(
+            ("_GLOBAL", "_NAME")
+        ):
+            yield one.argval

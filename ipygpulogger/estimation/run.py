@@ -9,27 +9,27 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .allocations import Allocations
-from .caching_allocator import fits_within
-from .cuda_functions import autocast_followed, patched
-from .device_guard import cuda_guard
-from .fake_tensors import Answers, dispatch_mode, fake_mode
-from .generators import unmoved
-from .interrupts import Interrupts
-from .kinds import Kinds
+from ..allocator.caching_allocator import fits_within
+from .allocations import Allocations, Kinds
+from .fake_map import FakeMap
+from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
 from .notes import note_of_state, notes_of
 from .operators import Operators, is_mixed
+from .patches import patched
 from .reach import Reach
-from .torch_settings import unchanged
-from .twins import Swap, Twins
+from .restored import generators_restored, settings_restored
+from .threads import Interrupts
 from .values import EstimateError, written
-from .workspaces import Processor, Workspaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
     from ..records import AtPeak
+    from .restored import RealTensor
+
+_MOST_AGAIN = 3
+_RNN = "torch.nn.modules.rnn"
 
 
 @dataclass(frozen=True)
@@ -63,28 +63,25 @@ def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], 
     """
     import torch
 
+    all_on_device = False
     with _collected(), contextlib.closing(Reach(torch)) as reach:
         reach.walk(fn, args, kwargs)
-        one = _One(torch, torch.device(device), reach, everything=False)
-        try:
-            one.run(fn, args, kwargs)
-            again = one.is_elsewhere
-        except Exception as error:
-            if (refused := one.operators.values.refused(error)) is not None:
-                raise refused from error
-            if one.has_accelerator or not (one.operators.mixed or is_mixed(error)):
-                one.explain(error)
-                raise
-            again = True
-        if again:
-            one = _One(torch, torch.device(device), reach, everything=True)
+        for is_last in (*(False,) * _MOST_AGAIN, True):
+            one = FakeRun(torch, torch.device(device), reach, all_on_device=all_on_device)
             try:
                 one.run(fn, args, kwargs)
             except Exception as error:
-                if (refused := one.operators.values.refused(error)) is not None:
-                    raise refused from error
-                one.explain(error)
-                raise
+                if is_last or not one.is_to_run_again(error):
+                    if (refused := one.operators.refusal or one.operators.values.refused(error)) is not None:
+                        raise refused from error
+                    one.explain(error)
+                    raise
+            else:
+                if is_last or not one.is_to_run_again(None):
+                    one.check()
+                    break
+            one.operators.failed = None  # with its traceback, in which the function's objects are
+            all_on_device = all_on_device or not one.is_late
         return one.result()
 
 
@@ -99,134 +96,148 @@ def _collected() -> Iterator[None]:
             gc.collect()
 
 
-class _One:
-    """One attempt."""
+class FakeRun:
+    """One attempt: whatever takes part and was not known is there from the start in the next one.
 
-    def __init__(self, torch: ModuleType, device: Any, reach: Reach, *, everything: bool) -> None:
-        self._torch, self._device, self._reach, self._everything = torch, device, reach, everything
+    Attributes:
+        is_late: Whether something took part that was not known.
+    """
+
+    def __init__(self, torch: ModuleType, device: Any, reach: Reach, *, all_on_device: bool) -> None:
+        self._torch, self._device, self._reach, self._all_on_device = torch, device, reach, all_on_device
         self.allocations = Allocations()
-        self._answers = Answers(torch)
-        self._mode = fake_mode(torch, self._answers, device)
-        workspaces = Workspaces(Processor(torch, device.index), device, self.allocations)
-        self.operators = Operators(torch, device, self.allocations, self._answers, workspaces)
-        self.operators.everything = everything
+        self._reporting = DeviceReporting(torch)
+        self._mode = fake_mode(torch, self._reporting, device)
+        self.operators = Operators(torch, device, self.allocations, self._reporting)
+        self.operators.all_on_device = all_on_device
         self._kinds = Kinds(torch, self.allocations)
-        self._gradients, self._state = _gradients(reach), _state(reach)
-        self.has_accelerator = any(tensor.device.type not in ("cpu", "meta") for tensor, _ in reach.tensors)
+        self.has_accelerator, self._known = reach.has_accelerator, set(reach.held)
         self.operators.reads_cpu_as_device = not self.has_accelerator
-        self._moved = set() if self.has_accelerator else _of_models(reach)
-        self._held_bytes = 0
+        self._held_bytes, self.is_late, self._calls_modules = 0, False, False
 
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether nothing was on the device, and nothing on any other."""
-        return not self.has_accelerator and not self.allocations.allocator.peak_bytes
+    def is_to_run_again(self, error: Exception | None) -> bool:
+        """Return whether to run again, with what took part there from the start, or all on the device."""
+        self._reach.forget_released()
+        found = [one for key, one in self._reach.held.items() if key not in self._known]
+        self.is_late = self._reach.has_accelerator != self.has_accelerator or any(
+            self._device_of(one) == self._device for one in found
+        )
+        if self.is_late:
+            return True
+        if self._all_on_device or self.has_accelerator:
+            return False
+        if error is not None:
+            fakes = self.operators.fakes
+            return self.operators.mixed or is_mixed(error) or (fakes is not None and fakes.mixed)
+        return not self.operators.allocates
+
+    def check(self) -> None:
+        """Check that a model did not run elsewhere.
+
+        Raises:
+            EstimateError: It ran on the CPU, which the figures would not show.
+        """
+        if self._calls_modules and not self.operators.touches:
+            raise EstimateError(
+                f"the model and its input are on the CPU, so nothing runs on {self._device}: move them there,"
+                " or have no tensor on a GPU among those that the function uses"
+            )
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        from torch.optim.optimizer import register_optimizer_step_post_hook
+        """Call the function with fake tensors; all is as it was afterwards, however it ends."""
+        from torch.nn.modules.module import register_module_forward_pre_hook
+        from torch.optim import optimizer
 
-        twins = Twins(self._torch, self._device_of, self._made)
-        swap = Swap(self._reach, twins)
+        torch, reach = self._torch, self._reach
+        fakes = FakeMap(torch, reach, self._device_of, self._made)
         interrupts, threads = Interrupts(), self.operators.threads
         with interrupts.waiting(), contextlib.ExitStack() as stack:
             stack.callback(self.allocations.end)
-            stack.enter_context(unmoved(self._torch, self._reach.generators))
-            stack.enter_context(unchanged(self._torch))
-            has_guard = stack.enter_context(cuda_guard(self._torch))
-            stack.enter_context(patched(self._torch, self._device, self.operators, self._kinds.wrapper))
-            stack.enter_context(autocast_followed(self._torch, self._answers, threads, follow=has_guard))
+            stack.callback(reach.restored.put_back)
+            stack.enter_context(generators_restored(torch))
+            stack.enter_context(settings_restored(torch))
+            self._reporting.follow_autocast(stack.enter_context(cuda_guard(torch)))
+            stack.callback(fakes.forget)
+            stack.enter_context(patched(torch, self._device, self.operators, self._kinds.backward, fakes))
             # The engine's own thread for the device is none of this machine's.
-            stack.enter_context(self._torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(self._mode)
-            stack.callback(twins.forget)
-            stack.callback(swap.put_back)
-            for tensor, name in self._reach.tensors:
-                twins.of(tensor, name)
-            swap.put_in()
-            self.operators.twins = twins
+            self.operators.fakes = fakes
+            reach.mode = self._mode
+            for real in list(reach.held.values()):
+                fakes.of(real.tensor)
+            self.allocations.before = fakes.release
             stack.enter_context(dispatch_mode(interrupts.after(self.operators)))
-            given = [twins.swapped(one) for one in args]
-            named = {name: twins.swapped(one) for name, one in kwargs.items()}
-            twins.let_go()
-            stepped = threads.only(self._kinds.stepped, lambda *_: None)
-            stack.callback(register_optimizer_step_post_hook(stepped).remove)
+            for register, hook in (
+                (register_module_forward_pre_hook, self._called),
+                (optimizer.register_optimizer_step_pre_hook, self._steps),
+                (optimizer.register_optimizer_step_post_hook, self._kinds.stepped),
+            ):
+                stack.callback(register(threads.only(hook, lambda *_: None)).remove)
+            threads.mode = fakes.mode
+            stack.enter_context(threads.mode())
+            given = [fakes.given(one) for one in args]
+            named = {name: fakes.given(one) for name, one in kwargs.items()}
             with interrupts.allowed():
                 result = fn(*given, **named)
             self._kinds.returned(result)
             self.allocations.end()
 
+    def _called(self, module: Any, _: Any) -> None:
+        self._calls_modules = True
+        self.operators.names |= {kind.__name__ for kind in type(module).__mro__ if kind.__module__ == _RNN}
+        self._reach.meet_module(module)
+
+    def _steps(self, optimizer: Any, *_: Any) -> None:
+        self._reach.meet(optimizer)
+
     def explain(self, error: Exception) -> None:
-        """Add a note to an error that an operator raised."""
-        failed = self.operators.failed
-        if failed is None or failed[0] is not error:
-            return
-        text = f"{failed[1]} raised it, at {written(failed[2])}, while {self._device} was estimated."
-        if hasattr(error, "add_note"):
-            error.add_note(text)
-        elif error.__cause__ is None:  # before Python 3.11
-            error.__cause__ = EstimateError(text)
+        """Add notes to an error: the operator that raised it, and the lines that got a value made up."""
+        failed, values = self.operators.failed, self.operators.values
+        notes = []
+        if failed is not None and failed[0] is error:
+            notes.append(
+                f"{failed[1]} raised it, at {written(failed[2])}, while {self._device} was estimated."
+            )
+        if lines := list(dict.fromkeys(map(written, (*values.floats, *values.counts)))):
+            notes.append(
+                "1.0 stood for values of tensors, which an estimate does not compute"
+                f" ({', '.join(lines[:3])})."
+            )
+        for text in notes:
+            if hasattr(error, "add_note"):
+                error.add_note(text)
+            elif error.__cause__ is None:  # before Python 3.11
+                error.__cause__ = EstimateError(text)
 
-    def _device_of(self, tensor: Any) -> Any:
-        """Return where a tensor's twin is; one without memory, on "meta", is where the others are."""
-        kind = tensor.device.type
-        if self._everything or id(tensor) in self._moved or kind not in ("cpu", "cuda", "meta"):
+    def _device_of(self, real: RealTensor) -> Any:
+        """Return where a tensor's fake is; one without memory, on "meta", is where the others are."""
+        device = real.tensor.device
+        is_moved = self._all_on_device or (real.of_model and not self.has_accelerator)
+        if is_moved or device.type not in ("cpu", "cuda", "meta"):
             return self._device
-        if kind == "meta":
+        if device.type == "meta":
             return self._device if self.has_accelerator else self._torch.device("cpu")
-        return tensor.device
+        return device
 
-    def _made(self, twin: Any, tensor: Any, name: str) -> None:
-        if twin.fake_device == self._device:
-            made = self.allocations.add(twin.untyped_storage(), None)
-            made.kind = "parameters" if isinstance(tensor, self._torch.nn.Parameter) else self._kind(tensor)
-            made.name = name
-            if tensor.device == self._device:
+    def _made(self, fake: Any, real: RealTensor) -> None:
+        if fake.fake_device == self._device:
+            made = self.allocations.add(fake.untyped_storage(), None)
+            made.kind, made.name = real.kind, real.name
+            if real.tensor.device == self._device:
                 self._held_bytes += made.size_bytes
 
-    def _kind(self, tensor: Any) -> str:
-        if id(tensor) in self._gradients:
-            return "gradients"
-        return "optimizer state" if id(tensor) in self._state else "variables"
-
     def result(self) -> Run:
+        """Return what was found."""
         allocations, allocator = self.allocations, self.allocations.allocator
         return Run(
             allocator.peak_bytes,
             allocator.peak_reserved_bytes,
             self._kinds.rows(str(self._device)),
             (
-                *notes_of(self.operators, self._torch, str(self._device), everything=self._everything),
+                *notes_of(self.operators, self._torch, str(self._device), all_on_device=self._all_on_device),
                 *(note_of_state(allocations.alive()) if self._kinds.steps_once else ()),
             ),
             self._held_bytes,
             partial(fits_within, tuple(allocations.events)),
         )
-
-
-def _of_models(reach: Reach) -> set[int]:
-    """Return the identities of the tensors that `.to(device)` would move, optimizers' state too."""
-    moved = _parameters(reach)
-    for module in reach.modules:
-        moved += [one for one in module._buffers.values() if one is not None]
-    return {id(one) for one in moved} | _gradients(reach) | _state(reach)
-
-
-def _parameters(reach: Reach) -> list[Any]:
-    found: list[Any] = []
-    for module in reach.modules:
-        found += [one for one in module._parameters.values() if one is not None]
-    for optimizer in reach.optimizers:
-        for group in optimizer.param_groups:
-            found += group["params"]
-    return found
-
-
-def _gradients(reach: Reach) -> set[int]:
-    """Return the identities of the gradients that are there already."""
-    return {id(one.grad) for one in _parameters(reach) if one.is_leaf and one.grad is not None}
-
-
-def _state(reach: Reach) -> set[int]:
-    """Return the identities of the optimizers' state; numbers stay on the CPU."""
-    states = [state for optimizer in reach.optimizers for state in optimizer.state.values()]
-    return {id(one) for state in states for one in state.values() if getattr(one, "ndim", 0)}

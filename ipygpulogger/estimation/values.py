@@ -1,35 +1,39 @@
-"""What stands for the values of fake tensors: 1.0 for a float, for an int a number that decides nothing."""
+"""What stands for the values of tensors, of which an estimate computes none, and the line that asked."""
 
 from __future__ import annotations
 
 import math
+import operator
 import re
+import sys
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ..breakdown.places import Places
+from ..allocator.places import Places, is_users
+from ..runtime.objects import walk_stack
 from ..runtime.shell import current_shell
-from .user_lines import is_called_by_check, user_line
+from .fake_tensors import really
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
-    from ..breakdown.places import Frame
+    from ..allocator.places import Frame
 
 _NAMED = re.compile(r"\bCount\b")
 _FINITE = {"isnan": False, "isinf": False, "isneginf": False, "isposinf": False}
-_CHECKS = {
-    "all": True,
-    "_is_all_true": True,
-    "any": False,
-    "_is_any_true": False,
-}  # what torch's own modules ask about their arguments
+# What torch's own modules ask about their arguments.
+_CHECKS = {"all": True, "_is_all_true": True, "any": False, "_is_any_true": False}
 _SAME = frozenset(("any", "all", "clone", "view", "detach", "alias", "expand", "_to_copy"))
 _OF_ONE = _SAME | {"logical_not", "_is_all_true", "_is_any_true"}  # results that follow from their argument's
-
-
+_COMPARED = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _MOST_READS = 10_000  # of a value by one line
+
+_RECOMPUTES = frozenset(("recompute_fn", "unpack_hook"))
+_OURS = f"{__name__.rpartition('.')[0]}."
+_ENGINE = "_engine_run_backward"
+_CHECKING = ("torch.nn.", "torch.distributions.")
+_DISPATCH = ("_ops.py", "_compile.py", "eval_frame.py", "_stats.py", "_python_dispatch.py", "_device.py")
 
 
 class EstimateError(RuntimeError):
@@ -55,13 +59,10 @@ class Count:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = __abs__ = _same
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __round__ = _same
 
-    def __float__(self) -> float:
+    def __float__(self, *_: Any) -> float:
         return 1.0
 
-    def _ratio(self, *_: Any) -> float:
-        return 1.0
-
-    __truediv__ = __rtruediv__ = _ratio
+    __truediv__ = __rtruediv__ = __float__
 
     def __format__(self, spec: str) -> str:
         return format(1.0 if spec.endswith(("f", "e", "g", "%")) else 1, spec)
@@ -78,6 +79,8 @@ class Count:
 
 def unknown(what: str, frame: Frame) -> EstimateError:
     """Return the error for a value that decides what a function does."""
+    by = library_line()
+    what = f"{what}, asked for by {by}" if by else what
     return EstimateError(
         f"{written(frame)} depends on the value of a tensor ({what}), which an estimate does not compute"
     )
@@ -92,7 +95,9 @@ class Values:
     """
 
     def __init__(self, torch: ModuleType, fake: Any) -> None:
-        self._torch, self._fake = torch, fake
+        from torch.utils import _pytree
+
+        self._torch, self._fake, self._leaves = torch, fake, _pytree.tree_leaves
         self._known: list[tuple[Any, float | bool]] = []  # reference to a storage, its value
         self.floats: Counter[Frame] = Counter()
         self.counts: Counter[Frame] = Counter()
@@ -102,7 +107,8 @@ class Values:
         """Return what stands for the value of a tensor with one element, as `Tensor.item` is called."""
         torch = self._torch
         is_int = not (tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype is torch.bool)
-        if is_int and tensor.numel() == 1 and getattr(tensor, "constant", None) is None:
+        is_known = getattr(tensor, "constant", None) is not None or self._value_of(tensor) is not None
+        if is_int and tensor.numel() == 1 and not is_known:
             frame = user_line()
             self._read(self.counts, frame)
             self._last_count = frame
@@ -161,12 +167,35 @@ class Values:
     def note(self, func: Any, args: Any, out: Any) -> None:
         """Note a result whose value is known: gradients and losses are taken as finite."""
         name = func._opname
+        self._written(func, args, out)
+        self._follow(name, args, out)
         if name == "_amp_foreach_non_finite_check_and_unscale_":
             self._know(args[1], 0.0)
         elif isinstance(out, self._fake) and out.dtype is self._torch.bool:
             value = self._truth(name, args)
             if value is not None:
                 self._know(out, value)
+
+    def _written(self, func: Any, args: Any, out: Any) -> None:
+        """Forget the values that an operator may have changed."""
+        if self._known and func._schema.is_mutable:
+            specs = zip(func._schema.arguments, args, strict=False)
+            written = [one for spec, one in specs if spec.alias_info is not None and spec.alias_info.is_write]
+            changed = [
+                one.untyped_storage() for one in self._leaves((written, out)) if isinstance(one, self._fake)
+            ]
+            self._known = [one for one in self._known if all(one[0]() is not storage for storage in changed)]
+
+    def _follow(self, name: str, args: Any, out: Any) -> None:
+        """Know a number that was moved from the CPU, and how it compares with others."""
+        is_one = isinstance(out, self._fake) and out.numel() == 1 and args and isinstance(args[0], self._fake)
+        if is_one and name == "_to_copy" and getattr(args[0], "constant", None) is not None:
+            with really(self._torch):
+                self._know(out, args[0].constant.to(out.dtype).item())
+        elif is_one and name in _COMPARED and isinstance(args[1], (int, float)):
+            known = self._value_of(args[0])
+            if known is not None:
+                self._know(out, _COMPARED[name](known, args[1]))
 
     def _truth(self, name: str, args: Any) -> bool | None:
         if name in _FINITE:
@@ -198,3 +227,59 @@ class Values:
 
 def _shape(tensor: Any) -> str:
     return "one element" if not tensor.dim() else f"shape {tuple(tensor.shape)}"
+
+
+def user_line() -> Frame:
+    """Return file, line and function of the user's that is running; else of the outermost code."""
+    frame = None
+    for frame in walk_stack(sys._getframe(1)):
+        if is_users(frame.f_code.co_filename):
+            break
+    return ("", 0, "") if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def library_line() -> str:
+    """Return the line of a library that asked for a value, as "lightning.pytorch.utilities.data:105"."""
+    caller = _caller()
+    name = "torch" if caller is None else str(caller.f_globals.get("__name__", ""))
+    is_named = caller is not None and name.partition(".")[0] != "torch"
+    if not is_named or caller is None or is_users(caller.f_code.co_filename):
+        return ""
+    return f"{name}:{caller.f_lineno}"
+
+
+def is_recomputed() -> bool:
+    """Return whether checkpointing computes an activation again."""
+    for frame in walk_stack(sys._getframe(1)):
+        if frame.f_code.co_name in _RECOMPUTES and frame.f_code.co_filename.endswith("checkpoint.py"):
+            return True
+        if frame.f_code.co_name == _ENGINE:
+            return False
+    return False
+
+
+def is_called_by_user() -> bool:
+    """Return whether a line of the user's itself called the operator that is being dispatched."""
+    caller = _caller()
+    return caller is not None and is_users(caller.f_code.co_filename)
+
+
+def is_called_by_check() -> bool:
+    """Return whether a module of torch called the operator that is being dispatched, to check a value."""
+    caller = _caller()
+    return caller is not None and str(caller.f_globals.get("__name__", "")).startswith(_CHECKING)
+
+
+def is_called_by_engine() -> bool:
+    """Return whether the engine of a backward pass called the operator that is being dispatched itself."""
+    caller = _caller()
+    return caller is not None and caller.f_code.co_name == _ENGINE
+
+
+def _caller() -> FrameType | None:
+    """Return the frame that called the operator that is being dispatched."""
+    for one in walk_stack(sys._getframe(1)):
+        is_ours = one.f_globals.get("__name__", "").startswith(_OURS)
+        if not (is_ours or one.f_code.co_filename.endswith(_DISPATCH)):
+            return one
+    return None

@@ -5,19 +5,20 @@ therefore measured for a while and then only counted. From then on a loop's memo
 line as a whole. Outside a loop, in a small function that is called very often, it is attributed to the lines
 that call the function.
 
-Calls go one way: this file decides when the counters are read and for which line. `line_memory` reads them
-and keeps what each line used.
+This file decides when the counters are read and for which line. `line_memory` reads them and keeps what each
+line used.
 """
 
 from __future__ import annotations
 
+import ast
+import linecache
 from collections import Counter
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
 from typing import TYPE_CHECKING
 
-from . import tracing_backend
+from . import tracing
 from .line_memory import Holder, LineMemory
-from .loops import outermost_loops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ HELD = 3 * MEASURED  # boundaries after which not even the loop's memory as a wh
 COUNTED = 2_000_000  # lines started in one section; after that they are not even counted
 _LOOPS_FROM = MEASURED // 4  # boundaries in one code object before its loops are looked for
 
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 
 
@@ -73,7 +76,7 @@ class Line:
 
 
 class FrameState(Holder):
-    """The line that one frame is at; as a `Holder`, the line that its memory is attributed to."""
+    """The line that one frame is at."""
 
     __slots__ = ("line", "offset", "suspended")
 
@@ -93,16 +96,16 @@ class _Section:
         header: The line that the memory is attributed to once the lines are only counted: the loop's first.
             None leaves it to the lines that called this code.
         measured: Whether the counters are still read for every line.
-        given_up: Whether the lines are not even counted any more.
+        uncounted: Whether the lines are not even counted any more.
         boundaries: How often the counters were read.
         started: How many lines started.
     """
 
-    __slots__ = ("boundaries", "first", "given_up", "header", "last", "measured", "started")
+    __slots__ = ("boundaries", "first", "header", "last", "measured", "started", "uncounted")
 
     def __init__(self, first: int = 0, last: int = 0, header: Line | None = None) -> None:
         self.first, self.last, self.header = first, last, header
-        self.measured, self.given_up = True, False
+        self.measured, self.uncounted = True, False
         self.boundaries = self.started = 0
 
 
@@ -131,7 +134,7 @@ class LineTable:
 
     def stop(self) -> None:
         """End every line that runs; `LineMemories.stop` ends their memory."""
-        stopped_s = tracing_backend.now_s()
+        stopped_s = tracing.now_s()
         for code in self._codes:
             code.end_all(stopped_s)
 
@@ -145,8 +148,8 @@ class LineTable:
 
     def repair(self) -> None:
         """Count again which frames are at which line, after an exception cut short what we did."""
-        repaired_s = tracing_backend.now_s()
-        running_ids = {id(frame) for frame in tracing_backend.running_frames()}
+        repaired_s = tracing.now_s()
+        running_ids = {id(frame) for frame in tracing.running_frames()}
         for code in self._codes:
             code.forget_ended(running_ids)
         states = [state for code in self._codes for state in tuple(code.states.values())]
@@ -176,10 +179,11 @@ class LineTable:
 
 
 class CodeFrames:
-    """The lines of one code object and the frames that run it: a `tracing_backend.Follower`."""
+    """The lines of one code object and the frames that run it: a `tracing.Follower`."""
 
     def __init__(self, table: LineTable, code: CodeType) -> None:
-        self._line_of, self._memory, self._repair = table.line, table.memory, table.repair
+        self._line_of, self._memory = table.line, table.memory
+        self.repair = table.repair
         self.filename, self._name, self._first = code.co_filename, code.co_name, code.co_firstlineno
         self._can_suspend = bool(code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR | CO_COROUTINE))
         # What is allocated while a generator is suspended is not attributed to it.
@@ -222,7 +226,7 @@ class CodeFrames:
             line.skipped = True  # within a line that is measured as a whole nothing is missed
         if state.held is not (header and header.memory):
             self._attribute_to_header(state, section)
-        return section.started > COUNTED and self._give_up(state, section, now_s)
+        return section.started > COUNTED and self._stop_counting(state, section, now_s)
 
     def resumed(self, frame: FrameType, now_s: float) -> None:
         """Resume a line, which is not a new hit."""
@@ -254,10 +258,6 @@ class CodeFrames:
         if state is not None:
             self._end(state, now_s)
             self.states.pop(id(frame), None)
-
-    def repair(self) -> None:
-        """Put right what a signal handler's exception cut short."""
-        self._repair()
 
     # ----------------------------------------------------------------------------------------------
 
@@ -321,9 +321,9 @@ class CodeFrames:
             }
         section.measured = section.boundaries < MEASURED
 
-    def _give_up(self, state: FrameState, section: _Section, now_s: float) -> bool:
+    def _stop_counting(self, state: FrameState, section: _Section, now_s: float) -> bool:
         """Stop counting hits too; the loop's time goes to its header until the frame leaves it."""
-        section.given_up = True
+        section.uncounted = True
         line, state.line = state.line, section.header
         if line is not None:
             line.leave(now_s)
@@ -332,17 +332,12 @@ class CodeFrames:
         return True
 
     def notes(self, place: str, offset: int) -> Iterator[str]:
-        """Yield a sentence for each section that was only counted.
-
-        Args:
-            place: As `LineUsage` has it.
-            offset: What to add to line numbers.
-        """
+        """Yield a sentence for each section that was only counted; as `LineTable.notes`."""
         for section in (self._outside_loops, *(self._loops or ())):
             if section.measured:  # what is not complete there has another reason
                 continue
             lines = {n + offset: line for n, (line, other) in self._lines.items() if other is section}
-            if section.given_up:
+            if section.uncounted:
                 yield (
                     f"{_named(list(lines), place)} ran over {COUNTED:,} times in all: after that they are not"
                     " counted, and their hits are more than shown"
@@ -362,3 +357,38 @@ def _named(linenos: Sequence[int], place: str) -> str:
     first, last = min(linenos), max(linenos)
     lines = f"lines {first}-{last}" if last > first else f"line {first}"
     return f"{lines} of {place}" if place else lines
+
+
+def outermost_loops(
+    filename: str, name: str, first_lineno: int, *, is_function: bool
+) -> list[tuple[int, int]]:
+    """Return the first and the last line of each loop that is in no other loop of the same code object.
+
+    Nothing is found without source, nor for a lambda or a comprehension.
+
+    Args:
+        filename: The code object's file.
+        name: The code object's name.
+        first_lineno: Its first line, that of the first decorator where it has any.
+        is_function: False for the code of a whole cell or module.
+    """
+    source = "".join(linecache.getlines(filename))
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        tree = compile(source, filename, "exec", flags, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    scope: ast.AST | None = None if is_function else tree
+    for node in ast.walk(tree):
+        if isinstance(node, _SCOPES) and node.name == name:
+            starts = (node.lineno, *(decorator.lineno for decorator in node.decorator_list))
+            if min(starts) == first_lineno:
+                scope = node
+    found, waiting = [], list(ast.iter_child_nodes(scope)) if scope is not None else []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _LOOPS):
+            found.append((node.lineno, node.end_lineno or node.lineno))
+        elif not isinstance(node, (*_SCOPES, ast.Lambda)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found

@@ -3,9 +3,6 @@
 A boundary is where a line starts or ends, in any frame and any thread. What a counter read since the boundary
 before it belongs to all lines that were open then. A line that is open in several frames at once (recursion,
 tasks, threads) is one interval, from the first opening to the last closing.
-
-This file knows nothing of hits, time or which line a frame is at; `frame_state` tells it which line holds a
-frame's memory.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from ..engine.open_scopes import Unsampled
+from ..engine.open_scopes import Measuring
 from ..records import CPU, DeviceUsage, Usage
 from ..records.units import MB, rounded_mb
 from ..records.usage import above_ends, consumed
@@ -129,7 +126,7 @@ class Holder:
         self.held: LineMemory | None = None
 
 
-class LineMemories(Unsampled):
+class LineMemories(Measuring):
     """Every counter, and the lines that are open; the machine treats it as an open scope."""
 
     def __init__(self, on: Machine, lost: Callable[[str], None], *, reset_peaks: bool) -> None:
@@ -172,7 +169,7 @@ class LineMemories(Unsampled):
     def stop(self) -> None:
         """Read the counters for the last time, end every line, and close the counters."""
         with self._lock:
-            self._lap()
+            self._read_counters()
             for line in tuple(self._open):
                 line.holders = 0
                 self._close(line)
@@ -198,7 +195,7 @@ class LineMemories(Unsampled):
             continues: The line, which ended last, was not over: open its last interval again.
         """
         with self._lock:
-            self._lap()
+            self._read_counters()
             held, holder.held = holder.held, line
             if held is not None:
                 held.holders -= 1
@@ -221,6 +218,7 @@ class LineMemories(Unsampled):
                 line.holders = held[line]
                 if line not in self._open:
                     self._begin(line)
+                self._fill(line)
                 for one in line.sums:
                     one.hi = math.inf
                 if not line.holders:
@@ -234,10 +232,13 @@ class LineMemories(Unsampled):
             self._open.clear()
 
     def _begin(self, line: LineMemory, *, continues: bool = False) -> None:
-        self._open.add(line)
         self._ended = None
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             (one.resume if continues else one.begin)(gauge.current_bytes)
+        self._fill(line)
+        self._open.add(line)  # last: after an interrupt `repair` begins it again
+
+    def _fill(self, line: LineMemory) -> None:
         line.sums += [_Sum(gauge.current_bytes) for gauge in self._gauges[len(line.sums) :]]
 
     def _close(self, line: LineMemory) -> None:
@@ -246,35 +247,39 @@ class LineMemories(Unsampled):
         for gauge, one in zip(self._gauges, line.sums, strict=False):
             one.end(gauge.current_bytes)
 
-    def _lap(self) -> None:
+    def _read_counters(self) -> None:
         """Read every counter, and add what it read since the last time to every open line."""
         if self._machine.frameworks.imported():  # without a framework there are no new allocators
             self._machine.discover()
         while self._late:
-            gauge = self._late.popleft()
+            gauge = self._late[0]
             gauge.current_bytes = 0
-            self._gauges.append(gauge)
+            if gauge not in self._gauges:  # as after an interrupt
+                self._gauges.append(gauge)
             for line in self._open:
-                line.sums.append(_Sum(0))
+                self._fill(line)
+            self._late.popleft()
         for i in range(len(self._gauges)):
-            self._read(i)
+            self._read_counter(i)
 
-    def _read(self, i: int) -> None:
+    def _read_counter(self, i: int) -> None:
         gauge = self._gauges[i]
         try:
-            lap = gauge.tracker.lap(gauge.interval, reset=self._reset_peaks or gauge.device is not None)[0]
+            segment = gauge.tracker.next_segment(
+                gauge.interval, reset=self._reset_peaks or gauge.device is not None
+            )[0]
         except Unavailable as reason:
             self._lost(str(reason))
             for line in self._open:
                 line.sums[i].hi = math.inf
             return
-        if lap.lo_bytes == lap.hi_bytes == gauge.current_bytes == lap.after_bytes:
+        if segment.lo_bytes == segment.hi_bytes == gauge.current_bytes == segment.after_bytes:
             return
-        gauge.current_bytes = lap.after_bytes
-        hi = math.inf if lap.hi_bytes is None else lap.hi_bytes
+        gauge.current_bytes = segment.after_bytes
+        hi = math.inf if segment.hi_bytes is None else segment.hi_bytes
         for line in self._open:
             one = line.sums[i]
-            one.lo = max(one.lo, lap.lo_bytes)
+            one.lo = max(one.lo, segment.lo_bytes)
             one.hi = max(one.hi, hi)
 
     # -- what each line used ---------------------------------------------------------------------
@@ -325,9 +330,6 @@ class LineMemories(Unsampled):
             self._lost(str(reason))
         else:
             self._late.append(_Gauge(tracker, interval, device))  # taken in at the next boundary
-
-    def close(self) -> None:
-        """Do nothing: the machine closes only orphaned scopes."""
 
 
 def _both(one: _Sum, other: _Sum) -> _Sum:

@@ -7,13 +7,17 @@ lines of functions that it calls run meanwhile, so its figures contain theirs.
 from __future__ import annotations
 
 import linecache
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from ..engine.machine import machine
 from ..records import LineUsage
-from . import tracing
+from ..runtime.clock import Overhead, this_thread
 from .frame_state import LineTable
 from .line_memory import LineMemories
+from .sys_monitoring import SysMonitoring
+from .sys_settrace import SysSetTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +25,11 @@ if TYPE_CHECKING:
 
     from ..engine.machine import Machine
     from .frame_state import CodeFrames
+    from .tracing import TracingBackend
+
+backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=backend.after_fork_in_child)
 
 
 class LineProfiler:
@@ -44,7 +53,7 @@ class LineProfiler:
         self._memory = LineMemories(on or machine(), self.lost, reset_peaks=reset_peaks)
         self._table = LineTable(self._memory)
         self._lost: list[str] = []
-        self._spent, self._spent_before_s, self._overhead_s = tracing.Spent(), 0.0, 0.0
+        self._overhead, self._overhead_before_s, self._overhead_s = Overhead(), 0.0, 0.0
         self._running = self._measured = False
 
     def start(self) -> None:
@@ -55,12 +64,12 @@ class LineProfiler:
         if self._running:
             return
         self._running = True
-        self._spent = tracing.spent()
-        self._spent_before_s = self._spent.s
+        self._overhead = this_thread.overhead
+        self._overhead_before_s = self._overhead.s
         try:
             self._memory.start()
             self._measured = True
-            why_not = tracing.subscribe(self)
+            why_not = backend.subscribe(self)
         except Exception as error:
             why_not = f"lines are not measured: {error}"
         if why_not is not None:
@@ -71,8 +80,8 @@ class LineProfiler:
         """Stop measuring, and leave nothing behind. Calling it again finishes what an interrupt cut short."""
         if not self._running:
             return
-        overhead_s = self._spent.s - self._spent_before_s
-        tracing.unsubscribe(self)
+        overhead_s = self._overhead.s - self._overhead_before_s
+        backend.unsubscribe(self)
         self._table.stop()
         self._memory.stop()
         self._overhead_s, self._running = overhead_s, False
@@ -80,7 +89,7 @@ class LineProfiler:
     @property
     def overhead_s(self) -> float:
         """Seconds that tracing cost the thread that started it so far, without `start` and `stop`."""
-        return self._spent.s - self._spent_before_s if self._running else self._overhead_s
+        return self._overhead.s - self._overhead_before_s if self._running else self._overhead_s
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -117,7 +126,7 @@ class LineProfiler:
             )
         return tuple(sorted(found, key=lambda line: (line.place, line.lineno)))
 
-    # -- what the tracing back end asks and reports: a `tracing_backend.Subscriber` ------------------
+    # -- what the tracing back end asks and reports: a `tracing.Subscriber` ------------------
 
     def follow(self, frame: FrameType) -> CodeFrames | None:
         """Return what to report this frame's code to; None if it is not to be measured."""

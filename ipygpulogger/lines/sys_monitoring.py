@@ -1,4 +1,4 @@
-"""The tracing back end from Python 3.12 on, `sys.monitoring`: library code runs at full speed meanwhile."""
+"""The tracing back end from Python 3.12 on: library code runs at full speed meanwhile."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import sys
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.clock import monotonic_s
-from .spent import this_thread
-from .tracing_backend import ENDED, TracingBackend, name_of
+from ..runtime.clock import monotonic_s, this_thread
+from .tracing import ENDED, TracingBackend, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from .tracing_backend import Subscriber
+    from .tracing import Subscriber
 
 _TOOL_IDS = 3, 4, 5, 2  # 0 and 1 are the debugger's and coverage's; 2 and 5, by custom, others' too
 _NAME = "ipygpulogger"  # the tool's name, as other tools see it
@@ -114,14 +113,14 @@ class SysMonitoring(TracingBackend):
             self._api.set_local_events(self._tool_id, code, 0)
 
     def _on_start(self, code: CodeType, _: int) -> Any:
-        began_s, spent = monotonic_s(), this_thread.spent
+        began_s, overhead = monotonic_s(), this_thread.overhead
         frame = sys._getframe(1)
         try:
             followed = id(code) in self._on_def_line or (
                 self._is_followed(frame) and _starts_on_its_def_line(code)
             )
         finally:
-            spent.s += monotonic_s() - began_s
+            overhead.s += monotonic_s() - began_s
         if not followed:
             return self._api.DISABLE
         self._on_def_line.add(id(code))
@@ -137,17 +136,17 @@ class SysMonitoring(TracingBackend):
         return None
 
     def _on_line(self, code: CodeType, lineno: int) -> Any:
-        began_s, spent = monotonic_s(), this_thread.spent
+        began_s, overhead = monotonic_s(), this_thread.overhead
         followed = self._followed.get(id(code))
         if followed is None or len(followed[1]) > 1 or self._unsure:
             return self._api.DISABLE if self._report("line", sys._getframe(1), began_s, lineno) else None
         (subscriber, follower), enough = followed[1][0], False
         try:  # `_report`, written out: this is what runs most
-            enough = follower.line(sys._getframe(1), lineno, began_s - spent.s)
+            enough = follower.line(sys._getframe(1), lineno, began_s - overhead.s)
         except BaseException as error:
             self._failed(subscriber, follower, error)
         finally:
-            spent.s += monotonic_s() - began_s
+            overhead.s += monotonic_s() - began_s
         return self._api.DISABLE if enough else None
 
     def _on_yield(self, code: CodeType, _: int, value: object) -> None:
@@ -180,14 +179,9 @@ class SysMonitoring(TracingBackend):
 
 def _starts_on_its_def_line(code: CodeType) -> bool:
     """Return whether a function's first line of code is the line of its own definition."""
-    instructions = dis.get_instructions(code)
+    instructions: Any = dis.get_instructions(code)  # Python 3.10 knows no positions
     for instruction in instructions:
         if instruction.opname in {"RESUME", "INSTRUMENTED_RESUME"}:
             body = next(instructions, instruction)
-            return _lineno(body) == _lineno(instruction)
+            return bool(body.positions.lineno == instruction.positions.lineno)
     return False
-
-
-def _lineno(instruction: dis.Instruction) -> int | None:
-    positions = getattr(instruction, "positions", None)  # unknown to 3.10
-    return None if positions is None else positions.lineno

@@ -8,14 +8,13 @@ import threading
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.clock import monotonic_s
-from .spent import this_thread
-from .tracing_backend import ENDED, TracingBackend, name_of, running_frames
+from ..runtime.clock import monotonic_s, this_thread
+from .tracing import ENDED, TracingBackend, name_of, running_frames
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-    from .tracing_backend import Subscriber
+    from .tracing import Subscriber
 
 _CO_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
@@ -102,7 +101,7 @@ class SysSetTrace(TracingBackend):
         code = frame.f_code
         if id(code) in self._unwanted:
             return None
-        began_s, spent = monotonic_s(), this_thread.spent
+        began_s, overhead = monotonic_s(), this_thread.overhead
         if not self.subscribers:  # this thread went on after the last one unsubscribed
             if sys.gettrace() is self._trace_calls:
                 sys.settrace(None)
@@ -111,7 +110,7 @@ class SysSetTrace(TracingBackend):
             if not self._is_followed(frame):
                 return None
         finally:
-            spent.s += monotonic_s() - began_s
+            overhead.s += monotonic_s() - began_s
         if event == "call" and code.co_flags & _CO_SUSPENDS and frame.f_lasti > self._first(code):
             self._report("resumed", frame, monotonic_s())
         return self._trace_events

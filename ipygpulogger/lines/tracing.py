@@ -1,23 +1,250 @@
-"""The lines that run, reported by `sys.monitoring`, or by `sys.settrace` before Python 3.12."""
+"""What every tracing back end does: it asks subscribers which code to follow, and reports its lines to them.
+
+There is one back end per process, `sys.monitoring` or before Python 3.12 `sys.settrace`, with any number of
+subscribers. It asks a subscriber once for each code object whether to follow that code. Events of every frame
+that runs it are reported to the `Follower` that the subscriber returned.
+
+No frame is kept alive. No exception of ours reaches the user's code, only one that the user's own signal
+handler raised while we ran.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import TYPE_CHECKING
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .spent import Spent, spent
-from .sys_monitoring import SysMonitoring
-from .sys_settrace import SysSetTrace
+from ..runtime.clock import monotonic_s, this_thread
+from ..runtime.errors import is_from_a_handler, named
+from ..runtime.objects import walk_stack
 
 if TYPE_CHECKING:
-    from .tracing_backend import TracingBackend
+    from collections.abc import Iterator
+    from types import CodeType, FrameType
 
-__all__ = ["Spent", "spent", "subscribe", "trace_this_thread", "unsubscribe", "untrace_this_thread"]
+ENDED = "tracing was ended or taken over meanwhile: lines that ran after that are not measured"
+name_of = type.__dict__["__name__"].__get__  # without asking a metaclass, which is the user's
 
-_backend: TracingBackend = SysMonitoring() if sys.version_info >= (3, 12) else SysSetTrace()
-subscribe, unsubscribe = _backend.subscribe, _backend.unsubscribe
-trace_this_thread, untrace_this_thread = _backend.trace_this_thread, _backend.untrace_this_thread
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_backend.after_fork_in_child)
+class Follower(Protocol):
+    """Receives the events of a code object's frames; the clock ``now_s`` excludes the cost of tracing."""
+
+    def line(self, frame: FrameType, lineno: int, now_s: float) -> bool:
+        """Start a line, which is about to run; return whether its next runs need not be reported."""
+
+    def resumed(self, frame: FrameType, now_s: float) -> None:
+        """Go on with a generator or a coroutine, which may have been thrown into."""
+
+    def suspended(self, frame: FrameType, now_s: float) -> None:
+        """Suspend a generator that yields; that a coroutine awaits is not reported."""
+
+    def ended(self, frame: FrameType, now_s: float) -> None:
+        """End a frame: it returns, or an exception leaves it."""
+
+    def repair(self) -> None:
+        """Put right what was cut short: an exception of a signal handler passed through us."""
+
+
+class Subscriber(Protocol):
+    """Follows the lines of some code objects."""
+
+    def follow(self, frame: FrameType) -> Follower | None:
+        """Return what follows this frame's code, or None; called once for each code object."""
+
+    def cut_off(self, sentence: str) -> None:
+        """Note why nothing more is reported, not even the end of the lines that run now."""
+
+
+def now_s() -> float:
+    """Return the calling thread's time without the cost of tracing."""
+    return monotonic_s() - this_thread.overhead.s
+
+
+class Followed(NamedTuple):
+    """A code object with followers; kept alive, so that no other takes its id.
+
+    Attributes:
+        code: The code object.
+        followers: Who follows it, and for which subscriber.
+        asked: Every subscriber that was asked.
+    """
+
+    code: CodeType
+    followers: tuple[tuple[Subscriber, Follower], ...] = ()
+    asked: tuple[Subscriber, ...] = ()
+
+
+class TracingBackend:
+    """Every subscriber of the process; a subclass for each interface that Python has for tracing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.subscribers: tuple[Subscriber, ...] = ()
+        self._followed: dict[int, Followed] = {}
+        self._unsure: set[Follower] = set()  # to be repaired once the stack has room
+        self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # without followers; not kept alive
+
+    def subscribe(self, subscriber: Subscriber) -> str | None:
+        """Report to a subscriber from here on.
+
+        Returns:
+            Why that is impossible, in one sentence; None where it is done.
+        """
+        with self._lock:
+            why_not = None if self.subscribers else self._begin()
+            if why_not is None:
+                self.subscribers = (*self.subscribers, subscriber)
+                self._unwanted.clear()
+                self._ask_again()
+                self._follow_the_stack()
+            return why_not
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Stop reporting to a subscriber; after the last one, tracing is switched off.
+
+        Calling it again changes nothing, or finishes what an interrupt cut short, in `subscribe` too.
+        """
+        with self._lock:
+            self.subscribers = tuple(other for other in self.subscribers if other is not subscriber)
+            for key, (code, followers, asked) in tuple(self._followed.items()):
+                left = tuple(pair for pair in followers if pair[0] is not subscriber)
+                if left:
+                    others = tuple(one for one in asked if one is not subscriber)
+                    self._followed[key] = Followed(code, left, others)
+                else:
+                    self._unfollow(code)
+                    del self._followed[key]
+            if not self.subscribers:
+                self._end()
+                self._unsure.clear()
+                self._followed.clear()
+                self._unwanted.clear()
+
+    def trace_this_thread(self) -> bool:
+        """Trace the calling thread too: its frames began before the first subscriber.
+
+        Returns:
+            Whether `untrace_this_thread` has to be called.
+        """
+        return False
+
+    def untrace_this_thread(self) -> None:
+        """Trace the calling thread no longer."""
+
+    def _begin(self) -> str | None:
+        """Begin to trace for the first subscriber; return why not, where that is impossible."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Stop tracing; it may be called again."""
+        raise NotImplementedError
+
+    def _ask_again(self) -> None:
+        """Have Python report again what it was told to leave out: there is a new subscriber."""
+
+    def _follow(self, code: CodeType) -> None:
+        """Have Python report a code object's lines."""
+
+    def _unfollow(self, code: CodeType) -> None:
+        """Have Python report a code object's lines no longer."""
+
+    def _already_runs(self, frame: FrameType) -> None:
+        """Have Python report the lines of a frame that runs already."""
+
+    def _follow_the_stack(self) -> None:
+        """Follow the frames that run on this thread already. Their lines started earlier: no hits."""
+        newest = self.subscribers[-1]
+        for frame in reversed(list(walk_stack(sys._getframe(1)))):
+            if self._is_followed(frame):
+                self._already_runs(frame)
+                for subscriber, follower in self._followed[id(frame.f_code)].followers:
+                    if subscriber is newest:
+                        follower.resumed(frame, now_s())
+
+    def _is_followed(self, frame: FrameType) -> bool:
+        """Return whether this frame's code is followed, after asking every subscriber not yet asked."""
+        code, unwanted, key = frame.f_code, self._unwanted, id(frame.f_code)
+        if key in unwanted:
+            return False
+        with self._lock:
+            _, followers, asked = self._followed.get(key, Followed(code))
+            for subscriber in self.subscribers:
+                if subscriber in asked:
+                    continue
+                try:
+                    follower = subscriber.follow(frame)
+                except Exception as error:
+                    if is_from_a_handler(error):
+                        raise
+                    self._fail(subscriber, error)
+                    continue
+                asked = (*asked, subscriber)
+                if follower is not None:
+                    followers = (*followers, (subscriber, follower))
+            if not followers:
+                unwanted[key] = weakref.ref(code, lambda _: unwanted.pop(key, None))
+                return False
+            is_new = key not in self._followed
+            self._followed[key] = Followed(code, followers, asked)
+            if is_new:
+                self._follow(code)
+            return True
+
+    def _report(self, what: str, frame: FrameType, began_s: float, *more: Any) -> bool:
+        """Report to every follower of a frame; return whether none of them needs this event again."""
+        followed, overhead = self._followed.get(id(frame.f_code)), this_thread.overhead
+        if followed is None:
+            return True
+        now_s, enough = began_s - overhead.s, True
+        try:
+            if self._unsure and what == "line":  # the exception that caused it is dealt with
+                self._repair_unsure()
+        except RecursionError:
+            pass
+        try:
+            for subscriber, follower in followed.followers:
+                try:
+                    enough &= bool(getattr(follower, what)(frame, *more, now_s))
+                except BaseException as error:
+                    enough = False
+                    self._failed(subscriber, follower, error)
+        finally:
+            overhead.s += monotonic_s() - began_s
+        return enough
+
+    def _failed(self, subscriber: Subscriber, follower: Follower, error: BaseException) -> None:
+        """Raise what a signal handler of the user's raised in us; any error of ours ends the subscription."""
+        if isinstance(error, RecursionError):  # the user's stack is full: no fault of ours
+            self._unsure.add(follower)
+        elif isinstance(error, Exception) and not is_from_a_handler(error):
+            self._fail(subscriber, error)
+        else:
+            follower.repair()
+            raise error
+
+    def _repair_unsure(self) -> None:
+        """Repair what a full stack cut short; while it still is full, that is done later."""
+        for follower in tuple(self._unsure):
+            follower.repair()
+            self._unsure.discard(follower)
+
+    def _fail(self, subscriber: Subscriber, error: Exception) -> None:
+        """End the subscription of one that failed, with the reason."""
+        try:
+            self.unsubscribe(subscriber)
+            subscriber.cut_off(f"lines are measured no further: {named(error)}")
+        except Exception:
+            pass  # nothing of ours may reach the user's code
+
+    def after_fork_in_child(self) -> None:
+        """Forget the parent's subscribers, and the lock, which another thread may have held."""
+        self._lock = threading.RLock()
+        for subscriber in self.subscribers:
+            self.unsubscribe(subscriber)
+
+
+def running_frames() -> Iterator[FrameType]:
+    """Yield every frame that runs, in any thread."""
+    for newest in sys._current_frames().values():
+        yield from walk_stack(newest)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..engine.machine import machine
-from ..records import CPU, DRIVER, Held, moved_between
+from ..records import CPU, DRIVER, DeviceHolding, moved_between
 from ..records.units import MB, rounded_mb
 from ..sources import Unavailable
 
@@ -32,13 +32,13 @@ class Gap:
             after: The scope of the cell that is over; None if there was none, or another cell ran beside it.
             freed: Whether our work after the cell's last reading gave back much.
         """
-        self._ended: dict[str, Held] | None = None
+        self._ended: dict[str, DeviceHolding] | None = None
         self._pid = os.getpid()
         self._own_bytes = self._context_bytes = 0  # taken by our hooks, and by the context among that
         self._context_on: int | None = None  # index of the device on which we created a context
         if after is not None:
             self._ended = after.held_after()
-            self._ended[CPU] = Held(CPU, self._resident_bytes(again=not freed))
+            self._ended[CPU] = DeviceHolding(CPU, self._resident_bytes(again=not freed))
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
@@ -74,7 +74,7 @@ class Gap:
             self._ended is None or self._pid != os.getpid()
         ):  # in a forked child the last cell was the parent's
             return ()
-        began = {CPU: Held(CPU, before_bytes - scope.ours_before_bytes - self._own_bytes)}
+        began = {CPU: DeviceHolding(CPU, before_bytes - scope.ours_before_bytes - self._own_bytes)}
         for key, held in scope.held_before().items():
             began[key] = held._replace(outside_bytes=None) if self._has_our_context(held) else held
         return moved_between(self._ended, began, 2 * machine().ram.counter.current_precision_bytes)
@@ -91,7 +91,7 @@ class Gap:
         sizes += [f"{rounded_mb(self._context_bytes)} MB of RAM"] if self._context_bytes >= MB else []
         return (f"before this cell: + context {', '.join(sizes)}",) if sizes else ()
 
-    def _has_our_context(self, held: Held) -> bool:
+    def _has_our_context(self, held: DeviceHolding) -> bool:
         backend, _, index = held.name.partition(":")
         return backend != DRIVER and index == str(self._context_on)
 

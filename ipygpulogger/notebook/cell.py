@@ -1,16 +1,129 @@
-"""One running cell, as IPython's events and frames describe it."""
+"""A cell, and the options that it sets for itself.
+
+A cell that contains only our own magics is recognised here too; its record is marked.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+import shlex
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..runtime.shell import error_of, first_line, was_interrupted
-from .cell_options import body_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..records import Status
+
+OPTIONS = ("--lines", "--peak", "--peak=all", "--label")
+_ASKS = r"\s*(?:>>> ?|In \[\d+\]: ?)?%%gpulog(?P<options>[ \t].*)?$"  # IPython takes prompts off
+_OURS = (  # a line of our own magics; under automagic they need no %
+    r"(?:\w+ *= *)?%gpulog(?![\w.]).*"
+    r"|gpulog(?: +-?-?[a-z].*)?"
+    r"|%{0,2}gpulog\?\??|\?\??%{0,2}gpulog"  # help
+    r"|%?(?:re|un)?load_ext +ipygpulogger"
+    r"|%?config +IPyGPULogger(?:\.\w.*)?"
+)
+_LOADS = {"%load_ext ipygpulogger", "%reload_ext ipygpulogger"}  # of those, what every notebook has
+
+
+@cache
+def _compiled(pattern: str, flags: re.RegexFlag = re.ASCII) -> re.Pattern[str]:
+    """Compile a pattern when a cell needs it: few do, and it takes longer than all else in this file."""
+    return re.compile(pattern, flags)
+
+
+class Request(NamedTuple):
+    """What a cell asks for.
+
+    Attributes:
+        lines: Whether each of its lines is measured.
+        peak: Whether it is told what was alive at its peak; "all" for general RAM too beside a GPU.
+        label: What the cell is called; None for "In [4]".
+        explicit: Whether the cell begins with ``%%gpulog``; if not, it asks for nothing.
+    """
+
+    lines: bool = False
+    label: str | None = None
+    explicit: bool = True
+    peak: bool | Literal["all"] = False
+
+
+def request_in(options: str) -> Request:
+    """Return what the options after ``%%gpulog`` ask for.
+
+    Raises:
+        ValueError: There are no such options.
+    """
+    lines, label = False, None
+    peak: bool | Literal["all"] = False
+    try:
+        given = iter(split_words(options))
+    except ValueError as error:
+        raise ValueError(f"{error}: {options.strip()}") from error
+    for word in given:
+        name, equals, value = word.partition("=")
+        if word == "--lines":
+            lines = True
+        elif word == "--peak":
+            peak = True
+        elif word == "--peak=all":
+            peak = "all"
+        elif name == "--label":
+            label = value if equals else next(given, "")
+            if not label.strip() or (not equals and label in OPTIONS):
+                raise ValueError("--label takes a text")
+        else:
+            raise ValueError(
+                f"there is no option {word!r}; it takes --lines, --peak, --peak=all and --label TEXT"
+            )
+    return Request(lines, label, peak=peak)
+
+
+def options_of(first_line: str) -> str | None:
+    """Return what follows ``%%gpulog`` in a line; None if the line does not begin with it."""
+    if "%%gpulog" not in first_line:
+        return None
+    found = _compiled(_ASKS, re.UNICODE).match(first_line.rstrip())
+    return found and (found["options"] or "")
+
+
+def request_of(source: str) -> Request | None:
+    """Return what a cell asks for, from its text as the user wrote it; None if nothing, or nothing valid."""
+    first, _, body = source.lstrip().partition("\n")
+    options = options_of(first)
+    if options is None or not body.strip():
+        return None
+    try:
+        return request_in(options)
+    except ValueError:  # the magic will fail, and say why
+        return None
+
+
+def body_of(source: str) -> str:
+    """Return a cell's text without its own line ``%%gpulog``; all of it if there is nothing else."""
+    if "%%gpulog" not in source:
+        return source
+    first, _, body = source.lstrip().partition("\n")
+    return source if options_of(first) is None or not body.strip() else body
+
+
+def is_gpulog_only(source: str) -> bool:
+    """Return whether a cell's text, as the user wrote it, holds only our own magics and comments."""
+    if "gpulog" not in source and "GPULog" not in source:
+        return False
+    code = [line for line in map(str.strip, source.splitlines()) if line and not line.startswith("#")]
+    empty = len(code) == 1 and options_of(code[0]) is not None  # %%gpulog with nothing to measure
+    return empty or (bool(code) and all(line in _LOADS or _compiled(_OURS).fullmatch(line) for line in code))
+
+
+def split_words(line: str) -> list[str]:
+    """Split a line into words; quotes keep words together, a backslash is itself, as in Windows paths."""
+    found = shlex.shlex(line, posix=True)
+    found.whitespace_split, found.escape, found.commenters = True, "", ""
+    return list(found)
 
 
 class Cell:
@@ -20,7 +133,7 @@ class Cell:
         info: IPython's own description of it; None once it has ended.
         ours: Whether it is to be measured; code that a front end runs silently is not.
         nested: Whether it runs within another, as `%%capture` makes one.
-        label: "In [4]", or "nested in In [4]"; known once the cell has ended.
+        label: "In [4]", or "nested in In [4]"; known once the cell was named.
         execution_count: The 4 of "In [4]"; None for a nested cell.
         cell_id: The front end's name of the cell, where it sends one.
         source: The first line after ``%%gpulog``, shortened.
@@ -52,6 +165,12 @@ class Cell:
             yield cell
             cell = cell._outer
 
+    def name(self) -> None:
+        """Set the label."""
+        outermost = next(reversed([self, *self.around()]))
+        number = "?" if outermost.execution_count is None else outermost.execution_count
+        self.label = f"nested in In [{number}]" if self._outer else f"In [{number}]"
+
     def end(self, result: Any) -> None:
         """Set the attributes that are known only at the end.
 
@@ -60,11 +179,7 @@ class Cell:
         """
         if self._outer is None and self.execution_count is None:
             self.execution_count = getattr(result, "execution_count", None)
-        outermost = self
-        while outermost._outer is not None:
-            outermost = outermost._outer
-        number = "?" if outermost.execution_count is None else outermost.execution_count
-        self.label = f"nested in In [{number}]" if self._outer else f"In [{number}]"
+        self.name()
         self.info = self._outer = None
         error = error_of(result)
         if error is not None:

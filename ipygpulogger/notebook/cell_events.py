@@ -21,39 +21,25 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ..lines.spent import spent
 from ..runtime import clock, collector
+from ..runtime.clock import this_thread
 from ..runtime.shell import cells_behind
 from .cell import Cell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class Subscriber(Protocol):
     """Measures cells; each step is done by all subscribers before the next step begins."""
 
-    def _preload(self) -> None:
-        """Do what must not happen within a cell."""
-
-    def _settle(self, cell: Cell | None = None) -> None:
-        """Collect garbage and empty caches, outside the measured time: before a cell, or after this one."""
-
-    def _begin(self, cell: Cell) -> None:
-        """Begin to measure: the cell's code runs next."""
-
-    def _end(self, cell: Cell) -> None:
-        """Stop the clock: the cell's code has ended."""
-
-    def _died(self, cell: Cell) -> None:
-        """Examine memory as the exception that ended the cell left it."""
-
-    def _finish(self, cell: Cell) -> None:
-        """Report the cell, after memory was settled again."""
-
-    def _drop(self, cell: Cell) -> None:
-        """Forget the cell, which has ended, reported or not."""
-
+    def _preload(self) -> None: ...  # what must not happen within a cell
+    def _settle(self, cell: Cell | None = None) -> None: ...  # before a cell, or after this one
+    def _begin(self, cell: Cell) -> None: ...  # its code runs next
+    def _end(self, cell: Cell) -> None: ...  # its code has ended
+    def _on_error(self, cell: Cell) -> None: ...  # an exception ended it, and memory is as that left it
+    def _finish(self, cell: Cell) -> None: ...  # report it, once memory was settled
+    def _drop(self, cell: Cell) -> None: ...  # forget it, reported or not
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
         """Handle an error of one of the steps: the user's cell continues, and is not measured any further."""
 
@@ -93,7 +79,7 @@ class CellEvents:
                     stack.append(Cell(info, count, stack[-1] if stack else None))
         for cell in stack:
             if cell.ours and running:
-                _guarded(subscriber, "_begin", cell)
+                self._do("_begin", cell, of=[subscriber])
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Send a subscriber no more events, not even the end of the cell that runs now."""
@@ -109,6 +95,13 @@ class CellEvents:
                 shell.events.unregister(event, callback)
             except ValueError:  # the shell's events were reset
                 pass
+
+    def running_here(self) -> Cell | None:
+        """Return the outermost cell that runs on this thread, with the label that it will have."""
+        cell = next((one for one in self._running.get(threading.get_ident(), []) if one.ours), None)
+        if cell is not None:
+            cell.name()
+        return cell
 
     def _callbacks(self) -> tuple[tuple[str, Callable[..., None]], ...]:
         return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
@@ -134,7 +127,7 @@ class CellEvents:
             pass
 
     def _began(self, info: Any) -> None:
-        began_s, spent_s = clock.monotonic_s(), spent().s
+        began_s, spent_s = clock.monotonic_s(), this_thread.overhead.s
         stack = self._running.setdefault(threading.get_ident(), [])
         here = list(cells_behind(sys._getframe()))
         nested = not getattr(info, "store_history", True)  # as `%%capture` nests
@@ -144,29 +137,29 @@ class CellEvents:
         cell = Cell(info, count, stack[-1] if stack else None)
         stack.append(cell)
         if cell.ours:
-            self._tell("_preload")
-            self._tell("_settle")
-            self._tell("_begin", cell)
+            self._do("_preload")
+            self._do("_settle")
+            self._do("_begin", cell)
             if stack[:-1]:  # the cells around it wait for us, their lines too; its own clock began last
                 cell.hooks_s -= _exclude(began_s, spent_s)
 
     def _over(self, result: Any) -> None:
-        began_s, spent_s = clock.monotonic_s(), spent().s
+        began_s, spent_s = clock.monotonic_s(), this_thread.overhead.s
         cell = self._ended(result)
         if cell is None:
             return
         stack = self._running[threading.get_ident()]
         try:
             if cell.ours:
-                self._tell("_end", cell)
+                self._do("_end", cell)
                 cell.end(result)
                 if cell.exception is not None:
                     try:
-                        self._tell("_died", cell)
+                        self._do("_on_error", cell)
                     finally:
                         cell.exception = None
-                self._tell("_settle", cell)
-                self._tell("_finish", cell)
+                self._do("_settle", cell)
+                self._do("_finish", cell)
         finally:
             self._drop_last(stack)
             if not stack:
@@ -176,7 +169,7 @@ class CellEvents:
 
     def _drop_last(self, stack: list[Cell]) -> None:
         """Drop the innermost cell. It leaves the stack last: after an interrupt it is dropped again."""
-        self._tell("_drop", stack[-1])
+        self._do("_drop", stack[-1])
         stack.pop()
 
     def _ended(self, result: Any) -> Cell | None:
@@ -193,20 +186,16 @@ class CellEvents:
             self._drop_last(stack)  # its end was not reported by any event
         return stack[-1]
 
-    def _tell(self, step: str, *args: Any) -> None:
-        for subscriber in tuple(self._subscribers):
-            _guarded(subscriber, step, *args)
-
-
-def _guarded(subscriber: Subscriber, step: str, *args: Cell) -> None:
-    """Do one step of a hook, which never raises, not even when the user interrupts it."""
-    try:
-        getattr(subscriber, step)(*args)
-    except BaseException as error:
-        try:
-            subscriber._failed(error, *args)
-        except BaseException:  # there is nowhere left to report it
-            pass
+    def _do(self, step: str, *args: Any, of: Sequence[Subscriber] = ()) -> None:
+        """Do one step of each subscriber, or of some; it never raises, not even if the user interrupts it."""
+        for subscriber in of or tuple(self._subscribers):
+            try:
+                getattr(subscriber, step)(*args)
+            except BaseException as error:
+                try:
+                    subscriber._failed(error, *args)
+                except BaseException:  # there is nowhere left to report it
+                    pass
 
 
 def _exclude(began_s: float, spent_s: float) -> float:
@@ -219,6 +208,6 @@ def _exclude(began_s: float, spent_s: float) -> float:
     Returns:
         The seconds that were excluded now.
     """
-    took_s = clock.monotonic_s() - began_s - (spent().s - spent_s)
-    spent().s += took_s
+    took_s = clock.monotonic_s() - began_s - (this_thread.overhead.s - spent_s)
+    this_thread.overhead.s += took_s
     return took_s

@@ -2,7 +2,7 @@
 
 What IPython 7.34 to 9.18 really does (each has a test):
 
-- A cell's code has a file name of its own, see `lines.cell_files`.
+- A cell's code has a file name of its own, see `runtime.shell`.
 - Leading empty lines are removed before the code is compiled; a cell magic turns all lines into one.
 - ``%%capture`` runs its body as a cell of its own, ``%%time`` as a file ``<timed exec>``.
 - `exec`, dataclasses and templates run code in the user's namespace too, as ``<string>`` and the like.
@@ -16,11 +16,10 @@ from dataclasses import replace
 from inspect import CO_NEWLOCALS
 from typing import TYPE_CHECKING, Any
 
-from ..lines.cell_files import is_a_cells, lines_of, place_of_cell
 from ..lines.line_profiler import LineProfiler
-from ..runtime.frames import nested_code
-from ..runtime.shell import cells_behind
-from .cell_options import options_of
+from ..runtime.objects import nested_code
+from ..runtime.shell import cells_behind, is_a_cells, lines_of, place_of_cell
+from .cell import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

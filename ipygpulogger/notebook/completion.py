@@ -1,23 +1,103 @@
-"""Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor, and nothing else."""
+"""Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor, and nothing else.
+
+IPython merges what all its matchers offer: file names, and with jedi the names of Python. Only a matcher that
+offers something can suppress the others. How it does so differs:
+
+- from IPython 8.6 on, a matcher in ``custom_matchers`` says that it suppresses;
+- before, as on Colab, the first matcher in ``magic_arg_matchers`` that offers something is the only one.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .cell_options import OPTIONS
+import IPython.core.completer
+
+from .cell import OPTIONS
 from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY
 from .options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-_LINE = re.compile(r"\s*(?:\w+ *= *(?=%))?(?P<magic>%{0,2}gpulog)(?P<rest>\s.*)", re.ASCII | re.DOTALL)
-_WORD = re.compile(r"""(?:[^\s'"]|'[^']*(?:'|$)|"[^"]*(?:"|$))+""")
+_SUPPRESSES = hasattr(IPython.core.completer, "SimpleCompletion")  # IPython 8.6 and later
+_LINE = r"\s*(?:\w+ *= *(?=%))?(?P<magic>%{0,2}gpulog)(?P<rest>\s.*)"
+_WORD = r"""(?:[^\s'"]|'[^']*(?:'|$)|"[^"]*(?:"|$))+"""
 _LOGGED = (".jsonl",)  # how the names of files end
 _FILES = {"save": (".jsonl", ".csv", ".parquet"), "snapshot": (".pickle", ".pkl")}  # by command
+
+
+class _None(list[Any]):
+    """No completions, which IPython takes for some, so that it asks no other matcher."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+def put_in(shell: Any) -> None:
+    """Add the completion to a shell."""
+    take_out(shell)
+    matchers, matcher = _matchers(shell), (_matcher if _SUPPRESSES else _old_matcher)(shell)
+    matcher.is_gpulogs = True
+    matchers.insert(0, matcher)
+
+
+def take_out(shell: Any) -> None:
+    """Remove it again."""
+    matchers = _matchers(shell)
+    matchers[:] = [one for one in matchers if not hasattr(one, "is_gpulogs")]
+
+
+def _matchers(shell: Any) -> list[Any]:
+    """Return the shell's list of matchers that ours belongs to."""
+    completer = shell.Completer
+    found: list[Any] = completer.custom_matchers if _SUPPRESSES else completer.magic_arg_matchers
+    return found
+
+
+def _matcher(shell: Any) -> Any:
+    """Return a matcher for `custom_matchers`."""
+    from IPython.core.completer import SimpleCompletion, context_matcher
+
+    def ipygpulogger_matcher(context: Any) -> dict[str, Any]:
+        above = context.full_text.split("\n")[: context.cursor_line]
+        found = _offered_in(context.text_until_cursor, above, shell)
+        if found is None:
+            return {"completions": []}
+        begun, words = found
+        completions = [SimpleCompletion(word, type="param") for word in words] or _None()
+        return {"completions": completions, "matched_fragment": begun, "suppress": True, "ordered": True}
+
+    return context_matcher(priority=1)(ipygpulogger_matcher)
+
+
+def _old_matcher(shell: Any) -> Any:
+    """Return a matcher for `magic_arg_matchers`; where nothing fits it offers what is there already."""
+
+    def ipygpulogger_matcher(line: str) -> list[str]:
+        before: str = shell.Completer.text_until_cursor
+        found = _offered_in(before, (), shell)
+        if found is None:
+            return []
+        begun, words = found
+        replaced: str = shell.Completer.splitter.split_line(line, len(before))
+        kept = len(begun) - len(replaced)  # IPython takes a word to begin after a quote or a bracket
+        return [word[kept:] for word in words] or [replaced]
+
+    return ipygpulogger_matcher
+
+
+def _offered_in(before: str, above: Iterable[str], shell: Any) -> tuple[str, list[str]] | None:
+    """Return what `offered` does, if IPython takes the line for a magic below these lines of its cell."""
+    found = offered(before) if "gpulog" in before else None
+    if before.lstrip().startswith("%%"):
+        is_magic = not any(line.strip() for line in above)
+    else:
+        is_magic = "%" in before or (shell.magics_manager.auto_magic and "gpulog" not in shell.user_ns)
+    return found if is_magic else None
 
 
 def offered(before: str) -> tuple[str, list[str]] | None:
@@ -29,10 +109,10 @@ def offered(before: str) -> tuple[str, list[str]] | None:
     Returns:
         The text before the cursor that a completion replaces, and the completions.
     """
-    line = _LINE.fullmatch(before)
+    line = re.fullmatch(_LINE, before, re.ASCII | re.DOTALL)
     if line is None:
         return None
-    words = _WORD.findall(line["rest"])
+    words = re.findall(_WORD, line["rest"])
     current = words.pop() if words and line["rest"].endswith(words[-1]) else ""
     of = _of_a_cell if line["magic"].startswith("%%") else _of_a_line
     begun, found = of(words, current)

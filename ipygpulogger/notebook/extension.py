@@ -10,7 +10,7 @@ from IPython.core.getipython import get_ipython
 from .logger import IPyGPULogger
 from .magics import loaded
 
-_AT_ONCE = 500  # records in an answer, each of at most two kilobytes
+_AT_ONCE = 500  # records in an answer, each of about a kilobyte, and at most of 16
 
 
 def load(shell: Any, report: str | None = None) -> None:
@@ -40,9 +40,10 @@ def unload(shell: Any) -> None:
     magics = loaded.pop(shell, None)
     if magics is None:
         return
-    magics.logger.stop()
+    logger = magics.logger
+    logger.stop()
     magics.withdraw()
-    if shell.user_ns.get("il") is magics.logger:
+    if shell.user_ns.get("il") is logger:
         del shell.user_ns["il"]
 
 
@@ -72,7 +73,7 @@ def process_records(since: int) -> str:
         KeyError: The extension is not loaded.
     """
     from ..records.cell_record import process_of
-    from ..records.embed import embedded
+    from ..storage.embed import embedded
 
     history = loaded[get_ipython()].logger.history
     end = min(len(history), since + _AT_ONCE)

@@ -22,7 +22,7 @@ COMMANDS = {  # the subcommands, and what follows each
     "status": "",
     "summary": "--by peak, --by consumed or --by time",
     "plot": "",
-    "fit": "nothing, or the number of one cell, such as 4",
+    "fit": "nothing, the number of one cell, such as 4, and the name of a size",
     "save": "one path",
     "snapshot": "one path, or --failed and one path",
     "vars": "",
@@ -46,7 +46,7 @@ Control the report that follows every cell, and look at the cells so far.
   %gpulog summary [--by peak]       the cells, ranked by peak, consumed or time, and
                                     those that may leak
   %gpulog plot                      memory over the time of the notebook, as a figure
-  %gpulog fit [CELL]                how the memory of a cell, such as 4, grows with its
+  %gpulog fit [CELL] [NAME]         how the memory of a cell, such as 4, grows with its
                                     batch size, and which size fits, from its runs
   %gpulog save PATH                 write the cells' records to a .jsonl, .csv or
                                     .parquet file

@@ -1,4 +1,6 @@
-"""The live display of a long cell: time, consumed, peaked and used so far, about once a second.
+"""The live display of a long cell: time, consumed, peaked and used so far.
+
+It is renewed when a figure changed, at most once a second; where none did, the time is renewed every five.
 
 `LiveCell` is one cell's; `Live` has the thread that updates all of a logger's. Where a cell is shown is a
 `Place`: `live_display` in a notebook, `live_terminal` in a terminal.
@@ -10,23 +12,27 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..engine.machine import machine
 from ..engine.sampler import Sampler
+from ..render import text
 from ..runtime import clock
-from ..runtime.signals import is_from_a_handler
-from ..sources.ram_limit import least
+from ..runtime.errors import is_from_a_handler
+from ..sources.system.ram_limit import least
+from .enrichers import left_note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ..engine.scope import Scope
     from ..records import Measurement
-    from ..sources.ram_limit import Room
+    from ..sources.system.ram_limit import MemoryLimit
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
+_TIME_ALONE = 5  # times as long: how often figures that are still the same are shown with the time
 _RISES = 2  # little RAM is left if that would last for so many rises as since the figures were last shown
 
 
@@ -42,8 +48,12 @@ class Place(Protocol):
     def begin(self) -> None:
         """Follow what else is written there from now on."""
 
-    def show(self, measurement: Measurement) -> None:
-        """Show the figures so far; called in the display's own thread."""
+    def show(self, measurement: Measurement) -> bool | None:
+        """Show the figures so far; called in the display's own thread.
+
+        Returns:
+            Whether they stay there, so that the same figures need not be shown again soon.
+        """
 
     def end(self) -> None:
         """Stop showing figures, because the cell's code has ended."""
@@ -68,7 +78,7 @@ class Live:
     def _renew(self) -> None:
         self._pid = os.getpid()
         self.running: dict[LiveCell, None] = {}  # in the order in which they began
-        self.ticker = Sampler(self._tick, AFTER_S, EVERY_S, "ipygpulogger live")
+        self.ticker = Sampler(partial(_tick, self.running), AFTER_S, EVERY_S, "ipygpulogger live")
 
     def cell(self, label: str, scope: Scope, place: Place) -> LiveCell:
         """Prepare to show a cell; nothing happens before it begins.
@@ -87,12 +97,13 @@ class Live:
         if self._pid == os.getpid():
             self.ticker.close()
 
-    def _tick(self) -> None:
-        now_s = clock.monotonic_s()
-        for cell in tuple(self.running):
-            if cell.shows and now_s - cell.began_s >= AFTER_S:
-                with suppress(Exception):  # closed meanwhile, or nowhere to write: the report will tell
-                    cell.show()
+
+def _tick(running: Iterable[LiveCell]) -> None:
+    now_s = clock.monotonic_s()
+    for cell in tuple(running):
+        if cell.shows and now_s - cell.began_s >= AFTER_S:
+            with suppress(Exception):  # closed meanwhile, or nowhere to write: the report will tell
+                cell.show()
 
 
 class LiveCell:
@@ -110,8 +121,9 @@ class LiveCell:
         self._stopped = False
         self.shows = place.shows
         self.began_s = 0.0
-        self.tightest: Room | None = None
-        self._used_bytes: int | None = None  # of RAM, when it was last shown
+        self.tightest: MemoryLimit | None = None
+        self._used_bytes: int | None = None  # of RAM, when it was last read
+        self._shown, self._shown_s = "", 0.0  # the figures that stand at the place, and when they came
 
     def begin(self) -> None:
         """Begin; without a thread, or if the place takes no taps, the cell is not shown."""
@@ -135,12 +147,16 @@ class LiveCell:
         used_bytes, notes = so_far.gen.after_bytes, self._live.remarks(so_far)
         rise_bytes = 0 if self._used_bytes is None else used_bytes - self._used_bytes
         self._used_bytes = used_bytes
-        room = machine().limits.short(_RISES * rise_bytes, 0)
-        if room is not None:  # said before Linux kills the process, for afterwards nothing can be said
-            if room.is_scarce:
-                self.tightest = least(filter(None, (self.tightest, room)))
-            notes += (f"{room.title}: {room}",)
-        self._place.show(replace(so_far, notes=notes))
+        limit = machine().limits.short(_RISES * rise_bytes, 0)
+        if limit is not None:  # said before Linux kills the process, for afterwards nothing can be said
+            if limit.is_scarce:
+                self.tightest = least(filter(None, (self.tightest, limit)))
+            notes += (left_note(limit),)
+        so_far = replace(so_far, notes=notes)
+        figures = text.so_far(replace(so_far, time_s=0.0))
+        if figures != self._shown or so_far.time_s - self._shown_s >= _TIME_ALONE * EVERY_S:
+            stays = self._place.show(so_far)
+            self._shown, self._shown_s = figures if stays else "", so_far.time_s
 
     def end(self) -> None:
         """Stop showing figures, because the cell's code has ended."""

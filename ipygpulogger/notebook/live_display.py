@@ -32,7 +32,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..render import html, text
-from ..runtime.signals import is_from_a_handler
+from ..runtime.errors import is_from_a_handler
 from .tap import Taps, untapped
 
 if TYPE_CHECKING:
@@ -74,12 +74,14 @@ class LiveDisplay:
         """Follow what is sent from now on."""
         self._taps.open(self._session, "send", self._sent)
 
-    def show(self, measurement: Measurement) -> None:
-        """Display the figures so far, or update the display with them."""
+    def show(self, measurement: Measurement) -> bool:
+        """Display the figures so far, or update the display with them; return whether they are there."""
         bundle = {"text/plain": text.so_far(measurement), "text/html": html.so_far(measurement)}
         with self._lock:
-            if not (self._ended or self._cleared or self._clears or self._redirects):
-                self._put(bundle)
+            if self._ended or self._cleared or self._clears or self._redirects:
+                return False
+            self._put(bundle)
+            return self._is_there
 
     def end(self) -> None:
         """Send no update after this; a clear that still waits when all is printed will clear nothing."""

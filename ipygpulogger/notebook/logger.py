@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
 from traitlets import observe
 
-from ..engine.machine import machine
+from ..engine.machine import importing, machine
+from ..engine.scope import Scope
+from ..owners.garbage import Garbage
 from ..owners.growth import Growth
-from ..owners.uncollected import Uncollected
 from ..records import CellRecord, Data
-from ..records.history import History
 from ..records.units import truncated_mb
 from ..runtime import clock
 from ..runtime.shell import current_shell
+from ..storage.history import History
 from .between_cells import Gap
+from .cell import Request, body_of, is_gpulog_only, request_of
 from .cell_events import CellEvents
-from .cell_options import Request, request_of
+from .enrichers import enriched, over_budget
 from .help import documented
-from .live import Live
-from .measured_cell import prepared
+from .live import Live, place_for
+from .measured_cell import MeasuredCell
 from .options import Options
 from .quiet import has_table, is_reported
-from .report import Reporter, little_left, over_budget, publisher_of
+from .report import Reporter, publisher_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from ..records import Measurement, Owner
-    from ..records.group import Group
-    from ..records.log import Log
+    from ..analysis.group import Group
+    from ..records import Owner
     from ..records.process import ProcessRecord
-    from ..render.freed import Freed
+    from ..render.owners import Freed
+    from ..storage.log import Log
     from .cell import Cell
     from .magics import GpulogMagics
-    from .measured_cell import MeasuredCell
-    from .threshold import Threshold
+    from .quiet import Threshold
 
 
 @documented
@@ -79,24 +80,25 @@ class IPyGPULogger(Options):
 
         super().__init__(parent=shell, **options)
         self._shell = shell
+        me = weakref.proxy(self)  # for our own parts: a circle would be garbage of ours in the user's process
         self._magics = GpulogMagics(shell, self)
         self._running = False
         self._machine = machine()
         self._record: CellRecord | None = None  # of the last cell
         self._history = History()
-        self._reporter = Reporter(self)
+        self._reporter = Reporter(me)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
         self._only: int | None = None  # the thread whose next cell is the only one to be measured
         self._lines_of_cells: dict[str, tuple[str, int]] = {}  # by file: an earlier cell, and its offset
-        self._told_again: dict[str, dict[str, int | None]] = {}  # after an out-of-memory error
+        self._advised: dict[str, dict[str, int | None]] = {}  # after an out-of-memory error
         self._growth = Growth.of(shell)
-        self._uncollected = Uncollected(shell, self._growth)
+        self._garbage = Garbage(shell, self._growth)
         self._gap = Gap()  # since the last cell
-        self._live = Live(self._over_budget)
+        self._live = Live(lambda so_far: over_budget(so_far, me.budget))
 
     @observe("log")
     def _open_log(self, _: Any) -> None:
-        from ..records.log import Log
+        from ..storage.log import Log
 
         self._log = None if self.log is None else Log(self.log)
 
@@ -106,7 +108,7 @@ class IPyGPULogger(Options):
 
     @observe("quiet")
     def _read_quiet(self, _: Any) -> None:
-        from .threshold import Threshold
+        from .quiet import Threshold
 
         self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
 
@@ -169,7 +171,7 @@ class IPyGPULogger(Options):
             self._shell.configurables.remove(self)
         self._live.close()
         self._growth.close()
-        self._uncollected.close()
+        self._garbage.close()
         self._gap = Gap()
         self._machine.detach(self)
         self._machine.close()
@@ -205,7 +207,7 @@ class IPyGPULogger(Options):
 
     def owners(self) -> tuple[Owner, ...]:
         """Return which names hold memory now, the largest first, as ``%gpulog vars`` shows them."""
-        from ..owners.array_readers import array_readers
+        from ..owners.memory_blocks import array_readers
         from ..owners.roots import owners_in
 
         return owners_in(self._shell, array_readers()).owners
@@ -219,7 +221,7 @@ class IPyGPULogger(Options):
             Which references were dropped and how many bytes were freed by device; `str` gives the report.
         """
         from ..owners.release import release
-        from ..render.freed import Freed
+        from ..render.owners import Freed
 
         return release(self._shell, Freed, reset_peaks=self.reset_peaks)
 
@@ -242,19 +244,14 @@ class IPyGPULogger(Options):
         self._reporter.load()
         if self.preload:
             self._gap.preload()
-        with self._reporter.explaining():
-            self._growth.watch(self._uncollected if self.gc_collect is True else None)
-            if self._running:  # loading does not wait for the first walk
-                self._growth.refresh(self._gap.own_work)
+        if self._running:  # loading does not wait for the first walk
+            self._reporter.attempt("tell who holds memory", self._growth.refresh, self._gap.own_work)
 
     def _settle(self, cell: Cell | None = None) -> None:
         """Collect garbage and empty caches, as far as the options say."""
         if self.gc_collect is True:
-            with self._reporter.explaining("what waits for the garbage collector"):
-                if cell in self._cells:
-                    self._cells[cell].settle()
-                else:
-                    self._uncollected.begin()
+            settle = self._cells[cell].settle if cell in self._cells else self._garbage.begin
+            self._reporter.attempt("tell what garbage the cell left", settle)
         machine().settling.settle(gc_collect=self.gc_collect == "full", clear_cache=self.clear_cache)
 
     def _begin(self, cell: Cell) -> None:
@@ -269,28 +266,70 @@ class IPyGPULogger(Options):
             return
         gap = None if cell.nested or self._cells else self._gap
         self._gap = Gap()
-        measured = prepared(self, cell, request or Request(explicit=False), gap)
+        measured = self._measured(cell, request or Request(explicit=False), gap)
         measured.within = request is None and any(one in self._cells for one in cell.around())
-        measured.publisher = publisher_of(self._shell, nested=cell.nested)
         self._cells[cell] = measured
+        # The cell that only loads the extension has no report: it does not wait for the first walk.
+        if self._growth.has_walked or not is_gpulog_only(cell.raw):
+            measured.before = self._reporter.attempt("tell who holds memory", self._growth.begin)
         measured.begin()
+
+    def _measured(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
+        """Return the measurement of a cell, which has not begun."""
+        scope = Scope(reset_peaks=self.reset_peaks, all_devices=self.devices == "all", metrics=self.metrics)
+        measured = MeasuredCell(
+            cell,
+            request,
+            scope,
+            self._growth,
+            self._history,
+            garbage=self._garbage if self.gc_collect is True else None,
+            clear_cache=self.clear_cache,
+            gap=gap,
+            publisher=publisher_of(self._shell, nested=cell.nested),
+            advised=self._advised,
+        )
+        place = None if cell.nested else place_for(self._shell, self.report)
+        if place is not None:
+            label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
+            measured.live = self._live.cell(label, scope, place)
+        if self.lines or request.lines:
+            with importing():
+                from .cell_lines import CellLines
+            measured.lines = CellLines(self._shell, cell, self._lines_of_cells, reset_peaks=self.reset_peaks)
+        if peak := request.peak or self.peak:
+            with importing():
+                from ..breakdown.recording import PeakRecording
+            # A report does not say what was held before; only a cell that asks for the table shows it.
+            ram, named = True if peak == "all" else None, bool(request.peak)
+            measured.recording = PeakRecording(self._shell, ram=ram, always_named=named)
+        return measured
 
     def _end(self, cell: Cell) -> None:
         """Stop the clock and read the peaks."""
         if cell in self._cells:
             self._cells[cell].end()
 
-    def _died(self, cell: Cell) -> None:
+    def _on_error(self, cell: Cell) -> None:
         """Examine the memory as an out-of-memory error left it."""
         if cell in self._cells:
-            self._cells[cell].examine(self._shell)
+            self._reporter.attempt("explain an error", self._cells[cell].examine, self._shell)
 
     def _finish(self, cell: Cell) -> None:
         """Make the record, keep it and show it."""
         measured = self._cells.get(cell)
         if measured is None:
             return
-        measured.finish(self._tell, collected=bool(self.gc_collect))
+        if not (measured.over or measured.reported):
+            measured.budget = self.budget
+            record = enriched(measured, self._reporter)
+            measured.reported = True  # after an interrupt, no record is there twice
+            if record.status == "ok" and self._advised:
+                self._advised.pop(body_of(cell.raw), None)
+            if measured.live is not None:
+                measured.live.drop()
+            self._sink(record, measured)
+        measured.drop()
         self._forget(cell)
         if self._running and not self._cells:
             self._gap = Gap(after=measured.scope, freed=measured.recording is not None)
@@ -320,43 +359,27 @@ class IPyGPULogger(Options):
                 pass
         self._reporter.cannot_measure(error)
 
-    # -- what becomes of a record ---------------------------------------------------------------
+    # -- where a record goes ----------------------------------------------------------------------
 
-    def _tell(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Complete the record by what the history, the budget and the limits say, keep it, and show it."""
-        with self._reporter.explaining():
-            record = self._history.marked(record)
-        warnings = self._over_budget(record)
-        with self._reporter.explaining("how much RAM is left"):
-            if self.budget:
-                self._reporter.say_if_out_of_reach(record, self.budget)
-            seen = None if measured.live is None else measured.live.tightest
-            warnings += little_left(record, seen, measured.refused)
-        if warnings:
-            record = replace(record, notes=(*record.notes, *warnings))
+    def _sink(self, record: CellRecord, measured: MeasuredCell) -> None:
+        """Keep the record, write it to the log, and show it."""
         self._record = record
         self._history.append(record)
         self._reporter.write(self._log, record)
-        self._requested = requested = measured.request.explicit
-        steps = (
-            [self._show]
-            if is_reported(record, self._threshold, requested=requested, warned=bool(warnings))
-            else []
-        )
-        steps += [self._show_lines] if measured.request.lines else []
-        steps += [self._show_peak] if measured.request.peak else []
-        for step in steps if self.report == "text" else reversed(steps):  # a rich report comes last
-            step(record, measured)
-
-    def _over_budget(self, measurement: Measurement) -> tuple[str, ...]:
-        return over_budget(measurement, self.budget)
+        request = measured.request
+        self._requested = request.explicit
+        sinks = [self._show] if is_reported(record, self._threshold, requested=request.explicit) else []
+        sinks += [self._show_lines] if request.lines else []
+        sinks += [self._show_peak] if request.peak else []
+        for sink in sinks if self.report == "text" else reversed(sinks):  # a rich report comes last
+            sink(record, measured)
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
-        """Keep the records of other processes; `engine.recorders` calls this, and has the contract."""
+        """Keep the records of other processes; `cluster.watcher` calls this, and has the contract."""
         return self._reporter.keep(records, self._history, self._log, self._budget_since)
 
     def _reports(self, group: Group) -> bool:
-        """Return whether they have a table; `engine.recorders` calls this."""
+        """Return whether they have a table; `cluster.watcher` calls this."""
         return has_table(group, self._threshold, requested=self._requested)
 
     def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
@@ -367,7 +390,8 @@ class IPyGPULogger(Options):
 
     def _show_lines(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Show the table of the cell's lines."""
-        self._reporter.show_lines(measured.indented(record.lines), measured.publisher)
+        lines = [] if measured.lines is None else measured.lines.indented(record.lines)
+        self._reporter.show_lines(lines, measured.publisher)
 
     def _show_peak(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Show the table of what was alive at the cell's peak."""

@@ -16,10 +16,10 @@ from IPython.display import display
 
 from ..engine.machine import importing, machine
 from ..records.units import printable
-from ..runtime.frames import walk_stack
+from ..runtime.objects import walk_stack
 from ..sources import Unavailable
-from . import matchers
-from .cell_options import options_of, request_in, split_words
+from . import completion
+from .cell import options_of, request_in, split_words
 from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, magic_help
 from .options import Options
 
@@ -46,11 +46,22 @@ class GpulogMagics(Magics):
         for one in tuple(shell.configurables):
             if isinstance(one, GpulogMagics) and one not in offered:  # an interrupt may have left it
                 shell.configurables.remove(one)
-        self.logger = logger
-        self.first_line = _FirstLine(logger)
+        self.magics = {}  # IPython's table of our methods, which refer to us: back while it is registered
+        self._logger = weakref.ref(logger)  # weak: a cycle would wait for the garbage collector
+        self._offered: IPyGPULogger | None = None  # nobody else may hold it
+        self.first_line = _FirstLine(weakref.proxy(logger))
+
+    @property
+    def logger(self) -> IPyGPULogger:
+        """The logger that it controls, which it keeps alive while it is on offer."""
+        logger = self._logger()
+        if logger is None:
+            raise RuntimeError("the logger that this magic controlled is gone")
+        return logger
 
     def offer(self) -> None:
         """Register the magic in the shell."""
+        self._offered = self.logger
         offered = _offered.setdefault(self.shell, [])
         if self in offered:
             offered.remove(self)
@@ -64,12 +75,16 @@ class GpulogMagics(Magics):
         if self in offered and loaded.get(self.shell) is not self:
             _arrange(offered, [magics for magics in offered if magics is not self])
             offered.remove(self)  # last: after an interrupt it can be done again
+            self._offered = None
             if not offered:
                 del _offered[self.shell]
 
     def _put_in(self) -> None:
+        me: Any = self  # IPython's decorator has no type for a bound method
+        self.magics = {kind: {"gpulog": me.gpulog} for kind in ("line", "cell")}
         self.shell.register_magics(self)
-        matchers.put_in(self.shell)
+        self.magics = {}
+        completion.put_in(self.shell)
         self.shell.configurables.append(self)
         self.install_transform()
 
@@ -82,7 +97,7 @@ class GpulogMagics(Magics):
             transforms.remove(self.first_line)
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("gpulog", None)
-        matchers.take_out(shell)
+        completion.take_out(shell)
         shell.magics_manager.registry.pop(type(self).__name__, None)
 
     def install_transform(self) -> None:
@@ -139,7 +154,8 @@ class GpulogMagics(Magics):
         self.logger.start()
 
     def _stop(self) -> None:
-        self.logger.stop()
+        logger = self.logger  # which may have no other holder than the offer, withdrawn now
+        logger.stop()
         self.offer()  # for `%gpulog start`
 
     def _status(self) -> None:
@@ -149,7 +165,7 @@ class GpulogMagics(Magics):
         )
         state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
         with importing():
-            from ..engine.now import measured_now
+            from ..engine.scope import measured_now
             from ..render import diagnoses
         found = machine().diagnose()
         gpus: Sequence[DeviceUsage] = ()
@@ -164,8 +180,8 @@ class GpulogMagics(Magics):
         with importing():
             from ..render import summary
         history = self.logger.history
-        told = history.rank(by=by), by, history.suspects()
-        self._show(summary.summary(*told), summary.html(*told))
+        ranked = history.rank(by=by), by, history.suspects()
+        self._show(summary.summary(*ranked), summary.html(*ranked))
 
     def _plot(self) -> Any:
         with importing():
@@ -176,20 +192,20 @@ class GpulogMagics(Magics):
             raise _refusal(f"%gpulog plot: {error}") from error
 
     def _fit(self, *words: str) -> None:
-        count = _count(words)
+        count, name = _cell_and_size(words)
         with importing():
-            from ..engine.now import measured_now
-            from ..records.fit import RAM, Room, fit_of
+            from ..analysis.fit import RAM, Headroom, fit_of
+            from ..engine.scope import measured_now
             from ..render import fit
-            from ..sources.ram_limit import least
+            from ..sources.system.ram_limit import least
         now = measured_now(reset_peaks=self.logger.reset_peaks)
-        rooms: dict[Hashable, Room] = {
-            gpu.key: Room(gpu.after_bytes, gpu.headroom_bytes) for gpu in now.gpus if gpu.attributed
+        left: dict[Hashable, Headroom] = {
+            gpu.key: Headroom(gpu.after_bytes, gpu.headroom_bytes) for gpu in now.gpus if gpu.attributed
         }
-        limit = least(room for room in machine().limits.rooms() if room.memory == "RAM")
-        rooms[RAM] = Room(now.gen.after_bytes, None if limit is None else limit.left_bytes)
+        limit = least(one for one in machine().limits.all() if one.memory == "RAM")
+        left[RAM] = Headroom(now.gen.after_bytes, None if limit is None else limit.left_bytes)
         try:
-            found = fit_of(self.logger.history, rooms, count)
+            found = fit_of(self.logger.history, left, count, name)
         except ValueError as error:
             raise _refusal(f"%gpulog fit: {error}") from error
         self._show(fit.report(found), fit.html(found))
@@ -209,8 +225,8 @@ class GpulogMagics(Magics):
         asked = words[:1] == (FAILED,)
         path, kept = _path("snapshot", words[asked:]), machine().failed_snapshot
         with importing():
-            from ..runtime.files import write
-            from ..sources.snapshot_file import snapshot_file
+            from ..runtime.output import write_file
+            from ..sources.torch.snapshot import snapshot_file
         if asked and kept is None:
             raise Unavailable(
                 f"{FAILED} is for the last recorded cell in which a GPU ran out of memory, and there is none:"
@@ -219,16 +235,16 @@ class GpulogMagics(Magics):
         past = kept if kept is not None and (asked or (kept.ended and kept.is_latest())) else None
         found = snapshot_file() if past is None else past.file()
         try:
-            write(path, found.content)
+            write_file(path, found.content)
         except OSError as error:
             raise _unwritten("snapshot", path, error) from error
-        told = "1 block" if found.blocks == 1 else f"{found.blocks:,} blocks"
+        content = "1 block" if found.blocks == 1 else f"{found.blocks:,} blocks"
         if past is not None:
-            told = f"The out-of-memory error in {past.where}: {told}"
+            content = f"The out-of-memory error in {past.where}: {content}"
         if found.events is not None:
             events = "1 event" if found.events == 1 else f"{found.events:,} events"
-            told += f" and {events} of torch's memory history"
-        print(printable(f"{told} written to {path}, for https://pytorch.org/memory_viz."))
+            content += f" and {events} of torch's memory history"
+        print(printable(f"{content} written to {path}, for https://pytorch.org/memory_viz."))
         if kept is not None and past is None:
             print(
                 printable(
@@ -244,8 +260,8 @@ class GpulogMagics(Magics):
 
     def _vars(self) -> None:
         with importing():
-            from ..engine.now import measured_now
-            from ..owners.array_readers import array_readers
+            from ..engine.scope import measured_now
+            from ..owners.memory_blocks import array_readers
             from ..owners.roots import owners_in
             from ..records import held_bytes
             from ..render import owners
@@ -335,14 +351,14 @@ def _by(words: Sequence[str]) -> str:
     return given[1]
 
 
-def _count(words: Sequence[str]) -> int | None:
-    """Return the number of a cell: of "4", "In[4]" or "In [4]"; None if none is given."""
-    if not words:
-        return None
-    found = re.fullmatch(r"(\d{1,18})|In ?\[(\d{1,18})\]", " ".join(words), re.ASCII)
+def _cell_and_size(words: Sequence[str]) -> tuple[int | None, str | None]:
+    """Return the number of a cell, of "4", "In[4]" or "In [4]", and the name of a size; None for either."""
+    cell, name = r"(?:(\d{1,18})|In ?\[(\d{1,18})\])?", r"([^\W\d][\w.()]*)?"
+    found = re.fullmatch(f"{cell} ?{name}", " ".join(words), re.ASCII)
     if found is None:
         raise _refusal(f"%gpulog fit takes {COMMANDS['fit']}, not {' '.join(words)!r}")
-    return int(found[1] or found[2])
+    count = found[1] or found[2]
+    return int(count) if count else None, found[3]
 
 
 def _option(word: str) -> tuple[str, Any]:

@@ -9,7 +9,7 @@ import traitlets
 from traitlets import TraitError
 from traitlets.config import Configurable
 
-from ..engine.metrics import METRICS
+from ..engine.device_scope import METRICS
 
 
 class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, reported in one sentence
@@ -96,10 +96,10 @@ class Size(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-i
         """Return the text if it is a size; called by traitlets."""
         if not isinstance(value, str):
             self.error(obj, value)
-        from ..records.budget import parse
+        from ..records.units import parse_size
 
         try:
-            parse(value)
+            parse_size(value)
         except ValueError as error:
             raise BadOption(str(error)) from error
         return value
@@ -114,7 +114,7 @@ class Quiet(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-
         """Return the text if it says a size or a time; called by traitlets."""
         if not isinstance(value, str):
             self.error(obj, value)
-        from .threshold import Threshold
+        from .quiet import Threshold
 
         try:
             Threshold.parse(value)
@@ -134,7 +134,7 @@ class LogPath(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unuse
             self.error(obj, value)
         if Path(value).suffix.lower() != ".jsonl":
             raise BadOption(f"{self.name} takes the path of a .jsonl file, not {str(value)!r}")
-        from ..records.log import Log
+        from ..storage.log import Log
 
         try:
             Log(value)

@@ -1,36 +1,53 @@
-"""Print and display for a logger: the reports of cells, and once each, the reasons for what failed."""
+"""The report of a cell, printed or displayed."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from ..engine.machine import importing, machine
-from ..records.budget import OVER, excesses, parse
-from ..records.units import MB, printable, rounded_mb, size_text
+from ..records import MIME
+from ..records.units import printable
 from ..render import text
-from ..runtime.errors import why
+from ..runtime.errors import is_from_a_handler, why
 from ..runtime.output import say
-from ..runtime.signals import is_from_a_handler
 from ..sources import Unavailable
-from ..sources.ram_limit import least
+from .enrichers import over_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from ..records import CellRecord, LineUsage, Measurement
-    from ..records.history import History
-    from ..records.log import Log
+    from ..records import CellRecord, LineUsage
     from ..records.process import ProcessRecord
-    from ..sources.ram_limit import Room
+    from ..storage.history import History
+    from ..storage.log import Log
     from .options import Options
 
-_RICH = f"{__package__}.rich_report"
+R = TypeVar("R")
+
+
+def bundle(record: CellRecord, plain: str, *, compact: bool, beside_peak: bool = False) -> dict[str, Any]:
+    """Return the report by MIME type.
+
+    Args:
+        record: The cell's.
+        plain: The same report as plain text.
+        compact: Write it on one line.
+        beside_peak: The whole table of what was alive at the peak is displayed as well.
+    """
+    from ..render import html  # `Reporter.load` imported both
+    from ..storage.embed import embedded
+
+    total_bytes = machine().limits.total_bytes
+    markup = html.report(record, compact=compact, ram_total_bytes=total_bytes, beside_peak=beside_peak)
+    return {"text/plain": plain, "text/html": markup, MIME: embedded(record)}
+
+
+_RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
-_SMALL_BYTES = 5 * MB  # a cell that needs less is not compared with the limits
 _told_of_no_gpu: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
 
@@ -39,20 +56,25 @@ class Reporter:
 
     Nothing here raises for a broken stream or a front end that fails: the cell and its record come first.
 
+    Attributes:
+        names_devices: Whether `say_what_is_missing` says that there is no GPU.
+
     Args:
         options: The logger's.
     """
 
+    names_devices = True
+
     def __init__(self, options: Options) -> None:
         self._options = options
         self._said: set[str] = set()
-        self._judged: str | None = None  # the last budget that was compared with the limits
 
     def load(self) -> None:
         """Import what the rich report needs, so that no cell waits for it or holds its memory."""
         if self._options.report == "rich" and _RICH not in sys.modules:
             with importing():
-                from . import rich_report  # noqa: F401 - for `show`
+                from ..render import html  # noqa: F401 - for `bundle`
+                from ..storage import embed  # noqa: F401
 
     def show(
         self, record: CellRecord, publisher: Any, *, within: bool = False, beside_peak: bool = False
@@ -76,8 +98,6 @@ class Reporter:
         if self._options.report == "text":
             self.print_text(plain)
         else:
-            from .rich_report import bundle
-
             self._display(bundle(record, plain, compact=compact, beside_peak=beside_peak), publisher)
 
     def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
@@ -92,8 +112,8 @@ class Reporter:
             return
         with importing():
             from ..render import at_peak
-        told = record.at_peak, record.peak_times_s
-        self._show_table(at_peak.text(*told), lambda: at_peak.html(*told), publisher)
+        rows = record.at_peak, record.peak_times_s
+        self._show_table(at_peak.text(*rows), lambda: at_peak.html(*rows), publisher)
 
     def _show_table(self, plain: str, markup: Callable[[], str], publisher: Any) -> None:
         """Show a table below or above the report, in the way of the report."""
@@ -162,9 +182,24 @@ class Reporter:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
         self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
 
-    def explaining(self, what: str = "who holds memory") -> Explaining:
-        """Guard code that explains a record: if it fails, say so once, and leave the record as it is."""
-        return Explaining(self, what)
+    def attempt(self, what: str, step: Callable[..., R], *args: Any) -> R | None:
+        """Call a function that explains a record; None if it fails, which is said once.
+
+        Args:
+            what: What it does, after "ipygpulogger could not".
+            step: The function.
+            args: Its arguments.
+        """
+        try:
+            return step(*args)
+        except Exception as error:
+            self.cannot_explain(what, error)
+            return None
+
+    def cannot_explain(self, what: str, error: Exception) -> None:
+        """Say once why something could not be done; of an unavailable figure the record speaks itself."""
+        if not isinstance(error, Unavailable):
+            self.warn_once(f"ipygpulogger could not {what}: {why(error)}")
 
     def say_what_is_missing(self) -> None:
         """Say in one sentence that no cell can be measured, or that there is no GPU; and what was killed."""
@@ -173,29 +208,18 @@ class Reporter:
         except Unavailable as reason:
             self.cannot_measure(reason)
         else:
-            self.say_if_no_gpu()
-        with self.explaining("what was killed for lack of memory"):
-            self._say_what_was_killed()
+            if self.names_devices:
+                self.say_if_no_gpu()
+        self.attempt("tell what was killed for lack of memory", self._say_what_was_killed)
 
     def _say_what_was_killed(self) -> None:
         """Say that processes were killed for lack of memory, such as an earlier kernel; each is said once."""
         if self._options.report == "none":
             return
         with importing():
-            news = machine().limits.news_of_kills()
+            news = machine().limits.new_oom_kills()
         if news:
             say(printable(news))
-
-    def say_if_out_of_reach(self, measurement: Measurement, budget: str) -> None:
-        """Say once that a budget is more RAM than there is; where there is a GPU, it is meant for that."""
-        if budget == self._judged or _is_on_gpu(measurement):
-            return
-        self._judged = budget
-        if machine().nvml.devices():
-            return
-        lowest = machine().limits.lowest()
-        if lowest is not None and parse(budget) > lowest.limit_bytes:
-            self.warn_once(f"ipygpulogger: the budget {budget} is more RAM than there is: {lowest.whole}")
 
     def say_if_no_gpu(self) -> None:
         """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
@@ -224,31 +248,6 @@ class Reporter:
         self.warn_once(f"ipygpulogger cannot show its reports and goes on measuring: {reason}")
 
 
-class Explaining:
-    """The context of code that explains a record; a class, as a generator would take four times as long.
-
-    Args:
-        reporter: Says that the code failed.
-        what: What it explains.
-    """
-
-    __slots__ = ("_reporter", "_what")
-
-    def __init__(self, reporter: Reporter, what: str) -> None:
-        self._reporter, self._what = reporter, what
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        """End; only errors that end a program go on. Of an unavailable figure the record speaks itself."""
-        if error is None or not isinstance(error, Exception):
-            return False
-        if not isinstance(error, Unavailable):
-            self._reporter.warn_once(f"ipygpulogger could not tell {self._what}: {why(error)}")
-        return True
-
-
 def publisher_of(shell: Any, *, nested: bool) -> Any:
     """Return what displays the report of a cell that begins.
 
@@ -267,58 +266,3 @@ def publisher_of(shell: Any, *, nested: bool) -> Any:
             own = (one for one in shell.configurables if isinstance(one, shell.display_pub_class))
             return next(own, publisher)
     return publisher
-
-
-def over_budget(measurement: Measurement, budget: str | None) -> tuple[str, ...]:
-    """Return a sentence for each device on which a measurement went over its budget.
-
-    Args:
-        measurement: Of a cell, which may still run.
-        budget: A size such as "10GB": on each GPU, or of RAM where no GPU was used. None allows anything.
-    """
-    if not budget:
-        return ()
-    allowed_bytes = parse(budget)
-    on_gpu = _is_on_gpu(measurement)
-    found = excesses(
-        measurement,
-        ram_bytes=None if on_gpu else allowed_bytes,
-        gpu_bytes=allowed_bytes if on_gpu else None,
-    )
-    return tuple(
-        f"{OVER} {over.name}: peak {'at least ' if over.at_least else ''}"
-        f"{rounded_mb(over.peak_bytes)} of {rounded_mb(over.budget_bytes)} MB"
-        for over in found
-    )
-
-
-def _is_on_gpu(measurement: Measurement) -> bool:
-    return any(gpu.peak.lo_bytes for gpu in measurement.gpus)
-
-
-def little_left(measurement: Measurement, seen: Room | None, refused: Room | None = None) -> tuple[str, ...]:
-    """Return a sentence if little RAM is left under a limit, or was at the peak; or less than a cell needs.
-
-    Child processes live under the same limit, so what they needed counts, too.
-
-    Args:
-        measurement: Of a cell that has ended.
-        seen: The limit under which the least was left while the cell ran, if that was little.
-        refused: The one that made an allocation of the cell fail, which therefore consumed nothing.
-    """
-    if refused is not None:
-        return (f"{refused.title}: {refused}; the cell failed for lack of it",)
-    usages = [usage for usage in (measurement.gen, measurement.children) if usage is not None]
-    need_bytes = sum(usage.needed_bytes for usage in usages)
-    if need_bytes < _SMALL_BYTES and seen is None:
-        return ()
-    transient_bytes = sum(usage.peaked_bytes for usage in usages)
-    room = machine().limits.short(need_bytes, transient_bytes)
-    if room is not None and room.left_bytes is not None:
-        if room.left_bytes < need_bytes:
-            return (f"{room.title}: {room}; this cell needs {size_text(need_bytes)}",)
-        if room.is_scarce:
-            return (f"{room.title}: {room}",)
-        room = room.with_left(room.left_bytes - transient_bytes)
-    lowest = least(filter(None, (room, seen)))
-    return () if lowest is None else (f"{lowest.title} at the peak: {lowest}",)

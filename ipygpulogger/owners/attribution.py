@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 Kind = Literal["variable", "output", "traceback", "other"]
 OwnerKey = tuple[str, str, Kind]  # a name, a device, and the name's kind
 
-_MANY = 2000  # objects below one name
-
 GRAPH = " (autograd graph)"
 _NONE: Any = object()
 
@@ -44,19 +42,6 @@ class Root(NamedTuple):
     label: str = ""
 
 
-class Paths(NamedTuple):
-    """How the walk came to each large block, by the `id` of the objects on the way.
-
-    Attributes:
-        parents: By object, the one through which it was reached; 0 for the value of a name.
-        ends: By the block's key, the object whose memory it is. For a block of an autograd graph or of a
-            traceback's variable: the tensor or the traceback entry that leads there.
-    """
-
-    parents: Mapping[int, int]
-    ends: Mapping[Hashable, int]
-
-
 class WalkResult(NamedTuple):
     """What a walk found.
 
@@ -66,22 +51,18 @@ class WalkResult(NamedTuple):
         blocks: For each owner the memory that is attributed to it: the key of each block, and its bytes. A
             key is the same for whatever shares the block, and may be used again once the block is freed.
         cut_short: The names below which not everything was visited.
-        vast: The variables among them below which thousands of objects were.
         uncounted: The names that hold memory of unknown size.
         alive: By key, of large blocks where that is known: a weak reference that dies with the block.
         shared: By key, of large blocks the names that share it with its owner.
-        paths: How each large block was reached.
     """
 
     owners: tuple[Owner, ...]
     complete: bool
     blocks: Mapping[OwnerKey, Mapping[Hashable, int]] = {}
     cut_short: frozenset[str] = frozenset()
-    vast: frozenset[str] = frozenset()
     uncounted: tuple[str, ...] = ()
     alive: Mapping[Hashable, weakref.ref[Any]] = {}
     shared: Mapping[Hashable, tuple[str, ...]] = {}
-    paths: Paths = Paths({}, {})
 
 
 class Traversal:
@@ -96,16 +77,13 @@ class Traversal:
             the id of the object.
         found: In order, what it found: blocks (their number), objects that were visited before (their `Span`)
             and traversals that branch off it (`Branch`).
-        visited: How many objects it visited before time ran out.
-        branched_at: The `id` of the object at which it branched off another traversal; 0 for a name.
     """
 
-    __slots__ = ("branched_at", "found", "graph", "label", "pending", "rank", "root", "visited")
+    __slots__ = ("found", "graph", "label", "pending", "rank", "root")
 
     def __init__(self, root: Root, rank: tuple[int, int], label: str = "") -> None:
         self.root, self.rank, self.label = root, rank, label or root.label or root.name
         self.graph: Traversal | None = None
-        self.branched_at = self.visited = 0
         self.pending: list[tuple[Iterator[Any], Span | None, int]] = []
         self.found: list[Entry] = []
 
@@ -179,11 +157,6 @@ class Attribution:
         """
         traversals = sorted((one for one in traversals if one.found or one.pending), key=attrgetter("rank"))
         cut = frozenset(one.root.name for one in traversals if one.pending).union(left_out)
-        vast = frozenset(
-            one.root.name
-            for one in traversals
-            if one.pending and one.visited >= _MANY and one.root.kind == "variable"
-        )
         in_time, branching = True, []
         for one in traversals:
             in_time = in_time and self._in_time()
@@ -215,7 +188,7 @@ class Attribution:
             if (owner := self._first[number])
         }
         return WalkResult(
-            tuple(owners), complete, self._sizes, cut, vast, tuple(uncounted), self._blocks.alive, shared
+            tuple(owners), complete, self._sizes, cut, tuple(uncounted), self._blocks.alive, shared
         )
 
     def _attribute(self, traversal: Traversal, reachable: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""How large the data of a cell was: the batch sizes and leading dimensions that names in its code have.
+"""How large the data of a cell was, and whether its source is the same.
 
 Names are read at the end of the cell, and only those of the notebook: variables inside a function have gone
 by then. A function of the notebook that the cell calls contributes the notebook's names that its code uses.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import sys
 from array import array
+from hashlib import blake2b
 from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .array_readers import holding_of
-from .oom_batch import is_a_batch_size, names_in
+from .batch import is_a_batch_size, names_in
+from .memory_blocks import holding_of
 from .referents import module_name, own_attribute
 
 if TYPE_CHECKING:
@@ -22,6 +23,67 @@ if TYPE_CHECKING:
 
     from ..sources import Framework
 
+_TOKEN = re.compile(
+    r"""(?:[^\S\n]*(?:\#[^\n]*)?\n)+(?P<indent>[^\S\n]*)|[^\S\n]+|\#[^\n]*
+    |(?P<text>'''[\s\S]*?'''|\"\"\"[\s\S]*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*")
+    |(?P<number>\.?\d(?:[\w.]|(?<=[eE])[+-])*)|(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)|(?P<sign>.)""",
+    re.VERBOSE,
+)
+_DIGITS = re.compile(r"\d+")
+
+
+def _tokens(code: str) -> list[tuple[str, str]]:
+    """Return the tokens of a cell's code, magics and unfinished code included: kind and text.
+
+    The kinds are the groups of `_TOKEN`; an "indent" stands for the line end before it too.
+    """
+    found = ((token.lastgroup, token) for token in _TOKEN.finditer(f"\n{code}"))
+    return [(kind, token[kind]) for kind, token in found if kind is not None]
+
+
+def _whole(number: str) -> int | None:
+    """Return a whole number; None for any other."""
+    digits = number.replace("_", "")
+    return int(digits) if digits.isdecimal() and len(digits) < 19 else None
+
+
+def fingerprint(code: str, sizes: Mapping[str, int]) -> str:
+    """Return eight hexadecimal digits that stand for a cell's code.
+
+    Other comments, blank lines and spaces within lines leave it as it is, and another size where the code
+    says it, as in ``batch_size = 32``. Any other whole number then changes it. In a cell that says no size
+    so, as ``x = randn(1000, 64)``, it stays whatever the numbers are: any of them may be the size.
+
+    Args:
+        code: The cell's text, with its magics.
+        sizes: How large its data was, by name.
+    """
+    settings = {(name.rpartition(".")[2], size) for name, size in sizes.items()}
+    tokens = _tokens(code)
+    parts: list[str] = []
+    others: list[int] = []  # where whole numbers are that are not said to be a size
+    for at, (kind, text) in enumerate(tokens):
+        size = _whole(text) if kind == "number" else None
+        if kind == "indent":
+            parts.append(f"\n{text}")
+        elif kind == "text":
+            parts.append(_DIGITS.sub("0", text))
+        elif kind != "number":
+            parts.append(text)
+        elif tokens[at - 1][1] == "=" and (tokens[at - 2][1].rpartition(".")[2], size) in settings:
+            parts.append("0")
+        else:
+            others += [] if size is None else [at]
+            parts.append("0" if size is None else str(size))
+    numbers = sum(kind == "number" and _whole(text) is not None for kind, text in tokens)
+    if len(others) == numbers:  # no size is said
+        for at in others:
+            parts[at] = "0"
+    text = "\0".join(parts).rstrip("\n\0 \t")
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+
+
+if TYPE_CHECKING:
     Found = tuple[str, int]
 
 _KEPT = 12  # of a cell
@@ -29,11 +91,6 @@ _NAMES = 200  # that are looked up, with those of the functions
 _MEMBERS = 8  # of a batch that is a tuple, a list or a dict
 _CHARACTERS = 60  # of a name
 _LARGE = 1 << 20  # bytes: a shorter `bytes` object is not a data set
-_TOKEN = re.compile(
-    r"""\#[^\n]*|'''[\s\S]*?'''|\"\"\"[\s\S]*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"
-    |(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\s*(?P<sign>[=(])\s*(?P<number>\d[\d_]*)(?=\s*(?:[,)#;]|$)))?""",
-    re.VERBOSE | re.MULTILINE,
-)
 _COUNT = re.compile(r"n|size|rows|length|(?:n|num)_\w+|\w+_(?:size|len|length)|seq_?len", re.IGNORECASE)
 _TABLES = {
     *(("pandas", "DataFrame"), ("pandas", "Series"), ("pyarrow", "Table")),
@@ -78,20 +135,21 @@ def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Fram
 
 def _numbers(code: str, names: Mapping[str, Any]) -> Iterator[Found]:
     """Yield the numbers in the code: of ``batch_size=32``, and of ``step(32)`` for the notebook's `step`."""
-    for token in _TOKEN.finditer(code):
-        name, number = token["name"], token["number"]
-        if number is None or len(number) > 18 or not number.replace("_", "").isdecimal():
+    tokens = [("indent", ""), *_tokens(code), ("indent", "")]
+    for at in (at for at, (kind, _) in enumerate(tokens) if kind == "number"):
+        (before, name), (_, sign), (_, number), (after, ends) = tokens[at - 2 : at + 2]
+        size = _whole(number)
+        if not size or before != "name" or not (after == "indent" or ends in ",);"):
             continue
-        is_setting = token["sign"] == "=" and is_a_batch_size(name)
-        if int(number) > 0 and (is_setting or (token["sign"] == "(" and _is_own(names.get(name), names))):
-            yield name if is_setting else f"{name}(...)", int(number)
+        if sign == "=" and is_a_batch_size(name):
+            yield name, size
+        elif sign == "(" and _is_own(names.get(name), names):
+            yield f"{name}(...)", size
 
 
 def _used(code: str, names: Mapping[str, Any]) -> list[str]:
     """Return the notebook's variables that the code uses, in their order, then those of its functions."""
-    found = dict.fromkeys(
-        token["name"].partition(".")[0] for token in _TOKEN.finditer(code) if token["name"] is not None
-    )
+    found = dict.fromkeys(text.partition(".")[0] for kind, text in _tokens(code) if kind == "name")
     used = [name for name in found if name in names and name.strip("_")][:_NAMES]
     for name in used:  # which grows meanwhile
         value = names[name]

@@ -20,14 +20,14 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.classes import bases_of, module_of
+from ..runtime.objects import bases_of, module_of
 from ..sources import Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 DEVICE = "cpu"
-ASKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file's
+CHECKED_FROM = 1 << 20  # bytes: smaller blocks are not checked for being a file's
 _SMALL = 1 << 10  # bytes: smaller objects do not count
 _name_of: Callable[[type], str] = vars(type)["__name__"].__get__
 _basic_size_of: Callable[[type], int] = vars(type)["__basicsize__"].__get__
@@ -39,9 +39,6 @@ _INSIDE = str, bytes, int  # their memory is the object itself
 class Host:
     """Reads arrays as a `Framework` does, and imports none of the libraries."""
 
-    def __init__(self) -> None:
-        self._readers: dict[int, tuple[type, Callable[[Any], Holding | None] | None]] = {}
-
     def may_hold(self, kind: type) -> bool:
         """Return whether values of a class have memory of a kind known here."""
         return self.reader_of(kind) is not None
@@ -52,43 +49,37 @@ class Host:
         return None if reader is None else reader(value)
 
     def reader_of(self, kind: type) -> Callable[[Any], Holding | None] | None:
-        """Return what `holding` is for values of a class; None where none of them has memory."""
-        known = self._readers.get(id(kind))
-        if known is None or known[0] is not kind:
-            known = kind, _reader_for(kind)
-            if len(self._readers) < 1000:  # a class is kept alive here
-                self._readers[id(kind)] = known
-        return known[1]
+        """Return what `holding` is for values of a class; None where none of them has memory.
+
+        That is not remembered for the class: what is keyed by a class of the user's keeps it alive, or, by
+        its id, is wrong for the next class.
+        """
+        numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+        readers = _readers(numpys, getattr(sys.modules.get("pyarrow"), "lib", None))
+        for base in bases_of(kind):
+            if (found := readers.get(id(base))) is not None:
+                return found
+        return None
 
 
-def _reader_for(kind: type) -> Callable[[Any], Holding | None] | None:
-    known = dict(_known())
-    for base in bases_of(kind):
-        if id(base) in known:
-            return functools.partial(known[id(base)], base)
-    return None
-
-
-def _known() -> Iterator[tuple[int, Callable[[Any, Any], Holding | None]]]:
-    """Yield the readers of values, by the id of their class; of libraries only those that are imported."""
-    yield from ((id(kind), _table) for kind in _TABLES)
-    yield from ((id(kind), _inside) for kind in _INSIDE)
-    yield from ((id(kind), _buffer) for kind in (bytearray, array.array))
-    yield id(memoryview), _view
-    yield id(mmap.mmap), _mapping
-    if (found := getattr(sys.modules.get("numpy"), "ndarray", None)) is not None:
-        yield id(found), _ndarray
-    arrow = getattr(sys.modules.get("pyarrow"), "lib", None)
-    for name, reader in (
-        ("Buffer", _arrow_buffer),
-        ("Array", lambda base, value: _made_of(base.buffers(value))),
-        ("DictionaryArray", _dictionary_array),
-        ("ChunkedArray", lambda _, value: _made_of(value.chunks)),
-        ("RecordBatch", lambda _, value: _made_of(value.columns)),
-        ("Table", lambda _, value: _made_of(value.columns)),
-    ):
-        if (found := getattr(arrow, name, None)) is not None:
-            yield id(found), reader
+@functools.lru_cache(1)
+def _readers(numpys: Any, arrow: Any) -> dict[int, Callable[[Any], Holding | None]]:
+    """Return the readers of values by the id of their class, of Python's and of the libraries'."""
+    readers: list[tuple[Any, Callable[[Any, Any], Holding | None]]] = [
+        *((kind, _table) for kind in _TABLES),
+        *((kind, _inside) for kind in _INSIDE),
+        *((kind, _buffer) for kind in (bytearray, array.array)),
+        (memoryview, _view),
+        (mmap.mmap, _mapping),
+        (numpys, _ndarray),
+        (getattr(arrow, "Buffer", None), _arrow_buffer),
+        (getattr(arrow, "Array", None), lambda base, value: _made_of(base.buffers(value))),
+        (getattr(arrow, "DictionaryArray", None), _dictionary_array),
+        (getattr(arrow, "ChunkedArray", None), lambda _, value: _made_of(value.chunks)),
+        (getattr(arrow, "RecordBatch", None), lambda _, value: _made_of(value.columns)),
+        (getattr(arrow, "Table", None), lambda _, value: _made_of(value.columns)),
+    ]
+    return {id(kind): functools.partial(reader, kind) for kind, reader in readers if kind is not None}
 
 
 def _made_of(parts: Any) -> Holding:
@@ -131,7 +122,7 @@ def _mapping(base: Any, value: Any) -> Holding | None:
     """Read a mapping without a file, or one whose file may live in memory, such as shared memory."""
     try:
         base.size(value)
-        if base.__len__(value) < ASKED_FROM or not sys.platform.startswith("linux"):
+        if base.__len__(value) < CHECKED_FROM or not sys.platform.startswith("linux"):
             return None  # where its file lives is unknown
     except OSError:  # there is no file
         pass

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..runtime import clock
-from .mapped_memory import page_table_bytes, shared_objects
-from .user_code import OUR_PACKAGE, module_namespace
+from ..runtime.shell import OUR_PACKAGE, module_namespace
+from .address_space import page_table_bytes, shared_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ _NAMED_SHARE = 0.1  # of the whole: a library that brought less is not named
 _BUDGET_S = 0.05  # beside an import of a thousand modules, which takes seconds
 
 
-class Look(NamedTuple):
+class LibrariesNow(NamedTuple):
     """The libraries of the process at one moment.
 
     Attributes:
@@ -43,7 +43,7 @@ class Look(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The libraries that were imported between two looks.
+    """The libraries that were imported between two moments.
 
     Attributes:
         names: The packages that brought the most, the largest first.
@@ -55,27 +55,27 @@ class Loaded(NamedTuple):
 
 
 class Libraries:
-    """The libraries of this process, looked at again only when modules came or went."""
+    """The libraries of this process, read again only when modules came or went."""
 
     def __init__(self) -> None:
-        self._last: Look | None = None
+        self._last: LibrariesNow | None = None
         self._count = 0  # of modules then
 
-    def look(self) -> Look:
+    def now(self) -> LibrariesNow:
         """Return them as they are now."""
         if self._last is None or self._count != len(sys.modules):
             self._count = len(sys.modules)
             names = (name for name in list(sys.modules) if type(name) is str)
-            self._last = Look(frozenset(names), shared_objects())
+            self._last = LibrariesNow(frozenset(names), shared_objects())
         return self._last
 
-    def loaded(self, before: Look) -> Loaded | None:
+    def loaded(self, before: LibrariesNow) -> Loaded | None:
         """Return the libraries that were imported since; None if there are none.
 
         Args:
-            before: An earlier look.
+            before: What `now` returned earlier.
         """
-        now = self.look()
+        now = self.now()
         new = [name for name in now.modules - before.modules if _package(name) != OUR_PACKAGE]
         if not new:
             return None

@@ -1,18 +1,64 @@
-"""Blocks of memory that overlap: views, and one library's array in the memory of another's."""
+"""The memory behind objects: of arrays by the readers of all frameworks, and blocks of addresses."""
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
-from .host_arrays import ASKED_FROM, DEVICE
-from .mapped_memory import of_files, resident_bytes
+from ..engine.machine import machine
+from .address_space import of_files, resident_bytes
+from .host_arrays import CHECKED_FROM, DEVICE, HOST
+from .referents import is_safe_to_examine
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from ..sources import Holding
+
+if TYPE_CHECKING:
+    ArrayReaders = Sequence[Callable[[Any], Holding | None]]
+
+
+def array_readers() -> ArrayReaders:
+    """Return every reader of this process: `Framework.holding` of each framework, and the host's."""
+    return [HOST.holding, *(framework.holding for framework in machine().frameworks)]
+
+
+def holding_of(value: Any, readers: ArrayReaders) -> Holding | None:
+    """Return the memory behind a value; None if it is not an array or owns no memory."""
+    holding = read(value, readers_of(type(value), readers))
+    return holding if holding is not None and holding.size_bytes else None
+
+
+def read(value: Any, readers: ArrayReaders) -> Holding | None:
+    """Return the memory behind a value, from the first reader that knows it."""
+    for reader in readers:
+        try:
+            found = reader(value)
+        except Exception:  # noqa: S112 - a broken array, of which nothing can be said
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def readers_of(kind: type, readers: ArrayReaders) -> ArrayReaders:
+    """Return the readers that may know values of a class; a framework decides that by the class alone."""
+    found = []
+    for reader in readers:
+        owner = getattr(reader, "__self__", None)
+        if owner is HOST:
+            of_kind = HOST.reader_of(kind)
+            found += [] if of_kind is None else [of_kind]
+            continue
+        may_hold = getattr(owner, "may_hold", None)
+        with contextlib.suppress(Exception):  # a framework in pieces
+            if is_safe_to_examine(kind) if may_hold is None else may_hold(kind):
+                found.append(reader)
+    return found
+
 
 LARGE = 1 << 20  # bytes: for smaller blocks neither lifetime nor sharing names are kept
 
@@ -90,9 +136,9 @@ class MemoryBlocks:
             for number, ranges in left.items():
                 self.sizes[number] = sum(stop - begin for begin, stop in ranges)
             if device == DEVICE:
-                asked = [number for number in left if self.sizes[number] >= ASKED_FROM]
-                sizes = resident_bytes([left[number] for number in asked])
-                for number, size_bytes in zip(asked, sizes, strict=True):
+                checked = [number for number in left if self.sizes[number] >= CHECKED_FROM]
+                sizes = resident_bytes([left[number] for number in checked])
+                for number, size_bytes in zip(checked, sizes, strict=True):
                     self.sizes[number] = size_bytes
         return found
 
@@ -112,11 +158,11 @@ class MemoryBlocks:
 
     def without_memory(self) -> list[int]:
         """Return the blocks that only show a file, or of which nothing is resident."""
-        large = [number for number in self._mapped if self.sizes[number] >= ASKED_FROM]
-        asked = {self.keys[number]: number for number in large if number not in self._borrowed}
-        found = of_files(key[1] for key in asked if type(key) is tuple and key[0] == DEVICE)
+        large = [number for number in self._mapped if self.sizes[number] >= CHECKED_FROM]
+        checked = {self.keys[number]: number for number in large if number not in self._borrowed}
+        found = of_files(key[1] for key in checked if type(key) is tuple and key[0] == DEVICE)
         nothing = [number for number in self._borrowed if not self.sizes[number]]
-        return nothing + [asked[DEVICE, address] for address in found]
+        return nothing + [checked[DEVICE, address] for address in found]
 
 
 def _between(start: int, end: int, blocks: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:

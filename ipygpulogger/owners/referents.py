@@ -22,9 +22,9 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.classes import bases_of, is_made_in_python, module_of, namespace_of
+from ..runtime.objects import bases_of, is_made_in_python, module_of, namespace_of
+from ..runtime.shell import OUR_PACKAGE, is_users_module
 from .exceptions import is_function, locals_of
-from .user_code import OUR_PACKAGE, is_users_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -145,7 +145,7 @@ def _defined(kind: type, name: str) -> tuple[Any, type]:
     return None, object
 
 
-def may_be_asked(kind: type) -> bool:
+def is_safe_to_examine(kind: type) -> bool:
     """Return whether a framework may examine values of a class without running code of the user's.
 
     `isinstance` reads `__class__`, and JAX reads more. A class with Python code of its own for that can only

@@ -8,10 +8,10 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
-from ..engine.now import measured_now
+from ..engine.scope import measured_now
 from ..records import came_back
-from .array_readers import array_readers
 from .exceptions import unique_frames
+from .memory_blocks import array_readers
 from .roots import CACHED, DEBUGGERS, exceptions_of, owners_in, traceback_entries
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..runtime import clock
-from ..runtime.frames import walk_tb
+from ..runtime.objects import walk_tb
+from ..runtime.shell import is_users_module, module_namespace
 from .attribution import Root
 from .exceptions import exception_chain, is_function, locals_of, traceback_of
 from .referents import worth_visiting
-from .user_code import is_users_module, module_namespace
 from .walk import BUDGET_S, walk
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import TypeGuard
 
-    from .array_readers import ArrayReaders
     from .attribution import WalkResult
+    from .memory_blocks import ArrayReaders
 
 _SHELLS_OWN = {"In", "Out", "get_ipython", "exit", "quit", "open"}  # and names that begin with "_"
 _PARTS: tuple[str, ...] = ("user_ns", "user_ns_hidden", "user_module", "displayhook", "history_manager")
@@ -64,62 +64,46 @@ def owners_in(
     )
 
 
-def owners_at(
-    frames: Iterable[FrameType],
-    shell: Any,
-    readers: ArrayReaders,
-    exception: BaseException | None = None,
-    budget_s: float = BUDGET_S,
-) -> WalkResult:
-    """Attribute the memory that is reachable from the local variables of functions that run, and as above.
+def held_by(shell: Any, names: Container[str], readers: ArrayReaders, budget_s: float) -> WalkResult:
+    """Return the memory that is reachable from these variables of a shell."""
+    roots = [root for root in _variables(shell) if root.name in names]
+    closed = [shell, shell.user_ns, *_shells_own(shell), *map(module_namespace, _modules())]
+    return walk(roots, readers, closed=closed, budget_s=budget_s)
+
+
+def roots_at(
+    frames: Iterable[FrameType], shell: Any, exception: BaseException | None = None
+) -> tuple[list[Root], list[Any]]:
+    """Return the names of functions that run and of a shell, and what leads out of what names hold.
 
     Args:
         frames: Of the functions, in order of precedence.
-        shell: IPython's; without one, the names of the program's main module are walked instead.
-        readers: Functions that return the memory behind a value.
+        shell: IPython's; without one, the names of the program's main module come instead.
         exception: The one that goes through the program.
-        budget_s: The time budget of the walk.
     """
-    ends_s = clock.monotonic_s() + budget_s
-    modules = _modules()
     functions = [frame for frame in frames if is_function(frame)]
     roots = [Root(name, "variable", value) for frame in functions for name, value in locals_of(frame)]
-    closed: list[Any] = [*functions, *map(module_namespace, modules)]
     if shell is not None:
-        roots += _shells_names(shell, exception)
-        closed += [shell, shell.user_ns, *_shells_own(shell)]
-    else:
-        main = sys.modules.get("__main__")
-        names = module_namespace(main).items() if _is_module(main) else ()
-        roots += [Root(name, "variable", value) for name, value in list(names) if name[:2] != "__"]
-        errors = exception_chain(exception)
-        entries = [entry for error in errors for entry in walk_tb(traceback_of(error))]
-        roots += _last_errors(errors, entries)
-    roots += _modules_globals(filter(is_users_module, modules))
-    return walk(roots, readers, closed=closed, budget_s=max(budget_s / 3, ends_s - clock.monotonic_s()))
+        own = [shell, shell.user_ns, *_shells_own(shell)]
+        return roots + _shells_names(shell, exception), [*functions, *own]
+    main = sys.modules.get("__main__")
+    names = module_namespace(main) if _is_module(main) else {}
+    roots += [Root(name, "variable", value) for name, value in list(names.items()) if name[:2] != "__"]
+    errors = exception_chain(exception)
+    entries = [entry for error in errors for entry in walk_tb(traceback_of(error))]
+    return [*roots, *_last_errors(errors, entries)], [*functions, names]
 
 
-class Roots:
-    """The values of all names of a shell, again and again; the user's modules are looked up once.
+_users: tuple[tuple[int, Any], list[str]] = (0, None), []
 
-    Args:
-        shell: IPython's.
-    """
 
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
-        self._modules = [str(module_namespace(module).get("__name__")) for module in _users_modules()]
-
-    def values(self) -> list[Any]:
-        """Return what the names from which a walk starts refer to now, and what hidden ones do."""
-        found = list(self._shell.user_ns.values())
-        errors = exceptions_of(self._shell)
-        hidden = (*_outputs(self._shell), *_last_errors(errors, traceback_entries(self._shell, [])))
-        found += [root.value for root in (*hidden, *_debuggers(self._shell), *_figures())]
-        for module in map(sys.modules.get, self._modules):
-            if _is_module(module):
-                found += module_namespace(module).values()
-        return found
+def users_globals() -> Iterator[Root]:
+    """Yield the variables of the user's modules; these are looked up again once something is imported."""
+    global _users  # noqa: PLW0603 - one for the process: thousands of modules take milliseconds
+    state = len(sys.modules), next(reversed(sys.modules), None)
+    if _users[0] != state:
+        _users = state, [name for name, one in list(sys.modules.items()) if is_users_module(one)]
+    yield from _modules_globals(filter(_is_module, map(sys.modules.get, _users[1])))
 
 
 def _shells_names(shell: Any, exception: BaseException | None = None) -> list[Root]:
@@ -196,10 +180,6 @@ def _modules_globals(modules: Iterable[ModuleType]) -> Iterator[Root]:
 
 def _modules() -> list[ModuleType]:
     return [module for module in list(sys.modules.values()) if _is_module(module)]
-
-
-def _users_modules() -> list[ModuleType]:
-    return [module for module in _modules() if is_users_module(module)]
 
 
 def _is_module(value: Any) -> TypeGuard[ModuleType]:

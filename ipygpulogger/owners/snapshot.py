@@ -7,6 +7,9 @@ from what it gained.
 
 from __future__ import annotations
 
+import sys
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +17,6 @@ from ..records import Owner
 from ..records.units import MB
 
 if TYPE_CHECKING:
-    import weakref
     from collections.abc import Container, Hashable, Iterator, Mapping
 
     from .attribution import Kind, WalkResult
@@ -34,6 +36,15 @@ class OwnedBlock(NamedTuple):
     shared: tuple[str, ...]
     alive: weakref.ref[Any] | None = None
 
+    @property
+    def plain_name(self) -> str:
+        """The name without what the walk adds."""
+        return _plain(self.name)
+
+    def is_freed(self) -> bool:
+        """Return whether it has certainly been freed."""
+        return self.alive is not None and self.alive() is None
+
 
 class Snapshot(NamedTuple):
     """Which names held which blocks at one moment.
@@ -46,7 +57,7 @@ class Snapshot(NamedTuple):
         bound: By name, the `id` of what it was bound to.
         large: The names that hold large blocks.
         alive: Weak references that die with large blocks, where these are known.
-        vast: The names below which there was too much to visit.
+        values: By name of a large block, a weak reference to its value, where the value takes one.
     """
 
     blocks: Mapping[Hashable, OwnedBlock]
@@ -56,31 +67,36 @@ class Snapshot(NamedTuple):
     bound: Mapping[str, int]
     large: frozenset[str]
     alive: tuple[weakref.ref[Any], ...]
-    vast: frozenset[str] = frozenset()
+    values: Mapping[str, weakref.ref[Any]] = {}
 
-    def sizes(
-        self, keys: Container[Hashable] | None = None, names: Container[str] | None = None
-    ) -> dict[str, int]:
-        """Return what names hold, in bytes by device.
-
-        Args:
-            keys: Of the blocks that count; by default all.
-            names: The names that count; by default all.
-        """
+    def sizes(self) -> dict[str, int]:
+        """Return what names hold, in bytes by device."""
         found: dict[str, int] = {}
-        for key, block in self.blocks.items():
-            if (keys is None or key in keys) and (names is None or _plain(block.name) in names):
-                found[block.device] = found.get(block.device, 0) + block.size_bytes
+        for block in self.blocks.values():
+            found[block.device] = found.get(block.device, 0) + block.size_bytes
         return found
 
+    def large_of(self, names: Container[str]) -> dict[Hashable, OwnedBlock]:
+        """Return the large blocks of these names."""
+        if not names:
+            return {}
+        blocks = self.blocks.items()
+        return {key: one for key, one in blocks if one.size_bytes >= MB and one.plain_name in names}
 
-def snapshot_of(found: WalkResult, used: Mapping[str, int], bound: Mapping[str, int]) -> Snapshot:
+
+def snapshot_of(
+    found: WalkResult,
+    used: Mapping[str, int],
+    bound: Mapping[str, int],
+    values: Mapping[str, Any],
+) -> Snapshot:
     """Return what a walk found.
 
     Args:
         found: Its result.
         used: The memory in use then, in bytes by device.
         bound: By name, the `id` of what it was bound to.
+        values: By name, what it was bound to, where that may be dropped.
     """
     # With an older torch the weak reference dies before the block.
     alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
@@ -89,10 +105,15 @@ def snapshot_of(found: WalkResult, used: Mapping[str, int], bound: Mapping[str, 
         for (name, device, kind), sizes in found.blocks.items()
         for key, size_bytes in sizes.items()
     }
-    large = frozenset(_plain(block.name) for block in blocks.values() if block.size_bytes > MB)
-    return Snapshot(
-        blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()), found.vast
-    )
+    large = frozenset(_plain(block.name) for block in blocks.values() if block.size_bytes >= MB)
+    weak = {}
+    array = getattr(sys.modules.get("numpy"), "ndarray", ())
+    for name in large & values.keys():
+        # `ndarray.resize` refuses an array that has a weak reference; a list or a dict takes none.
+        if not issubclass(type(values[name]), array):
+            with suppress(TypeError):
+                weak[name] = weakref.ref(values[name])
+    return Snapshot(blocks, found.complete, found.cut_short, used, bound, large, tuple(alive.values()), weak)
 
 
 class Grown(NamedTuple):

@@ -19,24 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime import clock
 from ..runtime.collector import undisturbed
-from .array_readers import read, readers_of
-from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Paths, Root, Span, Traversal, WalkResult
+from ..runtime.shell import is_shell_code
+from .attribution import GRAPH, Attribution, Branch, Entry, Kind, Root, Span, Traversal, WalkResult
 from .exceptions import function_name, is_function, locals_of
-from .memory_blocks import LARGE, MemoryBlocks
-from .referents import PIECE, PLAIN_CONTAINERS, TICK, in_pieces, referents_of, worth_visiting
-from .user_code import is_shell_code
+from .memory_blocks import LARGE, MemoryBlocks, read, readers_of
+from .referents import PLAIN_CONTAINERS, TICK, in_pieces, referents_of, worth_visiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-    from .array_readers import ArrayReaders
+    from .memory_blocks import ArrayReaders
 
 
 BUDGET_S = 1.0  # of a walk after a cell that failed, or that the user asked for
-_TURN = 0.4  # of the time left, for one name; in the first turn every name gets a glance
+_TURN = 0.4  # of the time left, for one name; before the first turn each name is begun
 _LOOK_AT_CLOCK = 128  # objects
 _NAMES_TO_CLOCK = 32
-_SURE = 32  # urgent names, which have a glance in any case
+_SURE = 32  # urgent names, which are begun in any case
 _LATE_S = 0.1  # more, for attributing; at most half the budget
 _LAST = 1 << 30
 _LISTED_FROM = 128  # items: the table of a smaller container does not count
@@ -100,8 +99,6 @@ class _Walk:
         self._traversals: list[Traversal] = []
         self._left_out: set[str] = set()  # names that were not visited at all
         self._uncounted: dict[str, None] = {}
-        self._parents: dict[int, int] = {}  # as `Paths.parents`
-        self._paths: dict[Hashable, int] = {}  # as `Paths.ends`
 
     def run(self, roots: list[Root], urgent: Container[str]) -> WalkResult:
         kinds = dict.fromkeys(map(itemgetter(1), roots))
@@ -117,31 +114,28 @@ class _Walk:
                 traversal.pending.clear()
 
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
-        """Visit what is reachable: first a glance at each name, so that one does not take all the time."""
-        first: dict[int, Any] = {}
+        """Visit what is reachable: each name is begun first, so that one does not take all the time."""
+        first = set()
         if urgent:
-            first = dict.fromkeys(
-                order for order, root in enumerate(roots) if root[0] in urgent or root[3] in urgent
-            )
-            if self._glances(roots, first, _TURN, sure=_SURE):
-                self._turn(_TURN)
+            first = {order for order, root in enumerate(roots) if root[0] in urgent or root[3] in urgent}
+        if self._start_all(roots, sorted(first), _TURN, sure=_SURE):
+            self._turn(_TURN)
         rest = [order for order in range(len(roots)) if order not in first] if first else range(len(roots))
-        if self._glances(roots, rest, 0.0):
+        if self._start_all(roots, rest, 0.0):
             while self._turn(_TURN):
                 pass
 
-    def _glances(self, roots: list[Root], orders: Iterable[int], share: float, sure: int = 0) -> bool:
+    def _start_all(self, roots: list[Root], orders: Sequence[int], share: float, sure: int = 0) -> bool:
         """Begin at roots, each for a share of the time left; return whether there was time for all.
 
-        So many are begun without a look at the clock, even if making ready took all the time.
+        The first `sure` of them are begun even if making ready took all the time.
         """
-        orders = list(orders)
         sure = sure if self._has_time else 0
         for number, order in enumerate(orders):
             if number >= sure and not number % _NAMES_TO_CLOCK and not self._in_time():
                 self._left_out.update(roots[left].name for left in orders[number:])
                 return False
-            self._glance(roots[order], order, share, sure=number < sure)
+            self._start(roots[order], order, share, sure=number < sure)
         return True
 
     def _turn(self, share: float) -> bool:
@@ -160,7 +154,7 @@ class _Walk:
         self._traversals.append(traversal)
         return traversal
 
-    def _glance(self, root: Root, order: int, share: float, *, sure: bool) -> None:
+    def _start(self, root: Root, order: int, share: float, *, sure: bool) -> None:
         """Visit a value and some of what it refers to; one that refers to nothing needs no traversal."""
         value = root.value
         kind = type(value)
@@ -181,8 +175,7 @@ class _Walk:
 
     def _result(self) -> WalkResult:
         attribution = Attribution(self._blocks, self._visited, lambda: clock.monotonic_s() <= self._late_s)
-        found = attribution.result(self._traversals, self._uncounted, self._left_out)
-        return found._replace(paths=Paths(self._parents, self._paths))
+        return attribution.result(self._traversals, self._uncounted, self._left_out)
 
     def _in_time(self) -> bool:
         return clock.monotonic_s() <= self._deadline_s
@@ -206,10 +199,8 @@ class _Walk:
                         if clock.monotonic_s() > turn_ends_s:
                             if value is not TICK:
                                 traversal.push((value,))
-                            traversal.visited += step
                             return
                         if value is TICK:
-                            traversal.visited += PIECE
                             continue
                     kind = type(value)
                     how = kinds.get(id(kind)) or self._learn(kind)
@@ -249,8 +240,6 @@ class _Walk:
             return children
         if holding.size_bytes:
             traversal.found.append(self._blocks.number(holding))
-            if holding.size_bytes >= LARGE:
-                self._paths.setdefault(holding.key, self._remember_path(traversal, id(value)))
         if not holding.counted:
             self._uncounted[traversal.root.name] = None
         parts, graph = holding.parts, holding.graph
@@ -263,30 +252,13 @@ class _Walk:
             return itertools.chain(parts, children)
         if traversal.root.name.endswith(GRAPH):  # a graph within a graph has no name of its own
             return itertools.chain(parts, children, (graph,))
-        self._branch_off_graph(traversal, value, graph)
+        self._branch_off_graph(traversal, graph)
         return [child for some in (parts, children) for child in some if child is not graph]
 
-    def _remember_path(self, traversal: Traversal, ident: int) -> int:
-        """Keep which object led to which, from a root to this one; return the id of the last object kept.
-
-        That is the object itself. On a traversal that branches off, it is the object at which it did.
-        """
-        if traversal.branched_at:
-            return traversal.branched_at
-        parents, lower = self._parents, ident
-        for _, span, upper in reversed(traversal.pending):
-            if lower in parents:
-                return ident
-            if span is not None:
-                parents[lower], lower = upper, upper
-        parents.setdefault(lower, 0)
-        return ident
-
-    def _branch_off_graph(self, traversal: Traversal, value: Any, graph: Any) -> None:
+    def _branch_off_graph(self, traversal: Traversal, graph: Any) -> None:
         """Attribute an autograd graph to a name of its own."""
         if traversal.graph is None:
             traversal.graph = self._branch_off(traversal, traversal.label + GRAPH)
-            traversal.graph.branched_at = self._remember_path(traversal, id(value))
         traversal.graph.push((graph,))
         traversal.found.append(Branch(traversal.graph, id(graph), traversal.label))
 
@@ -303,7 +275,6 @@ class _Walk:
             for name, value in locals_of(frame):
                 if worth_visiting((value,)):
                     local = self._branch_off(traversal, f"{traversal.label}: {function_name(frame)}.{name}")
-                    local.branched_at = self._remember_path(traversal, id(entry))
                     local.push((value,))
                     traversal.found.append(Branch(local, id(value), traversal.label))
         self._visited[id(frame)] = _found_since(traversal, start)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .device_usage import CPU, Sizes
+from .explained import LIBRARIES, Owner
 from .measurement import Measurement
-from .owner import LIBRARIES, Owner
 from .units import MB, truncated_mb
 from .usage import notable
 from .value import later
@@ -15,8 +15,7 @@ from .value import later
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .line_usage import LineUsage
-    from .out_of_memory import OutOfMemory
+    from .explained import LineUsage, OutOfMemory
     from .process import Process
 
 MIME = "application/vnd.ipygpulogger.v1+json"  # the MIME type of a record in a notebook: `embed.embedded`

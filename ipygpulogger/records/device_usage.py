@@ -1,13 +1,18 @@
-"""Memory of one accelerator device over a scope: this process's share, and the whole device."""
+"""Memory of one accelerator device over a scope, and what changed on each device between two measurements."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from .units import rounded_mb
+from .units import MB, rounded_mb
 from .usage import Peak, Timeline, Usage
 from .value import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .measurement import Measurement
 
 CPU = "cpu"  # the device id of general RAM
 DRIVER = "nvml"  # the backend of a device that no framework of this process uses
@@ -190,3 +195,68 @@ class DeviceUsage(Usage):
         if self.limit_bytes is not None:
             free_bytes = min(free_bytes, max(0, self.limit_bytes - reserved_bytes))
         return free_bytes + max(0, reserved_bytes - (self.allocated_bytes or 0) - (self.pools_bytes or 0))
+
+
+class DeviceHolding(NamedTuple):
+    """What this process holds on one device at one moment.
+
+    Attributes:
+        name: The device id, as in `Owner.device`.
+        inside_bytes: Resident memory, or what live arrays hold on an accelerator.
+        outside_bytes: On an accelerator, what the process holds outside the frameworks' allocators; None
+            when unknown.
+    """
+
+    name: str
+    inside_bytes: int
+    outside_bytes: int | None = None
+
+
+def held_bytes(now: Measurement) -> dict[str, int | None]:
+    """Return by device id what this process holds: live arrays and resident memory; None when unknown."""
+    found = {gpu.id: gpu.allocated_bytes for gpu in now.gpus if gpu.backend != DRIVER}
+    return {**found, CPU: now.gen.after_bytes}
+
+
+def came_back(before: Measurement, after: Measurement) -> dict[str, tuple[int, ...]]:
+    """Return how much memory was freed between two measurements, in bytes.
+
+    Returns:
+        By device id, "RAM" last: the change of this process's own memory, and then, where known, of the
+        whole device's.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    later = {gpu.key: gpu for gpu in after.gpus}
+    for gpu in before.gpus:
+        left = later.get(gpu.key)
+        if left is None or gpu.allocated_bytes is None or left.allocated_bytes is None:
+            continue
+        sizes = [(gpu.allocated_bytes, left.allocated_bytes), (gpu.used_bytes, left.used_bytes)]
+        known = (was - now for was, now in sizes if was is not None and now is not None)
+        found[gpu.id] = tuple(known)
+    found["RAM"] = (before.gen.after_bytes - after.gen.after_bytes,)
+    return found
+
+
+def moved_between(
+    ended: Mapping[str, DeviceHolding], began: Mapping[str, DeviceHolding], grain_bytes: int
+) -> Sizes:
+    """Return how much memory changed from the end of one scope to the beginning of the next, by device id.
+
+    A device that only the second scope has held no array at the end of the first. What was held outside the
+    allocators there is unknown and left out. Changes of at most 1 MB are left out too.
+
+    Args:
+        ended: What was held at the end of the first scope, by any key that identifies a device.
+        began: What was held at the beginning of the second, by the same keys.
+        grain_bytes: The possible error of a difference of two resident sizes.
+    """
+    found = []
+    for key, now in began.items():
+        was = ended.get(key, DeviceHolding(now.name, 0))
+        moved_bytes = now.inside_bytes - was.inside_bytes
+        if now.outside_bytes is not None and was.outside_bytes is not None:
+            moved_bytes += now.outside_bytes - was.outside_bytes
+        if abs(moved_bytes) > max(MB, grain_bytes if now.name == CPU else 0):
+            found.append((now.name, moved_bytes))
+    return tuple(found)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .displayed import Displayed, displayed_text
-from .value import Value, plain
+from .value import Displayed, Value, displayed_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .at_peak import AtPeak
+    from .explained import AtPeak
 
 
 class Fit(NamedTuple):

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .device_usage import CPU, DRIVER, DeviceUsage
-from .displayed import Displayed
-from .units import shortened
+from .units import MB, shortened
 from .usage import ChildrenUsage, RamUsage, Usage, notable
-from .value import Value, later, plain
+from .value import Displayed, Value, later, plain
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from .at_peak import AtPeak
+    from .explained import AtPeak
 
-SHARED = "shared with "  # how the note begins of what did not have its process for itself
 _DEVICES = 4  # in a `repr`
 
 
@@ -33,7 +31,7 @@ class Measurement(Displayed, Value):
         children: Child processes; None when there were none or their memory is unknown.
         pinned: Page-locked host memory of the frameworks' allocators, which resident memory does not always
             include; None when none was ever used.
-        notes: Plain sentences: what could not be measured, and why.
+        notes: Sentences: what could not be measured, and why; a `Note` where decisions depend on it.
         at_peak: What was alive when memory was highest, by device, the largest first; empty unless requested.
         peak_times_s: By device of `at_peak`, how long after the beginning that was.
     """
@@ -70,6 +68,8 @@ class Measurement(Displayed, Value):
         found = {}
         for device, usage in self.memories().items():
             grown_bytes = usage.consumed_bytes
+            if grown_bytes <= MB:  # not notable, as of nearly every cell
+                continue
             if isinstance(usage, RamUsage):
                 grown_bytes -= usage.kept_of_consumed_bytes
                 if grown_bytes <= usage.precision_bytes:
@@ -97,12 +97,12 @@ class Measurement(Displayed, Value):
 
     def __repr__(self) -> str:
         ended = self.outcome() and f", {shortened(self.outcome())}"
-        told = [f"RAM {self.gen.described()}"]
-        told += [f"{gpu.id} {gpu.described()}" for gpu in self.gpus[:_DEVICES]]
+        parts = [f"RAM {self.gen.described()}"]
+        parts += [f"{gpu.id} {gpu.described()}" for gpu in self.gpus[:_DEVICES]]
         if len(self.gpus) > _DEVICES:
-            told.append(f"{len(self.gpus) - _DEVICES} more devices")
+            parts.append(f"{len(self.gpus) - _DEVICES} more devices")
         name = f"{type(self).__name__} {shortened(self.title())}"
-        return f"<{name}, {self.time_s:.3f} s{ended}: {'; '.join(told)}>"
+        return f"<{name}, {self.time_s:.3f} s{ended}: {'; '.join(parts)}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: bytes, seconds, ISO 8601 time."""

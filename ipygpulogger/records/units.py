@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -110,11 +111,11 @@ def time_text(time_s: float) -> str:
 
 def cells_text(cells: int, of_processes: int) -> str:
     """Return how many records there are: "3 cells", "3 cells and 12 records of other processes"."""
-    told = "1 cell" if cells == 1 else f"{cells:,} cells"
+    cells_text = "1 cell" if cells == 1 else f"{cells:,} cells"
     if not of_processes:
-        return told
+        return cells_text
     records = "1 record" if of_processes == 1 else f"{of_processes:,} records"
-    return f"{told} and {records} of other processes" if cells else f"{records} of processes"
+    return f"{cells_text} and {records} of other processes" if cells else f"{records} of processes"
 
 
 def clipped(text: str, characters: int) -> str:
@@ -157,3 +158,34 @@ def without_controls(markup: str) -> str:
     """Return HTML with a question mark for what it forbids, and for what changes the direction of text."""
     harmless = markup.replace("\N{NO-BREAK SPACE}", " ").isprintable()  # translating takes much longer
     return markup if harmless else markup.translate(_NOT_IN_HTML)
+
+
+_NUMBER = r"(\d{1,18}(?:\.\d{1,18})?|\.\d{1,18})"
+_SIZE = _NUMBER + r"\s*(?:([kmgt])(?:i?b)?|b)"
+_POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII | re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text means: "10GB", "8 GB", "512MB", "1.5GiB", "4g", "4096B".
+
+    A GB is ``2**30`` bytes and a MB ``2**20``, as everywhere in this package and in NVIDIA's driver; GiB
+    means the same. A fraction of a byte is dropped. A number without a unit is refused, because 10 hardly
+    ever means 10 bytes.
+
+    Raises:
+        ValueError: The text is not a size, has no unit, or is less than a byte.
+    """
+    from fractions import Fraction  # like the pattern, nothing that every process needs
+
+    text = text.strip()
+    match = _compiled(_SIZE).fullmatch(text)
+    size_bytes = int(Fraction(match[1]) * 1024 ** _POWERS[match[2] and match[2].lower()]) if match else 0
+    if not size_bytes:
+        fault = "has no unit" if _compiled(_NUMBER).fullmatch(text) else "is not a memory size"
+        raise ValueError(f"{text!r} {fault}: write a size such as 10GB, 512MB or 4096B")
+    return size_bytes

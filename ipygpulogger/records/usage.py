@@ -108,7 +108,7 @@ class Usage(Value):
     @property
     def consumed_bytes(self) -> int:
         """Used after minus used before; negative when memory was given back."""
-        return consumed(self.before_bytes, self.after_bytes)
+        return self.after_bytes - self.before_bytes
 
     @property
     def peaked_bytes(self) -> int:
@@ -190,7 +190,7 @@ class ChildUsage(Usage):
         name: The program, or what the process calls itself; at most 15 characters.
         pid: Its process id.
         gpu_bytes: What it holds on all devices at the end, as the driver lists it; None where it does not.
-        ended: Whether it ended within the scope. Then its peak is at least what was seen of it.
+        ended: Whether it ended within the scope. Its peak is what it left, or at least what was seen.
     """
 
     name: str

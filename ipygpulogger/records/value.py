@@ -1,4 +1,4 @@
-"""Equality, hash and `repr` of a record, by its fields.
+"""Equality and `repr` of a record, and how a notebook displays it.
 
 `dataclasses` would compile all three anew for each class, which was a third of the time that importing the
 records took. So they are written here once, for classes with ``eq=False, repr=False``.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field, fields
 from functools import cache
+from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -77,3 +78,27 @@ def plain(value: Any) -> Any:
 
 
 _SCALARS = frozenset((int, str, float, bool, type(None)))
+
+
+text_of: dict[type, Callable[[Any], str]] = {}  # of classes whose `repr` is a table of several lines
+html_of: dict[type, Callable[[Any], str]] = {}  # by class; `render.displays` fills it
+_DISPLAYS = "ipygpulogger.render.displays"  # by name: loaded when a record is first displayed
+
+
+class Displayed:
+    """A value that a notebook displays as HTML, and every other front end as its `repr`."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str | None:
+        """Return the value as HTML, for IPython; None if nothing was registered for its class."""
+        import_module(_DISPLAYS)
+        found = (html_of[base] for base in type(self).__mro__ if base in html_of)
+        to_html = next(found, None)
+        return None if to_html is None else to_html(self)
+
+
+def displayed_text(value: Displayed) -> str:
+    """Return a value as the text that `text_of` has for its class."""
+    import_module(_DISPLAYS)
+    return text_of[type(value)](value)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..records import CPU
-from ..records.at_peak import BEFORE
+from ..records.explained import BEFORE
 from ..records.units import (
     MB,
     clipped,
@@ -71,14 +71,15 @@ _FILLS = {
 
 
 class _Line(NamedTuple):
-    """A row of the table as words."""
+    """A row of the table, or the sum of those that are not listed."""
 
     kind: str
     name: str
     place: str
-    size: str
-    resident: str
-    blocks: str
+    size_bytes: int
+    resident_bytes: int | None
+    blocks: int
+    fill: str = ""
 
 
 def text(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> str:
@@ -89,13 +90,12 @@ def text(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> 
         times_s: By device, how long after the beginning its peak was.
         notes: Sentences to write below.
     """
-    told = [] if rows else [_UNKNOWN]
+    lines = [] if rows else [_UNKNOWN]
     for device, found in _by_device(rows):
-        told.append(_headline(device, found, times_s, nonzero_mb))
-        told += lines_of(found, _WIDTH)
+        lines += [_headline(device, found, times_s, nonzero_mb), *lines_of(found, _WIDTH)]
     for note in notes:
-        told += textwrap.wrap(printable(note), _WIDTH)
-    return printable_lines(told)
+        lines += textwrap.wrap(printable(note), _WIDTH)
+    return printable_lines(lines)
 
 
 def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS, *, size_first: bool = False) -> list[str]:
@@ -107,32 +107,33 @@ def lines_of(rows: Sequence[AtPeak], width: int, most: int = _ROWS, *, size_firs
         most: How many rows are listed; the others are one line with their sum.
         size_first: Begin with the size, which is then seen where a narrow page cuts the lines.
     """
-    shown = [*map(_as_line, rows[:most]), *_rest(rows[most:])]
-    widths = [max((len(words) for words in column), default=0) for column in zip(*shown, strict=True)]
-    if not widths:
+    cells = []
+    for one in _lines(rows, most):
+        resident = "" if one.resident_bytes is None else f"resident {nonzero_mb(one.resident_bytes)}"
+        blocks = f"{one.blocks:,} blocks" if one.blocks > 1 else ""
+        cells.append((one.kind, one.name, one.place, nonzero_mb(one.size_bytes), resident, blocks))
+    if not cells:
         return []
-    kind, name, place, size, resident, blocks = widths
-    others = sum(2 + one for one in (kind, place, size, resident, blocks) if one)
+    kind, name, place, *figures = (max(map(len, column)) for column in zip(*cells, strict=True))
+    others = sum(2 + width for width in (kind, place, *figures) if width)
     name = min(name, _NAME, max(_LEAST_NAME, width - others - 2))
-    told = []
-    for one in shown:
-        cells = [one.kind.ljust(kind), clipped(one.name, name).ljust(name)]
-        cells += [one.place.ljust(place)] if place else []
-        cells.insert(0 if size_first else len(cells), one.size.rjust(size))
-        cells += [one.resident.rjust(resident)] if resident else []
-        cells += [one.blocks.rjust(blocks)] if blocks else []
-        told.append(clipped("".join(f"  {cell}" for cell in cells).rstrip(), width))
-    return told
+    lines = []
+    for first, second, third, *numbers in cells:
+        words = [first.ljust(kind), clipped(second, name).ljust(name), third.ljust(place)]
+        size, *rest = (number.rjust(wide) for number, wide in zip(numbers, figures, strict=True))
+        words = [size, *words, *rest] if size_first else [*words, size, *rest]
+        lines.append(clipped("".join(f"  {word}" for word in words if word).rstrip(), width))
+    return lines
 
 
 def html(rows: Sequence[AtPeak], times_s: _Times, notes: Sequence[str] = ()) -> str:
     """Return the same as HTML: of each device a bar of the kinds, and the table; foreign text is escaped."""
-    said = "" if rows else line(small(_UNKNOWN))
+    markup = "" if rows else line(small(_UNKNOWN))
     for device, found in _by_device(rows):
         head = escape(typeset(_headline(device, found, times_s, nonzero_text)))
-        said += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{kinds_bar(found)}')
-        said += scrolling(table_of(found))
-    return without_controls(said + "".join(line(small(printable(note))) for note in notes))
+        markup += line(f'<div style="margin:6px 0 3px"><b>{head}</b></div>{kinds_bar(found)}')
+        markup += scrolling(table_of(found))
+    return without_controls(markup + "".join(line(small(printable(note))) for note in notes))
 
 
 def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0, *, drawn: bool = False) -> str:
@@ -146,16 +147,15 @@ def fold(rows: Sequence[AtPeak], times_s: _Times, most: int = 0, *, drawn: bool 
         most: How many rows of each device; 0 for the line alone.
         drawn: Whether to draw the kinds as a bar.
     """
-    told = ""
+    markup = ""
     for device, found in _reported(rows):
-        said = f"{_headline(device, found, times_s, nonzero_text)}: {kinds_of(found)}"
-        head = escape(typeset(said))
-        if not most:
-            told += f"<div>{head}</div>"
-            continue
-        told += f"<details><summary style=cursor:pointer>{head}</summary>{kinds_bar(found) if drawn else ''}"
-        told += f"{listed(found, most)}</details>"
-    return told
+        head = escape(typeset(f"{_headline(device, found, times_s, nonzero_text)}: {kinds_of(found)}"))
+        if most:
+            body = (kinds_bar(found) if drawn else "") + listed(found, most)
+            markup += f"<details><summary style=cursor:pointer>{head}</summary>{body}</details>"
+        else:
+            markup += f"<div>{head}</div>"
+    return markup
 
 
 def listed(rows: Sequence[AtPeak], most: int) -> str:
@@ -187,21 +187,17 @@ def table_of(rows: Sequence[AtPeak], most: int = _ROWS) -> str:
     scale_bytes = max((row.size_bytes for row in rows), default=0)
     resident = any(row.resident_bytes is not None for row in rows)
     body: list[list[Cell]] = []
-    for row in rows[:most]:
-        drawn = cell_bar([Part("", row.size_bytes, _FILLS.get(row.kind, GREY))], scale_bytes)
-        figures: list[Cell] = [nonzero_figure(row.size_bytes)]
+    for one in _lines(rows, most):
+        sizes = [one.size_bytes]
         if resident:
-            figures.append(nonzero_figure(_resident_bytes(row)))
-        name = code(clipped(printable(row.name), _NAME), unbroken=True) if row.place else escape(row.name)
-        place = f"<span style=white-space:nowrap>{escape(_place(row))}</span>"
-        body.append([_kind(row), drawn, *figures, f"{row.blocks:,}", Text(name), Text(place)])
-    if rest := rows[most:]:
-        resident_cells = [nonzero_figure(sum(map(_resident_bytes, rest)))] if resident else []
-        size = nonzero_figure(sum(row.size_bytes for row in rest))
-        blocks = f"{sum(row.blocks for row in rest):,}"
-        body.append([_more(rest), "", size, *resident_cells, blocks, Text(""), Text("")])
-    sizes = ["asked for, MB", "resident, MB"] if resident else ["MB"]
-    head: list[str | Text] = ["Kind", "", *sizes, "Blocks", Text("Name"), Text("Place")]
+            sizes.append(one.size_bytes if one.resident_bytes is None else one.resident_bytes)
+        bar_of_row = cell_bar([Part("", one.size_bytes, one.fill)], scale_bytes if one.fill else 0)
+        name = code(clipped(one.name, _NAME), unbroken=True) if one.place else escape(one.name)
+        place = f"<span style=white-space:nowrap>{escape(one.place)}</span>"
+        figures = map(nonzero_figure, sizes)
+        body.append([one.kind, bar_of_row, *figures, f"{one.blocks:,}", Text(name), Text(place)])
+    names = ["asked for, MB", "resident, MB"] if resident else ["MB"]
+    head: list[str | Text] = ["Kind", "", *names, "Blocks", Text("Name"), Text("Place")]
     return table(head, body, caption=" ")
 
 
@@ -214,11 +210,10 @@ def kinds_lines(rows: Sequence[AtPeak], times_s: _Times) -> list[str]:
         rows: Of each device the largest first.
         times_s: By device, how long after the beginning its peak was.
     """
-    told = []
+    lines = []
     for device, found in _reported(rows):
-        told.append(clipped(_headline(device, found, times_s, nonzero_mb), _LINE))
-        told += kinds_within(found, _LINE)
-    return [printable(one) for one in told]
+        lines += [clipped(_headline(device, found, times_s, nonzero_mb), _LINE), *_wrapped_kinds(found)]
+    return [printable(one) for one in lines]
 
 
 def kinds_line(rows: Sequence[AtPeak], times_s: _Times) -> str:
@@ -233,15 +228,15 @@ def kinds_line(rows: Sequence[AtPeak], times_s: _Times) -> str:
     return ""
 
 
-def kinds_within(rows: Sequence[AtPeak], width: int) -> list[str]:
-    """Return the kinds of one device as lines of text of so many columns, indented; seldom more than one."""
-    told: list[str] = []
+def _wrapped_kinds(rows: Sequence[AtPeak]) -> list[str]:
+    """Return the kinds of one device as lines of text, indented; seldom more than one."""
+    lines: list[str] = []
     for kind in kinds_of(rows, nonzero_mb).split(", "):
-        if told and len(told[-1]) + len(kind) + 3 <= width:
-            told[-1] += f" {kind},"
+        if lines and len(lines[-1]) + len(kind) + 3 <= _LINE:
+            lines[-1] += f" {kind},"
         else:
-            told.append(f"  {kind},")
-    return [*told[:-1], told[-1].rstrip(",")]
+            lines.append(f"  {kind},")
+    return [*lines[:-1], lines[-1].rstrip(",")]
 
 
 def kinds_of(rows: Sequence[AtPeak], shown: Callable[[int], str] = nonzero_text) -> str:
@@ -253,8 +248,8 @@ def kinds_of(rows: Sequence[AtPeak], shown: Callable[[int], str] = nonzero_text)
     """
     found = _kinds(rows)
     listed = [(kind, size_bytes) for kind, size_bytes in found if rounded_mb(size_bytes) or len(found) == 1]
-    told = (f"{_KINDS.get(kind, kind)} {shown(size_bytes)}" for kind, size_bytes in listed)
-    return ", ".join(told) or "of less than 1 MB each"
+    words = (f"{_KINDS.get(kind, kind)} {shown(size_bytes)}" for kind, size_bytes in listed)
+    return ", ".join(words) or "of less than 1 MB each"
 
 
 def _by_device(rows: Sequence[AtPeak]) -> Iterator[tuple[str, list[AtPeak]]]:
@@ -266,20 +261,20 @@ def _by_device(rows: Sequence[AtPeak]) -> Iterator[tuple[str, list[AtPeak]]]:
 
 
 def _reported(rows: Sequence[AtPeak]) -> Iterator[tuple[str, list[AtPeak]]]:
-    """Yield the first devices that a report tells of, with their rows.
+    """Yield the first devices that a report has, with their rows.
 
     It is silent on less than 1 MB of general RAM, and on a device where all was there before the cell.
     """
-    told = (
-        (device, found)
-        for device, found in _by_device(rows)
+    found = (
+        (device, some)
+        for device, some in _by_device(rows)
         if (
-            sum(row.size_bytes for row in found) >= MB
+            sum(row.size_bytes for row in some) >= MB
             if device == CPU
-            else any(row.place != BEFORE for row in found)
+            else any(row.place != BEFORE for row in some)
         )
     )
-    return islice(told, _DEVICES)
+    return islice(found, _DEVICES)
 
 
 def _headline(device: str, rows: Sequence[AtPeak], times_s: _Times, shown: Callable[[int], str]) -> str:
@@ -298,39 +293,34 @@ def _kinds(rows: Sequence[AtPeak]) -> list[tuple[str, int]]:
     return sorted(sizes.items(), key=lambda one: -one[1])
 
 
-def _as_line(row: AtPeak) -> _Line:
-    resident = "" if row.resident_bytes is None else f"resident {nonzero_mb(row.resident_bytes)}"
-    blocks = _blocks(row.blocks)
-    return _Line(_kind(row), printable(row.name), _place(row), nonzero_mb(row.size_bytes), resident, blocks)
-
-
-def _rest(rows: Sequence[AtPeak]) -> list[_Line]:
-    """Return one line for what is not listed; nothing if all is."""
-    if not rows:
-        return []
-    size = nonzero_mb(sum(row.size_bytes for row in rows))
-    return [_Line(_more(rows), "", "", size, "", _blocks(sum(row.blocks for row in rows)))]
-
-
-def _blocks(count: int) -> str:
-    return f"{count:,} blocks" if count > 1 else ""
-
-
-def _more(rows: Sequence[AtPeak]) -> str:
-    """Return what stands for rows that are not listed; how many they are, if each is of one place."""
-    return "and others" if any(row.is_sum for row in rows) else f"and {len(rows):,} more"
-
-
-def _kind(row: AtPeak) -> str:
-    return _KINDS.get(row.kind, row.kind)
+def _lines(rows: Sequence[AtPeak], most: int) -> list[_Line]:
+    """Return the first rows as they are shown, and one line for the others."""
+    shown = [
+        _Line(
+            _KINDS.get(row.kind, row.kind),
+            printable(row.name),
+            _place(row),
+            row.size_bytes,
+            row.resident_bytes,
+            row.blocks,
+            _FILLS.get(row.kind, GREY),
+        )
+        for row in rows[:most]
+    ]
+    if rest := rows[most:]:
+        # How many there are is known if each is of one place.
+        kind = "and others" if any(row.is_sum for row in rest) else f"and {len(rest):,} more"
+        resident_bytes = None
+        if any(row.resident_bytes is not None for row in rest):
+            resident_bytes = sum(
+                row.size_bytes if row.resident_bytes is None else row.resident_bytes for row in rest
+            )
+        size_bytes, blocks = sum(row.size_bytes for row in rest), sum(row.blocks for row in rest)
+        shown.append(_Line(kind, "", "", size_bytes, resident_bytes, blocks))
+    return shown
 
 
 def _place(row: AtPeak) -> str:
     """Return the place; of a long one the end, which has the number of the line."""
     place = printable(row.place)
     return place if len(place) <= _PLACE else f"…{place[1 - _PLACE :]}"
-
-
-def _resident_bytes(row: AtPeak) -> int:
-    """Return how much resident memory rose; where the row does not say, by what was asked for."""
-    return row.size_bytes if row.resident_bytes is None else row.resident_bytes

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..records.compare import Counts
+from ..analysis.compare import Counts
 from ..records.units import mb_text, printable_lines, rounded_mb, shortened
 from .summary import named
-from .text import outcome
 
 if TYPE_CHECKING:
-    from ..records.compare import Change, Comparison, Pair
+    from ..analysis.compare import Change, Comparison, Pair
 
 
 def comparison(found: Comparison) -> str:
@@ -32,8 +31,8 @@ def comparison(found: Comparison) -> str:
         ("removed", found.removed, counts.removed),
     ):
         for record in records:
-            doubt = " (or an earlier run of a cell above)" if record.source in shared else ""
-            lines.append(f"{word}: {named(record)}{doubt}")
+            remark = " (or an earlier run of a cell above)" if record.source in shared else ""
+            lines.append(f"{word}: {named(record)}{remark}")
         if count > len(records):
             lines.append(f"{word}: {count - len(records):,} more")
     grew, count = counts.regressed, counts.pairs
@@ -47,8 +46,8 @@ def comparison(found: Comparison) -> str:
 
 def _compared(pair: Pair) -> list[str]:
     before, after = pair.before, pair.after
-    ended = f", {outcome(after)}" if outcome(after) else ""
-    was = f", {outcome(before)}" if outcome(before) else ""
+    ended = f", {after.outcome()}" if after.outcome() else ""
+    was = f", {before.outcome()}" if before.outcome() else ""
     lines = [f"{named(after)}  ({after.time_s:.3f} s{ended}; was {before.time_s:.3f} s{was})"]
     if pair.alike > 1:
         lines.append(f"  (matched by its first line, which {pair.alike} cells share)")

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records.units import printable, printable_lines, without_controls
-from .devices import bars, ladders
+from .growth import bars, ladders
 from .markup import Drawn, Text, folded, line, small, table
 
 if TYPE_CHECKING:
@@ -62,5 +62,5 @@ def status(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[
 
 def status_html(state: str, options: str, found: Sequence[Diagnosis], gpus: Sequence[DeviceUsage]) -> str:
     """Return the same as HTML: the devices first, the options folded."""
-    told = line(f"<b>{escape(state)}</b>") + bars(gpus) + html(found)
-    return without_controls(told + folded("Options", small(options)))
+    page = line(f"<b>{escape(state)}</b>") + bars(gpus) + html(found)
+    return without_controls(page + folded("Options", small(options)))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ..analysis.group import Group
 from ..records import Estimate, LineUsage, Measurement, OutOfMemory
-from ..records.displayed import html_of, text_of
-from ..records.group import Group
-from ..records.history import History
-from . import estimate, group, group_html, html, lines, out_of_memory, summary
+from ..records.value import html_of, text_of
+from ..storage.history import History
+from . import estimate, group, html, lines, out_of_memory, summary
 
 _CARD = 2048  # bytes
 
@@ -21,5 +21,5 @@ html_of[OutOfMemory] = _of_card
 html_of[Estimate] = estimate.html
 text_of[Estimate] = estimate.report
 html_of[History] = summary.history
-html_of[Group] = group_html.html
+html_of[Group] = group.html
 text_of[Group] = group.table

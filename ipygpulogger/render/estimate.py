@@ -52,9 +52,9 @@ _SHORT = "border-left:3px solid #e45756;padding:1px 0 1px 9px;margin:2px 0 6px" 
 
 def report(estimate: Estimate) -> str:
     """Return an estimate as text, the headline first, without a newline at the end."""
-    told = _outcome(estimate, estimate.left_bytes, nonzero_mb)
+    outcome = _outcome(estimate, estimate.left_bytes, nonzero_mb)
     needs = f"Needs {nonzero_mb(estimate.peak_bytes)} on {estimate.device}"
-    lines = [f"{needs}{told and ': '}{told} ({_label(estimate)})"]
+    lines = [f"{needs}{outcome and ': '}{outcome} ({_label(estimate)})"]
     for sentence in _sentences(estimate, nonzero_mb):
         lines += _wrapped(sentence)
     lines += at_peak.lines_of(estimate.at_peak, _WIDTH)
@@ -66,9 +66,9 @@ def report(estimate: Estimate) -> str:
 
 def html(estimate: Estimate) -> str:
     """Return an estimate as HTML: the headline, the device's bar, the tables; all foreign text is escaped."""
-    told = _outcome(estimate, estimate.left_bytes, _size)
+    outcome = _outcome(estimate, estimate.left_bytes, _size)
     needs = f"Needs {_size(estimate.peak_bytes)} on {estimate.device}"
-    head = f"<b>{escape(needs)}</b>{f': {told}' if told else ''}. {code(_label(estimate))}"
+    head = f"<b>{escape(needs)}</b>{outcome and ': '}{outcome}. {code(_label(estimate))}"
     below = "".join(map(small, (*_sentences(estimate, _size), *map(printable, estimate.notes))))
     body = line(f'<div style="margin-bottom:3px">{head}</div>{_bar(estimate)}{below}')
     body += scrolling(at_peak.table_of(estimate.at_peak)) if estimate.at_peak else ""
@@ -90,12 +90,11 @@ def _sentences(estimate: Estimate, shown: Callable[[int], str]) -> Iterator[str]
     if estimate.unknown:
         yield f"Whether it fits is unknown: {estimate.unknown}."
     if estimate.available_bytes is not None:
-        told = f"Available: {shown(estimate.available_bytes)}"
-        if estimate.capacity_bytes not in (None, estimate.available_bytes):
-            told += f" of {shown(estimate.capacity_bytes or 0)}"
-        if held_bytes := _held_bytes(estimate):
-            told += f"; {shown(held_bytes)} of the need is there already"
-        yield f"{told}."
+        capacity_bytes, held_bytes = estimate.capacity_bytes, _held_bytes(estimate)
+        is_part = capacity_bytes not in (None, estimate.available_bytes)
+        of_all = f" of {shown(capacity_bytes or 0)}" if is_part else ""
+        there = f"; {shown(held_bytes)} of the need is there already" if held_bytes else ""
+        yield f"Available: {shown(estimate.available_bytes)}{of_all}{there}."
     if rounded_mb(estimate.reserved_bytes) > rounded_mb(estimate.peak_bytes):
         yield f"The allocator would reserve {shown(estimate.reserved_bytes)}, cached memory included."
 
@@ -107,16 +106,16 @@ def _batches(estimate: Estimate) -> Iterator[str]:
     largest = estimate.largest_batch
     width = max(5, *(len(str(batch.size)) for batch in estimate.batches))
     needs = ["" if batch.peak_bytes is None else nonzero_mb(batch.peak_bytes) for batch in estimate.batches]
-    room = max(5, *map(len, needs))
-    yield f"  {'batch':>{width}}  {'needs':>{room}}"
+    wide = max(5, *map(len, needs))
+    yield f"  {'batch':>{width}}  {'needs':>{wide}}"
     for batch, need in zip(estimate.batches, needs, strict=True):
         mark = f"  <- {_LARGEST}" if batch.size == largest else ""
-        row = f"  {batch.size:>{width}}  {need:>{room}}  {_told_of(batch, estimate, nonzero_mb)}{mark}"
+        row = f"  {batch.size:>{width}}  {need:>{wide}}  {_batch_outcome(batch, estimate, nonzero_mb)}{mark}"
         yield clipped(printable(row), _WIDTH).rstrip()
     yield from _wrapped(f"A batch size replaces {estimate.batched}.")
 
 
-def _told_of(batch: BatchEstimate, estimate: Estimate, shown: Callable[[int], str]) -> str:
+def _batch_outcome(batch: BatchEstimate, estimate: Estimate, shown: Callable[[int], str]) -> str:
     """Return whether a batch size fits, or why it could not be estimated."""
     if batch.peak_bytes is None:
         return f"cannot be estimated: {batch.error}"
@@ -151,14 +150,12 @@ def _batch_table(estimate: Estimate) -> str:
     rows: list[list[Cell]] = []
     for batch in estimate.batches:
         peak_bytes = batch.peak_bytes or 0
-        fill = RED if batch.fits is False else BLUE
-        drawn = cell_bar([Part("", peak_bytes, fill)], scale_bytes)
+        drawn = cell_bar([Part("", peak_bytes, RED if batch.fits is False else BLUE)], scale_bytes)
         needs = "" if batch.peak_bytes is None else nonzero_figure(peak_bytes)
-        told = fitted(clipped(_told_of(batch, estimate, _size), _ERROR), _ERROR * 6)
-        if batch.size == largest:
-            told += f" · {_LARGEST}"
-        size: Cell = Strong(str(batch.size)) if batch.size == largest else str(batch.size)
-        rows.append([size, drawn, needs, Text(told)])
+        outcome = fitted(clipped(_batch_outcome(batch, estimate, _size), _ERROR), _ERROR * 6)
+        is_largest = batch.size == largest
+        size: Cell = Strong(str(batch.size)) if is_largest else str(batch.size)
+        rows.append([size, drawn, needs, Text(f"{outcome} · {_LARGEST}" if is_largest else outcome)])
     head: list[str | Text] = ["Size", "", "Needs", Text("")]
     replaced = small(printable(f"A batch size replaces {estimate.batched}."))
     figures = scrolling(table(head, rows, caption="Needs by batch size, MB"))

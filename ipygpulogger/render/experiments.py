@@ -62,8 +62,8 @@ def finished(kind: str, elapsed_s: float) -> str:
 
 def variables(deleted: Sequence[str], failed: Sequence[str], kept: Sequence[str]) -> str:
     """Return which variables were deleted or kept; empty if there were none."""
-    told = [("Deleted: ", deleted), ("Failed to delete: ", failed), ("Kept:    ", kept)]
-    lines = [printable(words + ", ".join(names)) for words, names in told if names]
+    listed = [("Deleted: ", deleted), ("Failed to delete: ", failed), ("Kept:    ", kept)]
+    lines = [printable(words + ", ".join(names)) for words, names in listed if names]
     return "\n".join(["\n*** Newly defined local variables:", *lines]) if lines else ""
 
 
@@ -106,10 +106,10 @@ def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) 
     """
     figures = {"CPU": _figures(record.gen, record.gen.after_bytes)}
     if gpu is not None:
-        figures["GPU"] = _figures(gpu, taken_bytes(gpu), known=gpu.attributed)
-    told = text.rows(replace(record, gpus=() if gpu is None else (gpu,)))
-    remarks = [_after(remark) for _, _, remark in told]
-    ended = text.outcome(record)
+        figures["GPU"] = _figures(gpu, taken_bytes(gpu), attributed=gpu.attributed)
+    rows = text.rows(replace(record, gpus=() if gpu is None else (gpu,)))
+    remarks = [_after(remark) for _, _, remark in rows]
+    ended = record.outcome()
     if compact:
         parts = [
             f"{name}: {'/'.join(map(_plain, three))} MB{remark}"
@@ -130,8 +130,8 @@ def cell(record: CellRecord, gpu: DeviceUsage | None, *, compact: bool = False) 
     return "\n".join([printable_lines(lines), *card])
 
 
-def _figures(usage: Usage, used_bytes: int | None, *, known: bool = True) -> tuple[int | None, ...]:
-    return (*((usage.consumed_bytes, usage.peaked_bytes) if known else (None, None)), used_bytes)
+def _figures(usage: Usage, used_bytes: int | None, *, attributed: bool = True) -> tuple[int | None, ...]:
+    return (*((usage.consumed_bytes, usage.peaked_bytes) if attributed else (None, None)), used_bytes)
 
 
 def _mb(size_bytes: int | None) -> str:

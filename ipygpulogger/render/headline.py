@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..records import CellRecord
-from ..records.budget import LEFT, OVER
-from ..records.leaks import GREW
+from ..records.note import URGENT, of_kind
 from ..records.units import (
     MB,
     clipped,
@@ -21,9 +20,8 @@ from ..records.units import (
     size_text,
     time_text,
 )
-from .devices import device_name
-from .growth import between
-from .text import nearly_full, outcome, sentences
+from .growth import between, device_name
+from .text import nearly_full, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 _QUIET_RAM_BYTES = 5 * MB  # importing a small module moves as much
 _MUCH = 0.1  # of a device, or of the machine's RAM
-_GPUS = 2  # that are told one by one
+_GPUS = 2  # that are listed one by one
 _OWNERS = 3
 _LABEL = 60  # characters
 _NOTE = 60  # characters
@@ -73,7 +71,7 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
     own = isinstance(measurement, CellRecord) and measurement.title() == f"In [{measurement.execution_count}]"
     if (named or not own) and measurement.title().strip():
         clauses.append(_clause(clipped(printable(measurement.title()), _LABEL)))
-    if ended := outcome(measurement):
+    if ended := measurement.outcome():
         clauses.append(_clause(shortened(ended), "strong"))
     clauses += memories(measurement)
     children = measurement.children
@@ -83,22 +81,12 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
         clauses.append(_clause(owners))
     if moved := between(measurement):
         clauses.append(_clause(moved))
-    urgent = _urgent(measurement)
+    urgent = of_kind(measurement.notes, *URGENT)
     clauses += [
         _clause(clipped(printable(note), _NOTE), "strong" if urgent else "faint")
-        for note in (urgent or list(measurement.notes))[:1]
+        for note in (urgent or measurement.notes)[:1]
     ]
     return clauses
-
-
-def one_line(measurement: Measurement, *, time: bool = True) -> str:
-    """Return the line as plain text.
-
-    Args:
-        measurement: What was measured.
-        time: Whether the line begins with the time.
-    """
-    return " · ".join(map(str, headline(measurement)[0 if time else 1 :]))
 
 
 def tells_who_grew(measurement: Measurement) -> bool:
@@ -130,7 +118,7 @@ def is_quiet(measurement: Measurement) -> bool:
         return False
     if any(_is_notable(gpu) for gpu in measurement.gpus):
         return False
-    return not (outcome(measurement) or sentences(measurement))
+    return not (measurement.outcome() or sentences(measurement))
 
 
 def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
@@ -145,7 +133,7 @@ def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> boo
     """
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
         return True
-    if _urgent(measurement) or any(map(nearly_full, measurement.gpus)):
+    if of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
         return True
     usages: list[tuple[Usage, int | None]] = [(measurement.gen, ram_total_bytes)]
     usages += [(gpu, gpu.total_bytes) for gpu in measurement.gpus if gpu.attributed]
@@ -244,11 +232,6 @@ def _owners(measurement: Measurement) -> str:
     if len(found) > _OWNERS:
         said.append(f"{len(found) - _OWNERS} more")
     return ", ".join(said)
-
-
-def _urgent(measurement: Measurement) -> list[str]:
-    """Return the notes that open a report: over budget, little RAM left, growing in each run."""
-    return [note for note in measurement.notes if note.startswith((OVER, *LEFT, GREW))]
 
 
 def _notable(record: CellRecord) -> list[Owner]:

@@ -10,10 +10,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..records import CellRecord
 from ..records.units import MB, MINUS, readable_sizes, rounded_mb, size_text, without_controls
-from .devices import DRIVERS, device_name, parts
-from .growth import beyond_names, grew
+from .growth import DRIVERS, beyond_names, device_name, grew, parts
 from .headline import headline, is_quiet, matters, moved_bytes, tells_who_grew
 from .headline import so_far as line_so_far
 from .markup import (
@@ -23,7 +21,6 @@ from .markup import (
     RED,
     Text,
     bar,
-    faint,
     fitted,
     folded,
     legend,
@@ -32,14 +29,15 @@ from .markup import (
     small,
     table,
     typeset,
+    weighed,
 )
-from .text import largest_children, rows, sentences
+from .text import card_of, largest_children, rows, sentences
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from ..records import DeviceUsage, Measurement, OutOfMemory, Peak, RamUsage
-    from .headline import Clause, Phrase
+    from ..records import DeviceUsage, Measurement, Peak, RamUsage
+    from .headline import Clause
 
     Row = tuple[str, tuple[str, str, str], str]  # of the text report: name, figures, remarks
 
@@ -76,19 +74,15 @@ def report(
     """
     clauses, summary = _fitted(headline(measurement, named=named))
     if is_quiet(measurement):
-        return without_controls(
-            line(DOT.join(escape(typeset(str(clause))) for clause in clauses), quiet=True)
-        )
-    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
+        words = DOT.join(escape(typeset(str(clause))) for clause in clauses)
+        return without_controls(line(words, quiet=True))
     if compact:
         alone = line(summary)
-        room = min(_CARD, _REPORT - size(alone))
-        return without_controls(
-            alone + (_card(card, measurement, room, beside_peak=beside_peak) if card else "")
-        )
+        failed = _card(measurement, min(_CARD, _REPORT - size(alone)), beside_peak=beside_peak)
+        return without_controls(alone + failed)
     is_open = matters(measurement, ram_total_bytes)
-    room = _REPORT - size(folded(summary, "", is_open=is_open))
-    body = _body(measurement, room, _told(clauses), beside_peak=beside_peak)
+    space = _REPORT - size(folded(summary, "", is_open=is_open))
+    body = _body(measurement, space, clauses, beside_peak=beside_peak)
     spoken = "; ".join(clause.spoken for clause in clauses)
     heard = folded(summary, body, spoken=spoken, is_open=is_open)
     return without_controls(heard if size(heard) <= _REPORT else folded(summary, body, is_open=is_open))
@@ -103,12 +97,11 @@ def line_and_body(measurement: Measurement) -> tuple[str, str]:
     clauses, summary = _fitted(headline(measurement))
     if is_quiet(measurement):
         return without_controls(summary), ""
-    alive = measurement.at_peak
-    body = _body(measurement, _REPORT, _told(clauses), beside_peak=True)
-    if alive:
+    body = _body(measurement, _REPORT, clauses, beside_peak=True)
+    if measurement.at_peak:
         from .at_peak import html as whole_table  # few cells have it
 
-        body += whole_table(alive, measurement.peak_times_s)
+        body += whole_table(measurement.at_peak, measurement.peak_times_s)
     return without_controls(summary), without_controls(body)
 
 
@@ -118,60 +111,49 @@ def so_far(measurement: Measurement) -> str:
     return without_controls(line(f"<b style=color:{AMBER}>●</b> {summary}"))
 
 
-def _told(clauses: Sequence[Clause]) -> set[str]:
-    """Return what the line says, which the body does not repeat."""
-    return {str(clause) for clause in clauses}
-
-
-def _body(
-    measurement: Measurement,
-    room: int,
-    told: Container[str],
-    *,
-    beside_peak: bool = False,
-) -> str:
-    """Return what the line unfolds to, the most important first, as much as fits into the room.
+def _body(measurement: Measurement, space: int, clauses: Sequence[Clause], *, beside_peak: bool) -> str:
+    """Return what the line unfolds to, the most important first, as much as fits.
 
     Args:
         measurement: What was measured.
-        room: In bytes.
-        told: What the line says already.
+        space: In bytes.
+        clauses: Those of the line, which the body does not repeat.
         beside_peak: Whether the whole table of what was alive at the peak stands beside it, which it does not
             repeat then.
     """
     found: dict[str, list[str]] = {place: [] for place in _PLACES}
-    for place, markup in _pieces(measurement, room, told, beside_peak=beside_peak):
+    for place, markup in _pieces(measurement, space, set(map(str, clauses)), beside_peak=beside_peak):
         replaced = found[place] if place in ("table", "peak") else []
         needed = size(markup) - sum(map(size, replaced))
-        if needed <= room:
+        if needed <= space:
             replaced.clear()
             found[place].append(markup)
-            room -= needed
+            space -= needed
     return "".join(markup for markups in found.values() for markup in markups)
 
 
 def _pieces(
-    measurement: Measurement, room: int, told: Container[str], *, beside_peak: bool
+    measurement: Measurement, space: int, in_line: Container[str], *, beside_peak: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield the parts of the body and their places, the most important first; a second table replaces one."""
-    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
+    card = card_of(measurement)
     found = list(rows(measurement))
     whole = _table(measurement, found)
     if card:
         figures = whole if len(measurement.gpus) <= _WORDY else whole[:1]
-        left = min(_CARD, max(_ADVICE, room - size(table(_HEAD, figures))))
-        failed = _card(card, measurement, left, beside_peak=beside_peak)
-        room -= size(failed)
+        left = min(_CARD, max(_ADVICE, space - size(table(_HEAD, figures))))
+        failed = _card(measurement, left, beside_peak=beside_peak)
+        space -= size(failed)
         yield "card", failed
-    yield "table", _cut(whole, room)
+    yield "table", _cut(whole, space)
     alive = [] if beside_peak else list(_alive(measurement))
     yield from alive[:1]
     for sentence in _below(measurement):
-        if sentence not in told:
+        if sentence not in in_line:
             yield "below", f"<div>{fitted(readable_sizes(sentence), _SENTENCE)}</div>"
-    for name, _, said in found:
-        if said:
-            yield "more", small(f"{'RAM' if name == 'Gen' else name}: {said}")
+    for name, _, remarks in found:
+        if remarks:
+            yield "more", small(f"{'RAM' if name == 'Gen' else name}: {remarks}")
     yield from alive[1:3]
     for gpu in sorted(measurement.gpus, key=moved_bytes, reverse=True)[:_BARS]:
         if card is None or card.device != gpu.id:
@@ -185,24 +167,28 @@ def _pieces(
 
 def _alive(measurement: Measurement) -> Iterator[tuple[str, str]]:
     """Yield what was alive when memory was highest: the kinds, then with more and more rows below them."""
-    if measurement.at_peak:
-        from .at_peak import fold  # few cells have it, here and below
-        from .out_of_memory import not_on_card
+    if not measurement.at_peak:
+        return
+    from .at_peak import fold  # few cells have it, here and below
+    from .out_of_memory import not_on_card
 
-        told = not_on_card(measurement), measurement.peak_times_s
-        if not (kinds := fold(*told)):
-            return
+    alive, times_s = not_on_card(measurement), measurement.peak_times_s
+    if kinds := fold(alive, times_s):
         yield "peak", kinds
-        yield from (("peak", fold(*told, most)) for most in (2, 4))
-        yield from (("peak", fold(*told, most, drawn=True)) for most in (4, 8, 16))
+        for most, drawn in (2, False), (4, False), (4, True), (8, True), (16, True):
+            yield "peak", fold(alive, times_s, most, drawn=drawn)
 
 
-def _card(card: OutOfMemory, measurement: Measurement, room: int, *, beside_peak: bool) -> str:
-    device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
+def _card(measurement: Measurement, space: int, *, beside_peak: bool) -> str:
+    """Return the report of an allocation that failed; nothing if none did."""
+    card = card_of(measurement)
+    if card is None:
+        return ""
     from . import out_of_memory
 
+    device = next((gpu for gpu in measurement.gpus if gpu.id == card.device), None)
     at_the_peak = out_of_memory.at_the_peak(measurement)
-    return out_of_memory.html(card, device, room, at_the_peak, beside_peak=beside_peak)
+    return out_of_memory.html(card, device, space, at_the_peak, beside_peak=beside_peak)
 
 
 def _below(measurement: Measurement) -> Iterator[str]:
@@ -239,11 +225,11 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[
             yield [[*row, Text(shape)] if shape else row for row, shape in zip(whole, shapes, strict=True)]
 
 
-def _cut(whole: list[list[str | Text]], room: int) -> str:
-    """Return the table of figures, with as many rows as fit into the room, and one at least."""
+def _cut(whole: list[list[str | Text]], space: int) -> str:
+    """Return the table of figures, with as many rows as fit, and one at least."""
     slim, count = len(whole) - 1 > _WORDY, len(whole)
     cut = table(_HEAD, whole, slim=slim)
-    while size(cut) > room and count > 1:
+    while size(cut) > space and count > 1:
         count -= 1
         cut = table(_HEAD, [*whole[:count], ["…", "", "", Text("%gpulog status")]], slim=slim)
     return cut
@@ -317,11 +303,4 @@ def _fitted(clauses: Sequence[Clause]) -> tuple[Sequence[Clause], str]:
 
 def _joined(clauses: Iterable[Clause]) -> str:
     """Return the clauses of a line as markup, with dots between them."""
-    return DOT.join(" ".join(map(_phrase, clause.phrases)) for clause in clauses)
-
-
-def _phrase(phrase: Phrase) -> str:
-    words = escape(typeset(phrase.words))
-    if phrase.weight == "strong":
-        return f"<b>{words}</b>"
-    return faint(words) if phrase.weight == "faint" else words
+    return DOT.join(" ".join(weighed(*phrase) for phrase in clause.phrases) for clause in clauses)

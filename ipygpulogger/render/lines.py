@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..records import CPU, device_id
 from ..records.units import MB, clipped, mb_range, printable_lines, rounded_mb, without_controls
-from .markup import BLUE, GREY, Drawn, Part, Strong, Text, cell_bar, code, scrolling, small
-from .markup import table as markup_table
+from .markup import BLUE, GREY, Part, Strong, scrolling, small
+from .table import Bar, Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..records import LineUsage, Usage
-    from .markup import Cell
 
 _WIDTH = 72  # characters of a source line
 _UNKNOWN = "n/a"
@@ -26,15 +24,6 @@ _Device = tuple[str, int]  # backend and index; for general RAM:
 _RAM: _Device = "", -1
 
 
-class _Row(NamedTuple):
-    """A line as the table shows it; each column but the source is a figure."""
-
-    line: LineUsage
-    heaviest: bool
-    figures: tuple[str, ...]
-    source: str
-
-
 def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     """Return what each line used as text, without a newline at the end; the heaviest line is marked.
 
@@ -42,59 +31,56 @@ def table(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
         lines: The lines that ran, those of each place together.
         notes: Sentences to write below.
     """
-    if not lines:
-        return printable_lines(["No line ran that is measured.", *notes])
-    devices = _devices(lines)
-    groups = list(_groups(lines, devices))
-    columns = "Line", "Hits", "Time s", *(["consumed", "peaked"] * len(devices))
-    shown = [row.figures for _, rows in groups for row in rows]
-    widths = [max(map(len, column)) for column in zip(columns, *shown, strict=True)]
-    pairs = ((name, widths[3 + 2 * i] + 2 + widths[4 + 2 * i]) for i, name in enumerate(_names(devices)))
-    over = " " * (2 + sum(widths[:3]) + 4) + "".join(f"  {f'{name} MB':^{room}}" for name, room in pairs)
-    told = [over.rstrip(), f"  {_aligned(columns, widths)}  Source"]
-    for place, rows in groups:
-        if place:
-            told.append(f"{place}:")
-        told += [
-            f"{'>' if row.heaviest else ' '} {_aligned(row.figures, widths)}  {row.source}".rstrip()
-            for row in rows
-        ]
-    return printable_lines([*told, *_below(shown, notes)])
+    shown = _table(lines).text() if lines else []
+    return printable_lines([*shown, *_below(lines, notes)])
 
 
 def html(lines: Sequence[LineUsage], notes: Sequence[str] = ()) -> str:
     """Return the same as HTML: a bar for what each line needed; all foreign text is escaped."""
-    if not lines:
-        said = ["No line ran that is measured.", *notes]
-        return without_controls("".join(map(small, said)))
+    below = "".join(map(small, _below(lines, notes)))
+    shown = scrolling(_table(lines).html("Memory by line, MB")) if lines else ""
+    return without_controls(shown + below)
+
+
+def _table(lines: Sequence[LineUsage]) -> Table:
+    """Return the lines as a table, each place with its name above it and its common indentation removed."""
     devices = _devices(lines)
-    groups = list(_groups(lines, devices))
     names = _names(devices)
-    figures = [f"{name} {figure}" for name in names for figure in ("consumed", "peaked")]
-    needs = {
-        id(line): [
+    table = Table(
+        [
+            *(Column("Line"), Column("", "drawn"), Column("Hits"), Column("Time s")),
+            *(
+                Column(figure, over=f"{name} MB", html_head=f"{name} {figure}")
+                for name in names
+                for figure in ("consumed", "peaked")
+            ),
+            Column("Source", "code"),
+        ]
+    )
+    parts = [
+        [
             Part(name, _need_bytes(line, usage, device), GREY if device == _RAM else BLUE)
             for device, name in zip(devices, names, strict=True)
             if (usage := _usage(line, device)) is not None
         ]
         for line in lines
-    }
-    scale_bytes = max(sum(part.size_bytes for part in parts) for parts in needs.values())
-    body: list[list[Cell]] = []
-    for place, rows in groups:
+    ]
+    scale_bytes = max(sum(part.size_bytes for part in some) for some in parts)
+    heaviest, _ = _heaviest(lines) or (None, None)
+    for place, members in groupby(zip(lines, parts, strict=True), key=lambda one: one[0].place):
+        here = list(members)
         if place:
-            body.append([Text(f"<b style=white-space:nowrap>{escape(place)}</b>")])
-        for row in rows:
-            source = code(row.source)
-            number, *told = row.figures
-            shown: list[Cell] = [Strong(figure) if row.heaviest else figure for figure in told]
-            bar = cell_bar(needs[id(row.line)], scale_bytes if scale_bytes >= MB else 0)
-            shown.append(Drawn(f"<b>{source}</b>" if row.heaviest else source))
-            body.append([Strong(number) if row.heaviest else number, bar, *shown])
-    shown_figures = [row.figures for _, rows in groups for row in rows]
-    below = "".join(map(small, _below(shown_figures, notes)))
-    head: list[str | Text] = ["Line", "", "Hits", "Time s", *figures, Text("Source")]
-    return without_controls(scrolling(markup_table(head, body, caption="Memory by line, MB")) + below)
+            table.add(place)
+        margin = min((_indent(line.source) for line, _ in here if line.source.strip()), default=0)
+        for line, some in here:
+            source = clipped(line.source.expandtabs(4)[margin:].rstrip(), _WIDTH)
+            number, *figures = [*_figures(line, devices), source]
+            bar = Bar(some, scale_bytes if scale_bytes >= MB else 0)
+            if line is heaviest:
+                table.add(Strong(number), bar, *map(Strong, figures), mark=">")
+            else:
+                table.add(number, bar, *figures)
+    return table
 
 
 def heaviest(lines: Sequence[LineUsage]) -> str:
@@ -165,26 +151,6 @@ def _names(devices: Sequence[_Device]) -> list[str]:
     ]
 
 
-def _groups(lines: Sequence[LineUsage], devices: Sequence[_Device]) -> Iterator[tuple[str, list[_Row]]]:
-    """Yield each place with its rows, their common indentation removed."""
-    found = _heaviest(lines)
-    for place, members in groupby(lines, key=lambda line: line.place):
-        here = list(members)
-        margin = min((_indent(line.source) for line in here if line.source.strip()), default=0)
-        yield (
-            place,
-            [
-                _Row(
-                    line,
-                    found is not None and line is found[0],
-                    tuple(_figures(line, devices)),
-                    clipped(line.source.expandtabs(4)[margin:].rstrip(), _WIDTH),
-                )
-                for line in here
-            ],
-        )
-
-
 def _figures(line: LineUsage, devices: Sequence[_Device]) -> Iterator[str]:
     yield from (str(line.lineno), str(line.hits), f"{line.time_s:.3f}")
     for device in devices:
@@ -202,14 +168,14 @@ def _peaked(usage: Usage) -> str:
     return mb_range(usage.peaked_bytes, usage.peaked_at_most_bytes)
 
 
-def _below(shown: Sequence[Sequence[str]], notes: Sequence[str]) -> list[str]:
-    signs = {figure[-1] for figures in shown for figure in figures}
+def _below(lines: Sequence[LineUsage], notes: Sequence[str]) -> list[str]:
+    """Return the sentences below the table: what its signs mean, and the notes."""
+    if not lines:
+        return ["No line ran that is measured.", *notes]
+    devices = _devices(lines)
+    signs = {figure[-1] for line in lines for figure in _figures(line, devices)}
     legends = {"+": _AT_LEAST, "*": _PARTLY}
     return [*(said for sign, said in legends.items() if sign in signs), *notes]
-
-
-def _aligned(figures: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(f"{figure:>{width}}" for figure, width in zip(figures, widths, strict=True))
 
 
 def _indent(source: str) -> int:

@@ -16,6 +16,8 @@ from ..records.units import MB, MINUS, size_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from .headline import Weight
+
 BLUE, PALE, GREY = "#4c78a8", "#4c78a880", "#9e9e9e"
 PURPLE, RED, AMBER = "#b279a2", "#e45756", "#e4a11b"
 
@@ -89,15 +91,15 @@ class Text(NamedTuple):
 Cell = str | Strong | Text | Drawn  # a `str` is escaped
 
 
-def fitted(words: str, room: int) -> str:
+def fitted(words: str, most: int) -> str:
     """Return text escaped, and shortened to so many bytes."""
-    told = escape(words)
-    if size(told) <= room:
-        return told
-    words = words[: max(0, room)]
-    while words and size(told := escape(words) + "…") > room:
+    markup = escape(words)
+    if size(markup) <= most:
+        return markup
+    words = words[: max(0, most)]
+    while words and size(markup := escape(words) + "…") > most:
         words = words[:-1]
-    return told if words else ""
+    return markup if words else ""
 
 
 def typeset(words: str) -> str:
@@ -117,6 +119,14 @@ def faint(markup: str) -> str:
     return f"<span style=opacity:.65>{markup}</span>"
 
 
+def weighed(words: str, weight: Weight) -> str:
+    """Return words of a headline as markup."""
+    markup = escape(typeset(words))
+    if weight == "strong":
+        return f"<b>{markup}</b>"
+    return faint(markup) if weight == "faint" else markup
+
+
 def code(words: str, *, unbroken: bool = False) -> str:
     """Return words in the letters of code; spaces in a row are kept, also where styles are stripped.
 
@@ -124,8 +134,8 @@ def code(words: str, *, unbroken: bool = False) -> str:
         words: The code.
         unbroken: Keep it on one line; front ends let code break anywhere.
     """
-    told = escape(words).replace("  ", "&nbsp; ")
-    return f"<code style=background:none;padding:0{';white-space:nowrap' * unbroken}>{told}</code>"
+    markup = escape(words).replace("  ", "&nbsp; ")
+    return f"<code style=background:none;padding:0{';white-space:nowrap' * unbroken}>{markup}</code>"
 
 
 def scrolling(markup: str) -> str:

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ..records import CellRecord
-from ..records.out_of_memory import requested
+from ..records.explained import requested
 from ..records.units import (
     MB,
     clipped,
@@ -17,7 +17,7 @@ from ..records.units import (
     size_text,
     time_text,
 )
-from .devices import DRIVERS, FILLS
+from .growth import DRIVERS, FILLS
 from .markup import BLUE, PALE, RED, Part, bar, fitted, legend, size, small, typeset
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _WIDTH = 100  # columns of these rows
 _NAME = 32  # characters of a holder's name
 _VARIABLES = BLUE, f"{BLUE}b3"  # the colours of the holders, in turn
 _HIDDEN = RED, f"{RED}a6"  # of those that `%gpulog free` releases
-_CARD = '<div style="border-left:3px solid #e45756;padding:1px 0 1px 9px;margin:2px 0 6px">'
+_CARD = '<div style="border-left:3px solid #e45756;padding:0 9px;margin:2px 0 6px">'
 
 
 def at_the_peak(measurement: Measurement) -> str:
@@ -69,9 +69,9 @@ def report(card: OutOfMemory, at_the_peak: str = "", *, beside_peak: bool = Fals
         beside_peak: Whether the whole table of what was alive at the peak stands beside it. If the allocation
             failed at the peak, the card then refers to it.
     """
-    known = rows(card)
-    first = _listed(row for row in known if row[0] in _FIRST)
-    others = _listed(row for row in known if row[0] not in _FIRST)
+    figures = rows(card)
+    first = _listed(row for row in figures if row[0] in _FIRST)
+    others = _listed(row for row in figures if row[0] not in _FIRST)
     lines = [f"Out of memory on {card.device}{first and ': '}{first}", f"  -> {card.advice}"]
     lines += [f"  {others}"] if others else []
     if card.owners:
@@ -93,37 +93,42 @@ def _when(at_the_peak: str) -> str:
 
 
 def html(
-    card: OutOfMemory, gpu: DeviceUsage | None, room: int, at_the_peak: str = "", *, beside_peak: bool = False
+    card: OutOfMemory,
+    gpu: DeviceUsage | None,
+    space_bytes: int,
+    at_the_peak: str = "",
+    *,
+    beside_peak: bool = False,
 ) -> str:
     """Return the report as HTML: what is missing, the next step, the device's bar, the figures.
 
     Args:
         card: What is known of the failed allocation.
         gpu: The device, as the cell's record has it; None if the record has no such device.
-        room: In bytes. What does not fit is left out from the end, and small holders from the bar.
+        space_bytes: What does not fit is left out from the end, and small holders from the bar.
         at_the_peak: What `at_the_peak` says.
         beside_peak: Whether the whole table of what was alive at the peak stands beside it.
     """
     beside = bool(at_the_peak) and beside_peak
     head, after = f"{_CARD}<div><b>{_headline(card)}</div>", "</div>"
-    room -= size(head + after)
-    step = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, room - 60))}</div>"
-    room -= size(step)
+    space_bytes -= size(head + after)
+    step = f"<div><b>Do this:</b> {_as_markup(card.advice, min(_ADVICE, space_bytes - 60))}</div>"
+    space_bytes -= size(step)
     least = size(
-        _alive(card, min(_ALIVE_LEAST, room), at_the_peak, beside=beside)
+        _alive(card, min(_ALIVE_LEAST, space_bytes), at_the_peak, beside=beside)
     )  # before the bar, which says less of what can be done
-    room -= least
+    space_bytes -= least
     figures = small(" · ".join(f"{name} {figure}" for name, figure in rows(card) if figure != "0 MB"))
     choices = [_drawn(card, gpu, count) for count in range(len(card.owners), -1, -1)]
-    drawn = next((one for one in choices if size(one + figures) <= room), "")
+    drawn = next((one for one in choices if size(one + figures) <= space_bytes), "")
     if card.owners and drawn in ("", choices[-1]):  # a holder is worth more than the figures
-        drawn, figures = next((one for one in choices if size(one) <= room), ""), ""
-    figures = figures if size(drawn + figures) <= room else ""
-    alive = _alive(card, least + room - size(drawn + figures), at_the_peak, beside=beside)
+        drawn, figures = next((one for one in choices if size(one) <= space_bytes), ""), ""
+    figures = figures if size(drawn + figures) <= space_bytes else ""
+    alive = _alive(card, least + space_bytes - size(drawn + figures), at_the_peak, beside=beside)
     return f"{head}{step}{drawn}{figures}{alive}{after}"
 
 
-def _alive(card: OutOfMemory, room: int, at_the_peak: str, *, beside: bool) -> str:
+def _alive(card: OutOfMemory, space_bytes: int, at_the_peak: str, *, beside: bool) -> str:
     """Return what was alive when the allocation failed, as much as fits: the kinds, and the largest rows."""
     if not card.alive:
         return ""
@@ -134,9 +139,9 @@ def _alive(card: OutOfMemory, room: int, at_the_peak: str, *, beside: bool) -> s
     said = f"{_when(at_the_peak).capitalize()}: {at_peak.kinds_of(card.alive)}"
     kinds = f"<div>{escape(typeset(said))}</div>"
     for count in range(_ROWS, 0, -1):
-        if size(told := kinds + at_peak.listed(card.alive, count)) <= room:
-            return told
-    return kinds if size(kinds) <= room else ""
+        if size(shown := kinds + at_peak.listed(card.alive, count)) <= space_bytes:
+            return shown
+    return kinds if size(kinds) <= space_bytes else ""
 
 
 def _drawn(card: OutOfMemory, gpu: DeviceUsage | None, count: int) -> str:
@@ -156,14 +161,14 @@ def _headline(card: OutOfMemory) -> str:
     figures += [f"{size_text(free)} free"] if free is not None else []
     short = asked is not None and free is not None and asked - free >= MB
     missing = f": {size_text((asked or 0) - (free or 0))} short" if short else ""
-    told = f" {', '.join(figures)}{missing}." if figures else ""
-    return f"{escape(clipped(name, _NAME))} is out of memory.</b>{told}"
+    words = f" {', '.join(figures)}{missing}." if figures else ""
+    return f"{escape(clipped(name, _NAME))} is out of memory.</b>{words}"
 
 
-def _as_markup(advice: str, room: int) -> str:
+def _as_markup(advice: str, space_bytes: int) -> str:
     """Return a step with its commands as code to copy, and its sizes as people read them."""
     readable = readable_sizes(advice)
-    words = fitted(readable, room - len("<code></code>") * (readable.count("`") // 2))
+    words = fitted(readable, space_bytes - len("<code></code>") * (readable.count("`") // 2))
     pieces = words.split("`")
     if len(pieces) % 2 == 0:  # cut within a command
         pieces[-2:] = ["`".join(pieces[-2:])]
@@ -228,8 +233,8 @@ def rows(card: OutOfMemory) -> list[tuple[str, str]]:
 def hidden(card: OutOfMemory) -> str:
     """Return what only the traceback and `Out` still hold; empty if nothing."""
     held = ("the last traceback", card.traceback_bytes), ("Out", card.outputs_bytes)
-    told = _listed((name, f"{rounded_mb(size_bytes)} MB") for name, size_bytes in held if size_bytes)
-    return f"hidden: {told}" if told else ""
+    listed = _listed((name, f"{rounded_mb(size_bytes)} MB") for name, size_bytes in held if size_bytes)
+    return f"hidden: {listed}" if listed else ""
 
 
 def _holders(owners: Iterable[Owner]) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,8 @@
-"""Which names hold memory, as text and as HTML."""
+"""Names by the memory they hold, and what releasing gave back."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -13,9 +14,11 @@ from ..records.units import (
     nonzero_mb,
     printable,
     printable_lines,
+    rounded_mb,
+    size_text,
     without_controls,
 )
-from .markup import BLUE, GREY, RED, Drawn, Part, Text, cell_bar, code, faint, scrolling, small
+from .markup import BLUE, GREY, RED, Drawn, Part, Text, cell_bar, code, faint, line, scrolling, small, table
 from .markup import table as markup_table
 
 if TYPE_CHECKING:
@@ -24,8 +27,96 @@ if TYPE_CHECKING:
     from ..records import Owner
     from .markup import Cell
 
+_NAMED = 8  # dropped owners
+_NAME = 60  # characters of a name in HTML
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """Which hidden references were dropped, and how much memory that freed; its text is the report.
+
+    Attributes:
+        owners: What held memory without being a variable, the largest first.
+        came_back: Bytes by device, "RAM" last: the change of the process's own memory, and, where known, of
+            the whole device's.
+        complete: Whether there was time to search everything.
+    """
+
+    owners: tuple[Owner, ...]
+    came_back: Mapping[str, tuple[int, ...]]
+    complete: bool = True
+
+    def __str__(self) -> str:
+        frames = _held([o for o in self.owners if o.kind == "traceback"], "last traceback: ")
+        outputs = _held([o for o in self.owners if o.kind != "traceback"])
+        dropped = [f"last traceback ({frames})"] if frames else []
+        dropped += [outputs] if outputs else []
+        says = (
+            f"dropped: {', '.join(dropped)}"
+            if dropped
+            else "nothing hidden: no array was in Out or in a traceback"
+        )
+        if not self.complete:
+            says += " (there was no time to look everywhere)"
+        came_back = ", ".join(_came_back(*item) for item in self.came_back.items())
+        return printable_lines([says, f"came back: {came_back}"])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the report as HTML: how much came back, and a bar for each reference that was dropped."""
+        head = " · ".join(
+            f"<b>{escape(name)} {size_text(sizes[0])}</b>"
+            + (f" {faint(f'(the device {size_text(sizes[1])})')}" if len(sizes) > 1 else "")
+            for name, sizes in self.came_back.items()
+        )
+        page = line(f"Came back: {head}")
+        large = [owner for owner in self.owners if owner.size_bytes >= MB][:_NAMED]
+        scale_bytes = max((owner.size_bytes for owner in large), default=0)
+        rows: list[list[Cell]] = [
+            [
+                Drawn(code(clipped(printable(owner.name), _NAME))),
+                cell_bar([Part(owner.device, owner.size_bytes, RED)], scale_bytes),
+                f"{rounded_mb(owner.size_bytes):,}",
+                Text(escape(owner.device)),
+            ]
+            for owner in large
+        ]
+        if rows:
+            page += table(["Dropped", "", "Held", ""], rows, caption="What was dropped, MB")
+        else:
+            page += small("Nothing hidden: no array was in Out or in a traceback.")
+        rest = len(self.owners) - len(large)
+        if rest and large:
+            page += small(f"and {rest} more")
+        if not self.complete:
+            page += small("There was no time to look everywhere.")
+        return without_controls(page)
+
+
+def _held(owners: Sequence[Owner], prefix: str = "") -> str:
+    """Return the largest by name, and how many more there are, unless those are below 1 MB together."""
+    named = [owner for owner in owners if owner.size_bytes >= MB][:_NAMED]
+    devices = {owner.device for owner in named}
+    words = [
+        f"{owner.name.removeprefix(prefix)} {rounded_mb(owner.size_bytes)} MB"
+        + (f" on {owner.device}" if len(devices) > 1 else "")
+        for owner in named
+    ]
+    rest = owners[len(named) :]
+    rest_bytes = sum(owner.size_bytes for owner in rest)
+    if rest_bytes >= MB:
+        what = f"and {len(rest)} more" if words else f"{len(rest)} small ones"
+        words.append(f"{what} ({rounded_mb(rest_bytes)} MB)")
+    return ", ".join(words)
+
+
+def _came_back(name: str, sizes: tuple[int, ...]) -> str:
+    device = f" (the device {rounded_mb(sizes[1])} MB)" if len(sizes) > 1 else ""
+    return f"{name} {rounded_mb(sizes[0])} MB{device}"
+
+
 _UNNAMED = "Python itself, libraries, small objects"
-_NAME = 60  # characters of a holder's name
 _SHARED = 3  # other names of one owner
 _HIDDEN = {"output": "hidden", "traceback": "hidden"}
 _BELOW = ": ", " (autograd graph)"  # in the name of memory that a variable holds indirectly
@@ -51,7 +142,7 @@ def holders(
     for row in _rows(owners, used):
         nothing = "0 MB" if row.kind == "total" else ""
         table.append([clipped(row.name, _NAME), row.mark, *_cells(row.sizes, devices, nothing), row.remark])
-    return printable_lines([*_aligned(table), *_doubts(complete, uncounted)])
+    return printable_lines([*_aligned(table), *_caveats(complete, uncounted)])
 
 
 def html(
@@ -78,7 +169,7 @@ def html(
     head = ["Holder", "", *map(_device, devices), ""]
     return without_controls(
         scrolling(markup_table(head, rows, caption="Who holds memory, MB"))
-        + "".join(map(small, _doubts(complete, uncounted)))
+        + "".join(map(small, _caveats(complete, uncounted)))
     )
 
 
@@ -144,8 +235,8 @@ def _rows(owners: Sequence[Owner], used: Mapping[str, int | None]) -> list[_Row]
     return found
 
 
-def _doubts(complete: bool, uncounted: Iterable[str]) -> Iterator[str]:
-    """Yield what the table does not tell."""
+def _caveats(complete: bool, uncounted: Iterable[str]) -> Iterator[str]:
+    """Yield what the table leaves out."""
     if not complete:
         yield "There was no time to look everywhere: the named hold at least this much."
     if names := list(uncounted):

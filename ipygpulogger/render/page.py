@@ -1,31 +1,73 @@
-"""A notebook's report as one self-contained HTML page: totals, plot, ranked cells, and each cell folded."""
+"""The page of a run: every cell, or the worst of very many, with what it says of them all."""
 
 from __future__ import annotations
 
 from datetime import timezone
 from html import escape
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ..records.row import ELSEWHERE, RAM, Row, record_of
-from ..records.totals import Totals
-from ..records.units import size_text, time_text, without_controls
-from . import folded
-from .devices import named
+from ..analysis.totals import (
+    ELSEWHERE,
+    RAM,
+    Totals,
+    by_first_line,
+    quantiles,
+    shown,
+    stretches,
+)
+from ..records import DeviceUsage
+from ..records.units import rounded_mb, shortened, size_text, time_text, without_controls
+from .growth import named
 from .html import line_and_body
-from .markup import BLUE, Part, bar, small
+from .markup import BLUE, Drawn, Part, Text, bar, code, scrolling, small, table
 from .plot import figure
-from .plot_axis import Axis
-from .plot_panels import description
-from .plot_svg import svg
-from .text import outcome
+from .plot_data import Axis, description
+from .plot_style import svg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ..records import CellRecord, DeviceUsage
-    from ..records.fold import Fold
-    from ..records.row import Key, Origin
-    from ..records.totals import MemoryTotals
+    from ..analysis.totals import Key, MemoryTotals
+    from ..records import CellRecord
+    from .markup import Cell
+
+_LINES = 20
+_FOLDED_HEAD = ("Median", "90 % below", "99 % below", "Most")
+
+
+def _spread(records: Sequence[CellRecord], totals: Totals, names: dict[Key, str]) -> str:
+    """Return tables of how the figures of all cells are spread, and of the first lines by their time."""
+    times = quantiles([record.time_s for record in records])
+    rows: list[list[Cell]] = [["Time", Text(""), *map(time_text, times)]]
+    for key, name in names.items():
+        memory = totals.memories[key]
+        for what, figures in ("Needed", memory.needed), ("Peak", memory.peaks):
+            if figures:
+                said = [f"{rounded_mb(size_bytes):,}" for size_bytes in quantiles(figures)]
+                rows.append([what, Text(escape(name)), *said])
+    parts = scrolling(table(["", Text(""), *_FOLDED_HEAD], rows, caption="How the figures are spread; MB"))
+    return f"<div class=ranked>{parts}<div style=margin-top:.8rem>{_lines(records)}</div></div>"
+
+
+def _lines(records: Sequence[CellRecord]) -> str:
+    """Return the first lines whose cells took the most time together."""
+    lines, count = by_first_line(records, _LINES)
+    rows: list[list[Cell]] = [
+        [
+            time_text(line.totals.time_s),
+            f"{line.totals.count:,}",
+            f"{line.totals.failed:,}" if line.totals.failed else "",
+            f"{rounded_mb(line.ram_bytes):,}",
+            "" if line.gpu_bytes is None else f"{rounded_mb(line.gpu_bytes):,}",
+            Drawn(code(shortened(line.source))),
+        ]
+        for line in lines
+    ]
+    head: list[str | Text] = ["Time", "Cells", "Failed", "RAM needed", "GPU needed", Text("Source")]
+    said = scrolling(table(head, rows, caption="By first line, the most time first; needed at most, in MB"))
+    return said + (small(f"and {count - len(lines):,} more first lines") if count > len(lines) else "")
+
 
 # Browsers enforce it: no script, nothing from other places, whatever a cell's text contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -92,44 +134,36 @@ def page(
     title: str,
     records: Sequence[CellRecord],
     *,
-    sources: Sequence[str] = (),
+    source: Callable[[CellRecord], str] = attrgetter("source"),
     ranked: str = "",
     said: Sequence[str] = (),
 ) -> str:
     """Return one page about a notebook: its totals, plot, ranked cells, and every cell.
 
+    Of very many cells the worst are shown in full, and the figures of all as tables.
+
     Args:
         title: The notebook's name.
         records: Its cells.
-        sources: The text of each cell, in the same order; without it, each cell's first line is shown.
+        source: Returns the text of a cell; by default its first line.
         ranked: The ranked cells, as markup.
         said: Sentences to put on top, such as why the run ended early.
     """
-    totals = Totals()
-    for record in records:
-        totals.add(Row.of(record))
-    plot = _plot(records) if records else ""
-    return _page(
-        title, [*_totals(totals, record_of), *_said(said), plot, _ranked(ranked), *_cells(records, sources)]
-    )
-
-
-def folded_page(title: str, fold: Fold, *, ranked: str = "", said: Sequence[str] = ()) -> str:
-    """Return the page of very many cells: the worst of them in full, and the figures of all.
-
-    Args:
-        title: The notebook's name.
-        fold: The cells.
-        ranked: The ranked cells, as markup.
-        said: Sentences to put on top, as in `page`.
-    """
-    shown, longest = fold.shown(), time_text(fold.course.longest_s)
-    few = f"{len(shown)} of {fold.count:,}: those that needed most, took longest, or failed last"
-    body = [*_totals(fold.totals, fold.record), *_said(said), _plot(fold.course.cells(fold.record))]
-    body += [small(f"Cells within {longest} are drawn as one, with the highest of their peaks")]
-    body += [_ranked(ranked), f"<h2>All {fold.count:,} cells</h2>"]
-    body += [folded.spread(fold.spread, _names(fold.totals, fold.record))]
-    return _page(title, [*body, *_cells(shown, list(map(fold.source, shown)), few)])
+    totals, few = Totals.of(records), shown(records)
+    head = [*_totals(totals), *_said(said)]
+    if len(few) == len(records):
+        plot = _plot(records) if records else ""
+        return _page(title, [*head, plot, _ranked(ranked), *_cells(few, source)])
+    drawn, longest_s = stretches(records)
+    count = f"{len(few)} of {len(records):,}: those that needed most, took longest, or failed last"
+    body = [*head, _plot(drawn)]
+    body += [small(f"Cells within {time_text(longest_s)} are drawn as one, with the highest of their peaks")]
+    body += [
+        _ranked(ranked),
+        f"<h2>All {len(records):,} cells</h2>",
+        _spread(records, totals, _names(totals)),
+    ]
+    return _page(title, [*body, *_cells(few, source, count)])
 
 
 def _page(title: str, body: Iterable[str]) -> str:
@@ -151,9 +185,10 @@ def _ranked(ranked: str) -> str:
     return f"<h2>Summary</h2>\n<div class=ranked>{ranked}</div>" if ranked else ""
 
 
-def _cells(records: Sequence[CellRecord], sources: Sequence[str], few: str = "") -> Iterator[str]:
-    texts = sources or [record.source for record in records]
-    cells = "\n".join(_cell(record, source) for record, source in zip(records, texts, strict=True))
+def _cells(
+    records: Sequence[CellRecord], source: Callable[[CellRecord], str], few: str = ""
+) -> Iterator[str]:
+    cells = "\n".join(_cell(record, source(record)) for record in records)
     if cells:
         yield f"<h2>Cells</h2>{small(few) if few else ''}"
         yield f"<main>\n{cells}\n</main>"
@@ -162,11 +197,11 @@ def _cells(records: Sequence[CellRecord], sources: Sequence[str], few: str = "")
 # -- the totals ----------------------------------------------------------------------------------------
 
 
-def _totals(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator[str]:
+def _totals(totals: Totals) -> Iterator[str]:
     """Yield when the notebook ran, and its highest figures."""
-    if totals.begin is None:
-        return
     outer = totals.outer if totals.outer.count else totals.every
+    if totals.begin is None or outer.longest is None:
+        return
     begin, others = totals.begin.astimezone(timezone.utc), totals.processes
     own = totals.outer.count or totals.every.count - others.count
     about = [f"{begin:%Y-%m-%d %H:%M} UTC"]
@@ -178,40 +213,35 @@ def _totals(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator[
         about.append(f"{others.count:,} record{'s' * (others.count > 1)} of {of}")
         about += [f"{others.failed:,} of them failed"] if others.failed else []
     yield f"<p class=when>{' · '.join(about)}</p>"
-    longest = f"longest {record(outer.longest).title()}, {time_text(outer.longest_s)}"
+    longest = f"longest {outer.longest.title()}, {time_text(outer.longest.time_s)}"
     cards = [_card("Time in cells" if own else "Time of all processes", time_text(outer.time_s), longest)]
-    devices = {gpu.key: (name, gpu) for name, gpu in _devices(totals, record)}
-    for key, shown in _names(totals, record).items():
-        memory = totals.memories[key]
-        name, gpu = devices.get(key, (shown, None))
-        if memory.peak_bytes is not None:
-            label = record(memory.highest).title()
-            cards.append(_highest(name, memory, label, gpu.total_bytes if gpu else None))
+    devices = {gpu.key: gpu for gpu in _devices(totals)}
+    for key, name in _names(totals).items():
+        memory, gpu = totals.memories[key], devices.get(key)
+        if memory.highest is not None:
+            cards.append(_highest(name, memory, memory.highest.title(), gpu.total_bytes if gpu else None))
         elif gpu is not None and gpu.used_bytes is not None:
             cards.append(_card(f"{name}, all processes", size_text(memory.used_bytes), gpu.name))
     yield f"<dl class=totals>{''.join(cards)}</dl>"
 
 
-def _devices(totals: Totals, record: Callable[[Origin], CellRecord]) -> Iterator[tuple[str, DeviceUsage]]:
-    """Yield the devices of a run: the name of each among them all, and its latest figures."""
-    latest = {
-        key: {gpu.key: gpu for gpu in record(memory.latest).gpus}[key]
-        for key, memory in totals.memories.items()
-        if key not in {RAM, *ELSEWHERE}
-    }
-    yield from named(latest.values()).values()
+def _devices(totals: Totals) -> list[DeviceUsage]:
+    """Return the latest figures of each device of the kernel."""
+    elsewhere = totals.memories.get(ELSEWHERE[1])
+    found = (memory.latest for memory in totals.memories.values() if memory is not elsewhere)
+    return [usage for usage in found if isinstance(usage, DeviceUsage)]
 
 
-def _names(totals: Totals, record: Callable[[Origin], CellRecord]) -> dict[Key, str]:
+def _names(totals: Totals) -> dict[Key, str]:
     """Return the names of RAM and of the devices, and of those of other processes."""
-    names = {RAM: "RAM", **{gpu.key: name for name, gpu in _devices(totals, record)}}
+    names = {RAM: "RAM", **{key: name for key, (name, _) in named(_devices(totals)).items()}}
     names |= dict(zip(ELSEWHERE, ("RAM of a process", "GPU of a process"), strict=True))
     return {key: name for key, name in names.items() if key in totals.memories}
 
 
 def _highest(name: str, memory: MemoryTotals, label: str, total_bytes: int | None) -> str:
     """Return the card of the highest peak of one memory."""
-    peak_bytes = memory.peak_bytes or 0
+    peak_bytes = memory.peak_bytes
     least = "" if memory.exact else "at least "
     of = f"of {size_text(total_bytes).replace('.0 ', ' ')}, " if total_bytes else ""
     drawn = bar([Part("", peak_bytes, BLUE)], total_bytes or 0)
@@ -228,7 +258,7 @@ def _card(name: str, figure: str, words: str, drawn: str = "") -> str:
 def _cell(record: CellRecord, source: str) -> str:
     """Return one cell, folded: its line of the report, and below it its source and the rest."""
     line, body = line_and_body(record)
-    failed = " failed" if outcome(record) else ""
+    failed = " failed" if record.outcome() else ""
     count = record.execution_count
     first = next((text for text in source.splitlines() if text.strip()), "")
     name = "" if count is None else str(count)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..records import DeviceUsage, growing_names
+from ..analysis.leaks import growing_names
+from ..analysis.ranking import ranked
+from ..records import DeviceUsage
 from ..records.cell_record import process_of
-from ..records.ranking import GIVEN, ranking_of
-from ..records.row import Row, record_of
 from ..records.units import (
     MB,
     cells_text,
@@ -19,19 +18,18 @@ from ..records.units import (
     time_text,
     without_controls,
 )
-from .devices import device_name, named_devices
-from .devices import named as named_devices_of
+from .growth import device_name, named_devices
+from .growth import named as named_devices_of
 from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, line, scrolling, small
 from .markup import table as markup_table
-from .text import outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ..analysis.ranking import Ranked
+    from ..analysis.totals import Key
     from ..records import CellRecord, Usage
-    from ..records.history import History
-    from ..records.ranking import Ranked
-    from ..records.row import Key
+    from ..storage.history import History
     from .markup import Cell
 
 _ROWS = 20  # cells of a history
@@ -56,16 +54,7 @@ def summary(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[
     Returns:
         Lines of text, without a newline at the end.
     """
-    return ranking(_ranked(records, by, suspects))
-
-
-def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
-    """Return the same as HTML: a table with a bar for each memory, its highest figures in bold."""
-    return ranking_html(_ranked(records, by, suspects))
-
-
-def ranking(found: Ranked | None) -> str:
-    """Return the same as `summary`, of cells that were ranked as they were read."""
+    found = ranked(records, by, suspects)
     if found is None:
         return "no cell has been reported yet"
     names = _names(found)
@@ -79,8 +68,8 @@ def ranking(found: Ranked | None) -> str:
     if found.count > len(found.first):
         lines.append(f"  and {found.count - len(found.first):,} more")
     for words, cells in worst:
-        told = (f"{shortened(record.title())}, {figure}" for record, figure in cells)
-        lines.append(f"* {words}: {'; '.join(told)}")
+        listed = (f"{shortened(record.title())}, {figure}" for record, figure in cells)
+        lines.append(f"* {words}: {'; '.join(listed)}")
     if found.coarse_bytes:
         lines.append(
             f"RAM: each peak is within ±{rounded_mb(found.coarse_bytes)} MB, as coarsely as the kernel counts"
@@ -93,29 +82,23 @@ def ranking(found: Ranked | None) -> str:
     return printable_lines(lines)
 
 
-def ranking_html(found: Ranked | None) -> str:
-    """Return the same as `html`, of cells that were ranked as they were read."""
+def html(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> str:
+    """Return the same as HTML: a table with a bar for each memory, its highest figures in bold."""
+    found = ranked(records, by, suspects)
     if found is None:
         return line("no cell has been reported yet", quiet=True)
     names = _names(found)
-    told = _table(found.first, names, f"{_count(found)}, {_FIRST[found.by]}; MB")
+    markup = _table(found.first, names, f"{_count(found)}, {_FIRST[found.by]}; MB")
     if found.count > len(found.first):
-        told += small(f"and {found.count - len(found.first):,} more")
+        markup += small(f"and {found.count - len(found.first):,} more")
     for words, cells in _worst(found, names):
-        told += small(f"{words}: {'; '.join(f'{shortened(cell.title())}, {said}' for cell, said in cells)}")
+        markup += small(f"{words}: {'; '.join(f'{shortened(cell.title())}, {text}' for cell, text in cells)}")
     if found.suspects:
-        told += line("<b>May leak</b>: every run consumed more, and left more in use than the one before")
-        told += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
+        markup += line("<b>May leak</b>: every run consumed more, and left more in use than the one before")
+        markup += "".join(line(escape(_suspect(runs, names))) for runs in found.suspects)
     if found.suspects_count > len(found.suspects):
-        told += small(f"and {found.suspects_count - len(found.suspects)} more")
-    return without_controls(told)
-
-
-def _ranked(
-    records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]
-) -> Ranked | None:
-    found = ranking_of(map(Row.of, records), GIVEN).ranked(record_of, suspects)
-    return found and replace(found, by=by)
+        markup += small(f"and {found.suspects_count - len(found.suspects)} more")
+    return without_controls(markup)
 
 
 def _names(found: Ranked) -> dict[Key, str]:
@@ -155,8 +138,8 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], caption: str) -
 
     def figure(usage: Usage, name: str) -> Cell:
         size_mb = rounded_mb(getattr(usage, name))
-        told = f"{_at_least(usage) if name == 'needed_bytes' else ''}{size_mb:,}"
-        return Strong(told) if size_mb and size_mb == most[name] else told
+        text = f"{_at_least(usage) if name == 'needed_bytes' else ''}{size_mb:,}"
+        return Strong(text) if size_mb and size_mb == most[name] else text
 
     rows: list[list[Cell]] = []
     for record, first, name, usage in shown:
@@ -191,7 +174,7 @@ def _moved(record: CellRecord, names: dict[Key, str]) -> list[tuple[str, Usage |
 
 def _cell(record: CellRecord) -> str:
     """Return the name of a cell as markup: its label, and how it ended."""
-    ended = f" <b>{escape(shortened(outcome(record)))}</b>" if outcome(record) else ""
+    ended = f" <b>{escape(shortened(record.outcome()))}</b>" if record.outcome() else ""
     return f"{escape(shortened(record.title()))}{ended}"
 
 
@@ -204,15 +187,15 @@ def _memories(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, 
 
 def _worst(found: Ranked, names: dict[Key, str]) -> list[tuple[str, list[tuple[CellRecord, str]]]]:
     """Return, by the name of each figure, the cells that have the highest: of RAM, and of any device."""
-    told: dict[str, list[tuple[CellRecord, str]]] = {}
+    worst: dict[str, list[tuple[CellRecord, str]]] = {}
     for figure, record, usage in found.worst:
         where = _where(_device(record, usage, names) if isinstance(usage, DeviceUsage) else "RAM")
         if figure == "needed":
-            said = f"{_needed(usage)} {where} (peak {_peak(usage)})"
+            text = f"{_needed(usage)} {where} (peak {_peak(usage)})"
         else:
-            said = f"{rounded_mb(usage.consumed_bytes)} {where}"
-        told.setdefault(f"{figure} most", []).append((record, said))
-    return [*told.items(), ("longest", [(found.longest, f"{found.longest.time_s:.3f}s")])]
+            text = f"{rounded_mb(usage.consumed_bytes)} {where}"
+        worst.setdefault(f"{figure} most", []).append((record, text))
+    return [*worst.items(), ("longest", [(found.longest, f"{found.longest.time_s:.3f}s")])]
 
 
 def _rows(record: CellRecord, names: dict[Key, str]) -> Iterator[tuple[str, Usage | None]]:
@@ -232,7 +215,7 @@ def _width(found: Ranked) -> int:
 
 def _rows_of(record: CellRecord, names: dict[Key, str], mark: str, width: int) -> Iterator[str]:
     """Yield a row for RAM, and one for each device that changed or has the highest peak of the cell."""
-    ended = shortened(outcome(record))
+    ended = shortened(record.outcome())
     tail = f"{record.time_s:9.3f}s  {shortened(record.source)}{f'  ({ended})' if ended else ''}"
     head = f"{mark:2}{shortened(record.title())}"
     for name, usage in _rows(record, names):
@@ -251,8 +234,8 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
         for name, usage in _memories(record, names):
             grown.setdefault(name, []).append(usage.consumed_bytes if usage else 0)
     every = {name: sizes for name, sizes in grown.items() if len(sizes) == len(runs) and min(sizes) >= MB}
-    told = every or dict([max(grown.items(), key=lambda item: sum(item[1]))])
-    growth = "; ".join(_growth(name, sizes) for name, sizes in told.items())
+    shown = every or dict([max(grown.items(), key=lambda item: sum(item[1]))])
+    growth = "; ".join(_growth(name, sizes) for name, sizes in shown.items())
     who = ", ".join(map(shortened, growing_names(runs)[:_NAMES]))
     return f"{named(runs[-1], ' ')}: {len(runs)} runs, {growth}{who and ': '}{who}"
 
@@ -260,10 +243,10 @@ def _suspect(runs: Sequence[CellRecord], names: dict[Key, str]) -> str:
 def _growth(name: str, sizes: Sequence[int]) -> str:
     """Return how much a suspect grew: one figure if all runs were alike, else those of the last few."""
     where = "MB" if name == "RAM" else f"MB on {name}"
-    told = [f"{rounded_mb(size):+}" for size in sizes]
-    if len(set(told)) == 1:
-        return f"{told[0]} {where} each"
-    return f"{'..., ' if len(told) > _RUNS else ''}{', '.join(told[-_RUNS:])} {where}"
+    growths = [f"{rounded_mb(size):+}" for size in sizes]
+    if len(set(growths)) == 1:
+        return f"{growths[0]} {where} each"
+    return f"{'..., ' if len(growths) > _RUNS else ''}{', '.join(growths[-_RUNS:])} {where}"
 
 
 def _peak(usage: Usage) -> str:

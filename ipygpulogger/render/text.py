@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..records import CellRecord
 from ..records.units import MB, mb_range, mb_text, printable, printable_lines, rounded_mb
-from .devices import device_name
-from .growth import between, grew
+from .growth import between, device_name, grew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         DeviceUsage,
         Measurement,
         Metric,
+        OutOfMemory,
         Peak,
         Timeline,
         Usage,
@@ -41,14 +41,20 @@ def report(
             repeat then.
     """
     figures = _compact(measurement) if compact else _table(measurement, timelines=timelines)
-    below = (*([] if beside_peak else _alive(measurement, compact=compact)), *sentences(measurement))
-    card = measurement.out_of_memory if isinstance(measurement, CellRecord) else None
-    if card is not None:  # first, because the user needs it now
-        from . import out_of_memory  # few cells need it, here and below
+    below = [*([] if beside_peak else _alive(measurement, compact=compact)), *sentences(measurement)]
+    below = list(map(printable, below))
+    card = card_of(measurement)
+    if card is None:
+        return (" | " if compact else "\n").join([figures, *below])
+    from . import out_of_memory  # few cells need it, here and below
 
-        told = out_of_memory.report(card, out_of_memory.at_the_peak(measurement), beside_peak=beside_peak)
-        return "\n".join([figures, told, *map(printable, below)])
-    return (" | " if compact else "\n").join([figures, *map(printable, below)])
+    failed = out_of_memory.report(card, out_of_memory.at_the_peak(measurement), beside_peak=beside_peak)
+    return "\n".join([figures, failed, *below])  # the user needs it now
+
+
+def card_of(measurement: Measurement) -> OutOfMemory | None:
+    """Return what is known of the allocation that failed, if one did."""
+    return measurement.out_of_memory if isinstance(measurement, CellRecord) else None
 
 
 def so_far(measurement: Measurement) -> str:
@@ -86,11 +92,6 @@ def doubt(gpu: DeviceUsage) -> str:
     return _peak_remark(gpu.peak) if gpu.attributed else "(per-process usage unavailable)"
 
 
-def outcome(measurement: Measurement) -> str:
-    """Return how a cell ended if it did not succeed: "failed: ValueError" or "interrupted"."""
-    return measurement.outcome()
-
-
 def sentences(measurement: Measurement) -> tuple[str, ...]:
     """Return the sentences below the figures: between cells, owners that grew, heaviest line, notes."""
     line = _heaviest_line(measurement)
@@ -112,22 +113,24 @@ def _alive(measurement: Measurement, *, compact: bool) -> list[str]:
     from . import at_peak  # few cells have it, here and below
     from .out_of_memory import not_on_card
 
-    told = not_on_card(measurement), measurement.peak_times_s
-    return list(filter(None, [at_peak.kinds_line(*told)])) if compact else at_peak.kinds_lines(*told)
+    alive, times_s = not_on_card(measurement), measurement.peak_times_s
+    if compact:
+        return list(filter(None, [at_peak.kinds_line(alive, times_s)]))
+    return at_peak.kinds_lines(alive, times_s)
 
 
 def _table(measurement: Measurement, *, timelines: bool) -> str:
     lines = [f"RAM: Consumed Peaked  Used Total in {measurement.time_s:0.3f}s ({measurement.title()})"]
     for name, (consumed, peaked, used), remarks in rows(measurement, timelines=timelines):
         lines.append(f"{name + ':':8}{consumed:>5}  {peaked:>5}    {used:>5} MB{_after(remarks)}")
-    if ended := outcome(measurement):
+    if ended := measurement.outcome():
         lines[1] += f"  {ended}"
     return printable_lines(lines)
 
 
 def _compact(measurement: Measurement) -> str:
     parts = [f"{measurement.time_s:0.3f}s", f"{measurement.title()} (Consumed/Peaked/Used Total)"]
-    parts += filter(None, [outcome(measurement)])
+    parts += filter(None, [measurement.outcome()])
     return printable(" | ".join([*_row_by_row(measurement), *parts]))
 
 
@@ -259,13 +262,13 @@ def _child(count: int) -> str:
 
 def _one_child(child: ChildUsage) -> str:
     peak = child.peak
+    at_least = f"at least {rounded_mb(peak.lo_bytes)}"
+    most = at_least if peak.hi_bytes is None else mb_range(peak.lo_bytes, peak.hi_bytes)
     if child.ended:
-        return f"{child.name} {child.pid} at least {rounded_mb(peak.lo_bytes)} MB"
+        return f"{child.name} {child.pid} {most} MB"
     gpu = f", {rounded_mb(child.gpu_bytes)} MB on GPU" if child.gpu_bytes else ""
-    most = ""
-    if child.peaked_bytes >= MB:
-        most = f" (peak {'at least ' if peak.hi_bytes is None else ''}{rounded_mb(peak.lo_bytes)})"
-    return f"{child.name} {child.pid} {rounded_mb(child.after_bytes)} MB{most}{gpu}"
+    peaked = f" (peak {most})" if child.peaked_bytes >= MB else ""
+    return f"{child.name} {child.pid} {rounded_mb(child.after_bytes)} MB{peaked}{gpu}"
 
 
 def _joined(*remarks: str) -> str:

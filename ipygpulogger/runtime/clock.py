@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -25,6 +26,27 @@ else:
 
 # clock_gettime(2), on Linux: behind CLOCK_REALTIME by at most one tick of the kernel, 10 ms.
 _REALTIME_COARSE = 5
+
+
+class Overhead:
+    """The time that tracing lines has cost one thread so far, which is not the user's.
+
+    Attributes:
+        s: Seconds.
+    """
+
+    __slots__ = ("s",)
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+
+class _ThisThread(threading.local):
+    def __init__(self) -> None:
+        self.overhead = Overhead()
+
+
+this_thread = _ThisThread()
 
 
 def wall_s() -> float:

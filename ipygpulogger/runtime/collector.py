@@ -1,4 +1,4 @@
-"""The user's garbage collector: our own objects neither trigger it nor count towards its next automatic run.
+"""The garbage collector: our objects do not count towards its next run; what a full collection costs.
 
 CPython counts the containers that were created and not yet freed, and collects once the count exceeds a
 threshold. Our hooks create containers too, and each record keeps some. A collection that they trigger would
@@ -6,6 +6,10 @@ free what the user's cell left behind, and run finalizers, at a moment that the 
 
 Not covered are our threads, which create fewer than a hundred containers at a time, and the table of lines.
 The collector is never switched off: another thread may switch it off or on meanwhile, and that must last.
+
+A full collection visits every object that the collector tracks: 2 ms in a fresh shell, 0.1 s once torch is
+imported, 0.6 s with ten million lists (measured, Python 3.11 to 3.13). A young one visits what was created
+since the last collections, and costs microseconds after a small cell.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from .frames import walk_stack
+from . import clock
+from .objects import walk_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,3 +142,52 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+_S_PER_OBJECT = 1e-7  # of a young collection, at most (measured: 60 to 90 ns)
+_FIRST_S_PER_BLOCK = 5e-8  # until one was measured (20 to 110 ns)
+_S_PER_BLOCK = 5e-9, 5e-7  # within these bounds
+_UNKNOWN_S = 0.1  # where the allocator counts no blocks (PYTHONMALLOC=malloc)
+_SLOW_BLOCKS = 5_000_000  # from here on reading their number takes a tenth of a millisecond and more
+
+_s_per_block = [_FIRST_S_PER_BLOCK]
+_blocks = [0]  # when last read
+
+
+def cost_s() -> float:
+    """Estimate what a full collection costs now, from the number of memory blocks that Python has allocated.
+
+    Reading that number takes microseconds; a millisecond with ten million lists.
+    """
+    blocks = _blocks[0] = getattr(sys, "getallocatedblocks", int)()
+    return blocks * _s_per_block[0] if blocks > 0 else _UNKNOWN_S
+
+
+def costs_at_most(limit_s: float) -> bool:
+    """Return whether a full collection costs no more than this, as far as is known.
+
+    For a small limit the number of blocks is not read again where it was large.
+    """
+    if limit_s <= 0 or (_blocks[0] > _SLOW_BLOCKS and _blocks[0] * _S_PER_BLOCK[0] > limit_s):
+        return False
+    return cost_s() <= limit_s
+
+
+def run() -> None:
+    """Run one, and measure what it costs for the next estimate."""
+    blocks, began_s = getattr(sys, "getallocatedblocks", int)(), clock.monotonic_s()
+    collect()
+    took_s = clock.monotonic_s() - began_s
+    if blocks > 0:
+        least_s, most_s = _S_PER_BLOCK
+        _s_per_block[0] = min(max(took_s / blocks, least_s), most_s)
+
+
+def run_young(budget_s: float) -> None:
+    """Collect what is younger than the last collections, unless that could cost more than this.
+
+    Where the user has switched the collector off, or raised its thresholds, there may be many objects.
+    """
+    threshold, (young, middle, _) = users_threshold(), gc.get_count()
+    if (young + middle * threshold) * _S_PER_OBJECT <= budget_s:
+        collect(1)

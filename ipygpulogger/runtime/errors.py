@@ -1,6 +1,20 @@
-"""What an error says, in the few words that a report or a note has room for."""
+"""What an error says, and errors that a user's signal handler raised.
+
+Python runs signal handlers between any two instructions of the main thread, those of this package included.
+Such an error is not a failure of the code that it interrupts.
+"""
 
 from __future__ import annotations
+
+import _thread
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from .objects import walk_tb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def named(error: BaseException) -> str:
@@ -18,3 +32,50 @@ def first_line(error: BaseException) -> str:
 def why(error: BaseException) -> str:
     """Return what the system says of a failed call ("No space left on device"), or the error as `named`."""
     return getattr(error, "strerror", None) or named(error)
+
+
+def is_from_a_handler(error: BaseException) -> bool:
+    """Return whether a signal handler raised this error."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    handlers = {id(getattr(signal.getsignal(number), "__code__", None)) for number in signal.valid_signals()}
+    return any(id(link.tb_frame.f_code) in handlers for link in walk_tb(error.__traceback__))
+
+
+def call_uninterrupted(call: Callable[[], None]) -> None:
+    """Make a call that a signal handler cannot cut in two; an error of the handler's is raised after it.
+
+    In the main thread the call is made by another one, as Python runs signal handlers in the main thread
+    alone. If a handler raises an error before the call has begun, it is not made.
+
+    Args:
+        call: What to call. What it raises is raised.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        call()
+        return
+    taken = threading.Lock()  # by the thread that makes the call, or by this one if it is interrupted before
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        if taken.acquire(blocking=False):
+            try:
+                call()
+            except BaseException as error:  # raised below, in the caller's thread
+                errors.append(error)
+            done.set()
+
+    try:
+        try:
+            _thread.start_new_thread(run, ())
+        except RuntimeError as error:
+            if is_from_a_handler(error):
+                raise
+            run()  # no further thread can be started
+        done.wait()
+    finally:
+        if not taken.acquire(blocking=False):
+            done.wait()
+    if errors:
+        raise errors.pop()

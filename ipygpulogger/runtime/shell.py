@@ -1,14 +1,25 @@
-"""The IPython shell of this process, and the cells that run in it."""
+"""The IPython shell of this process, the cells that run in it, and which code is the user's.
+
+A cell's code has a file name that only IPython's compiler knows: ``<ipython-input-4-...>``, or one that
+ipykernel makes from the cell's text, so that the same text has the same name again. Leading empty lines are
+removed before the code is compiled.
+"""
 
 from __future__ import annotations
 
+import functools
+import linecache
+import os
+import re
 import sys
+import sysconfig
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .frames import walk_stack
+from .objects import walk_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 _SOURCE_CHARACTERS = 120
@@ -53,3 +64,106 @@ def was_interrupted(error: BaseException) -> bool:
     """
     module: Any = sys.modules.get("asyncio.exceptions")  # nothing is cancelled before it is imported
     return isinstance(error, (KeyboardInterrupt, *((module.CancelledError,) if module else ())))
+
+
+OUR_PACKAGE = __name__.partition(".")[0]
+_SHELL_PACKAGES = {"IPython", "ipykernel", OUR_PACKAGE}
+
+# A C accessor, which no class of the user's can override.
+module_namespace: Callable[[Any], Any] = vars(ModuleType)["__dict__"].__get__
+
+
+def is_shell_code(frame: FrameType) -> bool:
+    """Return whether a frame runs code of IPython's or ours."""
+    name = frame.f_globals.get("__name__")
+    return type(name) is str and name.partition(".")[0] in _SHELL_PACKAGES
+
+
+def is_users_module(module: Any) -> bool:
+    """Return whether a module is the user's own; the notebook itself is none."""
+    if not issubclass(type(module), ModuleType):
+        return False
+    namespace = module_namespace(module)
+    file = namespace.get("__file__")
+    if type(file) is not str or not is_users_file(file):  # first: nearly all end here
+        return False
+    name = namespace.get("__name__")
+    if type(name) is not str or name in ("__main__", "__mp_main__"):
+        return False
+    return name.partition(".")[0] not in _SHELL_PACKAGES
+
+
+@functools.cache
+def is_users_file(file: str) -> bool:
+    """Return whether a file of code is neither installed nor the standard library's."""
+    path = os.path.normcase(file)
+    if "<" in path or any(folder in path for folder in _INSTALLED):
+        return False
+    return not path.startswith(_LIBRARY)
+
+
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+# The folders of the standard library and of packages. As texts: a `Path` for each of a kernel's six hundred
+# modules takes 4 ms.
+_LIBRARY = tuple(
+    {
+        os.path.join(os.path.normcase(path), "")  # noqa: PTH118 - with a separator at its end
+        for name, path in sysconfig.get_paths().items()
+        if name.endswith(("stdlib", "lib"))
+    }
+)
+
+
+_NUMBERED = re.compile(r"<ipython-input-(\d+)-")
+_NEWLINE = re.compile("\r\n|\r|\n")  # as Python counts lines; `splitlines` knows more ends
+
+
+def is_a_cells(shell: Any, file: str) -> bool:
+    """Return whether a file name is that of a cell's code."""
+    known: Any = getattr(shell.compile, "_filename_map", None)
+    if known is None:  # before IPython 8
+        known = getattr(linecache, "_ipython_cache", {})
+    return file in known
+
+
+def place_of_cell(shell: Any, file: str) -> tuple[str, int]:
+    """Return a cell's label, and how many lines of its text come before the first compiled one.
+
+    Args:
+        shell: IPython's.
+        file: The name of a file that `is_a_cells`.
+    """
+    code = "".join(linecache.getlines(file)).rstrip()
+    number = _number(shell, file, code)
+    if number is None:
+        return "an earlier cell", 0
+    inputs, compiled = shell.history_manager.input_hist_raw, lines_of(code)
+    # The body of `%%capture` runs as a cell of its own, to which IPython 9 gives the number of the next one.
+    for candidate in (number, number - 1):
+        if 0 < candidate < len(inputs):
+            written = lines_of(inputs[candidate])
+            above = len(written) - len(compiled)
+            if above >= 0 and _same(written[above:], compiled):
+                return f"In [{candidate}]", above
+    return f"In [{number}]", 0
+
+
+def _same(written: list[str], compiled: list[str]) -> bool:
+    """Return whether lines were compiled from these; a magic may have changed the first of several."""
+    return written[1:] == compiled[1:] and (len(compiled) > 1 or written == compiled)
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text as Python counts them, without the empty ones at its end."""
+    return _NEWLINE.split(text.rstrip())
+
+
+def _number(shell: Any, file: str, compiled: str) -> int | None:
+    """Return the number of the cell that was compiled under this name, of several the latest."""
+    known = getattr(shell.compile, "_filename_map", {})
+    if file in known:
+        return int(known[file])
+    if found := _NUMBERED.match(file):
+        return int(found[1])
+    inputs = shell.history_manager.input_hist_parsed  # ipykernel with IPython 7
+    return next((n for n in reversed(range(len(inputs))) if inputs[n].rstrip() == compiled), None)

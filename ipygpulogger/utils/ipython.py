@@ -1,6 +1,14 @@
-"""Re-export the names of `fastai.utils.ipython` and `ipyexperiments.utils.ipython`."""
+"""Re-export the names of `fastai.utils.ipython` and `ipyexperiments.utils.ipython`.
+
+Their star import also brought the modules ``gc``, ``os``, ``functools`` and ``traceback``.
+"""
 
 from __future__ import annotations
+
+import functools
+import gc
+import os
+import traceback
 
 from ..compat.tracebacks import (
     get_ref_free_exc_info,
@@ -18,6 +26,8 @@ IS_IN_IPYTHON: bool
 __all__ = [
     "IS_IN_COLAB",
     "IS_IN_IPYTHON",
+    "functools",
+    "gc",
     "get_ref_free_exc_info",
     "gpu_mem_restore",
     "gpu_mem_restore_ctx",
@@ -25,6 +35,8 @@ __all__ = [
     "ipython_tb_clear_frames_ctx",
     "is_in_colab",
     "is_in_ipython",
+    "os",
+    "traceback",
 ]
 
 

@@ -1,16 +1,14 @@
 """Re-export the names of `fastai.utils.mem` and `ipyexperiments.utils.mem`.
 
-Code that used them changes one line, to ``from ipygpulogger.utils.mem import *``. That also brings the
-names of the standard library that fastai's star import brought, such as ``gc`` and ``re``, but not those of
-torch, numpy and other libraries, because no library is imported that the user did not import. ``use_gpu`` is
-computed at each access.
+Code that used them changes one line, to ``from ipygpulogger.utils.mem import *``. That brings no names of
+other modules, as fastai's star import did: code that used ``gc`` without importing it imports it now.
+``use_gpu`` is computed at each access.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..compat import standard_names as standard
 from ..compat.dataframes import reduce_mem_usage
 from ..compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ..compat.gpu_memory import (
@@ -37,7 +35,6 @@ from ..compat.gpu_memory import (
     load_pynvml_env,
     preload_pytorch,
 )
-from ..compat.standard_names import *  # noqa: F403 - the names in its `__all__`
 from ..compat.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx
 
 if TYPE_CHECKING:
@@ -76,7 +73,6 @@ __all__ = [
     "reduce_mem_usage",
     "use_gpu",
 ]
-__all__ += standard.__all__
 
 
 def __getattr__(name: str) -> Any:

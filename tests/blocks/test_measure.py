@@ -3,14 +3,16 @@
 import asyncio
 import gc
 import threading
+import warnings
 
 import pytest
 from memory import MB, blip
 
 from ipygpulogger import measure
+from ipygpulogger.blocks.measure import warn
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.runtime import clock
-from ipygpulogger.sources import procfs
+from ipygpulogger.sources.system import linux
 
 
 def mb(size_bytes):
@@ -178,7 +180,7 @@ def test_measure_never_costs_the_users_result(monkeypatch):
 
     @measure
     def answer():
-        monkeypatch.setattr(procfs, "read", refuse)
+        monkeypatch.setattr(linux, "read", refuse)
         return 42
 
     def refuse(_path):
@@ -189,3 +191,15 @@ def test_measure_never_costs_the_users_result(monkeypatch):
     with pytest.warns(RuntimeWarning, match="block is not measured"), measure():
         pass
     assert not machine().scopes
+
+
+def test_a_warning_is_shown_once():
+    """A warning in the user's own filters; where warnings are errors nothing is said, and nothing raised."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            warn("a sentence of this test")
+    assert [str(one.message) for one in shown] == ["a sentence of this test"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn("another sentence of this test")

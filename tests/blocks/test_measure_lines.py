@@ -295,7 +295,7 @@ def test_threads():
 
     @measure_lines(report=False)
     def work(x):
-        meet.wait(10)
+        meet.wait()
         return x * 2
 
     meet, results = threading.Barrier(4), {}
@@ -305,7 +305,7 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert results == {x: x * 2 for x in range(4)}
-    assert {line.source for line in work.lines} == {"meet.wait(10)", "return x * 2"}
+    assert {line.source for line in work.lines} == {"meet.wait()", "return x * 2"}
 
 
 def test_threads_that_overlap_are_one_measurement():
@@ -314,10 +314,10 @@ def test_threads_that_overlap_are_one_measurement():
     @measure_lines(report=False)
     def work():
         begun.set()
-        meet.wait(10)
+        meet.wait()
 
     def run():
-        begun.wait(10)
+        begun.wait()
         work()
         traced.append(sys.gettrace())
 

@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from ipygpulogger import measure
-from ipygpulogger.blocks.measure import Measure
-from ipygpulogger.blocks.overlaps import Overlapping, Overlaps
+from ipygpulogger.blocks.measure import Measure, Overlapping, Overlaps
 
 ONE = ("shared with 1 other block of its process",)
 
@@ -112,7 +111,10 @@ def test_nested_blocks_of_one_thread_are_not_others(monkeypatch):
 def test_a_block_that_never_ends_is_no_other_once_it_is_forgotten():
     """An interrupt may cut it short."""
     forgotten = measure("forgotten")
-    threading.Thread(target=forgotten.__enter__).start()
+    begun = threading.Thread(target=forgotten.__enter__)
+    begun.start()
+    begun.join()
+    del begun
     with measure("beside it") as beside:
         pass
     del forgotten

@@ -1,6 +1,8 @@
 """`watch_epochs`: each turn of a loop with its own figures, however the loop ends."""
 
+import copy
 import gc
+import pickle
 import re
 import weakref
 
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from memory import MB, Block, blip
 
 from ipygpulogger import watch_epochs
-from ipygpulogger.blocks.epoch_scope import EpochScope
+from ipygpulogger.blocks.watch_epochs import EpochMemory, EpochRecord, EpochScope, caller
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Peak, RamUsage
@@ -354,3 +356,133 @@ def test_an_interrupted_loop_leaves_torch_alone(cuda, error):
 def test_the_loops_public_name():
     """`watch_epochs` is a plain function with a docstring that shows its use."""
     assert "for epoch in watch_epochs(range(3))" in watch_epochs.__doc__
+
+
+# -- the scope that the callbacks of training frameworks hold, and its record ---------------------------
+
+
+def test_the_end_of_nothing_is_nothing():
+    """An epoch that never began has no figures, and dropping it is no error."""
+    scope = EpochScope()
+    assert scope.end("epoch 0") is None
+    scope.drop()
+    assert not scope.is_open()
+
+
+def test_beginning_again_drops_the_first():
+    """A second begin, after a fit that died, measures from there and leaves no other scope."""
+    scope = EpochScope()
+    scope.begin()
+    block = Block(64)
+    scope.begin()
+    assert len(machine().scopes) == 1
+    figures = scope.end("epoch 0").memory()
+    assert max(map(abs, figures)) <= 2, "the block is in the first"
+    block.free()
+    assert nothing_left()
+
+
+def training(scope, error):
+    scope.within(caller(__name__, "training"))
+    scope.begin()
+    raise error
+
+
+@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
+@pytest.mark.parametrize("then", ["scope", "tick", "end", "dropped", "again"])
+def test_no_epoch_outlives_its_call(error, then):
+    """A training that died without a word: the next scope, the sampler's tick, or the callback's end closes it."""
+    scope = EpochScope()
+    with pytest.raises(error):
+        training(scope, error)
+    if then == "scope":
+        Scope().open().close()
+    elif then == "tick":
+        machine().sample()
+    elif then == "end":
+        assert scope.end("epoch 0") is None
+    elif then == "dropped":
+        del scope
+    else:
+        with pytest.raises(error):
+            training(scope, error)
+        scope.within(None)
+    assert nothing_left()
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda scope: pickle.loads(pickle.dumps(scope))]
+)
+def test_a_copy_measures_nothing(copied):
+    """An open epoch does not stand in the way of copying its callback, and stays with the original."""
+    scope = EpochScope()
+    scope.within(caller(__name__, "test_a_copy_measures_nothing"))
+    scope.begin()
+    other = copied(scope)
+    assert not other.is_open()
+    assert other.end("epoch 0") is None
+    assert scope.end("epoch 0").label == "epoch 0"
+    scope.within(None)
+
+
+def test_the_nearest_call_is_found():
+    """The caller is the innermost call of that name in that package, and of no other package."""
+
+    def fit(depth):
+        frame = caller(__name__, "fit")
+        assert frame.f_locals["depth"] == depth
+        if depth < 2:
+            fit(depth + 1)
+        assert caller("somewhere.else", "fit") is None
+        assert caller(__name__[:-1], "fit") is None
+        assert caller(__name__, "transform") is None
+        assert caller(__name__, "transform", "test_the_nearest_call_is_found", "fit") is frame
+
+    fit(0)
+
+
+@pytest.mark.parametrize("device", ["cpu", None, "cuda:0", "cuda", "cuda:1", "mps:0"])
+def test_without_a_device_its_figures_are_0(device):
+    """Where there is no accelerator, whatever a framework says it trains on, the GPU figures are 0."""
+    scope = EpochScope()
+    scope.begin()
+    assert scope.end("epoch 0", device).memory()[2:] == (0, 0)
+
+
+@pytest.mark.torch
+def test_an_interrupted_fit_leaves_torch_alone(cuda):
+    """An epoch whose framework says nothing when it dies is over at the sampler's next look."""
+    import torch
+
+    reads, scope = torch._C._cuda_memoryStats, EpochScope()
+    with pytest.raises(KeyboardInterrupt):
+        training(scope, KeyboardInterrupt)
+    machine().sample()
+    assert nothing_left()
+    assert torch._C._cuda_memoryStats is reads
+
+
+@given(st.integers(-(2**50), 2**50), st.integers(0, 2**50))
+def test_megabytes_are_truncated_toward_zero(consumed, extra):
+    """The four figures are whole megabytes of 2**20 bytes, truncated toward zero; no peak is negative."""
+    before = 2**50
+    after = before + consumed
+    peak = max(before, after) + extra
+    record = EpochRecord(
+        label="", started_at=None, time_s=0.0, gen=RamUsage(before, after, Peak(peak, peak, "exact"))
+    )
+    used, over = record.memory()[:2]
+    assert abs(used) == abs(consumed) // MB
+    assert (used >= 0) == (consumed > -MB)
+    assert over == extra // MB >= 0
+    assert record.memory()[2:] == (0, 0)
+
+
+def test_loggers_can_keep_the_figures_apart():
+    """Four figures have four names, whatever the prefix."""
+    assert EpochMemory(1, 2, -3, 4).named("mem_") == {
+        "mem_cpu_used_mb": 1,
+        "mem_cpu_peak_mb": 2,
+        "mem_gpu_used_mb": -3,
+        "mem_gpu_peak_mb": 4,
+    }

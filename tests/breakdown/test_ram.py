@@ -13,15 +13,14 @@ from memory import MB, blip
 from strikes import STRIKES, strike
 
 from ipygpulogger import measure
-from ipygpulogger.breakdown.places import Place
-from ipygpulogger.breakdown.ram import _counts, _unseen
-from ipygpulogger.breakdown.ram_events import Mapping, RamBlock
-from ipygpulogger.breakdown.ram_rows import _Row
+from ipygpulogger.allocator.places import Place
+from ipygpulogger.breakdown.ram import Mapping, _counts, _unseen
 from ipygpulogger.breakdown.recording import PeakRecording
+from ipygpulogger.breakdown.rows import HELD, LabelledBlock, rows_of
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.records import AtPeak, Measurement
-from ipygpulogger.sources import memray_tracker as source
-from ipygpulogger.sources.malloc import heap
+from ipygpulogger.records import CPU, AtPeak, Measurement
+from ipygpulogger.sources.system import memray_tracker as source
+from ipygpulogger.sources.system.linux import heap
 
 needs_memray = pytest.mark.skipif(not source.installed(), reason="memray is not installed")
 FILE = "test_ram.py"
@@ -67,9 +66,9 @@ def test_each_line_has_what_it_asked_for(monkeypatch):
     found = at_peak(work)
     first = work.__code__.co_firstlineno + 1
     truth = [
-        ("variables", "work", 64 * MB),
+        ("variables", "kept", 64 * MB),
         ("temporaries", 'assert len(b"x" * (48 * MB))', 48 * MB),
-        ("variables", "work", 32 * MB),  # the innermost variable that keeps the dictionary
+        ("variables", "kept", 32 * MB),
     ]
     assert [row[:2] for row in large(found)] == [row[:2] for row in truth]
     assert [row[2] for row in large(found)] == [pytest.approx(size, rel=0.01) for *_, size in truth]
@@ -155,7 +154,7 @@ def test_a_mapping_counts_as_far_as_it_is_used():
     found = at_peak(work)
     kept[0].close()
     sizes = {(kind, name): size // MB for kind, name, size in large(found)}
-    assert sizes["variables", "work"] == 8
+    assert sizes["variables", "kept"] == 8
     assert sizes["temporaries", "self._map = mmap.mmap(-1, size_mb * MB)"] == 64
     assert sum(sizes.values()) <= 72 + 8  # and at most the bytes that were copied
 
@@ -166,29 +165,23 @@ def test_a_mapping_that_is_gone_counts_if_memory_rose_by_as_much(risen_mb, count
     assert _counts(Mapping(4 * MB, []), int(risen_mb * MB)) == counts_mb * MB
 
 
-class FewPages:
-    """Pages of which it is known how far they rose for blocks of 200 kB."""
-
-    def risen_bytes(self, block, *, held):
-        return 1000 + held if block.size_bytes == 200_000 else None
+HERE = Place("In [1]:2", "x = f()")
 
 
 def test_a_row_has_its_blocks():
     """Their names, three at most; and how far resident memory rose, if that is known but for a hundredth."""
-    row = _Row()
-    for at, name in enumerate(("a", "b", "a", "c", "")):
-        row.add(RamBlock(at, 200_000, 7, mapped=False, alive=True), name, FewPages())
-    made = row.made("variables", Place("In [1]:2", "x = f()"))
-    assert (made.name, made.blocks, made.size_bytes, made.resident_bytes) == ("a, b, c", 5, 1_000_000, 5004)
-    row.add(RamBlock(9, 10_000, 7, mapped=False, alive=True), "d", FewPages())
-    made = row.made("variables", Place("In [1]:2", "x = f()"))
-    assert (made.name, made.resident_bytes) == ("a, b, c and 1 more", 15_004)
-    row.add(RamBlock(9, 200_000, 7, mapped=True, alive=True), "", FewPages())
-    assert row.made("variables", Place("In [1]:2", "x = f()")).resident_bytes is None
-    row = _Row()
-    row.add(RamBlock(9, 10_000, 7, mapped=False, alive=True), "", None)
-    made = row.made("temporaries", Place("In [1]:2", "x = f()"))
-    assert (made.name, made.place, made.resident_bytes) == ("x = f()", "In [1]:2", None)
+
+    def row(*blocks):
+        return rows_of(CPU, [LabelledBlock("variables", HERE, name, *sizes) for name, *sizes in blocks])
+
+    held = [(name, 200_000, HELD, 1001) for name in ("a", "b", "a", "c", "")]
+    unknown = ("d", 10_000, HELD, None)
+    assert row(*held) == (AtPeak(CPU, "variables", "a, b, c", "In [1]:2", 1_000_000, 5, 5005),)
+    assert row(*held, unknown) == (
+        AtPeak(CPU, "variables", "a, b, c and 1 more", "In [1]:2", 1_010_000, 6, 15_005),
+    )
+    assert row(*held, unknown, ("", 200_000, HELD, None))[0].resident_bytes is None
+    assert row(("", 10_000)) == (AtPeak(CPU, "variables", "x = f()", "In [1]:2", 10_000, 1),)
 
 
 UNSEEN = """

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.breakdown.ram_events import peak_of
-from ipygpulogger.sources.memray import Calls
+from ipygpulogger.breakdown.ram import peak_of
+from ipygpulogger.sources.system.memray import Calls
 
 MALLOC, FREE, MMAP, MUNMAP = range(1, 5)
 CALLS = Calls(FREE, MMAP, MUNMAP)

@@ -7,11 +7,9 @@ import pytest
 from memory import MB
 from plotted import cell, gpu
 
+from ipygpulogger.analysis.totals import MOST
 from ipygpulogger.records import Owner
-from ipygpulogger.records.fold import MOST, Fold
-from ipygpulogger.records.row import Row
 from ipygpulogger.render import summary
-from ipygpulogger.render.page import folded_page
 from ipygpulogger.render.page import page as page_of
 
 pytestmark = pytest.mark.browser
@@ -35,10 +33,11 @@ def written(tmp_path_factory):
         )
         for count in range(1, 6)
     ]  # fmt: skip
-    sources = [f"value = '{LONG}'\nfor batch in loader:\n    step(batch)"] * len(cells)
+    source = f"value = '{LONG}'\nfor batch in loader:\n    step(batch)"
     ranked = summary.html(cells, "peak", [])
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(page_of(LONG, cells, sources=sources, ranked=ranked, said=[LONG]), encoding="utf-8")
+    text = page_of(LONG, cells, source=lambda _: source, ranked=ranked, said=[LONG])
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -69,13 +68,12 @@ def keep(page, name):
 @pytest.mark.parametrize("width", [320, 420, 1000])
 def test_the_page_of_very_many_cells_never_runs_past_the_edge(browser, tmp_path, width):
     """Neither do the tables of all cells, however long a first line is."""
-    fold = Fold()
+    cells = []
     for count in range(MOST + 1):
         gpus = [gpu(2000, 3000, 9000, index=n, name=LONG, total_bytes=16384 * MB) for n in range(3)]
-        record = cell(count, count * 70.0, 62, 500, 500 + count % 90, 900, gpus=gpus, source=LONG)
-        fold.add(Row.of(record))
+        cells.append(cell(count, count * 70.0, 62, 500, 500 + count % 90, 900, gpus=gpus, source=LONG))
     path = tmp_path / "page.html"
-    path.write_text(folded_page(LONG, fold), encoding="utf-8")
+    path.write_text(page_of(LONG, cells), encoding="utf-8")
     page = browser.new_page(viewport={"width": width, "height": 800})
     page.goto(path.as_uri())
     keep(page, f"page-many-{width}")

@@ -19,7 +19,7 @@ import pytest
 from playwright import sync_api
 from processes import of
 
-from ipygpulogger.records.group import Group, Missing
+from ipygpulogger.analysis.group import Group, Missing
 
 pytestmark = pytest.mark.browser
 

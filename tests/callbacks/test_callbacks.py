@@ -23,7 +23,7 @@ def python(program, *path):
 def test_the_folder_imports_no_framework():
     """`import ipygpulogger.callbacks` brings in no framework; each adapter is a file of its own."""
     program = """
-        import sys, ipygpulogger.callbacks, ipygpulogger.blocks.epoch_scope
+        import sys, ipygpulogger.callbacks, ipygpulogger.blocks.watch_epochs
         print({"torch", "fastai", "lightning", "transformers", "keras", "numpy"} & set(sys.modules))
     """
     assert python(program).stdout == "set()\n"

@@ -219,5 +219,5 @@ def test_a_copy_in_the_middle_of_an_epoch():
 
     fit(peaks, Does("on_train_batch_end", duplicate), epochs=1)
     assert len(copies) == 4
-    assert not any(one._epoch.is_open() for one in copies)
+    assert not any(one._epochs.is_open for one in copies)
     assert len(peaks.history) == 1

@@ -30,7 +30,7 @@ from torch import nn
 from ipygpulogger.callbacks.mem import PeakMemMetric
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.runtime.calls import Call
+from ipygpulogger.runtime.wrappers import Call
 
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 
@@ -401,7 +401,7 @@ def test_a_learner_is_exported_and_copied(tmp_path):
     """`learn.export()` takes the callback along, in the middle of an epoch too, and what is loaded trains on."""
 
     def export(self):
-        assert peaks._epoch.is_open()
+        assert peaks._epochs.is_open
         self.learn.export(tmp_path / "learner.pkl")
 
     peaks = PeakMemMetric()

@@ -5,7 +5,6 @@ from command_line import command, made, refused, saved
 
 import ipygpulogger
 from ipygpulogger.cli import main
-from ipygpulogger.cli.arguments import parse
 
 
 def test_bad_words():
@@ -58,13 +57,6 @@ def test_the_version(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
     assert (stop.value.code, capsys.readouterr().out) == (0, f"ipygpulogger {ipygpulogger.__version__}\n")
-
-
-def test_the_short_names():
-    """-o is --output, as in other commands."""
-    assert parse(["run", "nb.ipynb", "-o", "out.ipynb"]) == parse(
-        ["run", "nb.ipynb", "--output", "out.ipynb"]
-    )
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,15 @@ import pytest
 import yaml
 from command_line import MB, command, made, refused, saved
 
+from ipygpulogger.analysis import ranking
 from ipygpulogger.cli import main
 from ipygpulogger.records import Peak, RamUsage
-from ipygpulogger.records.ranking import Ranking
 
 
 def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
     """What we did not foresee exits with 2, for 1 would say that a cell grew; a variable shows where it was."""
     log = saved(tmp_path / "log.jsonl", made())
-    monkeypatch.setattr(Ranking, "add", lambda *_: 1 / 0)
+    monkeypatch.setattr(ranking, "rank", lambda *_: 1 / 0)
     assert refused(["report", log], capsys, "ipygpulogger failed: ZeroDivisionError")
     monkeypatch.setenv("IPYGPULOGGER_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
@@ -32,7 +32,7 @@ def test_our_own_mistakes(tmp_path, monkeypatch, capsys):
 def test_a_closed_stdout(tmp_path, now_mb, status):
     """`compare >&-`: who wants no table still learns from the exit status whether a cell grew."""
     logs = saved(tmp_path / "base.jsonl", made(100)), saved(tmp_path / "new.jsonl", made(now_mb))
-    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ipygpulogger.cli", "compare"]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ipygpulogger", "compare"]
     done = subprocess.run([*shell, *map(str, logs)], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (status, "")
 
@@ -56,7 +56,7 @@ def test_a_reader_that_has_seen_enough(tmp_path, words, status, lines):
         "new": saved(tmp_path / "new.jsonl", *(made(150, source=f"x = {i}") for i in cells)),
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "ipygpulogger.cli", *(str(logs.get(word, word)) for word in words.split())],
+        [sys.executable, "-m", "ipygpulogger", *(str(logs.get(word, word)) for word in words.split())],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -75,7 +75,7 @@ def test_a_full_stdout(tmp_path):
     log = saved(tmp_path / "log.jsonl", made())
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "ipygpulogger.cli", "report", log],
+            [sys.executable, "-m", "ipygpulogger", "report", log],
             stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
         )  # fmt: skip
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
@@ -88,7 +88,7 @@ def test_signs_of_ours_that_the_terminal_lacks(tmp_path, encoding, sign):
     peak = Peak(100 * MB, None, "sampled")
     log = saved(tmp_path / "log.jsonl", replace(made(source="π = 3"), gen=RamUsage(0, 0, peak)))
     done = subprocess.run(
-        [sys.executable, "-m", "ipygpulogger.cli", "report", log],
+        [sys.executable, "-m", "ipygpulogger", "report", log],
         capture_output=True,
         check=False,
         timeout=60,

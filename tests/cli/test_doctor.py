@@ -10,10 +10,10 @@ import pytest
 from command_line import command
 from limited import GB, container
 
-from ipygpulogger.cli import doctor, main
+from ipygpulogger.cli import main, report
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.sources import Framework
-from ipygpulogger.sources.ram_limit import RamLimits
+from ipygpulogger.sources.system.ram_limit import RamLimits
 
 
 def test_doctor():
@@ -166,7 +166,7 @@ def test_doctor_tells_the_limit(tmp_path, monkeypatch, capsys, as_json):
     """Of a simulated container: how much is left, from which file, and what was killed."""
     simulated = container(tmp_path, current=7 * GB, inactive_file=GB, kills=2)
     on = Machine(frameworks=(), limits=RamLimits(simulated.root))
-    monkeypatch.setattr(doctor, "machine", lambda: on)
+    monkeypatch.setattr(report, "machine", lambda: on)
     assert main(["doctor", *(["--json"] if as_json else [])]) == 0
     told = capsys.readouterr().out
     left = "2.0 GB of 8.0 GB (container limit) left, from /sys/fs/cgroup/memory.max; working set 6.0 GB"

@@ -5,10 +5,10 @@ import re
 import pytest
 from command_line import MB, made, saved
 
+from ipygpulogger.analysis.totals import MOST
 from ipygpulogger.cli import main
 from ipygpulogger.records import DeviceUsage, Peak
-from ipygpulogger.records.fold import MOST
-from ipygpulogger.records.formats import json_line
+from ipygpulogger.storage.formats import json_line
 
 COUNT = 20_000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.cli.parameters import inject, read, typed
+from ipygpulogger.cli.arguments import inject, read, typed
 
 
 def notebook(*tags, minor=5):

@@ -15,7 +15,7 @@ from ipygpulogger.cli import main
 from ipygpulogger.cli.execution import displayed_record
 from ipygpulogger.cli.run import _over_budget
 from ipygpulogger.records import MIME, DeviceUsage, Peak
-from ipygpulogger.records.embed import LIMIT_BYTES, embedded
+from ipygpulogger.storage.embed import LIMIT_BYTES, embedded
 
 
 def test_run_reports_every_cell(notebook, tmp_path):
@@ -234,8 +234,8 @@ def test_old_outputs_are_not_new(notebook, tmp_path):
 
 @given(st.integers(1, 2000))
 def test_the_records_limit_holds_with_the_id(size):
-    """The cell's name that run adds lifts no record above two kilobytes, and what was left out stays named."""
-    cut = made(notes=("a note",) * 20, error="é" * size)
+    """The cell's name that run adds lifts no record above the limit, and what was left out stays named."""
+    cut = made(notes=("a note",) * 2000, error="é" * size)
     values = embedded(cut)
     cell = nbformat.v4.new_code_cell(execution_count=1)
     cell.id = "i" * 64

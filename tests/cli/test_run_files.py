@@ -76,7 +76,7 @@ def test_a_reader_of_run_that_has_seen_enough(notebook, tmp_path):
     path = notebook("1", "2", "3")
     for stderr in subprocess.PIPE, subprocess.STDOUT:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ipygpulogger.cli", "run", path, "--log", log, "--html", page],
+            [sys.executable, "-m", "ipygpulogger", "run", path, "--log", log, "--html", page],
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
@@ -100,7 +100,7 @@ def test_a_stdout_that_cannot_be_written(notebook, tmp_path):
     log = tmp_path / "log.jsonl"
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "ipygpulogger.cli", "run", notebook("1", "2"), "--log", log],
+            [sys.executable, "-m", "ipygpulogger", "run", notebook("1", "2"), "--log", log],
             stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
         )  # fmt: skip
     assert (done.returncode, len(records(log))) == (1, 2)

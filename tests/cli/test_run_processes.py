@@ -9,20 +9,19 @@ WATCH = f"""
 import sys
 sys.path.insert(0, {TESTS!r})
 from processes import of
-from ipygpulogger.cluster.after_cell import show_after_cells
-from ipygpulogger.cluster.watcher import Watch
-from ipygpulogger.records.group import Group
-from ipygpulogger.engine.recorders import keep
+from ipygpulogger.analysis.group import Group
+from ipygpulogger.cluster.watcher import Watch, keep
 
 class OfTheTest(Watch):
     done = ()
+    leave = describe = lambda self: ""
 
     def ended(self, label):
         found, self.done = self.done, ()
         return [Group(label, found)] if found else []
 
-watching = OfTheTest()
-show_after_cells(watching)
+watching = OfTheTest(None)
+watching.started()
 """
 
 

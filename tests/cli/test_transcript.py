@@ -7,11 +7,9 @@ import pytest
 from command_line import MB, made
 from nbformat.v4 import new_output
 
-from ipygpulogger.cli.colours import foreign, styled
-from ipygpulogger.cli.columns import Columns, fitted, width
-from ipygpulogger.cli.progress import Progress
-from ipygpulogger.cli.transcript import Transcript, _collapsed
-from ipygpulogger.records import MIME, DeviceUsage, OutOfMemory, Peak, RamUsage
+from ipygpulogger.cli.progress import Progress, Transcript, _collapsed
+from ipygpulogger.cli.streams import Columns, fitted, foreign, styled, width
+from ipygpulogger.records import MIME, DeviceUsage, Note, OutOfMemory, Peak, RamUsage
 
 GB = 1024 * MB
 
@@ -79,7 +77,7 @@ def test_what_a_narrow_terminal_leaves_out(room, shown):
         [("GPU +1.0 GB", "strong"), ("→ 5.0 of 16 GB", "plain")],
         [("RAM +300 MB", "strong"), ("→ 768 MB", "plain")],
     ]
-    line = styled(Columns(1).line(1, "1.00 s", moved, "load()", room=room), coloured=False)
+    line = styled(Columns(1).line(1, "1.00 s", moved, "load()", columns=room), coloured=False)
     assert line == shown
     assert room is None or width(line) <= room
 
@@ -162,6 +160,6 @@ def test_a_line_that_is_rewritten(line, shown):
 
 def test_little_ram_is_said_at_once(capsys):
     """Below the line, on stderr: the next cell may be killed; other notes are in the notebook."""
-    said = "RAM left: 54 MB of 300 MB (container limit); this cell needs 70 MB"
+    said = Note.read("RAM left: 54 MB of 300 MB (container limit); this cell needs 70 MB")
     printed = told(capsys, (made(notes=("a note", said)), "x = 1"), (made(), "y = 1"))
     assert printed.err == f"    {said}\n"

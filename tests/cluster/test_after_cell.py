@@ -11,10 +11,9 @@ import made
 import pytest
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.cluster.after_cell import show_after_cells, show_no_more
+from ipygpulogger.analysis.group import Group
 from ipygpulogger.cluster.watcher import Watch
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.records.group import Group
 from ipygpulogger.records.process import Process, ProcessRecord
 
 
@@ -22,16 +21,19 @@ class FakeWatch(Watch):
     """A watch whose engines have done what a test puts into `done`."""
 
     def __init__(self, **options):
-        super().__init__(**options)
+        super().__init__(None, **options)
         self.done = []
-        show_after_cells(self)
+        self.started()
 
     def ended(self, label):
         done, self.done = self.done, []
         return [Group(label, [ProcessRecord.of(made.plain(), Process("node", 7, rank))]) for rank in done]
 
-    def stop(self):
-        show_no_more(self)
+    def leave(self):
+        pass
+
+    def describe(self):
+        return ""
 
 
 @pytest.fixture
@@ -176,17 +178,17 @@ def test_a_script_keeps_its_records():
     program = """
 import sys
 from ipygpulogger.cluster import Group, Watch
-from ipygpulogger.cluster.after_cell import show_after_cells, show_no_more
 class Fake(Watch):
     done = ["here"]
+    leave = describe = lambda self: ""
     def ended(self, label):
         done, self.done = self.done, []
         return [Group(one, []) for one in done]
-watch = Fake()
-show_after_cells(watch)
+watch = Fake(None)
+watch.started()
 print(len(watch.records), len(watch.records), "IPython" in sys.modules)
 watch.done = ["and there"]
-show_no_more(watch)
+watch.stop()
 watch.ended = None
 print(len(watch._groups))
 """

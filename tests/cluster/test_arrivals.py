@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import ipygpulogger
 from ipygpulogger import cluster, measure
-from ipygpulogger.blocks.epoch_record import EpochRecord
-from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, packed, unpacked
-from ipygpulogger.records import CellRecord
-from ipygpulogger.records.decode import record_from
-from ipygpulogger.records.group import Group, Missing, place_of
+from ipygpulogger.analysis.group import Group, Missing, place_of
+from ipygpulogger.blocks.watch_epochs import EpochRecord
+from ipygpulogger.cluster.arrivals import MOST_BYTES, Arrivals, Largest, most_needed_bytes, packed, unpacked
+from ipygpulogger.records import CellRecord, DeviceUsage, Peak
 from ipygpulogger.records.process import Process, ProcessRecord
+from ipygpulogger.storage.decode import record_from
 
 
 def from_rank(rank, **fields):
@@ -75,22 +75,59 @@ def test_what_is_no_record_is_said(payload):
     assert (len(group), group.notes) == (0, ("1 of what arrived is not valid and left out",))
 
 
-def test_each_record_is_taken_once():
-    """In the order of the ranks; who sent none is named."""
+def test_a_payload_of_the_most_bytes():
+    """It is taken, and one of a byte more is not."""
+    assert unpacked(GOOD.ljust(MOST_BYTES)) is not None
+    assert unpacked(GOOD.ljust(MOST_BYTES + 1)) is None
+
+
+def test_what_a_record_needed_most_of():
+    """General RAM, or a device's memory."""
+    ram = made.plain(size_bytes=70)
+    gpu = DeviceUsage(0, 90, Peak(90, 90, "exact"), index=0, name="A100")
+    assert [most_needed_bytes(ram), most_needed_bytes(replace(ram, gpus=(gpu,)))] == [70, 90]
+
+
+def test_of_very_many_items_few_are_held():
+    """Less than twice as many as are to be kept, whatever came; the largest of them, and the others counted."""
+    largest, held = Largest(3), []
+    for size in range(100):
+        largest.add(size, size)
+        held.append(len(largest.keep(None)))
+        assert len(largest) == size + 1
+    assert (max(held), held[:7]) == (5, [1, 2, 3, 4, 5, 3, 4])
+    assert (largest.keep(3), largest.more, largest.more_bytes) == ([99, 98, 97], 97, 96)
+
+
+@pytest.mark.parametrize("what", ["record", "missing", "unsent", "more"])
+def test_what_there_is_to_say(what):
+    """Any of it makes a group; garbage alone does not."""
     arrivals = Arrivals()
-    first = [arrivals.take(packed(from_rank(rank))) for rank in (2, 0, 2)]
-    assert [record and record.rank for record in first] == [2, 0, None]
-    group = arrivals.group("In [1]", [f"rank {rank}" for rank in range(3)], "no answer within 30 s")
+    arrivals.refuse()
+    assert not arrivals
+    if what == "record":
+        arrivals.take(GOOD)
+    elif what == "missing":
+        arrivals.missing.append(Missing("rank 1", "it died"))
+    elif what == "unsent":
+        arrivals.unsent += 1
+    else:
+        arrivals.count_more(2, 3)
+    assert arrivals
+
+
+def test_the_group_of_what_arrived():
+    """In the order of the ranks; what is missing, and what was not sent, is named once."""
+    arrivals = Arrivals()
+    assert [arrivals.take(packed(from_rank(rank))).rank for rank in (2, 0)] == [2, 0]
+    arrivals.missing.append(Missing("rank 1", "no answer within 30 s"))
+    arrivals.unsent += 3
+    group = arrivals.group("In [1]")
     assert [record.rank for record in group] == [0, 2]
     assert group.missing == (("rank 1", "no answer within 30 s"),)
-    assert len(arrivals.group("In [2]")) == 0
-
-
-def test_a_later_run_is_another_record():
-    """The same block of the same rank, once more."""
-    arrivals = Arrivals()
-    later = replace(from_rank(0), started_at=made.plain().started_at.replace(year=2027))
-    assert all(arrivals.take(packed(record)) for record in (from_rank(0), later))
+    assert group.notes == ("3 more tasks ended, whose records did not arrive",)
+    assert not arrivals
+    assert not arrivals.group("In [2]")
 
 
 def test_what_is_watched_is_one_of_three():
@@ -107,11 +144,10 @@ def test_of_many_the_largest_are_kept():
     arrivals.count_more(5, 3 << 20)
     for size in range(100):
         arrivals.take(packed(from_rank(size, size_bytes=size << 20)))
-    assert len(arrivals) == 105
     group = arrivals.group("In [1]")
     assert [record.rank for record in group] == list(range(90, 100))
     assert group.notes == ("95 more, each of which needed 89 MB at most, are only counted",)
-    assert (len(arrivals), arrivals.group("In [2]").notes) == (0, ())
+    assert not arrivals
 
 
 @settings(max_examples=150, deadline=None)
@@ -121,7 +157,7 @@ def test_of_many_the_largest_are_kept():
     st.sampled_from([None, 5]),
 )
 def test_the_order_of_arrival_does_not_matter(sent, draw, most):
-    """Shuffled, lost, doubled and between garbage: the table is that of the distinct records that came."""
+    """Shuffled, lost and between garbage: the table is that of the records that came, and says what was not."""
     records = {}
     for rank, second, needs in sent:  # one record of each scope
         began = made.plain().started_at.replace(second=second)
@@ -129,38 +165,14 @@ def test_the_order_of_arrival_does_not_matter(sent, draw, most):
     came = [record for record in records.values() if draw.random() < 0.8]
     payloads = [packed(record) for record in came]
     garbage = [draw.choice(BAD) for _ in range(draw.randrange(4))]
-    arrivals = Arrivals(most)
-    for payload in draw.sample(payloads * 2 + garbage, len(payloads) * 2 + len(garbage)):
+    arrivals, in_order = Arrivals(most), Arrivals(most)
+    for payload in draw.sample(payloads + garbage, len(payloads) + len(garbage)):
         arrivals.take(payload)
-    assert len(arrivals) == len(came)
-    group = arrivals.group("In [1]", [f"rank {rank}" for rank in range(31)], "it died")
-    in_order = Arrivals(most)
     for payload in payloads:
         in_order.take(payload)
-    expected = [f"rank {rank}" for rank in range(31)]
     notes = [*in_order.group("In [1]").notes]
     if garbage:
-        notes.insert(
-            0, f"{len(garbage)} of what arrived {'is' if len(garbage) == 1 else 'are'} not valid and left out"
-        )
-    here = {record.rank for record in came}
-    lost = [Missing(who, "it died") for rank, who in enumerate(expected) if rank not in here]
+        are = "is" if len(garbage) == 1 else "are"
+        notes.insert(0, f"{len(garbage)} of what arrived {are} not valid and left out")
     kept = sorted(came, key=lambda record: (-record.gen.needed_bytes, place_of(record)))[:most]
-    assert repr(group) == repr(Group("In [1]", kept, lost, notes))
-    assert group.missing == tuple(lost)
-    for payload in payloads:  # once more, when the next cell has begun
-        assert arrivals.take(payload) is None
-    assert len(arrivals) == 0
-
-
-def test_of_two_records_of_one_scope_the_same_one_is_kept():
-    """Whichever came first."""
-    one, other = packed(from_rank(0, size_bytes=1)), packed(from_rank(0, size_bytes=2))
-    found = []
-    for payloads in ([one, other], [other, one]):
-        arrivals = Arrivals()
-        for payload in payloads:
-            arrivals.take(payload)
-        found.append(list(arrivals.group("In [1]")))
-    assert found[0] == found[1]
-    assert len(found[0]) == 1
+    assert repr(arrivals.group("In [1]")) == repr(Group("In [1]", kept, (), notes))

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 import socket
 import time
 from multiprocessing.resource_tracker import ensure_running
@@ -17,7 +18,7 @@ from dask import config as dask_config  # noqa: E402 - behind what may skip the 
 
 from ipygpulogger import measure  # noqa: E402 - the same
 from ipygpulogger.cluster import dask, watch  # noqa: E402 - behind what may skip the file
-from ipygpulogger.cluster.dask_tasks import AT_ONCE, BATCH_BYTES, EVERY_S  # noqa: E402 - the same
+from ipygpulogger.cluster.dask_worker import AT_ONCE, BATCH_BYTES, EVERY_S  # noqa: E402 - the same
 
 MB = 1 << 20
 QUIET = {"dashboard_address": ":0", "silence_logs": "CRITICAL"}
@@ -195,8 +196,8 @@ def test_tasks_that_share_a_process_say_so(client, watching):
 def test_very_many_tasks_are_bounded(client, watching, monkeypatch):
     """The largest are kept and the others counted; few events, and small ones."""
     arrived = []
-    take = watching._take
-    monkeypatch.setattr(watching, "_take", lambda *args: (arrived.append(args[1]), take(*args)))
+    unpack = dask.decompressed
+    monkeypatch.setattr(dask, "decompressed", lambda records: arrived.append(records) or unpack(records))
     for _ in range(3):
         client.gather([client.submit(time.sleep, 0, pure=False) for _ in range(100)])
         group = watching.records[-1]
@@ -211,7 +212,7 @@ def test_very_many_tasks_are_bounded(client, watching, monkeypatch):
     assert len(group) + counted(group) == 1501
     assert max(one.gen.needed_bytes for one in group) > 38 * MB
     assert len(arrived) <= 2 * (AT_ONCE + 1 + (time.monotonic() - began_s) / EVERY_S)
-    assert max(len(message["records"]) for message in arrived) <= BATCH_BYTES
+    assert max(map(len, arrived)) <= BATCH_BYTES
 
 
 def test_stopping_leaves_nothing(client):
@@ -266,6 +267,32 @@ def test_workers_that_come_and_go():
         assert abs(record.gen.peaked_bytes - 60 * MB) < 2 * MB
         assert watching.records[known].missing == ()
     assert watching.records
+
+
+def test_a_worker_that_the_nanny_kills_for_its_memory():
+    """It is named with what Dask knows: that its nanny did it, how much it used, and its limit."""
+    parts = ("target", "spill", "pause")
+    off = {f"distributed.worker.memory.{part}": False for part in parts}
+    with (
+        dask_config.set({"distributed.scheduler.allowed-failures": 0, **off}),
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, memory_limit=400 * MB, **QUIET
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        watch(client, report=False) as watching,
+    ):
+        with pytest.raises(distributed.KilledWorker):
+            client.submit(hungry, 480, 60, pure=False).result()
+        (group,) = watching.records
+        ((who, why),) = group.missing
+        assert who == "worker 0"
+        said = re.fullmatch(
+            r"killed by Dask's nanny, at (\d+) MB of a memory limit of 400 MB, while it had 1 task to run",
+            why,
+        )
+        assert said and int(said[1]) > 0.9 * 400, why
+        assert group
+        assert len(group) == 0
 
 
 def test_a_worker_without_the_package_works_on(capsys):

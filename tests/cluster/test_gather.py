@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from two_ranks import DictStore, job
 
 from ipygpulogger import measure
-from ipygpulogger.blocks.epoch_record import EpochRecord
-from ipygpulogger.cluster import attempt, epochs, gather, gathering, job_store, torch_distributed
-from ipygpulogger.cluster.arrivals import packed
+from ipygpulogger.blocks.watch_epochs import EpochRecord
+from ipygpulogger.cluster import gather, gathering, torch_distributed
+from ipygpulogger.cluster.arrivals import MOST_BYTES, packed
 from ipygpulogger.records.process import Process, ProcessRecord
 
 RANKS = 4
@@ -162,7 +162,7 @@ STAMP = b"9999999999.0 0 0\n"
         b"no stamp\n{}",
         STAMP + b"{}",
         STAMP + packed(ProcessRecord.of(step(2), Process("node", 1, 2))),
-        STAMP + packed(ProcessRecord.of(step(1), Process("node", 1, 1))) + b" " * 5000,
+        STAMP + packed(ProcessRecord.of(step(1), Process("node", 1, 1))) + b" " * MOST_BYTES,
     ],
 )
 def test_what_is_not_a_record_is_refused(store, jobs, value):
@@ -182,7 +182,7 @@ def test_attempts_are_not_mixed(store, monkeypatch, leftover):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     if leftover == "another machine":
         monkeypatch.setenv("GROUP_RANK", "1")
-        monkeypatch.setattr(attempt.clock, "wall_s", lambda: 1000.0)
+        monkeypatch.setattr(gathering.clock, "wall_s", lambda: 1000.0)
     for one in 1, 2, 3:
         job(one, store, RANKS).post(step("before"), "step")
     monkeypatch.undo()
@@ -216,7 +216,7 @@ def test_a_store_that_is_lost(store, jobs):
 
 def test_a_store_that_does_not_answer(store, jobs, monkeypatch):
     """It is waited for no longer than was asked, and a little to send."""
-    monkeypatch.setattr(job_store, "ANSWER_S", 0.05)
+    monkeypatch.setattr(gathering, "ANSWER_S", 0.05)
     answer = threading.Event()
     store.broken = lambda: answer.wait(30)
     with pytest.warns(RuntimeWarning, match="the job's store does not answer"):
@@ -311,15 +311,15 @@ def of(jobs, label):
 def trained(store, jobs, monkeypatch):
     """Each rank's epochs; `as_rank` chooses who runs."""
     who = []
-    monkeypatch.setattr(epochs, "is_one_of_several", lambda: True)
-    monkeypatch.setattr(epochs, "post", lambda record, label: who[-1].post(record, label=label))
+    monkeypatch.setattr(torch_distributed, "is_one_of_several", lambda: True)
+    monkeypatch.setattr(torch_distributed, "post", lambda record, label: who[-1].post(record, label=label))
 
     def as_rank(rank):
         who.append(jobs[rank])
         ranks[rank].begin()
         return ranks[rank]
 
-    ranks = [epochs.RankEpochs([]) for _ in jobs]
+    ranks = [torch_distributed.RankEpochs([]) for _ in jobs]
     return as_rank
 
 
@@ -364,7 +364,7 @@ def test_a_copy_has_what_was_complete(trained):
 
 def test_one_process_has_no_groups():
     """Nothing is sent, and no torch imported."""
-    alone = epochs.RankEpochs([])
+    alone = torch_distributed.RankEpochs([])
     alone.begin()
     alone.add(step(0), "epoch 0")
     alone.finish()

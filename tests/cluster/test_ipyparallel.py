@@ -164,15 +164,6 @@ def test_a_broadcast_view(shell, client, watching):
     assert [record.rank for record in watching.records[-1]] == client.ids
 
 
-def test_inside_a_capture(shell, client, watching, capsys):
-    """The table of a captured cell is captured with its output."""
-    capsys.readouterr()
-    run(shell, "%%capture out\n%px x = 1")
-    assert not capsys.readouterr().out
-    (group,) = watching.records
-    assert repr(group) in [one.data.get("text/plain") for one in shell.user_ns["out"].outputs]
-
-
 def test_here_as_well(shell, client, watching):
     """`%%px --local` runs the cell in the notebook too, as a nested cell; the table is that of the outer one."""
     run(shell, "%%px --local\nx = 1")
@@ -241,13 +232,6 @@ def test_stopping_leaves_nothing(shell, client):
     assert callbacks(client) == before
     run(shell, "%px x = 1")
     assert not found.records
-
-
-def test_watched_for_one_cell(shell, client):
-    """A cell that watches, works and stops has its table and its records."""
-    shell.user_ns["watch"] = watch
-    run(shell, "with watch(client) as w:\n    client[:].execute('x = 1', silent=False, block=True)")
-    assert [record.rank for record in shell.user_ns["w"].records[-1]] == client.ids
 
 
 def test_a_closed_client_hurts_nobody(shell, client):

@@ -2,20 +2,20 @@
 
 import asyncio
 import contextvars
+import dis
 import inspect
 import sys
 import threading
-import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 
 import made
 import pytest
-from fake_ray import Answer, FakeRay
+from fake_ray import FakeRay
 
-from ipygpulogger.cluster import arrivals, ray_outbox, ray_worker, watch
-from ipygpulogger.cluster.ray_mailbox import mailbox_class
-from ipygpulogger.cluster.ray_wrapped import is_measured, measured
+from ipygpulogger.cluster import arrivals, ray_worker, sent, watch
+from ipygpulogger.cluster.ray_worker import is_measured, measured
+from ipygpulogger.cluster.sent import mailbox_class
 from ipygpulogger.records.process import Process, ProcessRecord
 
 MB = 2**20
@@ -27,10 +27,10 @@ def ray(monkeypatch):
     fake = FakeRay()
     fake.start()
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(ray_outbox, "BATCH_S", 0)
-    monkeypatch.setattr(ray_outbox, "_FRESH_S", 0)
-    monkeypatch.setattr(ray_outbox.Outbox, "_send_later", lambda _: None)
-    monkeypatch.setattr(ray_worker, "outbox", ray_outbox.Outbox())
+    monkeypatch.setattr(ray_worker, "BATCH_S", 0)
+    monkeypatch.setattr(ray_worker, "_FRESH_S", 0)
+    monkeypatch.setattr(ray_worker.Outbox, "_send_later", lambda _: None)
+    monkeypatch.setattr(ray_worker, "outbox", ray_worker.Outbox())
     return fake
 
 
@@ -80,15 +80,24 @@ def test_a_measured_function_looks_like_the_given_one(function):
         assert getattr(ours, name) == theirs or theirs.items() <= getattr(ours, name).items()
 
 
-def test_what_is_sent_to_workers_needs_no_package(ray):
-    """Every function of ours within it uses no global name, so a worker without the package can run it."""
+def globals_of(code):
+    """The global names that a function reads, and those within it."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    read = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return read.union(*map(globals_of, inner))
+
+
+def test_what_is_sent_to_workers_needs_no_package(ray, monkeypatch):
+    """No function of ours within it uses a global name of the package: a worker without the package can run it."""
+    bases = types.SimpleNamespace(WorkerPlugin=object, SchedulerPlugin=object)
+    monkeypatch.setitem(sys.modules, "distributed", bases)
 
     class Actor:
         def step(self):
             pass
 
     waiting, seen = [measured(one) for one in (plain, coroutine, generator, items, Actor)], []
-    waiting += [mailbox_class(1)]
+    waiting += [mailbox_class(1), type(sent.worker_plugin("t")), type(sent.scheduler_plugin("t", "c"))]
     while waiting:
         one = waiting.pop()
         if isinstance(one, type):
@@ -99,8 +108,8 @@ def test_what_is_sent_to_workers_needs_no_package(ray):
         seen.append(one)
         waiting += [cell.cell_contents for cell in one.__closure__ or ()]
         if one.__globals__["__name__"].startswith("ipygpulogger"):
-            assert set(inspect.getclosurevars(one).globals) <= {"__name__"}, one  # also an attribute
-    assert len(seen) > 12
+            assert globals_of(one.__code__) & one.__globals__.keys() <= {"__name__"}, one
+    assert len(seen) > 20
 
 
 def test_a_class_keeps_what_it_is():
@@ -216,26 +225,20 @@ def test_tasks_of_one_process_that_overlap_say_so(ray, watching):
     ] * 2
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["first", "after a restart"])
-def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch, first):
+def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch):
     """The first calls of a threaded actor begin at once, and each is measured; one of them looks."""
-    mailbox = types.SimpleNamespace(hello=types.SimpleNamespace(remote=lambda: Answer(bool)))
     looks, all_began = [], threading.Event()
 
     def get_actor(name):
         looks.append(name)
         assert all_began.wait(60)
-        time.sleep(0.05)  # so that the others come to ask
-        return mailbox
+        return types.SimpleNamespace()
 
     monkeypatch.setattr(ray, "get_actor", get_actor)
-    monkeypatch.setattr(ray_outbox, "_FRESH_S", 60)
-    outbox = ray_outbox.Outbox()
-    if not first:
-        gone = types.SimpleNamespace(hello=types.SimpleNamespace(remote=lambda: Answer(ray.no_more)))
-        outbox._mailbox = gone
+    monkeypatch.setattr(ray_worker, "_FRESH_S", 60)
+    outbox = ray_worker.Outbox()
     with ThreadPoolExecutor(8) as threads:
-        calls = [threads.submit(outbox.stands) for _ in range(8)]
+        calls = [threads.submit(outbox.has_mailbox) for _ in range(8)]
         all_began.set()
         assert [call.result() for call in calls] == [True] * 8
     assert len(looks) == 1
@@ -400,9 +403,10 @@ def test_of_very_many_tasks_the_largest_are_kept(ray, watching, monkeypatch):
     for size in range(100):
         made_here.take(1, "", [], [(f"t{size}", b"%d" % size, size)], 0)
         assert len(made_here.records) < 6
-    records, running, died, more, more_bytes, lost, unable = made_here.empty()
-    assert (records, more, more_bytes, lost) == ([b"99", b"98", b"97"], 97, 96, 0)
-    assert not (running or died or unable or made_here.empty()[0])
+    empty = {"records": [], "running": {}, "died": [], "unable": {}, "more": 0, "more_bytes": 0, "lost": 0}
+    kept = [(size, b"%d" % size) for size in (99, 98, 97)]
+    assert made_here.empty() == {**empty, "records": kept, "more": 97, "more_bytes": 96}
+    assert made_here.empty() == empty
     (mailbox,) = (actor.instance for actor in ray.actors.values())
     valid = arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
     mailbox.more, mailbox.more_bytes = 4, 70 * MB
@@ -412,45 +416,30 @@ def test_of_very_many_tasks_the_largest_are_kept(ray, watching, monkeypatch):
     assert group.notes == ("4 more, each of which needed 70 MB at most, are only counted",)
 
 
-class LateAnswers:
-    """A mailbox whose answers come once it is asked: those of all earlier calls first."""
-
-    def __init__(self):
-        self.taken, self.late = [], []
-        self.hello = types.SimpleNamespace(remote=lambda: types.SimpleNamespace(future=lambda: self))
-        self.take = types.SimpleNamespace(remote=self._take)
-
-    def _take(self, *call):
-        self.taken.append(call)
-        future = types.SimpleNamespace(add_done_callback=self.late.append)
-        return types.SimpleNamespace(future=lambda: future)
-
-    def result(self, _):
-        while self.late:
-            self.late.pop(0)(types.SimpleNamespace(exception=lambda: None))
-
-
 def test_a_worker_sends_on_however_late_the_answers_are(ray, monkeypatch):
-    """Answers that come while another one is waited for count; without any, it keeps a bounded number of records."""
-    late, outbox = LateAnswers(), ray_outbox.Outbox()
-    monkeypatch.setattr(ray, "get_actor", lambda _: late)
+    """Where Ray takes no further call, a bounded number of records waits; those beyond it are counted as lost."""
+    taken, outbox = [], ray_worker.Outbox()
+    monkeypatch.setattr(ray_worker, "_MOST_WAITING", 30)
+
+    def take(*call):
+        if len(taken) in full:
+            raise RuntimeError("as many calls are pending as there may be")
+        taken.append(call)
+        return types.SimpleNamespace(future=lambda: types.SimpleNamespace(add_done_callback=lambda _: None))
+
+    mailbox = types.SimpleNamespace(take=types.SimpleNamespace(remote=take))
+    monkeypatch.setattr(ray, "get_actor", lambda _: mailbox)
+    assert outbox.has_mailbox()
+    full = {7}
     for number in range(100):
-        assert outbox.stands()
         outbox.began(f"t{number}", "f")
-        outbox.ended(f"t{number}", b"{}", 1, at_once=True)
-    assert len(late.taken) == 100
-    monkeypatch.setattr(ray_outbox, "_MOST_WAITING", 30)
-    late.late.clear()
-    for number in range(200):
-        outbox.ended(f"u{number}", b"{}", 1, at_once=True)
-    assert len(late.taken) < 130
-    assert outbox.stands()
-    for number in range(2):
-        outbox.ended(f"v{number}", b"{}", 1, at_once=True)
-    calls = late.taken[100:]
-    arrived, lost = sum(len(call[3]) for call in calls), sum(call[4] for call in calls)
-    assert arrived + lost == 202
-    assert lost > 100
+        outbox.ended(f"t{number}", b"%d" % number, 1, at_once=True)
+    assert len(taken) == 7
+    full = set()
+    outbox.ended("last", b"last", 1, at_once=True)
+    sent_of = [record for call in taken for _, record, _ in call[3]]
+    assert sent_of == [b"%d" % number for number in range(37)]  # in their order
+    assert sum(call[4] for call in taken) == 101 - 37
 
 
 def test_a_ray_that_does_not_answer_and_a_class_that_cannot_be_wrapped(ray, watching, capsys, monkeypatch):

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import made
 
-from ipygpulogger.cluster.runs import one_each, together
+from ipygpulogger.cluster.arrivals import one_each, together
 from ipygpulogger.records import ChildrenUsage, DeviceUsage, Heap, Peak, RamUsage
 from ipygpulogger.records.process import Process, ProcessRecord
 

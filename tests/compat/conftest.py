@@ -37,7 +37,7 @@ def exp(shell, capsys):
 def no_settings(monkeypatch):
     monkeypatch.delenv(OURS, raising=False)
     monkeypatch.delenv(FASTAIS, raising=False)
-    monkeypatch.setattr(tracebacks, "_warned_of", ())
+    monkeypatch.setattr(tracebacks, "_shown", {})
 
 
 @pytest.fixture(params=GUARDS)

@@ -168,15 +168,6 @@ async def waits(failures, held):
     return mine
 
 
-async def waits_within(failures, held):
-    mine = marked(held)
-    failures.append(KeyError("a"))
-    failures[0].__traceback__ = types.TracebackType(None, sys._getframe(), 0, 1)
-    yield 1
-    await pause()
-    yield mine
-
-
 def finish(awaitable):
     """What it is worth in the end."""
     while True:
@@ -194,17 +185,6 @@ def test_a_coroutine_that_waits_goes_on(guard):
     error = caught(guard(step), failures[0], [])
     assert finish(alive) is held[0]()
     assert error is failures[0]
-
-
-def test_an_asynchronous_generator_that_waits_goes_on(guard):
-    """So do asynchronous generators."""
-    failures, held = [], []
-    alive = waits_within(failures, held)
-    assert finish(alive.__anext__()) == 1
-    error = caught(guard(step), failures[0], [])
-    assert finish(alive.__anext__()) is held[0]()
-    assert error is failures[0]
-    finish(alive.aclose())
 
 
 def test_calls_that_run_go_on(guard):
@@ -539,12 +519,3 @@ def test_any_nest_of_calls(plan, name, handling):
     assert [thing() for thing in world.dead] == [None] * len(world.dead)
     assert len(world.alive) == len(world.waiting)
     assert [next(alive) for alive in world.waiting] == [thing() for thing in world.alive]
-
-
-@settings(max_examples=30, deadline=None)
-@given(plan=PLANS)
-def test_that_nests_hold_what_they_made(plan):
-    """A meta-test: without a guard some of it is still held."""
-    world = World()
-    error = caught(link, plan, world)
-    assert any(thing() is not None for thing in world.dead), error

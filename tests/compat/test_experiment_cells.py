@@ -6,13 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from experiment_rig import FINISHED, REPORT, run
+from experiment_rig import FINISHED, REPORT, STARTED, run
 from memory import MB
 
-from ipygpulogger.experiments import (
-    IPyExperimentsCPU,
-)
-from ipygpulogger.notebook.logger import IPyGPULogger
+from ipygpulogger.experiments import CellLogger, IPyExperimentsCPU
 
 
 def test_the_cells_data(shell, capsys):
@@ -39,18 +36,6 @@ def test_the_cells_data(shell, capsys):
     assert abs(exp.cl.data.cpu.peaked_delta - 100 * MB) < 2 * MB
     exp.finish()
     assert exp.cl.data.cpu.used_total > MB
-
-
-def test_peaked_follows_the_one_rule(shell, capsys):
-    """A cell that gives 64 MB back and needs no more peaked at nothing: -64, 0."""
-    run(shell, "a = Block(64)")
-    exp = IPyExperimentsCPU()
-    capsys.readouterr()
-    run(shell, "a.free()")
-    match = REPORT.fullmatch(capsys.readouterr().out)
-    assert abs(int(match["consumed"]) + 64) <= 1
-    assert abs(exp.cl.data.cpu.used_delta + 64 * MB) < 2 * MB
-    assert exp.cl.data.cpu.peaked_delta < 2 * MB
 
 
 def test_the_cell_loggers_options(shell, capsys):
@@ -81,32 +66,103 @@ def test_small_cells_say_nothing_under_quiet(shell, capsys):
 
 
 def test_the_cell_logger_stops_and_starts(shell, capsys):
-    """stop() prints nothing and is no report's cell; start() reports again, the rest of its cell included."""
+    """stop() reports its cell up to there, once; start() reports again, the rest of its cell alone."""
     run(shell, "exp = X()")
     capsys.readouterr()
-    run(shell, "exp.cl.stop()")
+    run(shell, "a = Block(64)\nexp.cl.stop()\nb = Block(32)")
+    assert near(REPORT.fullmatch(capsys.readouterr().out), 64, 0)
+    record = shell.user_ns["exp"].cl.record
+    assert (record.label, record.execution_count, record.status) == ("In [2]", 2, "ok")
     run(shell, "pass")
     assert capsys.readouterr().out == ""
-    run(shell, "exp.cl.start();")
-    assert REPORT.fullmatch(capsys.readouterr().out)
+    run(shell, "blip(200)\nexp.cl.start();\nblip(100)")
+    assert near(REPORT.fullmatch(capsys.readouterr().out), 0, 100)
     run(shell, "exp.cl.stop(); exp.cl.stop()")
+    assert REPORT.fullmatch(capsys.readouterr().out)
     run(shell, "exp.finish();")
     assert FINISHED.fullmatch(capsys.readouterr().out)
 
 
-def test_beside_another_logger(shell, capsys):
-    """The extension's report and the experiment's stand side by side, with the same figures."""
-    il = IPyGPULogger().start()
+def near(match, consumed, peaked):
+    """Whether a report says so, to the MB of its rounding."""
+    return abs(int(match["consumed"]) - consumed) <= 1 and abs(int(match["peaked"]) - peaked) <= 1
+
+
+ENDS = {
+    "finish": ("exp = X()", "a = Block(64); blip(200)\nexp.finish();"),
+    "del": ("exp = X()", "a = Block(64); blip(200)\ndel exp"),
+    "the name again": ("exp = X()", "a = Block(64); blip(200)\nexp = None"),
+    "with": ("pass", "with X():\n    a = Block(64); blip(200)"),
+    "only the cell logger": ("exp = X(exp_enable=False)", "a = Block(64); blip(200)\nexp.finish();"),
+    "an exception": ("pass", "with X():\n    a = Block(64); blip(200); 1/0"),
+    "captured": ("exp = X()", "%%capture c\na = Block(64); blip(200)\nexp.finish()"),
+    "in a nested cell": (
+        "exp = X()",
+        "a = Block(64); blip(200)\nget_ipython().run_cell('exp.finish();', store_history=False);",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_end_reports_the_running_cell(shell, capsys, how):
+    """However it ends: one report of the cell up to there, with its peak, before the experiment's own."""
+    begin, end = ENDS[how]
+    run(shell, begin)
+    capsys.readouterr()
+    run(shell, end)
+    said = capsys.readouterr().out + str(shell.user_ns.get("c", ""))
+    (report,) = REPORT.finditer(said)
+    assert near(report, 64, 200)
+    finished = list(FINISHED.finditer(said))
+    assert len(finished) == (how != "only the cell logger")
+    assert all(report.end() <= one.start() for one in finished)
+    run(shell, "pass")
+    assert capsys.readouterr().out == ""
+
+
+def test_between_cells_there_is_no_cell_to_report(shell, capsys):
+    """An end that comes from elsewhere than a cell prints its own figures alone."""
     exp = IPyExperimentsCPU()
     run(shell, "a = Block(64)")
-    assert abs(il.record.gen.consumed_bytes - 64 * MB) < 2 * MB
-    assert abs(exp.cl.record.gen.consumed_bytes - 64 * MB) < 2 * MB
-    exp.finish()
-    assert il.running
     capsys.readouterr()
+    exp.finish()
+    assert FINISHED.fullmatch(capsys.readouterr().out)
+
+
+def test_a_report_that_fails_keeps_no_experiment_open(shell, capsys, monkeypatch):
+    """Said once, as in a hook; the end goes on."""
+    run(shell, "exp = X()")
+    capsys.readouterr()
+
+    def fails(*_):
+        raise ValueError("no report")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CellLogger, "_show", fails)
+        assert run(shell, "exp.finish();").success
+    out, err = capsys.readouterr()
+    assert FINISHED.fullmatch(out)
+    assert err.count("no report") == 1
     run(shell, "pass")
-    assert capsys.readouterr().out.startswith("RAM: Consumed Peaked  Used Total in")
-    il.stop()
+    assert capsys.readouterr().out == ""
+
+
+def test_the_banner_names_the_devices(driverless_env):
+    """An experiment does not say a second time that there is no GPU, as another logger does."""
+    program = (
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        "for code in ('from ipygpulogger.experiments import *', 'exp = IPyExperimentsCPU()', 'exp.finish();'):\n"
+        "    assert shell.run_cell(code, store_history=True).success\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=driverless_env
+    )
+    started = STARTED.match(done.stdout)
+    report = REPORT.match(done.stdout, started.end())
+    again = REPORT.match(done.stdout, report.end())
+    assert FINISHED.fullmatch(done.stdout, again.end())
+    assert done.stderr == ""
 
 
 def test_the_users_configuration_of_the_other_logger(shell, capsys):
@@ -142,16 +198,6 @@ def test_a_cell_run_again_draws_the_same(shell, capsys, seed):
     state = random.getstate()
     run(shell, "pass")
     assert random.getstate() == state
-
-
-def test_without_a_seed_nobody_seeds(shell, capsys):
-    """The random numbers are the user's."""
-    run(shell, "exp = X()")
-    random.seed(3)
-    run(shell, "pass")
-    drawn = random.random()
-    random.seed(3)
-    assert drawn == random.random()
 
 
 def test_seeding_imports_nothing(driverless_env):

@@ -9,10 +9,11 @@ import sys
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from memory import MB
 
+from ipygpulogger import IPyGPULogger
 from ipygpulogger.compat import experiment as experiment_module
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.experiments import IPyExperimentsCPU, IPyExperimentsPytorch
@@ -41,6 +42,7 @@ def figures(match):
 @pytest.fixture
 def shell(shell, cuda):
     """The shell with these names; no experiment and no tensor is left in it."""
+    shell.user_ns.update(IPyGPULogger=IPyGPULogger)
     shell.user_ns.update(X=IPyExperimentsPytorch, CPU=IPyExperimentsCPU, torch=torch, tensor=tensor)
     yield shell
     for experiment in list(experiment_module._unfinished):
@@ -80,13 +82,31 @@ def test_the_three_add_up(shell, cuda, capsys, neighbour_bytes):
     capsys.readouterr()
 
 
-def test_only_the_cell_logger(shell, cuda, capsys):
-    """exp_enable=False: the banner names the device all the same."""
-    run(shell, "exp = X(exp_enable=False)")
-    banner = BANNER.format(index=0, name=torch.cuda.get_device_name(0), total=16384)
-    out = capsys.readouterr().out
-    assert out.startswith(banner + "･ RAM:")
-    assert run(shell, "exp.finish()").result is None
+END = st.sampled_from(
+    ["exp.cl.stop()", "exp.cl.start();", "other.finish();", "exp.finish();", "il.start(); il.stop()"]
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ends=st.lists(END, max_size=4))
+@example(ends=["exp.cl.stop()"])
+@example(ends=["exp.finish();"])
+def test_the_state_knows_the_whole_device_whoever_stopped(shell, cuda, capsys, ends):
+    """After any stop, with or without one: the total is the device's, the driver's own share is in use."""
+    run(shell, "exp = other = None; il = IPyGPULogger(); exp = X(); other = CPU()")
+    for end in ["pass", *ends]:
+        run(shell, end)
+        capsys.readouterr()
+        run(shell, "exp.print_state()")
+        assert figures(STATE.search(capsys.readouterr().out)) == (
+            used_mb(cuda),
+            16384 - used_mb(cuda),
+            16384,
+        )
+    run(shell, "exp.finish(); other.finish(); exp.cl.stop()")
+    shell.user_ns["exp"].print_state()
+    assert not machine().nvml._library._pid  # it was opened for that alone
+    capsys.readouterr()
 
 
 def test_a_whole_experiment(shell, cuda, capsys):
@@ -204,7 +224,7 @@ def test_outputs_let_go_of_the_gpu(shell, exp):
 
 
 def test_the_constructors_cell_again(shell, capsys):
-    """The new experiment begins where the old one has given everything back."""
+    """What the old one gives back as the new one has begun is none of the new one's figures."""
     for _ in range(3):
         run(shell, "exp = X()")
         run(shell, "x = tensor(300)")
@@ -213,7 +233,6 @@ def test_the_constructors_cell_again(shell, capsys):
     run(shell, "exp = X()")
     out = capsys.readouterr().out
     assert MEMORY.search(out).groups() == ("300", "300", "100.00%")
-    assert out.index("finished in") < out.index("started with")
     assert shell.user_ns["exp"].data.gpu.consumed == 0
 
 
@@ -330,15 +349,6 @@ def test_nothing_is_left(shell, cuda, capsys):
     assert not machine().scopes.loggers
     torch.cuda.reset_peak_memory_stats()
     assert torch._C._cuda_memoryStats is reads
-
-
-def test_between_cells_nothing_is_open(shell, cuda):
-    """However long an experiment lasts: no scope, no thread, no wrapper on its account."""
-    reads = torch._C._cuda_memoryStats
-    exp = IPyExperimentsPytorch(cl_enable=False)
-    assert not machine().scopes
-    assert torch._C._cuda_memoryStats is reads
-    exp.finish()
 
 
 FRESH = """

@@ -64,6 +64,8 @@ class Model:
                 owners = [one for one, found, _ in self.running if name not in found]
                 if owners and owners[-1] is exp:
                     del self.held[name]
+                    for _, found, _ in self.running[which + 1 :]:
+                        found.discard(name)  # made again, it is the newer one's
             del self.running[which]
             exp.finish()
 
@@ -71,7 +73,7 @@ class Model:
 @given(st.lists(steps, max_size=25))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_namespace_after_any_story(shell, capsys, story):
-    """A name goes with the newest running experiment that had not found it, unless that one keeps it."""
+    """A name goes with the newest running experiment that had not found it, or lost it since, unless that one keeps it."""
     model = Model(shell.user_ns)
     for step, *args in [*story, *[("finish", 0)] * 25]:
         getattr(model, step)(*args)

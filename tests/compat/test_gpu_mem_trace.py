@@ -1,31 +1,10 @@
 """GPUMemTrace where no framework uses a GPU: it works, reads 0, and prints what fastai's printed."""
 
 import functools
-import inspect
-import warnings
 
 import pytest
 
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
-from ipygpulogger.engine.machine import machine
-
-
-def test_signature():
-    """seed-contract 1.2: `GPUMemTrace(silent=False, ctx=None, on_exit_report=True)`."""
-    assert str(inspect.signature(GPUMemTrace)).partition(" ->")[0] == (
-        "(silent: 'bool' = False, ctx: 'str | None' = None, on_exit_report: 'bool' = True)"
-    )
-
-
-def test_it_runs_from_the_constructor(gpu):
-    """1.6 C2: it starts by itself; `start` stays callable."""
-    mtrace = GPUMemTrace()
-    assert mtrace.is_running
-    mtrace.start()
-    assert mtrace.data() == (0, 0)
-    mtrace.stop()
-    assert not mtrace.is_running
-    assert not machine().scopes
 
 
 def test_without_a_gpu(gpu, capsys):
@@ -83,14 +62,6 @@ def test_what_keeps_us_from_measuring_is_the_users_nothing(monkeypatch):
             return 42
 
         assert answer() == 42
-
-
-def test_an_attribute_that_is_missing_breaks_no_del():
-    """A constructor that failed leaves an object whose end is silent, too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(TypeError):
-            GPUMemTrace(no_such_option=1)
 
 
 @pytest.mark.parametrize("thing", [int, 3, None])

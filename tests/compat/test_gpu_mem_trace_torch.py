@@ -43,19 +43,6 @@ def test_the_cache_is_neither_counted_nor_emptied(cuda):
     mtrace.stop()
 
 
-def test_asked_again_and_again_no_peak_is_forgotten(cuda):
-    """Every question is answered for all the time since the start."""
-    mtrace = GPUMemTrace()
-    block(70)
-    assert [mtrace.data() for _ in range(3)] == [(0, 70)] * 3
-    kept = block(30)
-    assert mtrace.data() == (30, 40)
-    block(10)
-    assert mtrace.data() == (30, 40)
-    mtrace.stop()
-    del kept
-
-
 def test_stop_freezes(cuda):
     """After `stop` memory moves and the figures do not, nor do `reset` or another `stop` change them."""
     mtrace = GPUMemTrace()
@@ -178,16 +165,6 @@ def test_fifty_tracers_leave_nothing(cuda):
         time.sleep(0.01)
     assert left() == (set(), [])
     assert torch._C._cuda_memoryStats is own
-
-
-def test_a_tracer_in_a_cycle_ends_with_it(cuda):
-    """The garbage collector may end a tracer at any moment."""
-    mtrace = GPUMemTrace()
-    mtrace.silent  # noqa: B018 - what it gives refers to the tracer
-    mtrace.me = mtrace
-    del mtrace
-    gc.collect()
-    assert not machine().scopes
 
 
 def test_the_device_that_is_current_when_asked(cuda):

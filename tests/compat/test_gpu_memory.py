@@ -1,7 +1,6 @@
 """gpu_mem_get and its kin where torch is not installed: NVML tells, or nobody does."""
 
 import contextlib
-import gc
 import re
 import subprocess
 import sys
@@ -37,18 +36,6 @@ IPYEXPERIMENTS = {
     "use_gpu", "pynvml",
 }  # fmt: skip
 DRIVER_MB = 512  # what the simulated driver keeps of each device
-# Python's own in the star import of fastai 1.0.61's `utils.mem`, all but `copy`, there the function.
-STANDARD = {
-    "Any", "AnyStr", "ArgumentParser", "BufferedWriter", "BytesIO", "Callable", "Collection", "Counter", "Dict",
-    "Enum", "Hashable", "InitVar", "IntEnum", "Iterable", "Iterator", "List", "Mapping", "NewType", "Number",
-    "Optional", "OrderedDict", "Path", "ProcessPoolExecutor", "Sequence", "SimpleNamespace", "Sized",
-    "ThreadPoolExecutor", "Tuple", "TypeVar", "Union", "abc", "abstractmethod", "abstractproperty", "attrgetter",
-    "bz2", "collections", "concurrent", "contextmanager", "csv", "dataclass", "deepcopy", "defaultdict", "field",
-    "functools", "gc", "gzip", "hashlib", "html", "importlib", "inspect", "io", "itemgetter", "itertools", "json",
-    "math", "mimetypes", "namedtuple", "numbers", "operator", "os", "partial", "pathlib", "pickle", "platform",
-    "random", "re", "reduce", "set_trace", "shutil", "subprocess", "sys", "tarfile", "tempfile", "threading",
-    "time", "typing", "warn", "warnings", "weakref",
-}  # fmt: skip
 QUIET = GPUMemory(total=16384, free=15872, used=DRIVER_MB)
 
 
@@ -62,19 +49,12 @@ def closed(fresh_machine):
 
 
 def test_every_name_is_there():
-    """`from ipygpulogger.utils.mem import *` brings every name of both originals, and Python's as fastai's did."""
+    """`from ipygpulogger.utils.mem import *` brings every name of both originals, and nothing else."""
     names = {}
     exec("from ipygpulogger.utils.mem import *", names)
-    assert names.keys() - {"__builtins__"} == FASTAI | IPYEXPERIMENTS | STANDARD
-    assert names["gc"] is gc
-    assert names["re"].findall(r"\d+", "1 22") == ["1", "22"]
+    assert names.keys() - {"__builtins__"} == FASTAI | IPYEXPERIMENTS
     with pytest.raises(AttributeError, match="no_such_name"):
         door.no_such_name  # noqa: B018
-
-
-def test_memory_is_named_in_the_later_order():
-    """1.6 C1: `GPUMemory(total, free, used)`."""
-    assert GPUMemory._fields == ("total", "free", "used")
 
 
 @pytest.mark.parametrize(
@@ -123,6 +103,29 @@ def test_while_another_thread_closes_the_driver(gpu, monkeypatch):
     finally:
         for thread in closing:
             thread.join()
+    assert closing
+
+
+@pytest.mark.parametrize("door", ["gpu_mem_get_all", "gpu_mem_get_used_fast"])
+def test_the_driver_stays_open_between_the_devices_and_their_memory(gpu, monkeypatch, door):
+    """However slowly this thread goes on; a device is never told as one without memory."""
+    devices, closing = machine().nvml.devices, []
+
+    def slowly():
+        found = devices()
+        closing.append(threading.Thread(target=machine().close))
+        closing[-1].start()
+        closing[-1].join(0.3)
+        return found
+
+    handle = (gpu_memory.load_pynvml_env().nvmlDeviceGetHandleByIndex(0),) if "fast" in door else ()
+    monkeypatch.setattr(machine().nvml, "devices", slowly)
+    try:
+        answered = getattr(gpu_memory, door)(*handle)
+    finally:
+        for thread in closing:
+            thread.join()
+    assert answered == (QUIET.used if handle else [QUIET, QUIET])
     assert closing
 
 

@@ -4,16 +4,13 @@ Those of its siblings stand with the rooms that keep them: 1.2 and 1.5 in test_d
 test_gpu_mem_trace*.py, 1.3 in test_tracebacks*.py, 1.4 in tests/callbacks, section 2 in test_experiment*.py.
 """
 
-import inspect
 import re
 import subprocess
 import sys
 
 import pytest
 
-import ipygpulogger
 from ipygpulogger import Data, IPyGPULogger
-from ipygpulogger.engine.machine import machine
 
 HEAD = r"RAM: Consumed Peaked  Used Total in (\d+\.\d{3})s \((In \[\d+\])\)"
 ROW = r"    ( {0,4}-?\d+)  ( {0,4}\d+)    ( {0,4}\d+) MB"
@@ -24,30 +21,6 @@ def reports(printed):
     found = re.findall(rf"^{HEAD}\nGen:{ROW}", printed, re.MULTILINE)
     assert len(found) == printed.count("RAM:")
     return [(float(seconds), label, *map(int, figures)) for seconds, label, *figures in found]
-
-
-def test_names():
-    """ "`from ipygpulogger import IPyGPULogger`; the package also star-exports ... plus `__version__`"."""
-    names = {}
-    exec("from ipygpulogger import *", names)
-    assert names["IPyGPULogger"] is IPyGPULogger
-    assert isinstance(ipygpulogger.__version__, str)
-
-
-def test_signature():
-    """ "`IPyGPULogger(compact=False, gc_collect=True)`": by position or by name."""
-    assert list(inspect.signature(IPyGPULogger).parameters)[:2] == ["compact", "gc_collect"]
-    assert (IPyGPULogger.compact.default_value, IPyGPULogger.gc_collect.default_value) == (False, True)
-
-
-def test_start_stop_and_attributes(shell, capsys):
-    """ "Methods `start() -> self`, `stop() -> None`, property `data`, attributes `compact`, `gc_collect`"."""
-    il = IPyGPULogger(True, False)
-    assert (il.compact, il.gc_collect, il.running) == (True, False, False)
-    assert il.start() is il
-    assert il.running
-    assert il.stop() is None
-    assert not il.running
 
 
 def test_data_is_the_seeds(shell):
@@ -108,16 +81,6 @@ def test_the_cell_with_start_prints_and_the_cell_with_stop_does_not(shell, capsy
     shell.run_cell("il.stop()", store_history=True)
     shell.run_cell("x = 1", store_history=True)
     assert "RAM" not in capsys.readouterr().out
-
-
-def test_starting_twice(shell, capsys):
-    """ "Calling start() twice registers once ... but starts a second sampler thread": neither, here."""
-    il = IPyGPULogger().start().start()
-    capsys.readouterr()
-    shell.run_cell("x = 1", store_history=True)
-    assert len(reports(capsys.readouterr().out)) == 1
-    il.stop()
-    assert not machine().scopes.loggers
 
 
 @pytest.mark.parametrize("code", ["", "   \n"])

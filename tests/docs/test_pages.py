@@ -32,11 +32,11 @@ from markdown_it import MarkdownIt
 
 import ipygpulogger
 from ipygpulogger import History, IPyGPULogger, experiments
+from ipygpulogger.analysis.group import Group, Missing
 from ipygpulogger.cli import main
 from ipygpulogger.cli.arguments import parse
-from ipygpulogger.cli.columns import Columns
-from ipygpulogger.cli.transcript import moved
-from ipygpulogger.compat import standard_names
+from ipygpulogger.cli.progress import moved
+from ipygpulogger.cli.streams import Columns
 from ipygpulogger.owners import growth
 from ipygpulogger.records import (
     AtPeak,
@@ -45,17 +45,17 @@ from ipygpulogger.records import (
     ChildUsage,
     DeviceUsage,
     Heap,
+    Note,
     OutOfMemory,
     Owner,
     Peak,
     RamUsage,
     Usage,
 )
-from ipygpulogger.records.group import Group, Missing
 from ipygpulogger.records.process import Process, ProcessRecord
 from ipygpulogger.render import out_of_memory, text
-from ipygpulogger.render.devices import ladders
-from ipygpulogger.render.headline import one_line
+from ipygpulogger.render.growth import ladders
+from ipygpulogger.render.headline import headline
 from ipygpulogger.utils import ipython, mem
 
 ROOT = Path(__file__).parents[2]
@@ -131,10 +131,17 @@ RECORD = CellRecord(
     source="...",
     status="ok",
 )
+
+
+def in_one_line(record):
+    """The line that a rich report unfolds from, as text."""
+    return " · ".join(map(str, headline(record)))
+
+
 SHOWN = {
     "report": text.report(RECORD),
     "compact": text.report(RECORD, compact=True),
-    "line": one_line(
+    "line": in_one_line(
         replace(
             RECORD,
             time_s=12.4,
@@ -146,7 +153,7 @@ SHOWN = {
             ),
         )
     ),
-    "quiet": one_line(
+    "quiet": in_one_line(
         replace(
             RECORD,
             time_s=0.001,
@@ -188,7 +195,7 @@ SHOWN = {
     "out of memory": out_of_memory.report(
         OutOfMemory(
             device="cuda:0",
-            asked_bytes=4198 * MB,
+            asked_bytes=round(4.10 * 1024 * MB),
             free_bytes=1872 * MB,
             live_bytes=10500 * MB,
             cached_bytes=0,
@@ -254,10 +261,11 @@ SHOWN["ranks"] = repr(
 )
 TRAINED = replace(RECORD, gpus=(_device(4096, 6554, 7782, 6554, total_bytes=16384 * MB),))
 SHOWN["run"] = "".join(
-    words for words, _ in Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:", room=None)
+    words
+    for words, _ in Columns(21).line(7, "12.4 s", moved(TRAINED)[:1], "for batch in loader:", columns=None)
 )
 GPU = RECORD.gpus[0]
-RAM_LEFT = "RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB"
+RAM_LEFT = Note.read("RAM left: 392 MB of 8.0 GB (container limit); this cell needs 900 MB")
 REMARKS = [  # each in a table of report.md
     ("(120 MB kept by malloc)", {"gen": RamUsage(*_usage(42, 170, 170), Heap(0, 0), Heap(0, 120 * MB))}),
     (
@@ -582,9 +590,9 @@ def test_every_link_leads_somewhere(page):
         assert not anchor or anchor in anchors(target), (page, link)
 
 
-def test_the_house_has_the_files_that_its_page_names():
-    """Each `wing/file.py` of docs/house.md is there."""
-    named = set(re.findall(r"`(\w+/\w+\.py)`", PAGES["house.md"].read_text(encoding="utf-8")))
+def test_the_page_of_the_architecture_names_files_that_exist():
+    """Each `package/file.py` of docs/architecture.md is there."""
+    named = set(re.findall(r"`(\w+(?:/\w+)+\.py)`", PAGES["architecture.md"].read_text(encoding="utf-8")))
     assert len(named) > 10
     for name in named:
         assert (ROOT / name).is_file() or (ROOT / "ipygpulogger" / name).is_file(), name
@@ -593,10 +601,8 @@ def test_the_house_has_the_files_that_its_page_names():
 def test_the_reference_has_every_public_name():
     """Those of the package, of its doors, and of what a source needs."""
     page = PAGES["reference.md"].read_text(encoding="utf-8")
-    names = {*ipygpulogger.__all__, *experiments.__all__, *ipython.__all__, *mem.__all__} - set(
-        standard_names.__all__
-    )
-    for name in names | {"Device", "DeviceCounter", "Framework", "Look", "Reading", "Unavailable"}:
+    names = {*ipygpulogger.__all__, *experiments.__all__, *ipython.__all__, *mem.__all__}
+    for name in names | {"Device", "DeviceCounter", "Framework", "Observation", "Reading", "Unavailable"}:
         assert re.search(rf"\b{name}\b", page), name
 
 

@@ -152,7 +152,7 @@ def main(seed, steps):  # noqa: C901 - one branch for each kind of step
     from ipygpulogger.engine import children as engine
     from ipygpulogger.engine.scope import Scope
 
-    engine.WALK_S = engine.WALK_END_S = engine.WALK_SHORT_S = 10  # no child is too large to look through
+    engine.WALK_S = 10  # no child is too large to look through
     engine.LARGEST = 100
     chance = random.Random(seed)
     kept = Block(60)  # which the forked ones share

@@ -4,6 +4,7 @@ Each case runs in a process of its own: what the kernel says of children that en
 """
 
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -13,12 +14,13 @@ from pathlib import Path
 import pytest
 from memory import MB, Block
 
+from ipygpulogger import measure
 from ipygpulogger.engine.child_peaks import ChildPeaks
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.sources import child_process, procfs
-from ipygpulogger.sources.child_process import ChildProcess
-from ipygpulogger.sources.process import Process
+from ipygpulogger.sources.system import child_process, linux
+from ipygpulogger.sources.system.child_process import ChildProcess
+from ipygpulogger.sources.system.process import Process
 
 pytestmark = pytest.mark.skipif(
     Process().descendants.visit(ChildProcess.look) is None or not Path("/proc/self/smaps_rollup").exists(),
@@ -79,9 +81,9 @@ def told(work):
     with measure() as m:
         work()
     children = m.last.children
-    assert children is None or (children.count, children.peak.hi_bytes) == (0, None)
+    assert children is None or children.count == 0
     assert ("child" in text.report(m.last)) == (children is not None)
-    assert children is None or children.ended == 1
+    assert children is None or children.ended >= 1
     return children and mb(children.peak.lo_bytes)
 """
 
@@ -122,8 +124,8 @@ def test_a_program_larger_than_we_are_is_told():
         """
         kept = Block(40)
         assert told(lambda: subprocess.run(big(120))) in range(120, 145)
-        assert told(lambda: python_forks(big(180))) in range(80, 160)
-        assert told(lambda: subprocess.run(big(150))) == 0  # the largest that ended was larger
+        assert told(lambda: python_forks(big(180))) in range(80, 205)  # more if it was seen alive
+        assert told(lambda: subprocess.run(big(150))) in range(175)  # the largest that ended was larger
         assert told(lambda: subprocess.run(big(220))) in range(220, 245)
         """
     )
@@ -152,7 +154,7 @@ def test_a_worker_counts_without_what_it_shares():
     in_a_new_process(
         """
         kept = Block(100)
-        assert told(lambda: worker(lambda: blip(80))) in range(50, 90)
+        assert told(lambda: worker(lambda: blip(80))) in range(79, 85)
         # Its own children in turn.
         assert told(lambda: worker(lambda: worker(lambda: blip(120)))) in range(90, 130)
         """
@@ -187,27 +189,18 @@ def test_never_more_than_is_theirs():
 
 
 def test_a_second_smaller_pool_is_told():
-    """The kernel remembers the larger one; that workers ended is known, and their peak if somebody looked."""
+    """The kernel remembers the larger one only; what each worker needed is known all the same."""
     in_a_new_process(
         """
-        from ipygpulogger.engine.machine import machine
-
-        def pool(size, look):
+        for size in (200, 80):
             with measure() as m, multiprocessing.get_context("fork").Pool(2) as workers:
                 workers.map(blip, [size, size], chunksize=1)
-                look()
                 workers.close()
                 workers.join()
-            return m.last.children, text.report(m.last)
-
-        first, _ = pool(200, lambda: None)
-        assert first.ended == 2 and mb(first.peak.lo_bytes) > 100
-        second, report = pool(80, lambda: None)
-        assert (second.ended, second.peak.lo_bytes, second.peak.hi_bytes) == (2, 0, None)
-        assert "(2 children ended)" in report
-        third, report = pool(80, machine().sample)
-        assert third.ended == 2 and mb(third.largest[0].peak.lo_bytes) in range(60, 90), third.largest
-        assert "2 children ended, peak at least" in report
+            found = m.last.children
+            most = [mb(child.peak.lo_bytes) for child in found.largest]
+            assert found.ended == 2 and size - 1 <= max(most) <= size + 5, found.largest
+            assert "2 children ended, peak" in text.report(m.last), text.report(m.last)
         """
     )
 
@@ -250,7 +243,7 @@ def test_what_children_share_with_each_other_counts_once():
     in_a_new_process(
         """
         from ipygpulogger.engine import children as engine
-        engine.WALK_S = engine.WALK_END_S = engine.WALK_SHORT_S = 10
+        engine.WALK_S = 10
         kept, dropped = Block(50), Block(40)
 
         def sleeps(pipe):
@@ -316,11 +309,12 @@ def test_what_children_share_with_each_other_counts_once():
 
 
 def test_a_short_scope_looks_through_little():
-    """1 ms beside a worker that did little, 5 ms more for one that began or needed 40 MB; an idle one's peak is exact."""
+    """5 ms at least, a twentieth of its time, 50 ms at most; an idle one's peak is exact."""
     in_a_new_process(
         """
         from ipygpulogger.engine.child_peaks import ChildPeaks
-        limits, real = [], ChildPeaks.walk
+        import time
+        limits, times, real = [], [], ChildPeaks.walk
         def walk(self, living, limit_s, *, again):
             limits.extend([limit_s] if again else [])
             return real(self, living, limit_s, again=again)
@@ -337,15 +331,19 @@ def test_a_short_scope_looks_through_little():
             process.start()
             ours.send(1)
             ours.recv()
-        for size in (1, 40):
-            with measure():
+        limits.clear()
+        for size, lasts_s in ((1, 0.2), (40, 1.1), (1, 0)):
+            with measure() as m:
                 ours.send(size)
                 ours.recv()
+                time.sleep(lasts_s)
+            times.append(m.last.time_s)
         with measure() as m:
             pass
+        times.append(m.last.time_s)
         ours.send(None)
         process.join()
-        assert limits == [0.01, 0.001, 0.01, 0.001], limits
+        assert limits == [max(0.005, min(0.05 * time_s, 0.05)) for time_s in times], (limits, times)
         child, = m.last.children.largest
         assert child.peak.lo_bytes == child.peak.hi_bytes == max(child.before_bytes, child.after_bytes)
         """
@@ -357,7 +355,7 @@ def test_a_large_living_worker_is_not_looked_through():
     out = in_a_new_process(
         """
     from ipygpulogger.engine import children as engine
-    engine.WALK_S = engine.WALK_END_S = engine.WALK_WORKED_S = engine._WALK_SHARE = engine.WALK_SHORT_S = 0"""
+    engine.WALK_S = engine._WALK_SHARE = 0"""
         + LIVING.format(ours=100, theirs=60, how="fork")
         + """
     assert mb(children.after_bytes) in range(30, 70)
@@ -377,7 +375,7 @@ def test_a_program_of_its_own_counts_as_a_whole():
     while b") S " not in Path(f"/proc/{program.pid}/stat").read_bytes():  # it is on its way to wait
         time.sleep(0.001)
     child = next(one for one in Process().descendants.visit(ChildProcess.look) if one.pid == program.pid)
-    current_bytes, peak_bytes = procfs.resident_and_mark_bytes(program.pid)
+    current_bytes, peak_bytes = linux.resident_and_mark_bytes(program.pid)
     ended(program)
     assert (child.current_bytes, child.high_bytes, child.forked) == (current_bytes, peak_bytes, False)
     assert 64 * MB <= child.current_bytes <= 84 * MB
@@ -392,14 +390,14 @@ def test_a_child_of_which_little_is_told(fault, monkeypatch):
     if pid == 0:
         os.read(reader, 1)
         os._exit(0)
-    real = procfs.read
+    real = linux.read
 
     def refuse(path):
         if path == f"/proc/{pid}/{'stat' if fault == 'no flags' else 'smaps_rollup'}":
             raise PermissionError(path)
         return real(path)
 
-    monkeypatch.setattr(procfs, "read", refuse)
+    monkeypatch.setattr(linux, "read", refuse)
     peaks = ChildPeaks(Process(), list)
     found = {child.pid: child for child in peaks.look()}
     if fault == "no flags":
@@ -424,9 +422,9 @@ def figures(process, pids):
 
 def looked(process, monkeypatch, pids):
     """These children as a process that looked before finds them, and the files of theirs that it read for that."""
-    files, real = [], procfs.read
+    files, real = [], linux.read
     with monkeypatch.context() as patch:
-        patch.setattr(procfs, "read", lambda path: files.append(path) or real(path))
+        patch.setattr(linux, "read", lambda path: files.append(path) or real(path))
         found = figures(process, pids)
     theirs = [path for path in files if path.split("/")[2].isdecimal() and int(path.split("/")[2]) in pids]
     return found, theirs
@@ -509,8 +507,8 @@ def test_any_children_are_as_a_first_look_finds_them():
     """Whatever they did meanwhile: allocated, freed, started children of their own, ended, were orphaned."""
     program = """
         import ctypes, time
-        from ipygpulogger.sources.child_process import ChildProcess
-        from ipygpulogger.sources.process import Process
+        from ipygpulogger.sources.system.child_process import ChildProcess
+        from ipygpulogger.sources.system.process import Process
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans become our children
 
         def figures(process):
@@ -633,8 +631,8 @@ def test_a_child_on_its_way_to_exec_is_not_there_yet(monkeypatch):
     if pid == 0:
         os.read(reader, 1)
         os._exit(0)
-    real, same = procfs.read, {f"/proc/{pid}/statm", "/proc/self/statm"}
-    monkeypatch.setattr(procfs, "read", lambda path: b"1 2 3 4 5 6 7" if path in same else real(path))
+    real, same = linux.read, {f"/proc/{pid}/statm", "/proc/self/statm"}
+    monkeypatch.setattr(linux, "read", lambda path: b"1 2 3 4 5 6 7" if path in same else real(path))
     assert pid not in figures(Process(), None)
     monkeypatch.undo()
     assert pid in figures(Process(), None)
@@ -692,3 +690,11 @@ def test_a_child_of_another_user_is_bounded():
         child.stdin.close()
         """
     )
+
+
+def test_what_starts_programs_is_pickled_as_itself():
+    """While something is measured, too, and afterwards where it was kept."""
+    with measure():
+        kept = os.system, os.posix_spawn
+        assert pickle.loads(pickle.dumps(kept)) == (os.system.__wrapped__, os.posix_spawn.__wrapped__)
+    assert pickle.loads(pickle.dumps(kept)) == (os.system, os.posix_spawn)

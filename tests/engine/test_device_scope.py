@@ -8,7 +8,7 @@ from ipygpulogger.engine.device_scope import JUMP_BYTES, DeviceScope
 from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.records import DRIVER, Metric, Peak
-from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
+from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading, Unavailable
 
 MB = 2**20
 TOTAL = 1 << 40
@@ -39,7 +39,7 @@ class Allocator(Counter):
     def look(self):
         peaks = self.highest if self.peak_class == "resettable" else (None, None)
         readings = tuple(Reading(now, peak) for now, peak in zip(self.now, peaks, strict=True))
-        return Look(readings if self.tells_reserved else readings[:1], (self.ever,))
+        return Observation(readings if self.tells_reserved else readings[:1], (self.ever,))
 
     def reset(self):
         self.highest = list(self.now)
@@ -351,7 +351,7 @@ def test_what_was_seen_of_this_process_counts():
 def jumps(story, *others):
     found = []
     for other in others:
-        found.append(story.scope.asks(other))
+        found.append(story.scope.is_query_due(other))
         story.scope.sampled(0, other, None)
     return found
 
@@ -400,7 +400,7 @@ def test_what_of_a_rise_nobody_could_attribute(rises, unlisted):
     base, expected = story.other, 0
     for mine, others, strange, found in rises:
         other = base + 64 * (mine + others + strange) * MB
-        if story.scope.asks(other):
+        if story.scope.is_query_due(other):
             shares = Shares(20 * MB + 64 * mine * MB, 0, 64 * others * MB) if found else None
             told = 20 * MB + 64 * (mine + others) * MB + story.unlisted if found else 0
             expected = max(expected, other - max(told, base))

@@ -24,8 +24,8 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.records import DeviceUsage, Measurement, Metric, Peak, RamUsage
 from ipygpulogger.render import html, text
-from ipygpulogger.render.devices import ladders
-from ipygpulogger.sources.torch import Torch
+from ipygpulogger.render.growth import ladders
+from ipygpulogger.sources.torch.allocators import Torch
 
 pytestmark = pytest.mark.torch
 
@@ -267,7 +267,7 @@ def test_a_neighbour_gives_back_just_what_we_take(cuda, on, outside, monkeypatch
     raw(cuda, 80 * MB)
     row.used -= 80 * MB
     scope.close()
-    monkeypatch.setattr(ledgers, "ASK_AGAIN_S", 0)
+    monkeypatch.setattr(ledgers, "QUERY_AGAIN_S", 0)
     assert gpu_of(scope.result(Measurement, "")).consumed_bytes == 80 * MB
 
 
@@ -478,7 +478,7 @@ EACH = """
         assert usage.name == device.name.decode()
     hidden = [u for u in result.gpus if u.backend == "nvml"]
     from ipygpulogger.render import text
-    from ipygpulogger.render.devices import device_name
+    from ipygpulogger.render.growth import device_name
     names = [device_name(u, result.gpus) for u in result.gpus]
     assert len(set(names)) == len(names)
     assert {u.uuid for u in hidden} == {gpu.dev[i].uuid.decode() for i in range(2) if i not in truth} if ALL else not hidden
@@ -520,7 +520,7 @@ def test_eight_cards_and_two_of_them_ours(cuda, in_a_new_process):
     program = """
         import torch
         from ipygpulogger.render import html, text
-        from ipygpulogger.render.devices import device_name
+        from ipygpulogger.render.growth import device_name
         gpu = state()
         for i in range(2):
             torch.empty(1, device=f"cuda:{i}")
@@ -551,7 +551,7 @@ def test_a_slice_is_a_device(cuda, parent, in_a_new_process):
     program = """
         import torch
         from ipygpulogger.render import text
-        from ipygpulogger.render.devices import device_name
+        from ipygpulogger.render.growth import device_name
         gpu = state()
         torch.cuda.synchronize()
         kept = []
@@ -583,7 +583,7 @@ def test_every_slice_is_told_of(cuda, in_a_new_process):
     cuda.dev[0].mig(2432 * MB, 0, 4864 * MB)
     program = """
         from ipygpulogger.render import text
-        from ipygpulogger.render.devices import device_name
+        from ipygpulogger.render.growth import device_name
         from ipygpulogger.records import Measurement
         from ipygpulogger.engine.scope import Scope
         scope = Scope(all_devices=True).open()
@@ -600,7 +600,7 @@ def test_unified_memory(cuda, in_a_new_process):
     program = """
         import torch
         from ipygpulogger.render import text
-        from ipygpulogger.render.devices import ladders
+        from ipygpulogger.render.growth import ladders
         gpu = state()
         torch.cuda.synchronize()
         kept = []
@@ -704,6 +704,114 @@ def test_a_pluggable_allocator(cuda, tmp_path, in_a_new_process):
     """
     (note,) = in_a_new_process(program)
     assert "torch" in note
+
+
+SWITCHED = """
+import time
+import torch
+from ipygpulogger.records import Measurement
+from ipygpulogger.engine.scope import Scope
+torch.cuda.synchronize()
+gpu, switch = state(), torch.cuda.caching_allocator_enable
+def tensor(mb):
+    return torch.empty(mb << 20, dtype=torch.uint8, device="cuda")
+def transient(mb=150, time_s=0.0):
+    held = tensor(mb)
+    time.sleep(time_s)
+def told(*steps):
+    with measure() as m:
+        for step in steps:
+            step()
+    (usage,) = m.gpus
+    return usage, m.last.notes
+def at_least(usage, mb):
+    assert usage.peak.quality == "sampled" and usage.peak.hi_bytes is None, usage
+    assert usage.peak.lo_bytes >= usage.before_bytes + mb * MB, usage
+    return usage
+def exact(usage, needed, consumed=0):
+    assert usage.peak.quality == "exact", usage
+    assert (usage.needed_bytes, usage.consumed_bytes) == (needed * MB, consumed * MB), usage
+def driver():
+    return gpu.dev[0].mine().used
+"""
+VARIABLES = ["PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING"]
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_without_caching_by_a_variable(in_a_new_process, variable):
+    """A transient is sampled while it lives, what stays is the driver's figure; said once, by the doctor too."""
+    program = """
+        usage, notes = told(transient)
+        at_least(usage, 0)
+        assert usage.allocated_bytes is None and usage.after_bytes == driver()
+        assert len(notes) == 1 and "caching allocator is switched off" in notes[0], notes
+        usage, notes = told(lambda: transient(time_s=1.0))
+        assert at_least(usage, 150).consumed_bytes == 0 and not notes
+        kept = []
+        usage, _ = told(lambda: kept.append(tensor(100)), transient)
+        assert at_least(usage, 100).consumed_bytes == 100 * MB
+        usage, _ = told(kept.clear)
+        assert at_least(usage, 0).consumed_bytes == -100 * MB
+        (torchs,) = [one for one in machine().diagnose() if one.source == "torch"]
+        assert torchs.state == "sampled" and "caching allocator is switched off" in torchs.says, torchs
+        switch(True)  # changes nothing then
+        at_least(told(transient)[0], 0)
+    """
+    in_a_new_process(SWITCHED + textwrap.dedent(program), **{variable: "1"})
+
+
+def test_caching_switched_off_and_on_again(in_a_new_process):
+    """Before, between, within or after scopes: exact only where torch counted from the first moment to the last."""
+    program = """
+        off, on, kept = lambda: switch(False), lambda: switch(True), []
+        exact(told(transient)[0], 150)
+        usage, notes = told(transient, off)
+        assert at_least(usage, 0).after_bytes == driver() and "switched off" in notes[0]
+        at_least(told(transient)[0], 0)
+        assert at_least(told(lambda: kept.append(tensor(70)))[0], 70).consumed_bytes == 70 * MB
+        usage, _ = told(transient, on)
+        at_least(usage, 0)
+        exact(told(transient)[0], 150)
+        usage, notes = told(off, transient, on)
+        assert at_least(usage, 0).consumed_bytes == 0 and "switches off" in notes[0], notes
+        exact(told(transient)[0], 150)
+        usage, _ = told(off, lambda: kept.append(tensor(30)), on)
+        assert at_least(usage, 30).consumed_bytes == 30 * MB
+        usage, _ = told(lambda: kept.append(tensor(20)), off)
+        assert at_least(usage, 0).after_bytes == driver()  # what torch keeps cached included
+        on()
+        outer = Scope().open()
+        exact(told(transient)[0], 150)
+        off(), on()
+        exact(told(transient)[0], 150)
+        outer.close()
+        (usage,) = outer.result(Measurement, "").gpus
+        assert at_least(usage, 150).consumed_bytes == 0
+        assert sum(map(len, kept)) == 120 * MB
+    """
+    in_a_new_process(SWITCHED + textwrap.dedent(program))
+
+
+def test_lines_and_the_peak_without_caching(in_a_new_process):
+    """Neither tells an exact 0, and neither fails."""
+    program = """
+        from ipygpulogger import measure_lines
+        switch(False)
+        @measure_lines(report=False)
+        def run():
+            held = tensor(150)
+            del held
+        run()
+        for line in run.lines:
+            for usage in line.gpus:
+                assert usage.peak.quality != "exact", line
+        with measure(peak=True) as m:
+            held = tensor(150)
+            del held
+        (usage,) = m.gpus
+        at_least(usage, 0)
+    """
+    in_a_new_process(SWITCHED + textwrap.dedent(program))
 
 
 def test_pools_and_graphs(cuda, in_a_new_process):
@@ -921,7 +1029,7 @@ ARENA = """
 BROKEN = """
     import sys
     sys.modules.update(dict.fromkeys(("raises", "looks", "half"), sys))  # imported, as it seems
-    from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading
+    from ipygpulogger.sources import Device, DeviceCounter, Framework, Observation, Reading
     class Raises(Framework):
         name = "raises"
         def counters(self): raise KeyError("no arena here")
@@ -936,7 +1044,7 @@ BROKEN = """
     class HalfCounter(DeviceCounter):
         peak_class = "resettable"
         device = Device("cuda", 0, "half")
-        def look(self): return Look((Reading(0, 0),), (0,))
+        def look(self): return Observation((Reading(0, 0),), (0,))
         def reset(self): raise OSError("no reset")
         def device_memory(self): raise OSError("no memory")
         def limit_bytes(self): raise OSError("no limit")

@@ -5,9 +5,8 @@ import zipfile
 
 import pytest
 
-from ipygpulogger.engine import entry_points
-from ipygpulogger.engine.frameworks import Frameworks
-from ipygpulogger.engine.notes import Notes
+from ipygpulogger.engine import devices
+from ipygpulogger.engine.frameworks import Frameworks, Notes
 
 OURS = "[ipygpulogger.sources]\narena = example_source:Arena\n"
 
@@ -15,9 +14,9 @@ OURS = "[ipygpulogger.sources]\narena = example_source:Arena\n"
 @pytest.fixture(autouse=True)
 def fresh():
     """Nothing is known from before, nor afterwards."""
-    entry_points.offered.cache_clear()
+    devices.offered.cache_clear()
     yield
-    entry_points.offered.cache_clear()
+    devices.offered.cache_clear()
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def distribution(folder, name, text):
 
 
 def names():
-    return [entry.name for entry in entry_points.offered()]
+    return [entry.name for entry in devices.offered()]
 
 
 @pytest.mark.parametrize("name", ["third-1.0.dist-info", "third.egg-info"])

@@ -6,9 +6,8 @@ from types import ModuleType
 import pytest
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.engine.frameworks import Frameworks
+from ipygpulogger.engine.frameworks import Frameworks, Notes
 from ipygpulogger.engine.machine import Machine
-from ipygpulogger.engine.notes import Notes
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources import Framework

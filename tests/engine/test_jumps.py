@@ -16,7 +16,7 @@ from ipygpulogger.engine.sampler import Sampler
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import html, text
-from ipygpulogger.sources import driver
+from ipygpulogger.sources.nvidia import driver
 
 GB = 1024 * MB
 

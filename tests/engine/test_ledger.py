@@ -19,8 +19,9 @@ from ipygpulogger.engine.ledger import (
     surely_uses,
 )
 from ipygpulogger.records import DRIVER
-from ipygpulogger.sources import Device, DeviceMemory, Look, Reading, Unavailable, driver
-from ipygpulogger.sources.nvml import Nvml
+from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading, Unavailable
+from ipygpulogger.sources.nvidia import driver
+from ipygpulogger.sources.nvidia.nvml import Nvml
 
 SIZES = st.integers(0, 1 << 40)
 GPU = Device("cuda", 0, "a card", "GPU-1")
@@ -69,7 +70,7 @@ class Card:
         self.reserved += size
 
     def look(self):
-        return Look((Reading(self.allocated, None), Reading(self.reserved, None)), ())
+        return Observation((Reading(self.allocated, None), Reading(self.reserved, None)), ())
 
     def snapshot(self):
         """The truth."""
@@ -180,12 +181,12 @@ def test_the_slow_question_is_asked_where_something_outside_moved(program):
         assert card.slow_questions() == 1
         for what, size in program:
             if what == "wait":
-                now.s += 2 * ledgers.ASK_AGAIN_S
+                now.s += 2 * ledgers.QUERY_AGAIN_S
             elif what == "allocate":
                 card.allocate(size)
             else:
                 setattr(card, what, getattr(card, what) + size)
-            glance = ledger.glance(GPU, [card], [])
+            glance = ledger.take(GPU, [card], [], processes=False)
             known = what in ("allocate", "wait")
             assert glance == (card.snapshot() if known else card.snapshot()._replace(own=None, listed=None))
             assert card.slow_questions() == 0
@@ -202,7 +203,7 @@ def test_a_neighbours_loss_that_is_our_gain_is_found_after_five_seconds(clock):
     clock.s += 5.0
     assert ledger.take(GPU, [card], []).outside == 50
     clock.s += 0.5
-    assert ledger.glance(GPU, [card], []).outside == 50  # no slow question, however long ago
+    assert ledger.take(GPU, [card], [], processes=False).outside == 50  # no slow question, however long ago
     assert ledger.take(GPU, [card], []).outside == 150
     assert card.slow_questions() == 2
 
@@ -234,19 +235,19 @@ def test_closed_is_forgotten(clock):
     ledger = Ledger(card)
     ledger.take(GPU, [card], [])
     ledger.close()
-    assert ledger.glance(GPU, [card], []).own is None
+    assert ledger.take(GPU, [card], [], processes=False).own is None
 
 
 def test_a_quiet_device_is_looked_at_once(clock):
     """One question for the memory, one for the processes, then one for the memory alone."""
     card = Card()
     ledger = Ledger(card)
-    for look, asked in (
-        (ledger.take, ["memory", "processes"]),
-        (ledger.take, ["memory"]),
-        (ledger.glance, ["memory"]),
+    for processes, asked in (
+        (True, ["memory", "processes"]),
+        (True, ["memory"]),
+        (False, ["memory"]),
     ):
-        look(GPU, [card], [])
+        ledger.take(GPU, [card], [], processes=processes)
         assert card.asked == asked
         card.asked.clear()
 
@@ -293,21 +294,22 @@ def test_what_another_thread_does_meanwhile(clock, moves):
     assert card.slow_questions() == moves + 1
 
 
-def test_a_glance_while_another_thread_moves():
+def test_a_snapshot_without_processes_while_another_thread_moves():
     """What it shows is of one moment, and it gives up after four."""
     card = Card()
     ledger = Ledger(card)
     ledger.take(GPU, [card], [])
     card.asked.clear()
+    card.reserved = 70
     looks = iter([0, 70, 70, 70])
-    owner = SimpleNamespace(look=lambda: Look((Reading(7, None), Reading(next(looks), None)), ()))
-    held = ledger.glance(GPU, [owner], [])
+    owner = SimpleNamespace(look=lambda: Observation((Reading(7, None), Reading(next(looks), None)), ()))
+    held = ledger.take(GPU, [owner], [], processes=False)
     assert (held.reserved, card.asked) == (70, ["memory"] * 2)
     card.asked.clear()
     endless = iter(range(100))
-    owner = SimpleNamespace(look=lambda: Look((Reading(0, None), Reading(next(endless), None)), ()))
-    for look in (ledger.glance, ledger.take):
-        look(GPU, [owner], [])
+    owner = SimpleNamespace(look=lambda: Observation((Reading(0, None), Reading(next(endless), None)), ()))
+    for processes in (False, True):
+        ledger.take(GPU, [owner], [], processes=processes)
         assert card.asked.count("memory") == 4
         card.asked.clear()
 
@@ -317,7 +319,9 @@ def test_several_allocators_are_added_up(clock):
     card = Card(mine=50)
     card.allocate(300)
     card.allocated = 100
-    other = SimpleNamespace(look=lambda: Look((Reading(20, None), Reading(1, None), Reading(30, None)), ()))
+    other = SimpleNamespace(
+        look=lambda: Observation((Reading(20, None), Reading(1, None), Reading(30, None)), ())
+    )
     held = Ledger(card).take(GPU, [card, other], [])
     assert (held.allocated, held.reserved) == (120, 330)
     nobody = Ledger(card).take(GPU, [], [])
@@ -414,7 +418,7 @@ class Live:
             raise Unavailable("gone")
         peaks = (self.allocated, self.highest) if self.peaks else (None, None)
         readings = (Reading(self.allocated, peaks[0]), Reading(self.reserved, peaks[1]))
-        return Look(readings, (self.ever,) if self.stamped else ())
+        return Observation(readings, (self.ever,) if self.stamped else ())
 
 
 def examined(card, *owners, device=GPU):
@@ -499,7 +503,9 @@ def test_a_device_that_nvml_does_not_know(uuid):
     device = GPU if uuid else Device("xpu", 0, "a card")
     assert Ledger(card).take(device, [card], counters) == DeviceSnapshot(10, 10, memories[0], None, None)
     assert Ledger(card).take(device, [card], counters[:2]) == DeviceSnapshot(10, 10, None, None, None)
-    assert Ledger(card).glance(device, [card], counters) == DeviceSnapshot(10, 10, None, None, None)
+    assert Ledger(card).take(device, [card], counters, processes=False) == DeviceSnapshot(
+        10, 10, None, None, None
+    )
     assert card.slow_questions() == 0
 
 

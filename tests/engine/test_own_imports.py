@@ -40,7 +40,7 @@ def gone():
 def on(monkeypatch):
     """A machine whose adapter of torch is not loaded."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setitem(frameworks._ADAPTERS, "torch", adapter)
+    monkeypatch.setattr(frameworks, "_adapter", lambda _: adapter())
     on = Machine()
     yield on
     on.close()
@@ -87,7 +87,7 @@ def test_an_import_that_fails_is_tried_again(on, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     with monkeypatch.context() as patch:
-        patch.setitem(frameworks._ADAPTERS, "torch", refuse)
+        patch.setattr(frameworks, "_adapter", lambda _: refuse())
         assert on.frameworks.imported() == on.frameworks.imported() == []
     assert on.take_notes() == ("the source torch cannot be loaded: OSError: too many open files",)
     assert [one.name for one in on.frameworks.imported()] == ["torch"]
@@ -104,7 +104,7 @@ def test_an_adapter_is_made_once(on, monkeypatch):
             asked.append(on.frameworks.imported())
         return Late
 
-    monkeypatch.setitem(frameworks._ADAPTERS, "torch", reentered)
+    monkeypatch.setattr(frameworks, "_adapter", lambda _: reentered())
     assert on.frameworks.imported() == asked[1]
     assert len(asked[1]) == 1
 

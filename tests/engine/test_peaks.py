@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.engine.interval import together
-from ipygpulogger.engine.peaks import LAP_SLACK_BYTES, PeakTracker
+from ipygpulogger.engine.interval import peak_of_sum
+from ipygpulogger.engine.peaks import SEGMENT_SLACK_BYTES, PeakTracker
 from ipygpulogger.records import Peak
-from ipygpulogger.sources import Counter, Look, Reading, Unavailable
+from ipygpulogger.sources import Counter, Observation, Reading, Unavailable
 
 
 class Model(Counter):
@@ -38,7 +38,9 @@ class Model(Counter):
             raise Unavailable("broken")
         peak = None if self.peak_class == "sampled" else self.highest
         erased, self.erased = self.erased, False
-        return Look((Reading(self.current, peak),), (self.allocated,) if self.certified else (), erased)
+        return Observation(
+            (Reading(self.current, peak),), (self.allocated,) if self.certified else (), erased
+        )
 
     def stamp(self):
         self.before_stamp()
@@ -68,16 +70,18 @@ steps = st.one_of(
     st.tuples(st.just("open"), st.booleans()),
     st.tuples(st.just("close"), st.integers(0, 9)),
     st.tuples(st.just("fold"), st.integers(0, 9)),
-    st.tuples(st.just("lap"), st.integers(0, 9)),
+    st.tuples(st.just("segment"), st.integers(0, 9)),
     st.tuples(st.just("user"), st.just(0)),
 )
 
 
-def as_peak(lap):
-    """A lap's figures, judged as an interval's."""
-    if lap.hi_bytes is None:
-        return Peak(lap.lo_bytes, None, "sampled")
-    return Peak(lap.lo_bytes, lap.hi_bytes, "exact" if lap.lo_bytes == lap.hi_bytes else "bounded")
+def as_peak(segment):
+    """A segment's figures, judged as an interval's."""
+    if segment.hi_bytes is None:
+        return Peak(segment.lo_bytes, None, "sampled")
+    return Peak(
+        segment.lo_bytes, segment.hi_bytes, "exact" if segment.lo_bytes == segment.hi_bytes else "bounded"
+    )
 
 
 def play(model, program):  # noqa: C901 - one branch a step
@@ -113,14 +117,14 @@ def play(model, program):  # noqa: C901 - one branch a step
                 for one in open_ones:
                     one[3][0] += 1
             tracker.user_resets(model.reset)
-        elif open_ones and what == "lap":
+        elif open_ones and what == ("segment"):
             one = open_ones[value % len(open_ones)]
             resets = model.highest > model.current
             if blip[0] and resets:  # here the tracker resets
                 for other in open_ones:
                     other[3][0] += 1
-            (lap,) = tracker.lap(one[0])
-            done.append((as_peak(lap), max(model.story[one[1] :]), one[2], one[3][0]))
+            (segment,) = tracker.next_segment(one[0])
+            done.append((as_peak(segment), max(model.story[one[1] :]), one[2], one[3][0]))
             one[1:] = [len(model.story) - 1, one[2] or model.peak_class == "resettable", [0]]
         elif open_ones and what == "fold":
             tracker.fold(open_ones[value % len(open_ones)][0])
@@ -333,24 +337,24 @@ def test_a_fork_never_waits_for_the_parents_lock():
 
 
 def test_a_quiet_lap_resets_nothing():
-    """Where nothing came or went a lap reads once and resets nothing; where anything fell, it resets."""
+    """Where nothing came or went a segment reads once and resets nothing; where anything fell, it resets."""
     model, resets = Model(), []
     model.before_reset = lambda: resets.append(model.current)
     tracker = PeakTracker(model)
     interval = tracker.open()
     resets.clear()
-    (lap,) = tracker.lap(interval)
-    assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1000, 1000, 1000)
+    (segment,) = tracker.next_segment(interval)
+    assert (segment.lo_bytes, segment.hi_bytes, segment.after_bytes) == (1000, 1000, 1000)
     model.move(50)
-    (lap,) = tracker.lap(interval)  # the record stands at what is in use: as good as reset
-    assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1050, 1050, 1050)
+    (segment,) = tracker.next_segment(interval)  # the record stands at what is in use: as good as reset
+    assert (segment.lo_bytes, segment.hi_bytes, segment.after_bytes) == (1050, 1050, 1050)
     assert not resets
     model.move(-150)  # moves no stamp
-    (lap,) = tracker.lap(interval)
-    assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (1050, 1050, 900)
+    (segment,) = tracker.next_segment(interval)
+    assert (segment.lo_bytes, segment.hi_bytes, segment.after_bytes) == (1050, 1050, 900)
     assert resets == [900]
-    (lap,) = tracker.lap(interval)
-    assert (lap.lo_bytes, lap.hi_bytes, lap.after_bytes) == (900, 900, 900)
+    (segment,) = tracker.next_segment(interval)
+    assert (segment.lo_bytes, segment.hi_bytes, segment.after_bytes) == (900, 900, 900)
     tracker.close(interval)
 
 
@@ -361,12 +365,12 @@ def test_a_lap_of_nothing_resets_nothing():
     tracker = PeakTracker(model)
     interval = tracker.open()
     model.before_reset = lambda: resets.append(1)
-    assert tracker.lap(interval) == [(0, 0, 0)]
+    assert tracker.next_segment(interval) == [(0, 0, 0)]
     assert not resets
 
 
 def test_a_lap_within_the_grain_leaves_the_record():
-    """A record a little above what is in use, by less than the grain, bounds the next lap and is not reset."""
+    """A record a little above what is in use, by less than the grain, bounds the next segment and is not reset."""
     model, resets = Model(), []
     model.precision_bytes = 100
     model.before_reset = lambda: resets.append(1)
@@ -375,17 +379,17 @@ def test_a_lap_within_the_grain_leaves_the_record():
     resets.clear()
     model.move(40)
     model.move(-40)
-    assert tracker.lap(interval)[0].hi_bytes == 1040
+    assert tracker.next_segment(interval)[0].hi_bytes == 1040
     model.move(10)
-    (lap,) = tracker.lap(interval)
-    assert (lap.lo_bytes, lap.hi_bytes) == (1010, 1040)
+    (segment,) = tracker.next_segment(interval)
+    assert (segment.lo_bytes, segment.hi_bytes) == (1010, 1040)
     assert not resets
     tracker.close(interval)
 
 
 foreign_steps = st.one_of(
     st.tuples(st.just("move"), st.integers(-400, 400)),
-    st.tuples(st.sampled_from(["open", "close", "lap"]), st.integers(0, 9)),
+    st.tuples(st.sampled_from(["open", "close", ("segment")]), st.integers(0, 9)),
     st.tuples(st.just("reset elsewhere"), st.booleans()),
 )
 
@@ -426,8 +430,8 @@ def test_what_something_else_erased_is_never_exact(program):  # noqa: C901 - one
                 assert ("model" in tracker.loss(one["interval"])) >= one["erased"]
                 open_ones.remove(one)
             else:
-                (lap,) = tracker.lap(one["interval"])
-                check(as_peak(lap), one)
+                (segment,) = tracker.next_segment(one["interval"])
+                check(as_peak(segment), one)
                 one |= {"began": len(model.story) - 1, "erased": False}
 
 
@@ -443,7 +447,7 @@ class Pair(Model):
 
     def look(self):
         live, taken = super().look(), self.taken.look()
-        return Look(live.readings + taken.readings, live.stamp + taken.stamp)
+        return Observation(live.readings + taken.readings, live.stamp + taken.stamp)
 
     def reset(self):
         super().reset()
@@ -462,8 +466,8 @@ def test_each_series_has_its_own_figures():
     model.move(10)
     model.taken.move(100)
     model.taken.move(-600)
-    laps = tracker.lap(interval)
-    assert [(lap.lo_bytes, lap.hi_bytes, lap.after_bytes) for lap in laps] == [
+    segments = tracker.next_segment(interval)
+    assert [(segment.lo_bytes, segment.hi_bytes, segment.after_bytes) for segment in segments] == [
         (1010, 1010, 1010),
         (1600, 1600, 1000),
     ]
@@ -475,8 +479,8 @@ def test_each_series_has_its_own_figures():
     assert tracker.lifetime_peak_bytes(1) == 1600
     assert tracker.current_bytes() == tracker.current_bytes(0) == tracker.last_bytes() == 1010
     assert tracker.current_bytes(1) == 1000
-    assert together([interval], 1) == interval.peak(1)
-    assert interval.series_count == 2
+    assert peak_of_sum([interval], 1) == interval.peak(1)
+    assert len(interval.before) == 2
 
 
 def test_opening_resets_where_any_series_stands_above():
@@ -503,16 +507,16 @@ def test_what_comes_right_after_the_reset_belongs_to_the_new_interval():
 
 
 def test_a_lap_resets_where_any_series_stands_above():
-    """One number that fell is enough; without it the next lap would have the other's record."""
+    """One number that fell is enough; without it the next segment would have the other's record."""
     model, resets = Pair(), []
     tracker = PeakTracker(model)
     interval = tracker.open()
     model.before_reset = lambda: resets.append(1)
     model.taken.move(-100)
-    tracker.lap(interval)
+    tracker.next_segment(interval)
     assert len(resets) == 1
     model.move(-100)
-    tracker.lap(interval)
+    tracker.next_segment(interval)
     assert len(resets) == 2
 
 
@@ -543,7 +547,7 @@ def test_the_sum_of_several_counters(program, precision):
         moved[i] |= bool(step)
     for tracker, interval in zip(trackers, intervals, strict=True):
         tracker.close(interval)
-    peak = together(intervals, 0)
+    peak = peak_of_sum(intervals, 0)
     assert [interval.moved for interval in intervals] == moved
     assert peak.lo_bytes <= max(sums) <= peak.hi_bytes
     assert peak.precision_bytes == 3 * precision
@@ -565,8 +569,8 @@ def test_a_sum_with_one_that_nobody_counts():
     exact.move(7)
     for tracker, interval in zip(trackers, intervals, strict=True):
         tracker.close(interval)
-    assert together(intervals, 0) == Peak(1050, None, "sampled")
-    assert together(intervals[::-1], 0) == Peak(1050, None, "sampled")
+    assert peak_of_sum(intervals, 0) == Peak(1050, None, "sampled")
+    assert peak_of_sum(intervals[::-1], 0) == Peak(1050, None, "sampled")
 
 
 def test_without_a_stamp_anything_may_have_moved():
@@ -575,12 +579,12 @@ def test_without_a_stamp_anything_may_have_moved():
         tracker = PeakTracker(Model(certified=certified))
         interval = tracker.open()
         assert interval.moved is (not certified)
-        tracker.lap(interval)
+        tracker.next_segment(interval)
         assert interval.moved is (not certified)
         tracker.close(interval)
 
 
-@pytest.mark.parametrize("grain", [100, LAP_SLACK_BYTES, 1 << 20])
+@pytest.mark.parametrize("grain", [100, SEGMENT_SLACK_BYTES, 1 << 20])
 def test_a_lap_leaves_no_more_than_256_kib(grain):
     """The record may stand above what is in use by the grain, and by no more than 256 KiB."""
     model, resets = Model(), []
@@ -591,10 +595,10 @@ def test_a_lap_leaves_no_more_than_256_kib(grain):
     interval = tracker.open()
     resets.clear()
     model.move(-min(grain, 256 * 1024))
-    tracker.lap(interval)
+    tracker.next_segment(interval)
     assert not resets
     model.move(-1)
-    tracker.lap(interval)
+    tracker.next_segment(interval)
     assert resets
     tracker.close(interval)
 
@@ -603,7 +607,7 @@ def test_a_lap_leaves_no_more_than_256_kib(grain):
 
 
 def test_what_came_before_a_lap_resets_is_read_and_not_guessed():
-    """A blip between the lap's reading and its reset moves the stamp: it is read once more, and exact."""
+    """A blip between the segment's reading and its reset moves the stamp: it is read once more, and exact."""
     model = Model()
     tracker = PeakTracker(model)
     interval = tracker.open()
@@ -615,12 +619,12 @@ def test_what_came_before_a_lap_resets_is_read_and_not_guessed():
         model.move(-700)
 
     model.before_stamp = blip
-    assert tracker.lap(interval) == [(1600, 1600, 900)]
-    assert tracker.lap(interval) == [(900, 900, 900)]
+    assert tracker.next_segment(interval) == [(1600, 1600, 900)]
+    assert tracker.next_segment(interval) == [(900, 900, 900)]
 
 
 def test_a_quiet_lap_resets_at_once():
-    """Where the stamp stood still, a lap reads once, resets, and looks at the stamp alone before and after."""
+    """Where the stamp stood still, a segment reads once, resets, and looks at the stamp alone before and after."""
     model, steps = Model(), []
     tracker = PeakTracker(model)
     interval = tracker.open()
@@ -629,19 +633,19 @@ def test_a_quiet_lap_resets_at_once():
     model.look = lambda: (steps.append("look"), look())[1]
     model.stamp = lambda: (steps.append("stamp"), look().stamp)[1]
     model.before_reset = lambda: steps.append("reset")
-    tracker.lap(interval)
+    tracker.next_segment(interval)
     assert steps == ["look", "stamp", "reset", "stamp"]
 
 
 def test_what_a_lap_loses_with_its_reset_bounds_the_others():
-    """Another thread's blip just before it: whoever is open beside the lap may have had that peak."""
+    """Another thread's blip just before it: whoever is open beside the segment may have had that peak."""
     model = Model()
     tracker = PeakTracker(model)
     outer, interval = tracker.open(), tracker.open()
     model.move(500)
     model.move(-500)
     model.before_reset = lambda: (model.move(900), model.move(-900))
-    tracker.lap(interval)
+    tracker.next_segment(interval)
     tracker.close(outer)
     assert outer.peak() == Peak(1500, 1900, "bounded")
 
@@ -652,13 +656,13 @@ def test_a_lap_without_a_stamp_is_at_least():
     tracker = PeakTracker(model)
     outer, inner = tracker.open(), tracker.open()
     model.move(-100)
-    (lap,) = tracker.lap(inner)
-    assert (lap.lo_bytes, lap.hi_bytes) == (1000, None)
+    (segment,) = tracker.next_segment(inner)
+    assert (segment.lo_bytes, segment.hi_bytes) == (1000, None)
     tracker.close(outer)
     assert outer.peak() == Peak(1000, None, "sampled")
 
 
-@pytest.mark.parametrize("after", ["lap", "open", "user"])
+@pytest.mark.parametrize("after", [("segment"), "open", "user"])
 def test_what_came_with_the_reset_counts_from_then_on(after):
     """A rise that lasts, between the reset and the look after it: all that are open have it as their own."""
     model = Model()
@@ -674,7 +678,7 @@ def test_what_came_with_the_reset_counts_from_then_on(after):
 
     model.before_reset = rise
     {
-        "lap": lambda: tracker.lap(inner),
+        ("segment"): lambda: tracker.next_segment(inner),
         "open": tracker.open,
         "user": lambda: tracker.user_resets(model.reset),
     }[after]()
@@ -746,7 +750,7 @@ def test_a_peak_at_what_is_in_use_needs_no_reset(somebody):
 # -- a reset that fails -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["open", "lap"])
+@pytest.mark.parametrize("how", ["open", ("segment")])
 def test_a_reset_that_fails_leaves_an_old_record(how):
     """What begins under it is bounded by that record, and exact only above it."""
     model = Model()
@@ -763,7 +767,7 @@ def test_a_reset_that_fails_leaves_an_old_record(how):
         interval = tracker.open()
     else:
         interval = outer
-        assert tracker.lap(interval) == [(1500, 1500, 1000)]
+        assert tracker.next_segment(interval) == [(1500, 1500, 1000)]
     model.move(200)
     tracker.fold(interval)
     assert interval.peak() == Peak(1200, 1500, "bounded")
@@ -784,18 +788,18 @@ def test_what_a_handler_raises_in_a_lap_goes_on():
 
     model.before_reset = interrupt
     with pytest.raises(KeyboardInterrupt):
-        tracker.lap(interval)
+        tracker.next_segment(interval)
 
 
 def test_laps_that_reset_nothing_keep_the_old_record():
-    """Where the caller forbids it, the record bounds the next lap, and is not taken for its own."""
+    """Where the caller forbids it, the record bounds the next segment, and is not taken for its own."""
     model = Model()
     tracker = PeakTracker(model)
     interval = tracker.open()
     model.move(500)
     model.move(-500)
-    assert tracker.lap(interval, reset=False) == [(1500, 1500, 1000)]
-    assert tracker.lap(interval, reset=False) == [(1000, 1500, 1000)]
+    assert tracker.next_segment(interval, reset=False) == [(1500, 1500, 1000)]
+    assert tracker.next_segment(interval, reset=False) == [(1000, 1500, 1000)]
 
 
 # -- watching ---------------------------------------------------------------------------------------
@@ -842,7 +846,7 @@ class Sampled(Model):
 
     def look(self):
         seen, self.seen = self.seen, 0
-        return Look((Reading(self.current, None, seen),), ())
+        return Observation((Reading(self.current, None, seen),), ())
 
 
 @pytest.mark.parametrize(
@@ -1030,7 +1034,7 @@ def test_what_is_no_reading_is_refused(readings):
     model = Pair()
     tracker = PeakTracker(model)
     interval = tracker.open()
-    model.look = lambda: Look(tuple(Reading(*one) for one in readings), (0, 0))
+    model.look = lambda: Observation(tuple(Reading(*one) for one in readings), (0, 0))
     with pytest.raises(Unavailable, match="Pair fails: "):
         tracker.look()
     with pytest.raises(Unavailable, match="Pair fails: "):
@@ -1041,7 +1045,7 @@ def test_what_is_no_reading_is_refused(readings):
 def test_no_series_at_all_is_refused_from_the_first():
     """Nothing is no figure."""
     model = Model()
-    model.look = lambda: Look((), ())
+    model.look = lambda: Observation((), ())
     with pytest.raises(Unavailable, match="not a reading"):
         PeakTracker(model).look()
 
@@ -1089,17 +1093,17 @@ def test_what_a_fork_leaves_open_is_the_parents():
 
 
 def test_a_lap_begins_with_a_counter_of_its_own():
-    """After a lap that reset, what the next needs for a moment is its own, however high the last one was."""
+    """After a segment that reset, what the next needs for a moment is its own, however high the last one was."""
     model = Model()
     tracker = PeakTracker(model)
     interval = tracker.open()
     for highest in (500, 200, 300):
         model.move(highest)
         model.move(-highest)
-        assert tracker.lap(interval) == [(1000 + highest, 1000 + highest, 1000)]
+        assert tracker.next_segment(interval) == [(1000 + highest, 1000 + highest, 1000)]
 
 
-@pytest.mark.parametrize("how", ["open", "lap", "user"])
+@pytest.mark.parametrize("how", ["open", ("segment"), "user"])
 def test_any_reset_of_ours_frees_those_under_an_old_record(how):
     """An interval that began under a record above it: after a reset, what the counter tells is its own."""
     model = Model()
@@ -1110,7 +1114,7 @@ def test_any_reset_of_ours_frees_those_under_an_old_record(how):
     interval = tracker.open(reset=False)
     {
         "open": tracker.open,
-        "lap": lambda: tracker.lap(other),
+        ("segment"): lambda: tracker.next_segment(other),
         "user": lambda: tracker.user_resets(model.reset),
     }[how]()
     model.move(300)

@@ -24,8 +24,9 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
-from ipygpulogger.runtime.calls import Call
-from ipygpulogger.sources import Device, DeviceCounter, Framework, Look, Reading, driver
+from ipygpulogger.runtime.wrappers import Call
+from ipygpulogger.sources import Device, DeviceCounter, Framework, Observation, Reading
+from ipygpulogger.sources.nvidia import driver
 
 
 def mb(size_bytes):
@@ -78,7 +79,7 @@ def test_without_resets_the_users_ru_maxrss_stays():
         from ipygpulogger.records import Measurement
         from ipygpulogger.engine.machine import machine
         from ipygpulogger.engine.scope import Scope
-        from ipygpulogger.sources.procfs import resident_and_mark_bytes
+        from ipygpulogger.sources.system.linux import resident_and_mark_bytes
         blip(300)
         record = resident_and_mark_bytes()[1]
         machine()
@@ -333,7 +334,7 @@ def test_an_interrupt_while_a_device_is_identified(gpu, monkeypatch):
         device = Device("cuda", 0, "", gpu.dev[0].uuid.decode())
 
         def look(self):
-            return Look((Reading(5 * MB, None),), ())
+            return Observation((Reading(5 * MB, None),), ())
 
     class Some(Framework):
         name = "some"
@@ -404,11 +405,11 @@ class Panic(BaseException):
     [
         [None],
         [{}],
-        [Look((), ())],
-        [Look((Reading("5", None),), ())],
-        [Look((Reading(5, None),), ()), Look((Reading(5, None), Reading(6, None)), ())],
+        [Observation((), ())],
+        [Observation((Reading("5", None),), ())],
+        [Observation((Reading(5, None),), ()), Observation((Reading(5, None), Reading(6, None)), ())],
         [Panic("at the disco")],
-        [Look((Reading(5, None),), ()), SystemExit(3)],
+        [Observation((Reading(5, None),), ()), SystemExit(3)],
     ],
 )
 def test_a_stranger_that_answers_with_garbage(strange, answers):

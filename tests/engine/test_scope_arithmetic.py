@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from ipygpulogger.engine import children, device_scope
 from ipygpulogger.engine import scope as scopes
 from ipygpulogger.engine.child_peaks import ChildPeaks
+from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.ledger import Allowance, DeviceSnapshot, Shares
-from ipygpulogger.engine.notes import Notes
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, Held, Measurement, Metric, Peak
-from ipygpulogger.sources import Counter, Device, DeviceMemory, Look, Reading, Unavailable
-from ipygpulogger.sources.child_process import Sharing
-from ipygpulogger.sources.children import Ended
+from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, DeviceHolding, Measurement, Metric, Peak
+from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading, Unavailable
+from ipygpulogger.sources.system.child_process import Sharing
+from ipygpulogger.sources.system.children import Ended
 
 MB = 2**20
 SIZES = st.integers(0, 1 << 40)
@@ -47,7 +47,7 @@ class Number(Counter):
         if self.broken:
             raise Unavailable("the counter is broken")
         readings = Reading(self.now, self.highest), Reading(3 * self.now, 3 * self.highest)
-        return Look(readings, (self.ever,))
+        return Observation(readings, (self.ever,))
 
     def reset(self):
         self.highest = self.now
@@ -65,6 +65,10 @@ class Kid(Number):
         self.own, self.mapped_bytes, self.forked = own, mapped, forked
         self.shared, self.high_bytes, self.inherited_bytes = inherited, self.now, None
         self.cost_s, self.shares, self.is_walked = walk_s, None, False
+        self.card, self.left, self.faults, self.life_ns = None, False, 0, (0, None)
+
+    def is_seen_from_its_start(self, earlier):
+        return True
 
     @property
     def current_bytes(self):
@@ -73,10 +77,6 @@ class Kid(Number):
     @property
     def state(self):
         return self.now, self.ever
-
-    @property
-    def ran(self):
-        return (self.ever,)
 
     def to(self, *sizes):
         """Its own memory becomes so much, one after the other."""
@@ -170,17 +170,13 @@ class Fake:
             (device, trackers) for device, (trackers, _) in self.found.items() if device.backend != DRIVER
         ]
 
-    def snapshot(self, device, trackers, stand=None):
-        assert stand is None or stand == [
-            [look.current_bytes for look in t.look().readings] for t in trackers
-        ]
+    def snapshot(self, device, trackers, levels=None, *, processes=True):
+        read = [[one.current_bytes for one in tracker.look().readings] for tracker in trackers]
+        assert levels is None or levels == read
         held = self.found[device][1]
         if isinstance(held, Unavailable):
             raise held
-        return held
-
-    def glance(self, device, trackers):
-        return self.snapshot(device, trackers)._replace(listed=None)
+        return held if processes else held._replace(listed=None)
 
     def allowance(self, _):
         return Allowance(7, 8)
@@ -229,7 +225,7 @@ def test_an_end_above_the_peak_is_the_peak(on):
     assert scope.result(Measurement, "x").gen.peak == Peak(300 * MB, 300 * MB, "exact")
     scope = Scope(on, reset_peaks=False).open()
     on.counter.peak_class = "sampled"
-    scope._ram.give_up()
+    scope._ram.mark_sampled()
     scope.close()
     on.counter.to(400 * MB)
     assert scope.result(Measurement, "x").gen.peak == Peak(400 * MB, None, "sampled")
@@ -309,8 +305,8 @@ def test_a_device_and_its_course(on):
     assert (gpu.limit_bytes, gpu.pools_bytes, gpu.neighbours_before_bytes) == (7, 8, 0)
     assert on.said[:2] == ["enter", "start"]
     assert on.said[-2:] == ["stop", "leave"]
-    assert scope.held_before() == {"GPU-1": Held("cuda:0", 0, 50)}
-    assert scope.held_after() == {"GPU-1": Held("cuda:0", 30, 50)}
+    assert scope.held_before() == {"GPU-1": DeviceHolding("cuda:0", 0, 50)}
+    assert scope.held_after() == {"GPU-1": DeviceHolding("cuda:0", 30, 50)}
 
 
 def test_no_sampler_for_what_nobody_can_sample(on):
@@ -354,7 +350,7 @@ def test_what_is_held_where_anything_tells_it(on, allocated, own):
     on.found[GPU] = [PeakTracker(Number())], DeviceSnapshot(allocated, allocated, memory, own, None)
     scope = Scope(on).open()
     outside = None if own is None else own - (allocated or 0)
-    known = {"GPU-1": Held("cuda:0", allocated or 0, outside)}
+    known = {"GPU-1": DeviceHolding("cuda:0", allocated or 0, outside)}
     assert scope.held_before() == ({} if allocated is own is None else known)
     scope.close()
 
@@ -382,7 +378,7 @@ def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     """As the scope begins, and not again at its end, unless this process held something there or all are shown."""
     on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
     raw, asked, snapshot = Device(DRIVER, 0, "a card", "GPU-1", None), [], on.snapshot
-    on.snapshot = lambda *args: (asked.append(1), snapshot(*args))[1]
+    on.snapshot = lambda *args, **how: (asked.append(1), snapshot(*args, **how))[1]
 
     def times(own, **options):
         on.found[raw] = [], held(9, own)
@@ -398,7 +394,9 @@ def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     scope = Scope(on).open()
     scope.close()
     assert scope.result(Measurement, "x").gpus == ()
-    assert scope.held_after() == {"GPU-1": Held("nvml:0", 0, 0)}  # what is used from here on, is used anew
+    assert scope.held_after() == {
+        "GPU-1": DeviceHolding("nvml:0", 0, 0)
+    }  # what is used from here on, is used anew
 
 
 def test_a_device_that_cannot_be_read(on):
@@ -481,7 +479,7 @@ def test_what_is_held_has_the_name_of_its_device(on):
     card = Device("xpu", 3, "a card")
     on.found[card] = [PeakTracker(Number())], held(9, None, allocated=4)
     scope = Scope(on).open()
-    assert scope.held_before() == {"xpu:3": Held("xpu:3", 4, None)}
+    assert scope.held_before() == {"xpu:3": DeviceHolding("xpu:3", 4, None)}
     scope.close()
 
 
@@ -648,9 +646,9 @@ def test_children_that_ended(on):
         "forked by Python, and gone"
     )
     on.ended = NONE_ENDED
-    assert of_children(on, [], [], Ended(children._TOLD_FAULTS - 1, 0, 0, more=False)) is None
+    assert of_children(on, [], [], Ended(children._NOTABLE_FAULTS - 1, 0, 0, more=False)) is None
     on.ended = NONE_ENDED
-    told = of_children(on, [], [], Ended(children._TOLD_FAULTS, 0, 2, more=False))
+    told = of_children(on, [], [], Ended(children._NOTABLE_FAULTS, 0, 2, more=False))
     assert told == ChildrenUsage(0, 0, Peak(0, None, "sampled"), count=0, ended=2)
 
 
@@ -786,7 +784,7 @@ def test_where_our_own_highest_is_unknown_no_child_is_told(on):
     assert of_children(on, [], [], large)
     on.ended = NONE_ENDED
     scope = Scope(on).open()
-    scope._ram.give_up()
+    scope._ram.mark_sampled()
     on.ended = large
     scope.close()
     assert scope.result(Measurement, "x").children is None

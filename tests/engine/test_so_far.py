@@ -3,8 +3,8 @@
 import pytest
 from memory import MB, Block, blip
 
+from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.engine.notes import Notes
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 

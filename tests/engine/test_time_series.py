@@ -6,7 +6,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpulogger.engine.time_series import FIRST_STRIDE_S, TimeSeries
+from ipygpulogger.engine.device_scope import FIRST_STRIDE_S, TimeSeries
 
 HOURS_S = 6 * 3600.0
 

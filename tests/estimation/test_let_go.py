@@ -45,38 +45,30 @@ def test_gradients_that_are_freed_first(cuda, frees):
     assert not [row for row in found.at_peak if row.kind == "gradients" and row.place == "before the cell"]
 
 
-def cleared(held):
-    held.clear()
+def ids(names):
+    """What stands under each name, without a reference to it."""
+    return {name: id(one) for one_of in (names, names["held"]) for name, one in one_of.items()}
 
 
-def deleted(held):
-    del held["a"]
+def step_that(frees, names):
+    """Return a function that frees what a name or a container holds before it allocates as much."""
+    text = f"def fn():\n    global big\n    {frees}\n    return torch.ones(1 << 20, device='cuda')"
+    exec(text, names)
+    return names["fn"]
 
 
-def rebound(held):
-    held["a"] = None
-
-
-@pytest.mark.parametrize("free", [cleared, deleted, rebound])
-def test_tensors_that_are_freed_first(cuda, free):
-    """Whatever held a tensor: an item of a dictionary, deleted, cleared, or bound to something else."""
-    held = {"a": torch.ones(1 << 20, device="cuda")}
-
-    def fn():
-        free(held)
-        return torch.ones(1 << 20, device="cuda")
-
+@pytest.mark.parametrize("frees", ["held.clear()", "del held['a']", "held['a'] = None", "big = None"])
+def test_tensors_that_are_freed_first(cuda, frees):
+    """Whatever held a tensor: an item that is cleared, deleted or rebound, a global of the function's."""
+    big = torch.ones(1 << 20, device="cuda")
+    names = (
+        {"torch": torch, "held": {}, "big": big} if "big" in frees else {"torch": torch, "held": {"a": big}}
+    )
+    del big
+    fn, before = step_that(frees, names), ids(names)
     found = estimate(fn)
-    assert list(held) == ["a"] and held["a"] is not None
+    assert ids(names) == before
     assert found.peak_bytes == really(fn) == 4 << 20
-
-
-def test_a_name_that_is_bound_anew(cuda):
-    """A global of the function's."""
-    names = {"big": torch.ones(1 << 20, device="cuda"), "torch": torch}
-    exec("def fn():\n    global big\n    big = None\n    return torch.ones(1 << 20, device='cuda')", names)
-    found = estimate(names["fn"])
-    assert found.peak_bytes == really(names["fn"]) == 4 << 20
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW"])
@@ -141,10 +133,13 @@ def settings():
         ),
         torch.is_anomaly_enabled(),
         torch.get_num_threads(),
+        vars(torch._tensor_str.PRINT_OPTS).copy(),
+        torch.multiprocessing.get_sharing_strategy(),
+        torch.cuda.memory._snapshot()["allocator_settings"],
     )
 
 
-def test_settings_stay():
+def test_settings_stay(cuda):
     """What a function sets for all of torch is set back."""
 
     def fn(x):
@@ -159,6 +154,10 @@ def test_settings_stay():
         torch.set_autocast_cache_enabled(False)
         torch.autograd.set_detect_anomaly(True)
         torch.set_num_threads(3)
+        torch.set_printoptions(precision=1)
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        torch.cuda.memory._set_allocator_settings("max_split_size_mb:64")
+        torch.cuda.memory._record_memory_history()
         return x + 1
 
     before = settings()

@@ -1,6 +1,7 @@
 """What a function may do while it is estimated, and what is refused with the operator and the line."""
 
 import copy
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ipygpulogger.estimation import values
+from ipygpulogger.estimation import operators, values
 from ipygpulogger.estimation.run import run
 from ipygpulogger.estimation.values import EstimateError
 
@@ -199,3 +200,133 @@ def test_kinds(net):
     assert found["gradients", "loss.backward()"] == weights_bytes
     assert found["variables", "x"] == INPUT_BYTES / 32
     assert found["optimizer state", "optimizer.step()"] == 2 * weights_bytes
+
+
+CONVOLUTIONS = {
+    "convolutions": lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)),
+    "transposed": lambda: nn.ConvTranspose2d(3, 8, 3),
+    "bag": lambda: nn.Sequential(nn.Flatten(), nn.EmbeddingBag(10, 64)),
+}
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("name", list(CONVOLUTIONS))
+def test_a_model_never_runs_elsewhere_unseen(cuda, name, trains):
+    """Some operators take fake tensors on two devices: all is on the device, or it is refused as by torch."""
+    model = CONVOLUTIONS[name]()
+    x = torch.ones(4, 3, 64, 64).long() if name == "bag" else torch.ones(4, 3, 64, 64)
+
+    def step(x):
+        out = model(x)
+        return out.sum().backward() if trains else out
+
+    on_cpu = estimated(step, x)
+    assert any(note.startswith("All tensors are on the CPU") for note in on_cpu.notes)
+    model.cuda()
+    assert estimated(step, x.cuda()).peak_bytes == on_cpu.peak_bytes > x.nbytes
+    with pytest.raises(RuntimeError, match="same device") as raised:
+        estimated(step, x)
+    told = getattr(raised.value, "__notes__", None) or [str(raised.value.__cause__)]
+    assert "at test_run.py:" in told[0]
+    model.cpu()
+    elsewhere = torch.ones(4, device="cuda")
+    with pytest.raises(EstimateError, match="nothing runs on cuda:0"):
+        estimated(lambda: (elsewhere, step(x))[0])
+
+
+def test_an_error_of_a_value_that_was_made_up():
+    """An index out of range that a random number gave: the error names the line that got 1.0."""
+    with pytest.raises(IndexError) as raised:
+        estimated(lambda _: [5][int(torch.rand(()).item())], X)
+    told = getattr(raised.value, "__notes__", None) or [str(raised.value.__cause__)]
+    assert any(one.startswith("1.0 stood for values of tensors") and "test_run.py:" in one for one in told)
+
+
+def test_samples_of_a_loader_are_no_operators(net, monkeypatch):
+    """Ten times the samples in as many batches: as many operators on fake tensors."""
+    called, original = [], operators.Operators.__call__
+
+    def counted(one, *args):
+        called.append(None)
+        return original(one, *args)
+
+    def train(loader):
+        for x, y in loader:
+            F.cross_entropy(net(x), y).backward()
+
+    monkeypatch.setattr(operators.Operators, "__call__", counted)
+    counts = []
+    for samples in (40, 400):
+        data = TensorDataset(torch.ones(samples, 64), torch.zeros(samples, dtype=torch.long))
+        estimated(train, DataLoader(data, batch_size=samples // 4))
+        counts.append(len(called))
+        called.clear()
+    assert counts[0] == counts[1]
+
+
+def test_a_data_set_on_the_device(net):
+    """Samples that a data set moves, or changes in place, are fake ones."""
+
+    class Moving(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return X[index].mul_(2).to("cuda"), Y[index].cuda()
+
+    before = X.sum().item(), X._version
+    found = estimated(lambda: [net(x) for x, _ in DataLoader(Moving(), batch_size=4)])
+    assert found.peak_bytes > 4 * 64 * 4
+    assert (X.sum().item(), X._version) == before
+
+
+def test_autocast_of_a_convolution_with_a_bias():
+    """On the CPU, its types are checked before its devices: all is on the device."""
+    model = nn.Conv2d(3, 8, 3)
+
+    def step(x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return model(x).sum()
+
+    assert any(note.startswith("All tensors") for note in estimated(step, torch.ones(2, 3, 16, 16)).notes)
+
+
+def test_device_properties():
+    """Optimizers ask for more than the name of a device."""
+    asked = [one for one in dir(torch._C._CudaDeviceProperties) if not one.startswith("_")]
+
+    def fn(x):
+        found = torch.cuda.get_device_properties(0)
+        assert not [one for one in asked if not hasattr(found, one)]
+        return x
+
+    estimated(fn, X)
+
+
+def test_objects_that_say_they_are_others(net):
+    """A mock of a dictionary, and an object whose class is a lie."""
+
+    class Lie:
+        __class__ = property(lambda _: torch.Tensor)
+
+    held = [Mock(spec=dict), MagicMock(spec=list), Lie()]
+    assert estimated(lambda x: (held, net(x))[1], X).peak_bytes
+
+
+def test_an_attribute_is_no_global_of_the_same_name():
+    """Another model under the name of the attribute takes no part."""
+
+    class Trainer:
+        def __init__(self):
+            self.model = nn.Linear(64, 64)
+
+        def step(self, x):
+            return self.model(x).sum()
+
+    step, x = Trainer().step, torch.ones(4, 64)
+    needs = estimated(step, x).peak_bytes
+    globals()["model"] = nn.Linear(2048, 2048)
+    try:
+        assert estimated(step, x).peak_bytes == needs
+    finally:
+        del globals()["model"]

@@ -76,7 +76,7 @@ import sys
 sys.path[:0] = [sys.argv[1]]
 import models, torch
 from ipygpulogger import estimate
-from ipygpulogger.sources import driver
+from ipygpulogger.sources.nvidia import driver
 for make in (models.conv, models.mixed_precision):
     step, args = make("cpu")
     assert estimate(step, *args, batch_sizes=[8]).fits

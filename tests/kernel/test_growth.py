@@ -20,9 +20,7 @@ def report(ran):
 BEGIN = (
     "import gc, threading, time; import numpy as np; MB = 2**20",
     # On a busy machine a walk may need longer than the budget; that is tested by itself.
-    "from ipygpulogger.owners import cycles, growth; growth.BUDGET_S = 10",
-    # So may the search for garbage, whose budget is the default of an argument.
-    "cycles.unreachable_bytes.__defaults__ = (10,)",
+    "from ipygpulogger.owners import growth; growth.BUDGET_S = 10",
 )
 
 
@@ -68,12 +66,20 @@ def test_a_cell_run_three_times(kernel):
 
 
 def test_garbage(kernel):
-    """With gc_collect=False a dropped cycle is told."""
-    kernel.run("il.gc_collect = False; gc.collect(); gc.disable()", silent=True)
+    """A dropped cycle is collected with the cell that dropped it, and an earlier cell's is said to be."""
     kernel.run("class Node:\n    def __init__(self, value):\n        self.me, self.value = self, value")
-    display = report(kernel.run("Node(np.ones(300 * MB, 'u1')); None"))
-    assert "\nup to 300 MB waits for the garbage collector" in display["text/plain"]
-    kernel.run("gc.enable(); gc.collect(); il.gc_collect = True", silent=True)
+    kernel.run("from ipygpulogger.runtime import collector; collector.cost_s = lambda: 0.01", silent=True)
+    kernel.run("node = Node(np.ones(300 * MB, 'u1'))")
+    display = report(kernel.run("del node"))
+    assert display["text/plain"].splitlines()[1].split()[1:3] == ["-300", "0"]
+    assert "garbage" not in display["text/plain"]
+    kernel.run("collector.cost_s = lambda: 100.0", silent=True)
+    kernel.run(
+        "def leave():\n    node = Node(np.ones(300 * MB, 'u1')); gc.collect(1); gc.collect(1)\nleave()"
+    )
+    kernel.run("collector.cost_s = lambda: 0.0", silent=True)
+    display = report(kernel.run("time.sleep(0.01)"))
+    assert "\ngarbage of earlier cells: \u2212300 MB" in display["text/plain"]
 
 
 @SUBSHELLS

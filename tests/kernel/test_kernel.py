@@ -293,7 +293,7 @@ def test_a_rich_report_is_one_display_of_three_kinds(kernel):
     record = display["data"][MIME]
     assert record["error"] == "<script>"
     assert abs(consumed(record) - 64 * MB) < 2 * MB
-    kernel.run("from ipygpulogger.records.embed import embedded", silent=True)
+    kernel.run("from ipygpulogger.storage.embed import embedded", silent=True)
     expected = kernel.value("embedded(il.record)")
     assert record == expected
     (display,) = kernel.run("%%capture inner\nx = 1").displays
@@ -463,7 +463,7 @@ def test_with_a_gpu_the_row_comes_with_its_use_and_the_thread_goes_with_stop(ker
     )
     assert "GPU" not in ran.stdout
     kernel.run(
-        "import ipygpulogger.sources.driver as d; d.absent = lambda: False"
+        "import ipygpulogger.sources.nvidia.driver as d; d.absent = lambda: False"
     )  # CUDA's library is loaded
     pid = kernel.value("os.getpid()")
     row = gpu.dev[0].add_process(pid, 512 << 20)

@@ -39,7 +39,7 @@ def test_a_kernel_killed_while_it_writes(driverless_env, tmp_path):
     """SIGKILL at any moment of a thousand records: those told as written are there, and the next run goes on."""
     path = tmp_path / "run.jsonl"
     program = (
-        "import sys; sys.path.insert(0, sys.argv[2]); from made import plain; from ipygpulogger.records.log import Log\n"
+        "import sys; sys.path.insert(0, sys.argv[2]); from made import plain; from ipygpulogger.storage.log import Log\n"
         "log = Log(sys.argv[1])\n"
         "for i in range(100_000): log.append(plain(i)); print(i, flush=True)"
     )

@@ -90,7 +90,7 @@ def test_a_death_in_a_function(kernel, gpu):
     ran = kernel.run(DEATH + "step(9000)")
     first, last, second, held, hidden = card(ran)[:5]
     free_mb = kernel.value("__import__('torch').cuda.mem_get_info()[0]") // MB
-    assert first == f"Out of memory on cuda:0: asked 9000 MB, free {free_mb} MB"  # the error says 8.79 GiB
+    assert first == f"Out of memory on cuda:0: asked 8.79 GiB, free {free_mb} MB"
     neighbours_mb = 1000 + theirs_mb(gpu)
     assert second == f"  live 8500 MB, cached 0 MB, fragmented 0 MB, other processes {neighbours_mb} MB"
     assert held == f"  held by: x 6000 MB, last traceback: step.act 2000 MB, {out} 500 MB"
@@ -247,17 +247,19 @@ def test_the_second_failure_in_a_row(kernel, gpu):
     """What the first failed call held is counted neither as used nor as missing, though it is in a cycle."""
     begin(kernel)
     kernel.run(CYCLE)
-    kernel.run("from ipygpulogger.runtime import full_collection; full_collection.cost_s = lambda: 9.0")
+    kernel.run("from ipygpulogger.runtime import collector; collector.cost_s = lambda: 9.0")
     kernel.run("cyclic(8000)")
     ran = kernel.run("cyclic(6000)")
     assert "live 14000 MB" in ran.stdout  # at the error
     assert "waits for the garbage collector" not in ran.stdout
     assert allocated_mb(kernel) == 6000
     free_mb = kernel.value("__import__('torch').cuda.mem_get_info()[0]") // MB
-    assert advice(ran) == (
-        "`%gpulog free` gives 6000 MB back (the failed call's cyclic.act). Use less at once:"
-        f" {20000 - free_mb} MB too much were asked for."
+    found = re.fullmatch(
+        r"`%gpulog free` gives 6000 MB back \(the failed call's cyclic\.act\). Use less at once:"
+        r" about (\d+) MB too much were asked for\.",
+        advice(ran),
     )
+    assert abs(int(found[1]) - (20000 - free_mb)) <= 11  # hundredths of a GiB, and on the safe side
     assert "came back: cuda:0 6000 MB" in kernel.run("%gpulog free").stdout
 
 
@@ -266,7 +268,7 @@ def test_no_advice_to_free_what_is_needed_again(kernel):
     begin(kernel)
     kernel.run("x = gpu(6000)")
     ran = kernel.run(DEATH + "step(8500)")
-    assert re.search(r"Use less at once: \d+ MB too much were asked for\.$", advice(ran))
+    assert re.search(r"Use less at once: about \d+ MB too much were asked for\.$", advice(ran))
     kernel.run("%gpulog free")
     assert kernel.run("step(8500)").status == "error"
     kernel.run("%gpulog free")

@@ -61,6 +61,33 @@ def test_its_table_and_nothing_left(kernel, how):
     assert not kernel.value("bool(sys.modules['torch.optim.optimizer']._global_optimizer_post_hooks)")
 
 
+ASK = "torch.empty(9 << 20, dtype=torch.uint8, device='cuda')"
+PLACES = {  # the line of the cell that has `ASK`
+    f"b = {ASK}": 2,
+    f"x = 1\n%time b = {ASK}": 3,
+    f"%time {ASK}": 2,
+    f"%%time\n\nx = 1\nb = {ASK}": 5,
+    f"x = 1\n%timeit -n1 -r1 {ASK}": 3,
+    f"%%timeit -n1 -r1\nx = 1\n{ASK}": 4,
+    f"x = 1\n%prun -q b = {ASK}": 3,
+    f"%%prun -q\nx = 1\nb = {ASK}": 4,
+    f"%%capture\nb = {ASK}": 3,
+    f"x = 1\nexec({ASK!r})": 3,
+    f"def inner():\n    return eval({ASK!r})\nb = inner()": 3,
+    f"%%time\nx = 1\nexec({ASK!r})": 4,
+    f"for i in range(1):\n    %time b = {ASK}": 3,
+}
+
+
+@pytest.mark.parametrize("cell", PLACES)
+def test_the_line_of_the_cell_that_asked(kernel, cell):
+    """Below a magic, and in code from a text: never `<timed exec>:1`."""
+    kernel.run(f"%%gpulog --peak\n{cell}")
+    label = kernel.value("il.record.label")
+    found = "[row.place for row in il.record.at_peak if row.place != 'before the cell' and row.size_bytes > 1 << 20]"
+    assert kernel.value(found) == [f"{label}:{PLACES[cell]}"]
+
+
 def test_off_by_default(kernel):
     """A cell that does not ask has no rows."""
     kernel.run("moment(8)")

@@ -1,5 +1,6 @@
 """Hits and time of lines, and the line that a frame's memory is attributed to where lines run very often."""
 
+import linecache
 import time
 from itertools import count
 
@@ -8,7 +9,8 @@ from line_cell import Cell, about
 from memory import MB
 
 from ipygpulogger.engine.machine import machine
-from ipygpulogger.lines import frame_state, sys_monitoring, sys_settrace, tracing_backend
+from ipygpulogger.lines import frame_state, sys_monitoring, sys_settrace, tracing
+from ipygpulogger.lines.frame_state import outermost_loops
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ n = sum(values())
 def test_the_time_of_lines(monkeypatch):
     """A line's time contains what it calls, and the lines of one level add up to the whole."""
     now_s = [100.0]
-    for module in (sys_monitoring, sys_settrace, tracing_backend):
+    for module in (sys_monitoring, sys_settrace, tracing):
         monkeypatch.setattr(module, "monotonic_s", lambda: now_s[0])
 
     def work(seconds):
@@ -177,3 +179,55 @@ def test_the_time_of_lines_is_without_ours():
     whole_s = time.perf_counter() - began_s
     assert 0 < cell.lines.overhead_s < whole_s
     assert sum(usage.time_s for usage in cell.usages) <= whole_s - cell.lines.overhead_s
+
+
+PROGRAM = """\
+for i in range(3):
+    while i:
+        i -= 1
+if True:
+    for j in []: pass
+@print
+def f():
+    def g():
+        for k in []:
+            pass
+    while True:
+        for m in []:
+            break
+    [x for x in []]
+async def h():
+    async for n in n:
+        pass
+"""
+
+
+@pytest.fixture
+def file():
+    name = "<loops>"
+    linecache.cache[name] = len(PROGRAM), None, PROGRAM.splitlines(keepends=True), name
+    yield name
+    del linecache.cache[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "first_lineno", "is_function", "loops"),
+    [
+        ("<module>", 1, False, [(1, 3), (5, 5)]),
+        ("f", 6, True, [(11, 13)]),
+        ("g", 8, True, [(9, 10)]),
+        ("h", 15, True, [(16, 17)]),
+        ("f", 7, True, []),  # not where it begins
+        ("<listcomp>", 14, True, []),
+    ],
+)
+def test_the_outermost_loops(file, name, first_lineno, is_function, loops):
+    """Each loop of the code object itself that is in no other, wherever it stands; a comprehension is none."""
+    assert sorted(outermost_loops(file, name, first_lineno, is_function=is_function)) == loops
+
+
+@pytest.mark.parametrize("text", ["", "for i in (", "x = '\0'"])
+def test_source_that_is_none(text, file):
+    """Without source, or with some that is no Python, there are no loops."""
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    assert outermost_loops(file, "<module>", 1, is_function=False) == []

@@ -7,8 +7,7 @@ import threading
 import pytest
 from memory import MB, Block, held_transient
 
-from ipygpulogger.lines import tracing
-from ipygpulogger.lines.line_profiler import LineProfiler
+from ipygpulogger.lines.line_profiler import LineProfiler, backend
 
 MONITORING = sys.version_info >= (3, 12)
 monitoring = pytest.mark.skipif(not MONITORING, reason="sys.monitoring came with Python 3.12")
@@ -275,10 +274,8 @@ def test_nothing_is_left_in_the_back_end():
     lines.start()
     exec(code, names)
     lines.stop()
-    backend = tracing._backend
     assert not backend.subscribers
     assert not backend._followed
-    assert not backend._answers
     if MONITORING:
         assert sys.monitoring.get_tool(3) is None
     assert not backend._unwanted

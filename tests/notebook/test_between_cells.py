@@ -13,8 +13,8 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import between_cells
-from ipygpulogger.records import CPU, Held, moved_between
-from ipygpulogger.records.decode import record_from
+from ipygpulogger.records import CPU, DeviceHolding, moved_between
+from ipygpulogger.storage.decode import record_from
 
 
 @pytest.fixture
@@ -116,6 +116,7 @@ def test_our_own_work_is_left_out(il, run, monkeypatch):
     """After a cell and before one, what our hooks need for themselves is nobody's."""
     kept = []
     run("x = 1")
+    run("x = 1")  # the first one may have moved a megabyte, which makes another walk necessary
     for target, name in ((il, "_show"), (il._growth, "_find")):
         real = getattr(target, name)
         monkeypatch.setattr(target, name, lambda *args, real=real: (kept.append(Block(20)), real(*args))[1])
@@ -229,7 +230,7 @@ def test_no_figure_where_memory_cannot_be_read(il, run, monkeypatch):
 
 
 def held(name, inside_mb, outside_mb=None):
-    return Held(name, inside_mb * MB, None if outside_mb is None else outside_mb * MB)
+    return DeviceHolding(name, inside_mb * MB, None if outside_mb is None else outside_mb * MB)
 
 
 @pytest.mark.parametrize(

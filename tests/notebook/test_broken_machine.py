@@ -19,12 +19,13 @@ from IPython.core.error import UsageError
 from memory import MB, Block
 
 from ipygpulogger import measure, measure_lines, watch_epochs
-from ipygpulogger.blocks.epoch_scope import EpochScope
+from ipygpulogger.blocks.watch_epochs import EpochScope
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.notebook.logger import IPyGPULogger
-from ipygpulogger.sources import Unavailable, procfs
-from ipygpulogger.sources.process import Process
+from ipygpulogger.sources import Unavailable
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.process import Process
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
 TEN_MB = 10 * MB
@@ -38,7 +39,7 @@ def refuse(error):
 
 
 def no_proc(patch):
-    patch.setattr(procfs, "read", refuse(FileNotFoundError(errno.ENOENT, "No such file or directory")))
+    patch.setattr(linux, "read", refuse(FileNotFoundError(errno.ENOENT, "No such file or directory")))
 
 
 def psutil_fails(error):
@@ -55,7 +56,7 @@ def psutil_is_missing(patch):
 
 
 def no_descriptors(patch):
-    patch.setattr(procfs, "read", refuse(OSError(errno.EMFILE, "Too many open files")))
+    patch.setattr(linux, "read", refuse(OSError(errno.EMFILE, "Too many open files")))
 
 
 def no_machine(patch):

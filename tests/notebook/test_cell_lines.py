@@ -10,7 +10,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.settling import Settling
-from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing, tracing_backend
+from ipygpulogger.lines import sys_monitoring, sys_settrace, tracing
 from ipygpulogger.notebook import cell_events
 from ipygpulogger.notebook.cell_lines import CellLines
 from ipygpulogger.render.lines import heaviest
@@ -278,7 +278,7 @@ def test_a_lines_time_is_without_the_hooks_of_the_cells_within(shell, il, monkey
 
     for module in (scope, cell_events):
         monkeypatch.setattr(module, "clock", clock)
-    for module in (sys_monitoring, sys_settrace, tracing_backend):
+    for module in (sys_monitoring, sys_settrace, tracing):
         monkeypatch.setattr(module, "monotonic_s", clock.monotonic_s)
     monkeypatch.setattr(Settling, "settle", slow)
     shell.user_ns.update(clock=clock, shell=shell)
@@ -363,7 +363,7 @@ def test_what_tracing_costs_within_the_hooks_is_not_taken_off_the_cells_time(she
     real = getattr(scope.Scope, hook)
 
     def slow(opened, *args):
-        tracing.spent().s += 5
+        tracing.this_thread.overhead.s += 5
         return real(opened, *args)
 
     monkeypatch.setattr(scope.Scope, hook, slow)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipygpulogger.notebook.cell_options import Request, is_gpulog_only, request_of, split_words
+from ipygpulogger.notebook.cell import Request, is_gpulog_only, request_of, split_words
 
 OURS = (
     "%gpulog",

@@ -9,7 +9,7 @@ import pytest
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.compat.experiment_cells import CellLogger
-from ipygpulogger.notebook.cell_options import OPTIONS
+from ipygpulogger.notebook.cell import OPTIONS
 from ipygpulogger.notebook.help import COMMANDS, RANKED_BY, magic_help
 from ipygpulogger.notebook.magics import GpulogMagics
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
-from places import TIMEOUT_S, Publisher, Recorder, Screen, begun
+from places import TIMEOUT_S, Publisher, Recorder, Screen, begun, standing
 
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
@@ -95,6 +95,18 @@ def test_each_of_two_cells_has_its_own(running):
     assert {m.label for m in place.told if m != "end"} == {"In [5]"}
     assert {m.label for m in running.place.told if m != "end"} <= {"In [4]"}
     other.drop()
+
+
+@pytest.mark.parametrize("stays", [True, False, None])
+def test_what_did_not_change_is_not_redrawn(stays):
+    """Figures that stand at the place come again with the time of five seconds later, or with a new figure."""
+    moments = [(2, 100), (3, 100), (4, 100), (5, 101), (6, 101), (9, 101), (10, 101), (11, 101)]
+    place, ahead = Recorder(), iter(standing(float(time_s), used_mb=used_mb) for time_s, used_mb in moments)
+    place.show = lambda measurement: (place.told.append(measurement.time_s), stays)[1]
+    cell = Live(lambda _: ()).cell("In [4]", SimpleNamespace(so_far=lambda _: next(ahead)), place)
+    for _ in moments:
+        cell.show()
+    assert place.told == ([2, 5, 10] if stays else [time_s for time_s, _ in moments])
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), ValueError("closed file")])

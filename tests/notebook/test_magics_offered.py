@@ -178,7 +178,7 @@ def test_while_an_experiment_runs(shell, capsys):
 
 
 def told():
-    """Every command of %gpulog in a text of ours, and where: the wings that may print it, the README and the pages."""
+    """Every command of %gpulog in a text of ours, and where: the packages that may print it, the README and the pages."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -7,9 +7,9 @@ import pytest
 
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.lines.tracing import spent
-from ipygpulogger.notebook.cell_options import Request
+from ipygpulogger.notebook.cell import Request
 from ipygpulogger.notebook.measured_cell import MeasuredCell
+from ipygpulogger.runtime.clock import this_thread
 
 
 class Part:
@@ -28,20 +28,6 @@ class Part:
         return noted
 
 
-class Growth:
-    """Knows how a cell began, and sees that again at its end."""
-
-    has_walked = True
-
-    def begin(self):
-        return "as it began"
-
-    def end(self, before, record, *, collected):
-        assert before == "as it began"
-        assert collected
-        return record
-
-
 @pytest.fixture
 def measured():
     """A cell that runs, all of whose parts note what they are asked for."""
@@ -49,9 +35,8 @@ def measured():
         label="In [4]", execution_count=4, cell_id=None, source="x = 1", raw="x = 1", status="ok", error=None
     )
     cell.hooks_s = 0.0
-    reporter = SimpleNamespace(explaining=lambda *_: contextlib.nullcontext())
     gap = SimpleNamespace(moved=lambda *_: (), notes=lambda _: ())
-    one = MeasuredCell(cell, Request(), Scope(), Growth(), reporter, gap=gap, live=Part(), lines=Part())
+    one = MeasuredCell(cell, Request(), Scope(), None, None, gap=gap, live=Part(), lines=Part())
     one.begin()
     yield one
     with contextlib.suppress(Exception):
@@ -59,57 +44,55 @@ def measured():
     assert not machine().scopes
 
 
-def test_it_finishes_once(measured):
-    """The record is told once the live display is gone; then everything has ended, and again is nothing."""
-    told = []
-    measured.end()
-    for _ in range(2):
-        measured.finish(
-            lambda record, cell: told.append((record.label, cell.over, cell.live.asked[-1])), collected=True
-        )
-    assert told == [("In [4]", False, "drop")]
-    assert measured.over
-    assert measured.live.asked == ["begin", "end", "drop", "drop"]
-    assert measured.lines.asked[0] == "start"
-    assert measured.lines.asked[-1] == "stop"
-
-
-def test_dropped_it_tells_nothing(measured):
-    """Whatever went on has ended and what it knew is let go, as often as it is dropped; no record comes of it."""
+def test_dropped_it_keeps_nothing(measured):
+    """Whatever went on has ended and what it knew is let go, as often as it is dropped."""
     for _ in range(2):
         measured.drop()
-    measured.finish(lambda *_: pytest.fail("told"), collected=True)
-    assert (measured.over, measured.gap, measured._before, measured._autopsy) == (True, None, None, None)
+    assert (measured.over, measured.gap, measured.before, measured.oom) == (True, None, None, None)
     assert measured.live.asked == ["begin", "drop"]
     assert measured.lines.asked == ["start", "stop"]
     assert not machine().scopes
 
 
-def test_an_interrupted_finish_reports_once(measured):
-    """A Ctrl-C while the record is reported: done again, everything ends, and the record is not there twice."""
-    told = []
+def test_an_interrupted_report_is_not_made_again(shell, il, monkeypatch):
+    """A Ctrl-C while the record is reported: everything ends, and the record is there once."""
+    shown = []
 
-    def tell(record, _):
-        told.append(record)
+    def show(record, measured):
+        shown.append((record, measured.over))
         raise KeyboardInterrupt
 
-    measured.end()
-    with pytest.raises(KeyboardInterrupt):
-        measured.finish(tell, collected=True)
-    assert not measured.over
-    measured.finish(tell, collected=True)
-    assert (len(told), measured.over) == (1, True)
+    monkeypatch.setattr(il, "_show", show)
+    shell.run_cell("x = 1", store_history=True)
+    assert [(record, False) for record in il.history] == shown
+    assert len(shown) == 1
+    assert not il._cells
+    assert not machine().scopes
+
+
+def test_a_record_goes_on_without_the_step_that_fails(shell, il, monkeypatch, capsys):
+    """It is said once; the other steps and the report come all the same."""
+
+    def fails(*_):
+        raise OSError("no")
+
+    monkeypatch.setattr(il._growth, "end", fails)
+    for _ in range(2):
+        shell.run_cell("x = 1", store_history=True)
+    out, err = capsys.readouterr()
+    assert err == "ipygpulogger could not tell who holds memory: OSError: no\n"
+    assert (len(il.history), out.count("In [")) == (2, 2)
 
 
 def test_our_own_time_is_taken_off_once(measured):
     """However often the end is told."""
     measured.end()
     time_s = measured.scope.time_s
-    spent().s += 5
+    this_thread.overhead.s += 5
     try:
         measured.end()
     finally:
-        spent().s -= 5
+        this_thread.overhead.s -= 5
     assert measured.scope.time_s == time_s
 
 

@@ -1,5 +1,7 @@
 """Cells that have no report: small ones under `quiet`, and our own magics. All are recorded."""
 
+from dataclasses import replace
+
 import pytest
 from handmade import MB, cell, gpu, ram
 from hypothesis import given
@@ -9,10 +11,9 @@ from memory import Block, blip
 from reports import REPORT, labels, run
 
 from ipygpulogger import History, IPyGPULogger
-from ipygpulogger.notebook.quiet import has_table, is_reported
-from ipygpulogger.notebook.threshold import Threshold
-from ipygpulogger.records import ChildrenUsage, Peak, Usage
-from ipygpulogger.records.group import Group, Missing
+from ipygpulogger.analysis.group import Group, Missing
+from ipygpulogger.notebook.quiet import Threshold, has_table, is_reported
+from ipygpulogger.records import ChildrenUsage, Note, NoteKind, Peak, Usage
 from ipygpulogger.records.process import Process, ProcessRecord
 
 # -- what a threshold is ------------------------------------------------------------------------------------
@@ -81,9 +82,11 @@ RECORDS = {  # by what happened: the record of so many bytes
     "between cells": lambda size: cell(ram(), between=(("cpu", -size),)),
 }
 
+WARNING = Note(NoteKind.OVER_BUDGET, "Over budget on RAM: peak 9 of 8 MB")
 
-def reported(record, quiet=TEN, *, requested=False, warned=False):
-    return is_reported(record, quiet, requested=requested, warned=warned)
+
+def reported(record, quiet=TEN, *, requested=False):
+    return is_reported(record, quiet, requested=requested)
 
 
 @pytest.mark.parametrize("what", RECORDS)
@@ -116,7 +119,7 @@ def test_what_is_reported_all_the_same():
     """A cell that did not succeed, went over its budget, or left little headroom; one that asks for a report."""
     assert reported(cell(status="error", error="ValueError"))
     assert reported(cell(status="interrupted", error="KeyboardInterrupt"))
-    assert reported(cell(), warned=True)
+    assert reported(cell(notes=(WARNING,)))
     assert reported(cell(), requested=True)
     full = {"total_bytes": 100 * MB, "reserved_bytes": 0, "allocated_bytes": 0}
     assert reported(cell(ram(), gpu(0, MB, MB, free_bytes=4 * MB, **full)))
@@ -136,7 +139,7 @@ def test_a_table_of_other_processes_is_as_quiet_as_their_cells():
     assert shown(still, still, requested=True)
     assert shown(still, large)
     assert shown(still, cell(status="error", error="ValueError"))
-    assert shown(still, cell(notes=("Over budget on RAM: peak 9 of 8 MB",)))
+    assert shown(still, cell(notes=(WARNING,)))
     assert not shown(still, cell(notes=("sampled: the counter cannot be reset",)))
     assert shown(still, missing=[Missing("engine 1", "it died")])
     assert shown(still, notes=["3 tasks more"])
@@ -146,7 +149,7 @@ def test_our_own_magics_say_nothing_in_any_case():
     """However they ended; with `%%gpulog` above them they do."""
     for record in (cell(gpulog_only=True), cell(ram(0, BIG), gpulog_only=True, status="error")):
         for quiet in (None, TEN):
-            assert not reported(record, quiet, warned=True)
+            assert not reported(replace(record, notes=(WARNING,)), quiet)
             assert reported(record, quiet, requested=True)
 
 

@@ -15,11 +15,11 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
+from ipygpulogger.notebook.enrichers import little_left
 from ipygpulogger.notebook.live import Live
-from ipygpulogger.notebook.report import little_left
 from ipygpulogger.records import ChildrenUsage, Peak
 from ipygpulogger.render.headline import is_quiet, matters
-from ipygpulogger.sources.ram_limit import RamLimits
+from ipygpulogger.sources.system.ram_limit import RamLimits
 
 
 @pytest.fixture
@@ -188,26 +188,6 @@ def test_a_cell_that_grows_fast_is_warned_earlier(box):
     assert cell.tightest is None  # the report does not repeat what did not come about
 
 
-@pytest.mark.parametrize(("budget", "is_said"), [("9GB", True), ("8GB", False)])
-def test_a_budget_above_the_limit_is_said_once(shell, box, monkeypatch, capsys, budget, is_said):
-    """No cell could use so much."""
-    monkeypatch.setattr(machine().nvml, "devices", lambda: ())
-    il = IPyGPULogger(report="text", budget=budget).start()
-    for _ in range(2):
-        run(shell, "1")
-    il.stop()
-    sentence = "the budget 9GB is more RAM than there is: 8.0 GB (container limit)\n"
-    assert capsys.readouterr().err.count(sentence) == is_said
-
-
-def test_where_there_is_a_gpu_the_budget_is_meant_for_that(shell, box, monkeypatch, capsys):
-    """Also before the process uses it."""
-    reporter = IPyGPULogger()._reporter
-    monkeypatch.setattr(machine().nvml, "devices", lambda: ("a GPU",))
-    reporter.say_if_out_of_reach(peaking(100), "9GB")
-    assert capsys.readouterr().err == ""
-
-
 def test_what_was_killed_is_said_once_by_the_next_kernel(shell, box, capsys):
     """When the logger starts; not with reports switched off, which leaves it to the next."""
     box(GB, kills=1)
@@ -236,7 +216,7 @@ def test_a_real_kernel_is_warned_in_time(kernel):
     kernel.run("%load_ext ipygpulogger")
     kernel.run(
         "from ipygpulogger.engine.machine import machine\n"
-        "from ipygpulogger.sources.ram_limit import RamLimits\n"
+        "from ipygpulogger.sources.system.ram_limit import RamLimits\n"
         f"machine().limits = RamLimits({str(simulated.root)!r})\n" + WAIT_FOR
     )
     simulated.group_of_v2(current=8000 * MB, max=8 * GB)

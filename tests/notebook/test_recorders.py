@@ -7,7 +7,7 @@ import made
 from reports import run
 
 from ipygpulogger import History, IPyGPULogger
-from ipygpulogger.engine.recorders import keep
+from ipygpulogger.cluster.watcher import keep
 from ipygpulogger.records import Peak, RamUsage
 from ipygpulogger.records.process import Process, ProcessRecord
 

@@ -9,8 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.owners import address_space as module
-from ipygpulogger.owners.address_space import _Listed, _Queried, address_space
-from ipygpulogger.owners.mapped_memory import of_files, resident_bytes, shared_objects
+from ipygpulogger.owners.address_space import (
+    _Listed,
+    _Queried,
+    address_space,
+    of_files,
+    resident_bytes,
+    shared_objects,
+)
 
 # /proc/self/maps: elsewhere there is nothing to ask, as where it cannot be opened (`test_what_nobody_tells`).
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has such a file")

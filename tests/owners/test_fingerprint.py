@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipygpulogger.owners.fingerprint import fingerprint
+from ipygpulogger.owners.dimensions import fingerprint
 
 CODE = "batch_size = 32\nwith no_grad():\n    y = net1(x, 'file_3')  # note\n"
 

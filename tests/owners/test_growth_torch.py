@@ -1,6 +1,4 @@
-"""What grew, and what waits for the collector, with torch: on the CPU and on a device."""
-
-import gc
+"""What grew, with torch: on the CPU and on a device."""
 
 import pytest
 import torch
@@ -8,8 +6,6 @@ from memory import MB
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth
-from ipygpulogger.owners.cycles import unreachable_bytes
-from ipygpulogger.sources.torch import Torch
 
 pytestmark = pytest.mark.torch
 
@@ -88,84 +84,8 @@ None
 """
 
 
-def test_garbage_on_a_device_is_a_note(run):
-    """With gc_collect=False 300 MB in a dropped cycle are told, until they are collected."""
-    run("pass", gc_collect=False)
-    gc.disable()
-    try:
-        record = run(CYCLE)
-        assert dict(record.unexplained)["cuda:0"] == 300 * MB
-        assert "up to 300 MB on cuda:0 waits for the garbage collector" in record.notes
-    finally:
-        gc.enable()
-    gc.collect()
-    record = run("x = torch.empty(64 << 18, device='cuda')")
-    assert not any("garbage" in note for note in record.notes)
-
-
 def test_with_gc_collect_nothing_is_to_be_said(run):
     """The cycle is collected before the cell's figures are taken."""
     record = run(CYCLE)
     assert not any("garbage" in note for note in record.notes)
     assert grew(record, "cuda:0") == {}
-
-
-# -- garbage and C++ -------------------------------------------------------------------------------
-
-
-class Node:
-    def __init__(self, value):
-        self.me, self.value = self, value
-
-
-@pytest.fixture
-def quiet(cuda):
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def found():
-    return unreachable_bytes([Torch().holding], (), budget_s=60)
-
-
-def test_a_tensor_in_a_cycle(quiet):
-    """On any device, a parameter too."""
-    Node(torch.empty(30 << 18, device="cuda"))
-    Node(torch.nn.Parameter(torch.empty(20 << 18)))
-    assert found() == {"cuda:0": 30 * MB, "cpu": 20 * MB}
-    gc.collect()
-    assert found() == {}
-
-
-def test_what_a_graph_in_c_saved_is_alive(quiet):
-    """A backward node keeps the tensor, whose Python object is in a dropped cycle."""
-    value = torch.ones(20 << 18)
-    weight = torch.ones(1, requires_grad=True)
-    loss = (value * weight).sum()
-    Node(value)
-    del value
-    assert found() == {}
-    del loss
-    assert found() == {"cpu": 20 * MB}
-
-
-def test_a_view_somewhere_is_alive(quiet):
-    """The storage stays as long as any tensor stands on it."""
-    value = torch.empty(30 << 18)
-    part = value[5:9]
-    Node(value)
-    del value
-    assert found() == {}
-    del part
-    assert found() == {"cpu": 30 * MB}
-
-
-def test_numpy_on_a_tensor_s_memory_is_alive(quiet):
-    """An array that shares the storage holds it."""
-    value = torch.empty(30 << 18)
-    shared = value.numpy()
-    Node(value)
-    del value
-    assert found() == {}
-    del shared

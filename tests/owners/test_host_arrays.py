@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.owners import mapped_memory
+from ipygpulogger.owners import address_space
+from ipygpulogger.owners.address_space import of_files
 from ipygpulogger.owners.attribution import Attribution, Root, Traversal
 from ipygpulogger.owners.host_arrays import HOST
-from ipygpulogger.owners.mapped_memory import of_files
 from ipygpulogger.owners.memory_blocks import MemoryBlocks
 from ipygpulogger.owners.walk import walk
 from ipygpulogger.sources import Holding
@@ -350,7 +350,7 @@ def test_a_hidden_owner_and_a_stride_over_the_whole_heap():
 
 def test_a_hidden_owner_where_the_system_tells_nothing(monkeypatch):
     """What the view can touch counts."""
-    monkeypatch.setattr(mapped_memory, "address_space", contextlib.nullcontext)
+    monkeypatch.setattr(address_space, "address_space", contextlib.nullcontext)
     assert held(shown=hidden(sparse_mapping(8)[MB::2])) == {"shown": (7 * MB - 1, ())}
 
 

@@ -14,8 +14,8 @@ from memory import MB
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth, libraries
-from ipygpulogger.owners.libraries import Libraries, Look
-from ipygpulogger.owners.mapped_memory import page_table_bytes
+from ipygpulogger.owners.address_space import page_table_bytes
+from ipygpulogger.owners.libraries import Libraries, LibrariesNow
 from ipygpulogger.records import CellRecord, DeviceUsage, Owner, Peak, RamUsage
 from ipygpulogger.render import growth as growth_text
 from ipygpulogger.render import text
@@ -143,7 +143,7 @@ from ipygpulogger.owners.libraries import Libraries
 def resident_mb():
     return int(re.search("VmRSS:\\\\s+(\\\\d+)", open("/proc/self/status").read())[1]) / 1024
 here = Libraries()
-before, before_mb = here.look(), resident_mb()
+before, before_mb = here.now(), resident_mb()
 import pandas
 came_mb = resident_mb() - before_mb
 found = here.loaded(before)
@@ -163,7 +163,7 @@ def test_hostile_modules(monkeypatch):
             raise AssertionError("asked")
 
     here = Libraries()
-    before = here.look()
+    before = here.now()
     odd = types.ModuleType("odd")
     vars(odd)["__cached__"], vars(odd)["__file__"] = Asked(), "no\0file.py"
     for name, module in (("odd", odd), ("asked.one", Asked()), ("none", None)):
@@ -174,9 +174,9 @@ def test_hostile_modules(monkeypatch):
 def test_our_own_modules_are_no_libraries_of_the_users():
     """What we load ourselves in a hook is not said to have been imported."""
     here = Libraries()
-    now = here.look()
+    now = here.now()
     without = frozenset(name for name in now.modules if not name.startswith("ipygpulogger"))
-    assert here.loaded(Look(without, now.files)) is None
+    assert here.loaded(LibrariesNow(without, now.files)) is None
 
 
 def test_what_is_resident_of_a_range():

@@ -2,7 +2,7 @@
 
 from arrays import Array, holding
 
-from ipygpulogger.owners.oom_batch import find_batch
+from ipygpulogger.owners.batch import find_batch
 from ipygpulogger.owners.release import drop_hidden_references
 
 

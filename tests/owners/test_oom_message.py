@@ -3,8 +3,8 @@
 import pytest
 from memory import MB
 
-from ipygpulogger.owners.oom_error import out_of_memory_in
-from ipygpulogger.owners.oom_message import read
+from ipygpulogger.owners.exceptions import out_of_memory_in
+from ipygpulogger.owners.oom_snapshot import read_message
 
 GIB = 2**30
 
@@ -87,20 +87,20 @@ def test_an_error_is_not_asked_for_its_words():
 
 def test_torchs_words():
     """All that torch 2.6 to 2.15 say."""
-    said = read(TORCH)
-    assert said.asked_bytes == round(8.79 * GIB)
+    said = read_message(TORCH)
+    assert said.requested_bytes == round(8.79 * GIB)
     assert said.rounding_bytes == round(0.005 * GIB)
     assert said.device_index == 1
     assert said.free_bytes == round(6.22 * GIB)
     assert said.live_bytes == round(5.86 * GIB)
     assert said.cached_bytes == 12.5 * MB
-    assert said.allowed_bytes == 7.75 * GIB
+    assert said.limit_bytes == 7.75 * GIB
     assert said.neighbours == ((4242, round(2.93 * GIB)), (17, 20 * MB))
     assert said.setting == "PYTORCH_ALLOC_CONF"
 
 
 @pytest.mark.parametrize(
-    ("message", "asked_bytes", "device_index"),
+    ("message", "requested_bytes", "device_index"),
     [
         ("CUDA out of memory. Tried to allocate 512 bytes. GPU 0 has a total", 512, 0),
         ("XPU out of memory. Tried to allocate 2.00 KiB. GPU 3 has", 2048, 3),
@@ -117,10 +117,10 @@ def test_torchs_words():
         ("", None, None),
     ],
 )
-def test_other_words(message, asked_bytes, device_index):
+def test_other_words(message, requested_bytes, device_index):
     """Sizes with and without decimals, commas and spaces."""
-    said = read(message)
-    assert (said.asked_bytes, said.device_index) == (asked_bytes, device_index)
+    said = read_message(message)
+    assert (said.requested_bytes, said.device_index) == (requested_bytes, device_index)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_other_words(message, asked_bytes, device_index):
 )
 def test_half_a_message(message):
     """Words that are cut off or doubled say nothing, and break nothing."""
-    assert read(f"CUDA out of memory. {message}").free_bytes is None
+    assert read_message(f"CUDA out of memory. {message}").free_bytes is None
 
 
 def test_cupys_limit():
     """CuPy tells what it may use."""
-    said = read(
+    said = read_message(
         "Out of memory allocating 2,048 bytes (allocated so far: 512 bytes, limit set to: 1,024 bytes)."
     )
-    assert (said.live_bytes, said.allowed_bytes) == (512, 1024)
+    assert (said.live_bytes, said.limit_bytes) == (512, 1024)

@@ -173,7 +173,7 @@ def test_modules_of_the_user(tmp_path, monkeypatch):
 
     ours_to_try.cache.append(Array(8))
     installed_to_try.cache.append(Array(9))
-    found = walk(list(roots._modules_globals(roots._users_modules())), [holding])
+    found = walk(list(roots.users_globals()), [holding])
     assert [(o.name, o.size_bytes, o.kind) for o in found.owners] == [("ours_to_try.cache", 8, "other")]
     for name in ("ours_to_try", "installed_to_try"):
         del sys.modules[name]

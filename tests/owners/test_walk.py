@@ -299,7 +299,7 @@ def test_an_urgent_name_is_found_however_much_there_is(urgent, monkeypatch):
 
 
 @pytest.mark.parametrize(("budget_s", "found_all"), [(1e-9, True), (0, False)])
-def test_urgent_names_are_glanced_at_when_it_is_late(budget_s, found_all):
+def test_urgent_names_are_begun_when_it_is_late(budget_s, found_all):
     """On a busy machine making ready may take all the time; with none at all nothing is visited."""
     roots = [Root(f"v{i}", "variable", [Array(1)]) for i in range(50)]
     roots += [Root("large", "variable", [bytearray(5), Array(7)])]

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
 
-from ipygpulogger.owners.array_readers import array_readers
 from ipygpulogger.owners.attribution import Root
+from ipygpulogger.owners.memory_blocks import array_readers
 from ipygpulogger.owners.walk import walk
 
 pytestmark = pytest.mark.torch

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import weakref
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from memory import MB
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth
-from ipygpulogger.owners.array_readers import array_readers
 from ipygpulogger.owners.attribution import Root
-from ipygpulogger.owners.cycles import unreachable_bytes
+from ipygpulogger.owners.garbage import garbage_below
+from ipygpulogger.owners.memory_blocks import array_readers
 from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.owners.snapshot import OwnedBlock
 from ipygpulogger.owners.walk import walk
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")]
@@ -144,10 +146,22 @@ def test_in_a_cycle_that_waits_for_the_collector():
     gc.collect()
     gc.disable()
     try:
-        cycle = [Wrapper(torch.ones(MB // 4), **how) for how in POLICIES.values()]
-        cycle += [cycle, torch.ones(3 * MB // 4).as_subclass(Watched)]  # has a base, which only C code sees
+        cycle = type("Cycle", (), {})()
+        cycle.me = cycle
+        cycle.values = [Wrapper(torch.ones(MB // 4), **how) for how in POLICIES.values()]
+        cycle.values.append(
+            torch.ones(3 * MB // 4).as_subclass(Watched)
+        )  # has a base, which only C code sees
+        roots = [weakref.ref(cycle)]
+        found = walk([Root("cycle", "variable", cycle)], array_readers(), budget_s=60)
+        blocks = {
+            key: OwnedBlock("cycle", "variable", "cpu", size, ())
+            for sizes in found.blocks.values()
+            for key, size in sizes.items()
+        }
         del cycle
-        assert unreachable_bytes(array_readers(), (), budget_s=60) == {"cpu": len(POLICIES) * MB}
+        proven = garbage_below(roots, blocks, array_readers(), budget_s=60)
+        assert sum(block.size_bytes for block in proven.values()) == len(POLICIES) * MB
     finally:
         gc.enable()
 

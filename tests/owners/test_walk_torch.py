@@ -7,7 +7,7 @@ import torch
 
 from ipygpulogger.owners.attribution import Root
 from ipygpulogger.owners.walk import walk
-from ipygpulogger.sources.torch import Torch
+from ipygpulogger.sources.torch.allocators import Torch
 
 pytestmark = pytest.mark.torch
 

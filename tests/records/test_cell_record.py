@@ -12,8 +12,8 @@ from ipygpulogger.records import (
     LIBRARIES,
     ChildrenUsage,
     Data,
+    DeviceHolding,
     Heap,
-    Held,
     LineUsage,
     Owner,
     Peak,
@@ -32,7 +32,7 @@ def test_what_a_record_is_unless_said_otherwise():
     assert Peak(1, 1, "exact").precision_bytes == 0
     assert LineUsage(1, "x", 1, 0.5, ram()).complete
     assert (cell().owners_complete, cell().gpulog_only, ram().precision_bytes) == (True, False, 0)
-    assert Held(CPU, 1).outside_bytes is None
+    assert DeviceHolding(CPU, 1).outside_bytes is None
     assert not ChildrenUsage(0, 0, Peak(0, 0, "exact"), 0).at_least
 
 

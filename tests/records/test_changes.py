@@ -4,7 +4,7 @@ from handmade import CHANGES, MB, gpu, measured, ram
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipygpulogger.records import CPU, DRIVER, Held, came_back, held_bytes, moved_between
+from ipygpulogger.records import CPU, DRIVER, DeviceHolding, came_back, held_bytes, moved_between
 
 
 def test_what_is_held_now():
@@ -45,10 +45,13 @@ def test_what_came_back():
 def test_what_moved_between_two_cells(inside, outside, grain, known_before, known_after):
     """In the arrays and outside them where both ends are known, by more than 1 MB; of RAM by more than its grain."""
     base = 1 << 45
-    ended = {CPU: Held(CPU, base), "GPU-1": Held("cuda:0", base, base if known_before else None)}
+    ended = {
+        CPU: DeviceHolding(CPU, base),
+        "GPU-1": DeviceHolding("cuda:0", base, base if known_before else None),
+    }
     began = {
-        CPU: Held(CPU, base + inside),
-        "GPU-1": Held("cuda:0", base + inside, base + outside if known_after else None),
+        CPU: DeviceHolding(CPU, base + inside),
+        "GPU-1": DeviceHolding("cuda:0", base + inside, base + outside if known_after else None),
     }
     expected, moved = {}, inside + (outside if known_before and known_after else 0)
     if abs(inside) > MB and abs(inside) > grain:
@@ -57,5 +60,5 @@ def test_what_moved_between_two_cells(inside, outside, grain, known_before, know
         expected["cuda:0"] = moved
     assert dict(moved_between(ended, began, grain)) == expected
     assert moved_between(began, began, grain) == ()
-    new = moved_between({}, {"GPU-2": Held("cuda:1", 3 * MB, 900 * MB)}, grain)
+    new = moved_between({}, {"GPU-2": DeviceHolding("cuda:1", 3 * MB, 900 * MB)}, grain)
     assert new == (("cuda:1", 3 * MB),)

@@ -10,7 +10,10 @@ from made import UNSHRUNK, records
 from memory import MB
 
 from ipygpulogger import CellRecord, DeviceUsage, History, LineUsage, Measurement, OutOfMemory, Peak, RamUsage
+from ipygpulogger.records.explained import requested
 from ipygpulogger.runtime import clock
+
+GIB = 1024 * MB
 
 SERIES = tuple((i / 10, i * MB) for i in range(64))
 GEN = RamUsage(42 * MB, 170 * MB, Peak(170 * MB, 170 * MB, "exact"), timeline=SERIES)
@@ -88,3 +91,20 @@ def test_outside_ipython():
     said = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert said.startswith("<Measurement load, 0.0")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked_bytes", "said"),
+    [
+        (8000 * MB, "8000 MB"),
+        (round(7.81 * GIB), "7.81 GiB"),  # what torch's message says of 8000 MB
+        (8 * GIB, "8.00 GiB"),
+        (8002 * MB, "8002 MB"),
+        (GIB, "1024 MB"),
+        (22 * MB, "22 MB"),
+        (512, "0 MB"),
+    ],
+)
+def test_a_failed_allocation_is_written_no_more_exactly_than_known(asked_bytes, said):
+    """A size with all its digits is told in MB; hundredths of a GiB stay what they are."""
+    assert requested(asked_bytes) == said

@@ -193,31 +193,15 @@ def test_what_is_unknown_is_no_number():
         "\n*** Experiment memory:\nRAM: Consumed       Reclaimed\n"
         "CPU:        0        0 MB (100.00%)\nGPU:      n/a      n/a MB (    n/a)"
     )
+    wide = render.memory({"CPU": (1, 1), "GPU": (12345678 * MB, 6172839 * MB)}).split("\n")
+    assert wide[2:] == [
+        "RAM:    Consumed         Reclaimed",
+        "CPU:           0           0 MB (100.00%)",
+        "GPU:  12,345,678   6,172,839 MB ( 50.00%)",
+    ]
     assert render.memory({"CPU": (-MB, 0)}).endswith("CPU:       -1        0 MB (    n/a)")
     assert render.memory({"CPU": (0, MB)}).endswith("CPU:        0        1 MB (    n/a)")
     assert render.memory({"CPU": (400 * MB, -1)}).endswith("CPU:      400        0 MB (  0.00%)")
-
-
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        (
-            {"CPU": (2048 * MB, 1024 * MB)},
-            ["RAM: Consumed       Reclaimed", "CPU:    2,048    1,024 MB ( 50.00%)"],
-        ),
-        (
-            {"CPU": (1, 1), "GPU": (12345678 * MB, 0)},
-            [
-                "RAM:    Consumed         Reclaimed",
-                "CPU:           0           0 MB (100.00%)",
-                "GPU:  12,345,678           0 MB (  0.00%)",
-            ],
-        ),
-    ],
-)
-def test_the_experiments_memory(rows, says):
-    """Columns of at least eight, wider where a figure needs it."""
-    assert render.memory(rows).split("\n") == ["", "*** Experiment memory:", *says]
 
 
 def test_the_other_lines():

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from made import UNSHRUNK
 from processes import of
 
-from ipygpulogger.records import Peak, RamUsage
-from ipygpulogger.records.group import Group, Missing
+from ipygpulogger.analysis.group import Group, Missing
+from ipygpulogger.records import Note, Peak, RamUsage
 from ipygpulogger.records.process import Process
-from ipygpulogger.render.group_html import html
+from ipygpulogger.render.group import html
 
 MB = 2**20
 LIMIT = 12 << 10
@@ -55,7 +55,7 @@ def test_hosts_and_tasks_have_columns_where_they_tell_processes_apart():
 def test_how_each_ended():
     """A failure, a budget and a leak are marks; what is not exact is at least."""
     sampled = replace(of(2), gen=RamUsage(0, 0, Peak(7 * MB, None, "sampled")))
-    over = of(1, 7, notes=("Over budget on cuda:0: peak 2 of 1 MB",))
+    over = of(1, 7, notes=(Note.read("Over budget on cuda:0: peak 2 of 1 MB"),))
     lines = told(of(0, 7, status="error", error="ValueError"), over, sampled)
     assert [line[0] for line in lines[2:5]] == ["*", "*", " "]
     assert re.search(r"rank 2 +0 +≥7 ", lines[4])
@@ -99,7 +99,7 @@ def test_tasks_are_not_missing():
 
 
 def task(number, name, *notes, worker=0):
-    return of({"pid": number, "worker": f"worker {worker}", "task": name}, notes=notes)
+    return of({"pid": number, "worker": f"worker {worker}", "task": name}, notes=tuple(map(Note.read, notes)))
 
 
 def test_tasks_that_shared_a_process_are_counted():

@@ -6,17 +6,18 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from html.parser import HTMLParser
 
+import made
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made import AT_PEAK
 
 from ipygpulogger.records import (
-    AtPeak,
     CellRecord,
     ChildrenUsage,
     DeviceUsage,
     Metric,
+    Note,
     OutOfMemory,
     Owner,
     Peak,
@@ -26,8 +27,7 @@ from ipygpulogger.records import (
 from ipygpulogger.records.units import signed_size_text, size_text, time_text, without_controls
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
-from ipygpulogger.render.devices import parts
-from ipygpulogger.render.growth import between, grew
+from ipygpulogger.render.growth import between, grew, parts
 from ipygpulogger.render.markup import bar
 from ipygpulogger.render.sparkline import drawing, sparkline
 
@@ -56,31 +56,6 @@ WORDS = st.text(max_size=60) | st.sampled_from(
 )
 
 
-@st.composite
-def peaks(draw):
-    quality, lo = draw(st.sampled_from(("exact", "bounded", "sampled"))), draw(st.integers(0, 2**47))
-    return Peak(
-        lo,
-        None if quality == "sampled" else lo + draw(st.integers(0, 2**40)),
-        quality,
-        draw(st.integers(0, 2**30)),
-    )
-
-
-@st.composite
-def devices(draw, index):
-    sizes = {
-        name: draw(MAYBE)
-        for name in ("total_bytes", "used_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "neighbours_bytes",
-                     "neighbours_before_bytes", "neighbours_peak_bytes", "driver_bytes", "limit_bytes", "pools_bytes")
-    }  # fmt: skip
-    return DeviceUsage(
-        draw(SIZES), draw(SIZES), draw(peaks()), index=index, name=draw(WORDS), attributed=draw(st.booleans()),
-        context_bytes=draw(st.integers(0, 2**40)), unattributed_bytes=draw(SIZES),
-        unknown_rise_bytes=draw(SIZES), **sizes,
-    )  # fmt: skip
-
-
 OWNERS = st.lists(
     st.builds(Owner, WORDS, st.integers(0, 2**47), st.just("cuda:0"), st.just("variable")), max_size=12
 ).map(tuple)
@@ -90,30 +65,11 @@ CARDS = st.builds(
 )  # fmt: skip
 
 
-ALIVE = st.just(()) | st.lists(
-    st.builds(
-        AtPeak, st.sampled_from(["cuda:0", "cuda:1", "cpu"]), st.sampled_from(["parameters", "before"]),
-        WORDS, WORDS, st.integers(0, 2**47), st.integers(0, 99), st.none() | st.integers(0, 2**47),
-    ),
-    max_size=12,
-).map(tuple)  # fmt: skip
-
-
-@st.composite
-def records(draw):
-    """Any record, of 0 to 16 devices, with strings that mean harm."""
-    status = draw(st.sampled_from(("ok", "error", "interrupted")))
-    return CellRecord(
-        label=draw(WORDS), started_at=datetime.now(timezone.utc), time_s=draw(st.floats(0, 1e7)),
-        gen=RamUsage(draw(SIZES), draw(SIZES), draw(peaks()), timeline=((0.0, 0), (1.0, draw(MAYBE) or 0))),
-        gpus=tuple(draw(devices(index)) for index in range(draw(st.integers(0, 16)))),
-        children=draw(st.none() | st.builds(ChildrenUsage, SIZES, SIZES, peaks(), st.integers(0, 99))),
-        notes=tuple(draw(st.lists(WORDS, max_size=6))),
-        execution_count=4, cell_id=None, source=draw(WORDS), status=status,
-        error=draw(WORDS) if status == "error" else None,
-        owners=draw(OWNERS), out_of_memory=draw(st.none() | CARDS),
-        at_peak=draw(ALIVE), peak_times_s=draw(st.just(()) | st.just((("cuda:0", 1.917),))),
-    )  # fmt: skip
+# Any record, of 0 to 16 devices, with strings that mean harm, or are too long.
+RECORDS = made.records(
+    label=WORDS, source=WORDS, error=WORDS, notes=st.lists(WORDS, max_size=6).map(tuple), owners=OWNERS,
+    out_of_memory=st.none() | CARDS,
+)  # fmt: skip
 
 
 def record(consumed=0, peaked=0, used=170, **more):
@@ -173,8 +129,7 @@ class Reader(HTMLParser):
         return next((rows for rows in self.tables if rows[0][0] == "MB"), [])
 
 
-@given(records())
-def test_any_report_is_small_and_harmless(given):
+def is_small_and_harmless(given):
     """At most two kilobytes, no tag or attribute but ours, closed: while it runs, and after."""
     for page in (
         render_html.report(given),
@@ -204,8 +159,7 @@ def test_a_compact_report_with_a_card_is_small():
     assert "use less at once" in page
 
 
-@given(records())
-def test_the_table_read_without_style_has_the_figures_of_the_text(given):
+def has_the_figures_of_the_text(given):
     """Every row of the text is a row of the table, as many as fit: a header cell and the same three figures."""
     reader = Reader(render_html.report(given))
     told = [("RAM" if name == "Gen" else name, *figures) for name, figures, _ in text.rows(given)]
@@ -219,8 +173,7 @@ def test_the_table_read_without_style_has_the_figures_of_the_text(given):
     assert reader.headers == [True] * 4 + [True, False, False, False] * len(shown)
 
 
-@given(records())
-def test_the_line_tells_the_first_thing_of_the_text(given):
+def tells_the_first_thing_of_the_text(given):
     """Time, ending, and each memory in it: what moved has its sign, what is used follows."""
     given = replace(given, out_of_memory=None)
     line = Reader(render_html.report(given, compact=True)).words
@@ -233,14 +186,22 @@ def test_the_line_tells_the_first_thing_of_the_text(given):
         assert not moved or signed_size_text(given.gen.consumed_bytes) in ram
 
 
-@given(records())
-def test_what_died_of_memory_says_what_to_do(given):
+def says_what_to_do_without_memory(given):
     """The advice has room before any note or remark."""
     card = given.out_of_memory
     if (
         card and len(card.advice) <= 60 and not {"`", "M"} & set(card.advice)
     ):  # code, and sizes read otherwise
         assert without_controls(html.escape(card.advice)) in render_html.report(given)
+
+
+@given(RECORDS)
+def test_any_report(given):
+    """Made once for all four, as such a record takes long to make."""
+    is_small_and_harmless(given)
+    has_the_figures_of_the_text(given)
+    tells_the_first_thing_of_the_text(given)
+    says_what_to_do_without_memory(given)
 
 
 def test_a_page_with_everything_else_removed_still_tells():
@@ -308,8 +269,8 @@ GB16 = {"ram_total_bytes": 16 << 30}
         (record(gpus=(device(1638),)), {}, False),
         (record(gpus=(device(5, used=16000),)), {}, True),  # little headroom
         (record(status="error", error="ValueError"), {}, False),
-        (record(notes=("Over budget on cuda:0: peak 6800 of 5000 MB",)), {}, True),
-        (record(notes=("grew in each of its last 3 runs: x",)), {}, True),
+        (record(notes=(Note.read("Over budget on cuda:0: peak 6800 of 5000 MB"),)), {}, True),
+        (record(notes=(Note.read("grew in each of its last 3 runs: x"),)), {}, True),
         (record(notes=("the driver does not report energy",)), {}, False),
         (record(gen=RamUsage(0, 9 * MB, Peak(9 * MB, None, "sampled"))), {}, True),
         (record(gen=RamUsage(0, 9 * MB, Peak(9 * MB, 12 * MB, "bounded"))), {}, True),
@@ -370,7 +331,7 @@ def test_the_line_has_children_that_moved():
     assert line(before_bytes=307 * MB) == "0.81 s · RAM 170 MB"
 
 
-@given(devices(0))
+@given(made.devices(0, attributed=True) | made.devices(0, attributed=False))
 def test_a_bar_is_never_longer_than_its_device(gpu):
     """Whatever the figures are: no part is negative, and all of them together are at most the whole."""
     found = parts(gpu)

@@ -6,8 +6,7 @@ import pytest
 from memory import MB
 
 from ipygpulogger.records import Owner
-from ipygpulogger.render.freed import Freed
-from ipygpulogger.render.owners import holders
+from ipygpulogger.render.owners import Freed, holders
 
 
 def owner(name, size_mb, device="cpu", kind="variable", shared=()):

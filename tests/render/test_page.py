@@ -105,7 +105,7 @@ def outside_the_plot(text):
 
 
 def write(word):
-    return page(word, [record(word)], sources=[word], said=[word])
+    return page(word, [record(word)], source=lambda _: word, said=[word])
 
 
 def check(text, word):
@@ -176,7 +176,8 @@ def test_a_plot_that_fails_costs_only_the_plot(monkeypatch):
 def test_it_reads_without_its_style(no_plot):
     """Title, totals, ranked cells, cells, figures and sources in order, as plain text."""
     cells = [replace(record("a", count=1), label="In [1]"), replace(record("b", count=2), label="In [2]")]
-    read = Reader(page("nb", cells, sources=["first = 1\nmore", "second"], ranked="<p>ranked</p>"))
+    texts = iter(["first = 1\nmore", "second"])
+    read = Reader(page("nb", cells, source=lambda _: next(texts), ranked="<p>ranked</p>"))
     found = ("nb", "2 cells", "Highest RAM", "64 MB", "ranked", "first = 1\nmore", "64", "second")
     at = [0]
     for word in found:
@@ -186,7 +187,7 @@ def test_it_reads_without_its_style(no_plot):
 
 def test_each_cell_is_folded_below_its_line(no_plot):
     """What is seen first is its first line and the line of its report; its source is inside, whole."""
-    text = page("nb", [record("a", count=1)], sources=["\nfirst = 1\nmore"])
+    text = page("nb", [record("a", count=1)], source=lambda _: "\nfirst = 1\nmore")
     (cell,) = re.findall(r'<details class="cell failed">(.*?)</details>', text, flags=re.DOTALL)
     summary, inside = cell.replace("\xa0", " ").split("</summary>")
     assert "<code>first = 1</code>" in summary
@@ -230,9 +231,3 @@ def test_without_a_cell(no_plot):
     text = page("nb", [], said=["It ended early"])
     assert "It ended early" in text
     assert "No plot" not in text
-
-
-def test_sources_belong_to_their_cells():
-    """As many texts as cells, or none."""
-    with pytest.raises(ValueError, match="argument"):
-        page("nb", [record()], sources=["a", "b"])

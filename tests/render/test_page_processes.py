@@ -9,12 +9,9 @@ from plotted import cell
 from processes import of
 
 from ipygpulogger import History
-from ipygpulogger.records.course import Course
-from ipygpulogger.records.fold import MOST, Fold
-from ipygpulogger.records.one_process import of_one_process
-from ipygpulogger.records.row import Row, record_of
+from ipygpulogger.analysis import totals
 from ipygpulogger.render import summary
-from ipygpulogger.render.page import folded_page, page
+from ipygpulogger.render.page import page
 
 CELLS = [cell(count, count * 70.0, 62, 500, 590, 900, source=f"f({count})") for count in range(1, 4)]
 RANKS = [
@@ -28,23 +25,16 @@ def words(markup):
     return " ".join(re.sub(r"<style.*?</style>|<svg.*?</svg>|<[^>]*>", " ", markup, flags=re.DOTALL).split())
 
 
-def page_of(records, at_most=MOST):
-    fold = Fold()
-    for record in records:
-        fold.add(Row.of(record))
+def page_of(records, at_most, monkeypatch):
+    monkeypatch.setattr(totals, "MOST", at_most)
     history = History(records)
-    ranked = summary.html(history.rank(), "peak", history.suspects())
-    return words(
-        page("x", records, ranked=ranked)
-        if len(records) <= at_most
-        else folded_page("x", fold, ranked=ranked)
-    )
+    return words(page("x", records, ranked=summary.html(history.rank(), "peak", history.suspects())))
 
 
-@pytest.mark.parametrize("at_most", [MOST, 0])
-def test_a_mixed_run(at_most):
+@pytest.mark.parametrize("at_most", [totals.MOST, 0])
+def test_a_mixed_run(at_most, monkeypatch):
     """The cells count and take time as without the others, whose highest peaks have cards of their own."""
-    told = page_of(MIXED, at_most)
+    told = page_of(MIXED, at_most, monkeypatch)
     assert "3 cells · 4 records of other processes" in told
     assert "Time in cells 3 min 6 s" in told
     assert "Highest RAM 900 MB" in told
@@ -53,36 +43,32 @@ def test_a_mixed_run(at_most):
     assert "3 cells and 4 records of other processes, by what each needed" in told
 
 
-@pytest.mark.parametrize("at_most", [MOST, 0])
-def test_processes_alone(at_most):
+@pytest.mark.parametrize("at_most", [totals.MOST, 0])
+def test_processes_alone(at_most, monkeypatch):
     """What `watch` or `gather` kept, without a kernel's cells."""
-    told = page_of(RANKS, at_most)
+    told = page_of(RANKS, at_most, monkeypatch)
     assert "UTC · 4 records of processes" in told
     assert "Time of all processes 8.00 s" in told
     assert "Highest GPU of a process 4.0 GB in In [1], rank 3" in told
 
 
 def test_only_one_process_is_drawn():
-    """The kernel, wherever its first cell stands; without it the first process; row by row too."""
+    """The kernel, wherever its first cell stands; without it the first process."""
     for records, drawn, name in (
         (MIXED, CELLS, ""),
         ([*RANKS, *CELLS], CELLS, ""),
         (RANKS, RANKS[:1], "rank 0"),
         ([], [], ""),
     ):
-        assert of_one_process(records) == (drawn, name)
-        course = Course()
-        for record in records:
-            course.add(Row.of(record))
-        assert [one for one in course.cells(record_of) if one in records] == drawn
+        assert totals.of_one_process(records) == (drawn, name)
+        assert [one for one in totals.stretches(records)[0] if one in records] == drawn
 
 
-def test_stretches_of_a_process_are_its_own():
+def test_stretches_of_a_process_are_its_own(monkeypatch):
     """Cells that are drawn as one belong to the process that they are of."""
     again = [replace(RANKS[2], started_at=RANKS[2].started_at + timedelta(seconds=3 * i)) for i in range(9)]
-    course = Course()
-    course.longest_s = 100
-    for record in again:
-        course.add(Row.of(record))
-    assert {one.process for one in course.cells(record_of)} == {RANKS[2].process}
-    assert of_one_process(course.cells(record_of))[1] == "rank 2"
+    monkeypatch.setattr(totals, "_SHORTEST_S", 100)
+    drawn, _ = totals.stretches(again)
+    assert len(drawn) < len(again)
+    assert {one.process for one in drawn} == {RANKS[2].process}
+    assert totals.of_one_process(drawn)[1] == "rank 2"

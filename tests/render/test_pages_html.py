@@ -13,7 +13,7 @@ from memory import MB
 from ipygpulogger import DeviceUsage, History, Peak
 from ipygpulogger.records import CPU, Diagnosis, Owner
 from ipygpulogger.render import diagnoses, owners, summary
-from ipygpulogger.render.freed import Freed
+from ipygpulogger.render.owners import Freed
 
 ALLOWED = {"div", "table", "caption", "tfoot", "tr", "th", "td", "b", "code", "span", "details", "summary"}
 HOSTILE = "<script>alert('&')</script>"

@@ -20,7 +20,7 @@ from plotted import cell, gpu, peak
 from ipygpulogger.records import Peak
 from ipygpulogger.render import plot
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.plot_svg import svg
+from ipygpulogger.render.plot_style import svg
 from ipygpulogger.render.sparkline import sparkline
 
 HERE = Path(__file__).parent

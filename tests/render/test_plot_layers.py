@@ -14,10 +14,18 @@ from plotted import cell, gpu, peak
 from ipygpulogger.records import Peak
 from ipygpulogger.records.units import in_mb
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.plot_axis import Axis
-from ipygpulogger.render.plot_layers import Piece, drawable
-from ipygpulogger.render.plot_panels import CACHED, OTHERS, OWN, TENSORS, description, panels
-from ipygpulogger.render.plot_svg import svg
+from ipygpulogger.render.plot_data import (
+    CACHED,
+    OTHERS,
+    OWN,
+    TENSORS,
+    Axis,
+    Piece,
+    description,
+    drawable,
+    panels,
+)
+from ipygpulogger.render.plot_style import svg
 
 
 def device(before, after, top=None, *, course=(), **sizes):

@@ -17,24 +17,24 @@ from hypothesis import strategies as st
 
 from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger import records as values
-from ipygpulogger.blocks.warn import warn
-from ipygpulogger.cli import doctor, main
-from ipygpulogger.cli.columns import Columns
+from ipygpulogger.analysis.compare import Change, Comparison, Pair
+from ipygpulogger.blocks.measure import warn
+from ipygpulogger.cli import main, report
 from ipygpulogger.cli.progress import Progress
+from ipygpulogger.cli.streams import Columns
 from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace
-from ipygpulogger.engine import now
+from ipygpulogger.engine import scope
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.owners import release
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
-from ipygpulogger.records.compare import Change, Comparison, Pair
-from ipygpulogger.records.formats import json_line
-from ipygpulogger.records.hints import NAMES
 from ipygpulogger.records.units import printable, printable_lines, without_controls
 from ipygpulogger.render import at_peak, experiments, html, lines, out_of_memory, owners, page, summary, text
 from ipygpulogger.render.comparison import comparison
-from ipygpulogger.render.devices import ladders
 from ipygpulogger.render.diagnoses import diagnoses
-from ipygpulogger.render.freed import Freed
+from ipygpulogger.render.growth import ladders
+from ipygpulogger.render.owners import Freed
+from ipygpulogger.storage.decode import NAMES
+from ipygpulogger.storage.formats import json_line
 
 MB = 2**20
 SPOOF = "RAM: all is well"  # what would begin a line of its own
@@ -186,8 +186,7 @@ def test_the_comparison_and_the_diagnoses_neither():
 def test_the_page_has_no_control_characters(monkeypatch):
     """In its title, its sources and its sentences; a tab and a line end of a source stay."""
     monkeypatch.setattr(page, "_plot", lambda _: "")
-    sources = [f"{HOSTILE}\n\tx"] * len(RECORDS)
-    told = page.page(HOSTILE, RECORDS, sources=sources, said=[HOSTILE])
+    told = page.page(HOSTILE, RECORDS, source=lambda _: f"{HOSTILE}\n\tx", said=[HOSTILE])
     assert_markup(told)
     assert "\n\tx</code>" in told
     told.encode()
@@ -356,7 +355,7 @@ def test_the_line_that_shows_progress():
 def test_doctor(monkeypatch, capsys):
     """What a driver or a framework calls itself, as text and as JSON; the JSON loses nothing."""
     monkeypatch.setattr(
-        doctor, "machine", lambda: types.SimpleNamespace(load=lambda: None, diagnose=lambda: DIAGNOSES)
+        report, "machine", lambda: types.SimpleNamespace(load=lambda: None, diagnose=lambda: DIAGNOSES)
     )
     assert_clean(told_by(capsys, "doctor")[1])
     told = told_by(capsys, "doctor", "--json")[1]
@@ -398,7 +397,7 @@ def test_the_magics_and_the_report(extension, monkeypatch, capsys, here, code):
     for record in RECORDS:
         il.history.append(record)
     monkeypatch.setattr(machine(), "diagnose", lambda: DIAGNOSES)
-    for user in (now, release):  # if the magic imported `release` only now, that would keep the replacement
+    for user in (scope, release):  # if the magic imported `release` only now, that would keep the replacement
         monkeypatch.setattr(user, "measured_now", lambda **_: RECORDS[0])
     extension.user_ns[NAME] = bytearray(b"x") * (20 << 20)
     extension.user_ns["Out"][HOSTILE] = extension.user_ns[HOSTILE] = bytearray(b"x") * (20 << 20)

@@ -5,6 +5,7 @@ import datetime as dt
 import os
 import threading
 import time
+import weakref
 
 import pytest
 from memory import MB, Block
@@ -12,10 +13,10 @@ from memory import MB, Block
 from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.owners.attribution import Root
-from ipygpulogger.owners.cycles import unreachable_bytes
+from ipygpulogger.owners.garbage import garbage_below
 from ipygpulogger.owners.walk import walk
-from ipygpulogger.records import decode
 from ipygpulogger.runtime import clock
+from ipygpulogger.storage import decode
 
 real_sleep, real_stat = time.sleep, os.stat
 
@@ -73,7 +74,13 @@ def test_a_search_ends(frozen_clock):
     many = [[i] for i in range(1_000_000)]
     with frozen_clock():
         assert not walk([Root("many", "variable", many)], [lambda _: None], budget_s=0.001).complete
-        assert unreachable_bytes([lambda _: None], (), budget_s=0.001) == {}
+        node = threading.Event()
+        node.me, node.many = node, many
+        weak = weakref.ref(node)
+        del node, many
+        looked = []
+        assert garbage_below([weak], {}, [looked.append], budget_s=0.001) == {}
+        assert not looked
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
-"""What an error says in the words that a report has room for: nothing doubled, nothing hanging at the end."""
+"""What an error says in few words; a call that no signal handler cuts in two."""
 
+import _thread
 import errno
+import signal
+import threading
 
 import pytest
 
-from ipygpulogger.runtime.errors import first_line, named, why
+from ipygpulogger.runtime.errors import call_uninterrupted, first_line, named, why
 
 
 class Silent(Exception):
@@ -12,36 +15,101 @@ class Silent(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("words", "error", "says"),
     [
-        (MemoryError(), "MemoryError"),  # as Python raises it: without a word
-        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
-        (LookupError("of ours"), "LookupError: of ours"),
+        (why, MemoryError(), "MemoryError"),  # as Python raises it: without a word
+        (why, OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (why, LookupError("of ours"), "LookupError: of ours"),
+        (named, ValueError("no number"), "ValueError: no number"),
+        (named, Silent(), "Silent"),
+        (
+            first_line,
+            RuntimeError("CUDA error: no device\nCompile with TORCH_USE_CUDA_DSA"),
+            "CUDA error: no device",
+        ),
+        (first_line, RuntimeError("one line"), "one line"),
+        (first_line, RuntimeError("\n  the first with words\nmore"), "the first with words"),
+        (first_line, RuntimeError("\n"), "RuntimeError"),
+        (first_line, Silent(), "Silent"),
     ],
 )
-def test_why(error, says):
-    """The system's own words where it has some; an error without a message has no colon."""
-    assert why(error) == says
+def test_what_an_error_says(words, error, says):
+    """The system's own words where it has some; the class alone without a message; no advice of frameworks."""
+    assert words(error) == says
 
 
-@pytest.mark.parametrize(
-    ("error", "says"), [(ValueError("no number"), "ValueError: no number"), (Silent(), "Silent")]
-)
-def test_named(error, says):
-    """The class stands before the message, and alone without one."""
-    assert named(error) == says
+def interrupt():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (RuntimeError("CUDA error: no device\nCompile with TORCH_USE_CUDA_DSA"), "CUDA error: no device"),
-        (RuntimeError("one line"), "one line"),
-        (RuntimeError("\n  the first with words\nmore"), "the first with words"),
-        (RuntimeError("\n"), "RuntimeError"),
-        (Silent(), "Silent"),
-    ],
-)
-def test_first_line(error, says):
-    """Frameworks put advice on further lines of their messages; the first says what went wrong."""
-    assert first_line(error) == says
+def test_a_signal_during_the_call_is_raised_after_it():
+    """What follows within the call is still done."""
+    steps = []
+
+    def call():
+        interrupt()
+        while len(steps) < 1000:
+            steps.append(len(steps))
+
+    with pytest.raises(KeyboardInterrupt):
+        call_uninterrupted(call)
+    assert len(steps) == 1000
+
+
+def test_a_signal_before_the_call_has_begun_prevents_it(monkeypatch):
+    """Nothing is done later by a thread that was on its way."""
+    calls, start, begun = [], _thread.start_new_thread, threading.Event()
+
+    def late(run, args):
+        def wait_and_run():
+            begun.wait()
+            run()
+            ended.set()
+
+        start(wait_and_run, args)
+        interrupt()
+
+    ended = threading.Event()
+    monkeypatch.setattr(_thread, "start_new_thread", late)
+    with pytest.raises(KeyboardInterrupt):
+        call_uninterrupted(lambda: calls.append(1))
+    begun.set()
+    assert ended.wait(20)
+    assert calls == []
+
+
+def test_an_error_of_a_handler_is_passed_on():
+    """Also one of the type that a failed start of a thread raises."""
+
+    def handle(*_):
+        raise RuntimeError("the user's")
+
+    calls, before = [], signal.signal(signal.SIGINT, handle)
+    try:
+        with pytest.raises(RuntimeError, match="the user's"):
+            call_uninterrupted(lambda: (interrupt(), calls.append(1)))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert calls == [1]
+
+
+def test_what_the_call_raises_is_raised():
+    """As if it had been called directly."""
+    with pytest.raises(ZeroDivisionError):
+        call_uninterrupted(lambda: 1 / 0)
+
+
+def test_without_another_thread_it_is_called_directly(monkeypatch):
+    """In another thread than the main one, and where the system gives no more threads."""
+
+    def no_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", no_thread)
+    callers = []
+    call_uninterrupted(lambda: callers.append(threading.get_ident()))
+    monkeypatch.undo()
+    other = threading.Thread(target=call_uninterrupted, args=[lambda: callers.append(threading.get_ident())])
+    other.start()
+    other.join()
+    assert callers[0] == threading.get_ident() != callers[1]

@@ -53,7 +53,7 @@ def broken(request, monkeypatch):
 @pytest.fixture
 def no_gpu(monkeypatch):
     """There is none, which a logger says as it starts."""
-    monkeypatch.setattr("ipygpulogger.sources.nvml.Nvml.devices", lambda _: ())
+    monkeypatch.setattr("ipygpulogger.sources.nvidia.nvml.Nvml.devices", lambda _: ())
 
 
 def test_a_logger_starts_whatever_stdout_is(shell, broken, no_gpu, monkeypatch, capsys):

@@ -3,7 +3,7 @@
 import pytest
 from fake_frameworks import Fakes
 
-from ipygpulogger.sources.nvml import Nvml
+from ipygpulogger.sources.nvidia.nvml import Nvml
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import pytest
 from fake_frameworks import Allocator, Broken, begin
 from memory import MB
 
-from ipygpulogger.sources import Unavailable, driver
-from ipygpulogger.sources.cupy import CuPy
+from ipygpulogger.sources import Unavailable
+from ipygpulogger.sources.frameworks.cupy import CuPy
+from ipygpulogger.sources.nvidia import driver
 
 
 def test_cupy_only_where_it_holds_something(fakes):

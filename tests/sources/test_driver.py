@@ -1,4 +1,4 @@
-"""What the CUDA driver tells without a context, on the simulated one."""
+"""What the CUDA driver tells without a context, and which device CUDA means, on the simulated one."""
 
 # ruff: noqa: ARG002, ARG005 - signatures as they are
 
@@ -6,9 +6,11 @@ import ctypes
 import subprocess
 import sys
 
+import pynvml
 import pytest
 
-from ipygpulogger.sources import driver
+from ipygpulogger.sources.nvidia import driver
+from ipygpulogger.sources.nvidia.nvml import Nvml
 
 
 @pytest.mark.torch
@@ -16,7 +18,7 @@ def test_nothing_is_loaded_to_ask(kernel_env):
     """Not loaded: nobody can tell. Loaded: no context, until somebody makes one."""
     program = """
 import ctypes
-from ipygpulogger.sources import driver
+from ipygpulogger.sources.nvidia import driver
 assert driver.contexts() is None and driver.facts(0) == (None, None)
 assert "libcuda" not in open("/proc/self/maps").read()
 library = ctypes.CDLL("libcuda.so.1")
@@ -37,8 +39,6 @@ print("done")
 @pytest.mark.torch
 def test_uuids_are_those_of_nvml(gpu):
     """The same spelling, so that both speak of the same device."""
-    import pynvml
-
     ctypes.CDLL("libcuda.so.1").cuInit(0)
     pynvml.nvmlInit()
     try:
@@ -81,3 +81,54 @@ def test_a_slice_of_a_divided_device(monkeypatch):
 
     monkeypatch.setattr(driver, "_library", Divided)
     assert driver.facts(0) == ("MIG-02000000-0000-0000-0000-000000000000", None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "ordinal", "index"),
+    [
+        (None, 0, 0),
+        (None, 1, 1),
+        (None, 2, None),
+        ("1", 0, 1),
+        ("1,0", 1, 0),
+        (" 1 , 0 ", 0, 1),
+        ("", 0, None),
+        ("-1", 0, None),
+        ("0,7,1", 0, 0),
+        ("0,7,1", 1, None),  # what follows an entry that is no device does not count
+        ("{1}", 0, 1),
+        ("{1:.12},{0}", 0, None),  # the beginning of both devices' UUIDs: none
+    ],
+)
+def test_the_device_that_cuda_means(gpu, nvml, monkeypatch, visible, ordinal, index):
+    """CUDA_VISIBLE_DEVICES by index and by UUID, as CUDA reads it; unknown is None."""
+    devices = nvml.devices()
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        uuids = [device.uuid for device in devices]
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible.format(*uuids))
+    found = nvml.visible(ordinal)
+    assert (found and found.index) == index
+
+
+def test_unlike_devices_have_no_known_order(gpu, nvml, monkeypatch):
+    """CUDA counts from the fastest unless told otherwise: with two kinds of cards nobody knows."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu.dev[1].name = b"NVIDIA Other"
+    assert nvml.visible(0) is None
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert nvml.visible(1).index == 1
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nvml.devices()[1].uuid)
+    assert nvml.visible(0).index == 1
+
+
+def test_a_device_that_cannot_be_described_moves_no_other(gpu, monkeypatch):
+    """Without the first card in NVML, CUDA's second is still the second, and its first is nobody."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu.fault("nvmlDeviceGetHandleByIndex*", pynvml.NVML_ERROR_UNKNOWN, dev=0)
+    nvml = Nvml()
+    assert nvml.visible(0) is None
+    assert nvml.visible(1).index == 1
+    nvml.close()

@@ -16,9 +16,9 @@ from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
-from ipygpulogger.sources import high_water_mark, procfs
-from ipygpulogger.sources.high_water_mark import HighWaterMark
-from ipygpulogger.sources.process import Process
+from ipygpulogger.sources.system import high_water_mark, linux
+from ipygpulogger.sources.system.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system.process import Process
 
 
 @needs_high_water
@@ -35,7 +35,7 @@ def test_a_mark_that_something_else_resets(steps):
             blip(32)
             truth_mb = 32
         elif step == "reset":
-            procfs.reset_mark()
+            linux.reset_mark()
         else:
             Path(f"/proc/{os.getpid()}/clear_refs").write_text("5")
     tracker.close(interval)
@@ -83,7 +83,7 @@ def test_a_fallen_mark_shows_a_reset_that_nothing_reports(monkeypatch):
     interval = tracker.open()
     blip(32)
     tracker.fold(interval)
-    procfs.reset_mark()
+    linux.reset_mark()
     tracker.close(interval)
     assert interval.reset_elsewhere
     assert interval.peak().quality == "sampled"
@@ -104,7 +104,7 @@ def test_the_resets_of_a_forked_child_are_its_own():
     assert os.waitpid(pid, 0)[1] == 0
     tracker.fold(interval)
     assert not interval.reset_elsewhere
-    procfs.reset_mark()
+    linux.reset_mark()
     pid = os.fork()
     if pid == 0:
         tracker.look()
@@ -121,7 +121,7 @@ def test_a_note_says_once_that_something_resets_the_mark():
     said = []
     for _ in range(2):
         scope = Scope(on).open()
-        procfs.reset_mark()
+        linux.reset_mark()
         scope.close()
         measurement = scope.result(Measurement, "x")
         assert "(peak at least)" in text.report(measurement)
@@ -129,4 +129,5 @@ def test_a_note_says_once_that_something_resets_the_mark():
     assert len(said) == 1
     before = len(list(Path("/proc/self/fd").iterdir()))
     on.close()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before - 2
+    left = before - len(list(Path("/proc/self/fd").iterdir()))
+    assert left in (1, 2), "the kernel's reports may still be for another watch"

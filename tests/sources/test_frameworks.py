@@ -29,7 +29,7 @@ def test_a_source_of_another_distribution_needs_one_import():
         "Framework",
         "Holding",
     }
-    assert needed | {"Look", "PeakClass", "Reading", "Unavailable"} == set(contract.__all__)
+    assert needed | {"Observation", "PeakClass", "Reading", "Unavailable"} == set(contract.__all__)
 
 
 @pytest.mark.parametrize("name", ALL)

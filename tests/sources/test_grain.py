@@ -16,9 +16,9 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.render import text
 from ipygpulogger.runtime import clock
-from ipygpulogger.sources import grain, procfs, rusage
-from ipygpulogger.sources.high_water_mark import HighWaterMark
-from ipygpulogger.sources.process import Process
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system.process import Process
 
 
 @pytest.mark.parametrize(
@@ -33,19 +33,19 @@ def test_the_grain_follows_the_number_of_cpus(monkeypatch, cpus, expected_mb):
 
 def test_the_grain_is_the_machines_not_the_processs(monkeypatch):
     """PYTHON_CPU_COUNT and the affinity change what this process may use, not how the kernel counts."""
-    grain = HighWaterMark().precision_bytes
+    linux = HighWaterMark().precision_bytes
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert HighWaterMark().precision_bytes == grain
-    program = "from ipygpulogger.sources.high_water_mark import HighWaterMark; print(HighWaterMark().precision_bytes)"
+    assert HighWaterMark().precision_bytes == linux
+    program = "from ipygpulogger.sources.system.high_water_mark import HighWaterMark; print(HighWaterMark().precision_bytes)"
     env = {**os.environ, "PYTHON_CPU_COUNT": "1"}
-    assert int(subprocess.check_output([sys.executable, "-c", program], env=env, text=True)) == grain
+    assert int(subprocess.check_output([sys.executable, "-c", program], env=env, text=True)) == linux
 
 
 def test_without_sys_the_grain_is_still_the_machines(monkeypatch):
     """Where /sys is not mounted the C library knows the number of CPUs."""
-    monkeypatch.setattr(procfs, "read", refuse)
-    assert grain.cpu_count() == os.sysconf("SC_NPROCESSORS_CONF")
+    monkeypatch.setattr(linux, "read", refuse)
+    assert linux.cpu_count() == os.sysconf("SC_NPROCESSORS_CONF")
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_which_kernels_count_approximately(monkeypatch, release, approximate):
 
 def pretend_kernel(monkeypatch, release, cpus):
     """This machine's kernel says that it is another, with so many CPUs."""
-    read, uname = procfs.read, os.uname()
+    read, uname = linux.read, os.uname()
     pretended = os.uname_result((uname.sysname, uname.nodename, release, uname.version, uname.machine))
-    monkeypatch.setattr(rusage, "PAGE_BYTES", 4096)
+    monkeypatch.setattr(linux, "PAGE_BYTES", 4096)
     monkeypatch.setattr(os, "uname", lambda: pretended)
     monkeypatch.setattr(
-        procfs,
+        linux,
         "read",
-        lambda path: cpus.encode() + b"\n" if path.startswith(grain.SYS_CPU) else read(path),
+        lambda path: cpus.encode() + b"\n" if path.startswith(linux.SYS_CPU) else read(path),
     )
 
 
@@ -91,11 +91,11 @@ class Kernel:
         self.mark = self.summed
         self.faults, self.now_s, self.walk_s, self.walks = 0, 0.0, walk_s, 0
         pretend_kernel(monkeypatch, "6.8.0", f"0-{self.CPUS - 1}")
-        cpus = procfs.read
-        monkeypatch.setattr(procfs, "read", lambda path: self.read(path) or cpus(path))
-        monkeypatch.setattr(procfs, "reset_mark", self.reset)
+        cpus = linux.read
+        monkeypatch.setattr(linux, "read", lambda path: self.read(path) or cpus(path))
+        monkeypatch.setattr(linux, "reset_mark", self.reset)
         monkeypatch.setattr(
-            rusage, "faults_and_mark", lambda: ((self.faults, 0), max(self.mark, self.summed) * self.PAGE)
+            linux, "faults_and_mark", lambda: ((self.faults, 0), max(self.mark, self.summed) * self.PAGE)
         )
         monkeypatch.setattr(clock, "monotonic_s", lambda: self.now_s)
 

@@ -14,8 +14,8 @@ from memory import MB, Block, blip, filled_by_a_child, held_transient
 from ram import GRAIN, current, needs_high_water, refuse
 
 from ipygpulogger.engine.peaks import PeakTracker
-from ipygpulogger.sources import procfs, rusage
-from ipygpulogger.sources.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.high_water_mark import HighWaterMark
 
 
 @needs_high_water
@@ -178,17 +178,17 @@ def test_a_forked_child_leaves_the_parents_peak_alone():
 def test_a_look_without_faults_is_short_and_the_same(monkeypatch):
     """Where neither a fault came nor the mark moved, the shorter file tells what the longer one would."""
     counter = HighWaterMark()
-    blip(max(0, rusage.faults_and_mark()[1] - current()) // MB + 8)  # above what getrusage can show
+    blip(max(0, linux.faults_and_mark()[1] - current()) // MB + 8)  # above what getrusage can show
     kept = Block(24)
     counter.look()
-    known = rusage.faults_and_mark()
-    monkeypatch.setattr(rusage, "faults_and_mark", lambda: known)
+    known = linux.faults_and_mark()
+    monkeypatch.setattr(linux, "faults_and_mark", lambda: known)
     first = counter.look().readings[0]
     with monkeypatch.context() as patch:
-        patch.setattr(procfs, "resident_and_mark_bytes", refuse)  # the longer file
+        patch.setattr(linux, "resident_and_mark_bytes", refuse)  # the longer file
         kept.free()
         fallen = counter.look().readings[0]
-    assert fallen.current_bytes == pytest.approx(procfs.resident_and_mark_bytes()[0], abs=MB)
+    assert fallen.current_bytes == pytest.approx(linux.resident_and_mark_bytes()[0], abs=MB)
     assert first.current_bytes - fallen.current_bytes == pytest.approx(24 * MB, abs=MB)
     assert fallen.peak_bytes == first.peak_bytes  # no reset came between
     counter.reset()
@@ -206,16 +206,16 @@ def fill():
 
 
 @needs_high_water
-@pytest.mark.parametrize("end", ["close", "fold", "lap", "open another"])
+@pytest.mark.parametrize("end", ["close", "fold", "segment", "open another"])
 def test_memory_that_another_process_fills(fill, end):
     """It rises without a fault of ours, and is gone again: every boundary finds it in the kernel's mark."""
     tracker = PeakTracker(HighWaterMark())
     for size_mb in (100, 60, 100):
         interval = tracker.open()
         fill(size_mb).close()
-        if end == "lap":
-            (lap,) = tracker.lap(interval)
-            assert abs(lap.lo_bytes - lap.after_bytes - size_mb * MB) <= GRAIN
+        if end == "segment":
+            (segment,) = tracker.next_segment(interval)
+            assert abs(segment.lo_bytes - segment.after_bytes - size_mb * MB) <= GRAIN
         else:
             {"close": tracker.close, "fold": tracker.fold, "open another": lambda _: tracker.open()}[end](
                 interval
@@ -229,8 +229,8 @@ def test_memory_that_another_process_fills(fill, end):
 @needs_high_water
 def test_memory_that_another_process_fills_below_getrusages_floor(fill, monkeypatch):
     """Where getrusage cannot show the mark, since exec left a higher one there, the mark itself is read."""
-    real = rusage.faults_and_mark
-    monkeypatch.setattr(rusage, "faults_and_mark", lambda: (real()[0], 1 << 50))
+    real = linux.faults_and_mark
+    monkeypatch.setattr(linux, "faults_and_mark", lambda: (real()[0], 1 << 50))
     tracker = PeakTracker(HighWaterMark())
     interval = tracker.open()
     fill(100).close()
@@ -244,11 +244,11 @@ def test_the_peak_is_the_kernels_below_and_above_what_exec_left():
     program = """
 import random, resource
 from memory import MB, Block, blip
-from ipygpulogger.sources import procfs, rusage
-from ipygpulogger.sources.high_water_mark import HighWaterMark
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.high_water_mark import HighWaterMark
 
 counter, blocks, hidden = HighWaterMark(), [], set()
-floor_mb = (rusage.faults_and_mark()[1] - procfs.resident_bytes()) // MB  # above what is resident
+floor_mb = (linux.faults_and_mark()[1] - linux.resident_bytes()) // MB  # above what is resident
 steps = random.Random(14)
 for step in steps.choices(["blip", "keep", "free", "reset", "nothing"], k=40):
     if step == "blip":
@@ -260,10 +260,10 @@ for step in steps.choices(["blip", "keep", "free", "reset", "nothing"], k=40):
     elif step == "reset":
         counter.reset()
     reading = counter.look().readings[0]
-    current_bytes, mark_bytes = procfs.resident_and_mark_bytes()
+    current_bytes, mark_bytes = linux.resident_and_mark_bytes()
     assert abs(reading.current_bytes - current_bytes) <= MB, (step, reading, current_bytes)
     assert abs(reading.peak_bytes - mark_bytes) <= counter.precision_bytes + MB, (step, reading, mark_bytes)
-    hidden.add(rusage.faults_and_mark()[1] > mark_bytes + MB)
+    hidden.add(linux.faults_and_mark()[1] > mark_bytes + MB)
 print(sorted(hidden))
 """
     kept = Block(80)  # its exec then leaves at least so much

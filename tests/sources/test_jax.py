@@ -7,7 +7,7 @@ import pytest
 from fake_frameworks import Allocator, begin, real
 
 from ipygpulogger.sources import Unavailable
-from ipygpulogger.sources.jax import Jax
+from ipygpulogger.sources.frameworks.jax import Jax
 
 
 def test_jax_series(fakes):
@@ -82,8 +82,7 @@ def test_real_jax():
     """No backend before the user's, no counters for a CPU, whose statistics are None; holdings by buffer."""
     program = """
 import sys
-from ipygpulogger.sources.inherited import jax_clients
-from ipygpulogger.sources.jax import Jax
+from ipygpulogger.sources.frameworks.jax import Jax, _clients
 assert not Jax().counters() and "jax" not in sys.modules
 import jax, jax.numpy as jnp
 from jax._src import xla_bridge
@@ -95,8 +94,8 @@ def ask():
     return framework.counters()
 assert ask() == [] and not xla_bridge.backends_are_initialized()
 x = jnp.ones((100, 100))
-assert xla_bridge.backends_are_initialized() and len(jax_clients()) == 1
-assert jax_clients()[0].local_devices() == jax.local_devices() == jax.devices()
+assert xla_bridge.backends_are_initialized() and len(_clients()) == 1
+assert _clients()[0].local_devices() == jax.local_devices() == jax.devices()
 device = jax.devices()[0]
 assert device.memory_stats() is None and device.platform == "cpu" and device.local_hardware_id == 0
 assert ask() == [] and jax.config.jax_default_device is None

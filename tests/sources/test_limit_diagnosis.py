@@ -7,9 +7,8 @@ import resource
 import pytest
 from limited import GB, Simulated, container
 
-from ipygpulogger.sources.limit_diagnosis import diagnoses
-from ipygpulogger.sources.oom_kills import take_new
-from ipygpulogger.sources.ram_limit import RamLimits
+from ipygpulogger.sources.system.limit_diagnosis import diagnoses, take_new
+from ipygpulogger.sources.system.ram_limit import RamLimits
 
 
 @pytest.fixture(autouse=True)
@@ -27,30 +26,14 @@ def said(root):
 
 def test_the_tightest_limit_comes_first(tmp_path):
     """The file, the value, the working set, what is left; then the machine."""
-    swap = {"peak": 7 * GB, "swap_max": 2 * GB}
-    container(tmp_path, current=6 * GB, inactive_file=GB, **swap)
+    container(tmp_path, current=6 * GB, inactive_file=GB)
     first, machine, *_ = said(tmp_path)
     assert first[:2] == ("RAM limit", "exact")
     assert first[2].split("; ") == [
         "3.0 GB of 8.0 GB (container limit) left, from /sys/fs/cgroup/memory.max",
         "working set 5.0 GB, without page cache that can be reclaimed",
-        "peak 7.0 GB, with page cache",
-        "swap up to 2.0 GB",
     ]
     assert machine == ("RAM limit", "exact", "60.0 GB of 64.0 GB (this machine) left, from /proc/meminfo")
-
-
-def test_version_1_says_as_much(tmp_path):
-    """Its swap is what both together may have, without RAM."""
-    simulated = Simulated(tmp_path).process_of_v1()
-    folder = simulated.group_of_v1(limit=4 * GB, usage=3 * GB)
-    (folder / "memory.memsw.limit_in_bytes").write_text(str(4 * GB))
-    (first, *_) = said(tmp_path)
-    assert first[2].split("; ")[1:] == [
-        "working set 3.0 GB, without page cache that can be reclaimed",
-        "peak 3.0 GB, with page cache",
-        "no swap",
-    ]
 
 
 def test_little_has_a_remedy(tmp_path):
@@ -75,7 +58,7 @@ def test_what_happens_beyond_is_said_where_it_is_no_kill(tmp_path, monkeypatch):
 
 def test_nothing_is_known(tmp_path, monkeypatch):
     """Neither the machine's RAM nor a limit."""
-    monkeypatch.setattr(RamLimits, "_machines_room", lambda _: iter(()))
+    monkeypatch.setattr(RamLimits, "_machines_limit", lambda _: iter(()))
     assert said(tmp_path) == [("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
 
 
@@ -131,16 +114,16 @@ def test_each_kill_is_new_once(tmp_path):
     assert new(tmp_path / "one") == 0
 
 
-def test_news_of_kills(tmp_path):
+def test_new_oom_kills(tmp_path):
     """A sentence where there are new ones; none where nobody counts, or nothing was killed."""
     Simulated(tmp_path)
-    assert RamLimits(tmp_path).news_of_kills() is None
+    assert RamLimits(tmp_path).new_oom_kills() is None
     simulated = container(tmp_path)
     limits = RamLimits(tmp_path)
-    assert limits.news_of_kills() is None
+    assert limits.new_oom_kills() is None
     simulated.group_of_v2(kills=2, max=8 * GB)
     sentence = "Linux killed 2 processes of this container for lack of memory (limit 8.0 GB)."
-    assert [limits.news_of_kills() for _ in range(2)] == [sentence, None]
+    assert [limits.new_oom_kills() for _ in range(2)] == [sentence, None]
 
 
 def test_a_count_that_fell_is_another_groups(tmp_path):

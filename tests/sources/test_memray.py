@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ipygpulogger.sources import Unavailable
-from ipygpulogger.sources import memray_tracker as source
-from ipygpulogger.sources.memray import Window, calls_of_memray
+from ipygpulogger.sources.system import memray_tracker as source
+from ipygpulogger.sources.system.memray import Window, calls_of_memray
 
 memray = pytest.importorskip("memray", reason="memray is not installed")
 
@@ -161,8 +161,28 @@ def test_the_tracker_stops_before_its_file_fills_the_disk(monkeypatch):
     window = Window()
     source._run._stopped.wait(10)
     window.end()
-    with pytest.raises(Unavailable, match="millions of allocations"):
+    with pytest.raises(Unavailable, match="more allocations than can be read"):
         list(window.events())
+    window.drop()
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2])
+def test_what_is_read_is_in_proportion_to_the_time_measured(monkeypatch, seconds):
+    """A file larger than that is not even opened: to open it takes as long as to read it."""
+    opened, reader = [], memray.FileReader
+    window = Window()
+    run = window._run
+    window.end()
+    monkeypatch.setattr(source, "_SURE_BYTES", os.fstat(run._file.fileno()).st_size - 1)
+    monkeypatch.setattr(source, "_EACH_S_BYTES", 1)
+    monkeypatch.setattr(memray, "FileReader", lambda path: opened.append(path) or reader(path))
+    run._took_s = seconds
+    if seconds > 1:
+        list(run.read())
+    else:
+        with pytest.raises(Unavailable, match="more allocations than can be read"):
+            list(run.read())
+    assert len(opened) == (seconds > 1)
     window.drop()
 
 
@@ -177,7 +197,7 @@ FORK = """
 import os, sys, threading, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
 from ipygpulogger.sources import Unavailable
-from ipygpulogger.sources.memray import Window, calls_of_memray
+from ipygpulogger.sources.system.memray import Window, calls_of_memray
 outer = Window()
 child = os.fork()
 if not child:
@@ -217,7 +237,7 @@ def test_a_forked_child_records_its_own():
 @pytest.mark.parametrize("signal", ["KILL", "INT"])
 def test_nothing_remains_of_a_process_that_is_killed(tmp_path, signal):
     """On Linux the file has no name while it is written."""
-    program = f"import os, signal; from ipygpulogger.sources.memray import Window; w = Window(); os.kill(os.getpid(), signal.SIG{signal})"
+    program = f"import os, signal; from ipygpulogger.sources.system.memray import Window; w = Window(); os.kill(os.getpid(), signal.SIG{signal})"
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, timeout=60, env=env, check=False

@@ -20,7 +20,7 @@ from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.sampler import Sampler
 from ipygpulogger.sources import Unavailable
-from ipygpulogger.sources.nvml import Nvml
+from ipygpulogger.sources.nvidia.nvml import Nvml
 
 MB = 2**20
 
@@ -53,7 +53,7 @@ def test_devices_and_their_memory(gpu, nvml):
 
 def test_nothing_is_opened_before_the_first_question():
     """A new source has not touched the driver, nor imported its binding."""
-    program = "import sys, ipygpulogger.sources.nvml as m; m.Nvml(); print('pynvml' in sys.modules)"
+    program = "import sys, ipygpulogger.sources.nvidia.nvml as m; m.Nvml(); print('pynvml' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"
 
 
@@ -157,7 +157,7 @@ def test_no_driver_is_ordinary(gpu):
     """Without a driver: no devices, no note, one diagnosis with its remedy."""
     program = textwrap.dedent(
         """
-        from ipygpulogger.sources.nvml import Nvml
+        from ipygpulogger.sources.nvidia.nvml import Nvml
         nvml = Nvml()
         print(nvml.devices(), nvml.take_notes(), nvml.diagnose().says, nvml.diagnose().remedy is not None)
         """
@@ -441,18 +441,19 @@ def test_stop_waits_for_no_driver_that_hangs(gpu, shell, monkeypatch):
     sampler = Sampler(machine().sample, delay_s=0.0, period_s=0.0)
     monkeypatch.setattr(machine(), "sampler", sampler)
     il = IPyGPULogger(report="none").start()
-    faults = []
+    faults, threads = [], []
 
     def hang():
         faults.append(gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=1_500_000))
         wait_until(lambda: faults[0].hits)
+        threads.append(sampler._thread)
         il.stop()
-        return sampler._thread.is_alive(), openings()
+        return threads[0].is_alive(), openings()
 
     shell.user_ns["hang"] = hang
     result = shell.run_cell("hang()", store_history=True)
     assert result.result == (True, 1)
-    sampler._thread.join(20)
+    threads[0].join(20)
     assert openings() == 0
     assert gpu.in_flight_at_shutdown == 0
     assert not machine().scopes

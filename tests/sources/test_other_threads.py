@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipygpulogger.sources import other_threads
+from ipygpulogger.sources.torch import state
 
 linux = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count")
 
@@ -17,7 +17,7 @@ def ran_ns(thread):
     return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0])
 
 
-def state(thread):
+def state_of(thread):
     return Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -45,7 +45,7 @@ def test_every_busy_thread_has_run(busy):
     found = []
     for _ in range(20):
         before = [ran_ns(thread) for thread in threads]
-        other_threads.let_others_go_on(limit_s=60)
+        state.let_others_go_on(limit_s=60)
         if ended:
             break
         found += [ran_ns(thread) - ns for thread, ns in zip(threads, before, strict=True)]
@@ -60,10 +60,10 @@ def test_waiting_threads_are_not_waited_for():
     waiting = threading.Thread(target=event.wait)
     waiting.start()
     try:
-        while state(waiting) != "S":  # it is about to wait
+        while state_of(waiting) != "S":  # it is about to wait
             time.sleep(0.001)
         start_s = time.monotonic()
-        other_threads.let_others_go_on(limit_s=60)
+        state.let_others_go_on(limit_s=60)
         assert time.monotonic() - start_s < 60  # threads of the tests' own may have run for a moment
     finally:
         event.set()
@@ -73,15 +73,15 @@ def test_waiting_threads_are_not_waited_for():
 @linux
 def test_no_longer_than_the_limit(busy, monkeypatch):
     """A thread that a debugger has stopped does not run."""
-    monkeypatch.setattr(other_threads, "_AT_LEAST_S", 1e9)
-    other_threads.let_others_go_on(limit_s=0.01)
+    monkeypatch.setattr(state, "_AT_LEAST_S", 1e9)
+    state.let_others_go_on(limit_s=0.01)
 
 
 def test_a_system_that_does_not_tell(monkeypatch):
     """There they have a moment."""
     slept = []
-    monkeypatch.setattr(other_threads, "_TASKS", "/proc/none")
-    monkeypatch.setattr(other_threads.threading, "active_count", lambda: 2)
-    monkeypatch.setattr(other_threads.time, "sleep", slept.append)
-    other_threads.let_others_go_on(limit_s=60)
+    monkeypatch.setattr(state, "_TASKS", "/proc/none")
+    monkeypatch.setattr(state.threading, "active_count", lambda: 2)
+    monkeypatch.setattr(state.time, "sleep", slept.append)
+    state.let_others_go_on(limit_s=60)
     assert slept == [0.01]

@@ -2,7 +2,7 @@
 
 import time
 
-from ipygpulogger.sources.pacing import Paced
+from ipygpulogger.sources.system.linux import Paced
 
 
 def test_a_slow_read_is_rare(monkeypatch):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from memory import MB
 
-from ipygpulogger.sources.child_process import ChildProcess
-from ipygpulogger.sources.process import Process
+from ipygpulogger.sources.system.child_process import ChildProcess
+from ipygpulogger.sources.system.process import Process
 
 
 def test_what_malloc_keeps_is_told_apart():
@@ -22,7 +22,7 @@ def test_what_malloc_keeps_is_told_apart():
     program = textwrap.dedent(
         """
         import ctypes
-        from ipygpulogger.sources.process import Process
+        from ipygpulogger.sources.system.process import Process
         process, libc = Process(), ctypes.CDLL(None)
         libc.malloc.restype = ctypes.c_void_p
         a = process.heap()

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limited import GB, NO_LIMIT_OF_V1, Simulated, container
 
-from ipygpulogger.records.budget import LEFT
-from ipygpulogger.sources.ram_limit import RamLimits, Room
+from ipygpulogger.records import Note, NoteKind
+from ipygpulogger.sources.system.ram_limit import MemoryLimit, RamLimits, least
 
 MB = 2**20
 
@@ -24,7 +24,7 @@ def no_resource_limits(monkeypatch):
 
 def left(limits):
     """What is left under each limit, by name."""
-    return {room.name: room.left_bytes for room in limits.rooms()}
+    return {limit.name: limit.left_bytes for limit in limits.all()}
 
 
 # -- one limit at a time --------------------------------------------------------------------------------------
@@ -33,20 +33,24 @@ def left(limits):
 def test_a_machine_alone(tmp_path):
     """No group has a limit: what the machine has, and what is available there."""
     Simulated(tmp_path)
-    (room,) = RamLimits(tmp_path).rooms()
-    assert (room.name, room.limit_bytes, room.left_bytes) == ("this machine", 64 * GB, 60 * GB)
-    assert str(room) == "60.0 GB of 64.0 GB (this machine)"
+    (limit,) = RamLimits(tmp_path).all()
+    assert (limit.name, limit.limit_bytes, limit.left_bytes) == ("this machine", 64 * GB, 60 * GB)
+    assert str(limit) == "60.0 GB of 64.0 GB (this machine)"
 
 
 def test_a_container_of_version_2(tmp_path):
     """Its limit; page cache that the kernel gives up first is not in use."""
     container(tmp_path, current=7 * GB, inactive_file=2 * GB)
     limits = RamLimits(tmp_path)
-    room = limits.tightest()
-    assert (room.limit_bytes, room.used_bytes, room.source) == (8 * GB, 5 * GB, "/sys/fs/cgroup/memory.max")
-    assert str(room) == "3.0 GB of 8.0 GB (container limit)"
+    limit = least(limits.all())
+    assert (limit.limit_bytes, limit.used_bytes, limit.source) == (
+        8 * GB,
+        5 * GB,
+        "/sys/fs/cgroup/memory.max",
+    )
+    assert str(limit) == "3.0 GB of 8.0 GB (container limit)"
     assert limits.total_bytes == 8 * GB
-    assert limits.lowest() == room
+    assert limits.lowest() == limit
 
 
 def test_a_container_of_version_1(tmp_path):
@@ -75,7 +79,7 @@ def test_the_largest_limit_is_one(tmp_path):
 def test_a_soft_limit_rules_where_it_is_lower(tmp_path):
     """``memory.high``, beyond which the kernel slows down."""
     container(tmp_path, high=6 * GB)
-    assert str(RamLimits(tmp_path).tightest()) == "5.0 GB of 6.0 GB (container's soft limit)"
+    assert str(least(RamLimits(tmp_path).all())) == "5.0 GB of 6.0 GB (container's soft limit)"
 
 
 def test_an_ancestor_that_leaves_less_rules(tmp_path):
@@ -85,8 +89,8 @@ def test_an_ancestor_that_leaves_less_rules(tmp_path):
     simulated.group_of_v2("kube/pod", current=9 * GB, max=10 * GB, inactive_file=512 * MB)
     simulated.group_of_v2("kube", current=20 * GB, max=None)
     limits = RamLimits(tmp_path)
-    assert limits.tightest().source == "/sys/fs/cgroup/kube/pod/memory.max"
-    assert limits.tightest().left_bytes == GB + 512 * MB
+    assert least(limits.all()).source == "/sys/fs/cgroup/kube/pod/memory.max"
+    assert least(limits.all()).left_bytes == GB + 512 * MB
     assert limits.total_bytes == 8 * GB
 
 
@@ -152,7 +156,7 @@ def test_a_job_of_slurm_is_called_one(tmp_path):
     path = "system.slice/slurmstepd.scope/job_7/step_0"
     simulated = Simulated(tmp_path).process_of_v2(f"/{path}")
     simulated.group_of_v2(path, current=GB, max=2 * GB)
-    assert str(RamLimits(tmp_path).tightest()) == "1.0 GB of 2.0 GB (job limit)"
+    assert str(least(RamLimits(tmp_path).all())) == "1.0 GB of 2.0 GB (job limit)"
 
 
 @pytest.mark.parametrize("file", ["memory.current", "memory.max", "memory.stat"])
@@ -166,7 +170,7 @@ def test_a_file_that_may_not_be_read(tmp_path, file):
     assert left(limits).get("container limit", "no such limit") == expected
     assert limits.total_bytes == (64 * GB if file == "memory.max" else 8 * GB)
     if file == "memory.current":
-        assert str(limits.rooms()[0]) == "8.0 GB (container limit)"
+        assert str(limits.all()[0]) == "8.0 GB (container limit)"
         assert limits.short(100 * GB, 0).name == "this machine"
 
 
@@ -178,13 +182,13 @@ def test_what_changes_is_seen(tmp_path):
     simulated.group_of_v2(current=2 * GB, max=4 * GB)
     assert left(limits)["container limit"] == 2 * GB
     simulated.process_of_v2("/deeper").group_of_v2("deeper", current=GB, max=GB + MB)
-    assert limits.tightest().left_bytes == MB
+    assert least(limits.all()).left_bytes == MB
 
 
 def test_what_refuses_is_no_container(tmp_path):
     """Beyond a group's limit processes are killed."""
     limits = RamLimits(container(tmp_path, current=8 * GB).root)
-    assert (limits.tightest().name, limits.refusing().name) == ("container limit", "this machine")
+    assert (least(limits.all()).name, limits.refusing().name) == ("container limit", "this machine")
 
 
 def test_resource_limits(tmp_path, monkeypatch):
@@ -198,7 +202,9 @@ def test_resource_limits(tmp_path, monkeypatch):
     assert found == {"RLIMIT_AS": 7000 * 4096, "RLIMIT_DATA": 400 * 4096, "this machine": 60 * GB}
     assert limits.total_bytes == 64 * GB  # those two limit something else than RAM
     assert limits.lowest().name == "RLIMIT_DATA"
-    assert {room.title for room in limits.rooms()} == set(LEFT)
+    titles = {limit.title for limit in limits.all()}
+    assert titles == {"RAM left", "Address space left", "Data memory left"}
+    assert {Note.read(title).kind for title in titles} == {NoteKind.LITTLE_LEFT}
     for none in (2**63 - 1, 2**60):  # the first is "no limit" on macOS
         set_to[resource.RLIMIT_AS] = none
         assert "RLIMIT_AS" not in left(limits)
@@ -227,19 +233,19 @@ def test_address_space_is_not_what_the_cell_needed_for_a_moment(tmp_path, monkey
 def test_a_machine_of_which_all_is_available(tmp_path, more):
     """Nothing is in use, and not less."""
     Simulated(tmp_path, total_bytes=4 * GB, available_bytes=4 * GB + more)
-    (room,) = RamLimits(tmp_path).rooms()
-    assert (room.used_bytes, room.left_bytes) == (0, 4 * GB)
+    (limit,) = RamLimits(tmp_path).all()
+    assert (limit.used_bytes, limit.left_bytes) == (0, 4 * GB)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the files are Linux's")
 def test_this_machine():
     """Total to the byte as psutil has it, what is available about the same; nothing here fails."""
     limits = RamLimits()
-    machine = next(room for room in limits.rooms() if room.name == "this machine")
+    machine = next(limit for limit in limits.all() if limit.name == "this machine")
     assert machine.limit_bytes == psutil.virtual_memory().total
     assert abs(machine.left_bytes - psutil.virtual_memory().available) < GB
     assert limits.total_bytes <= machine.limit_bytes
-    assert all(room.left_bytes is not None for room in limits.rooms())
+    assert all(limit.left_bytes is not None for limit in limits.all())
 
 
 @pytest.mark.parametrize("text", ["odd\n", "", None, "MemTotal: 5 MB\n"])
@@ -259,7 +265,7 @@ def test_elsewhere_all_may_be_available(tmp_path, monkeypatch, available):
     memory = SimpleNamespace(total=16 * GB, available=available)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     assert left(RamLimits(tmp_path)) == {"this machine": 16 * GB}
-    assert RamLimits(tmp_path).tightest().used_bytes == 0
+    assert least(RamLimits(tmp_path).all()).used_bytes == 0
 
 
 def test_unknown_is_unknown(tmp_path, monkeypatch):
@@ -270,7 +276,7 @@ def test_unknown_is_unknown(tmp_path, monkeypatch):
 
     monkeypatch.setattr(psutil, "virtual_memory", fail)
     limits = RamLimits(tmp_path)
-    assert (limits.rooms(), limits.tightest(), limits.lowest(), limits.total_bytes) == ([], None, None, None)
+    assert (limits.all(), least(limits.all()), limits.lowest(), limits.total_bytes) == ([], None, None, None)
     assert limits.short(GB, 0) is None
     assert limits.kills(of_machine=True) is None
 
@@ -279,31 +285,12 @@ def test_how_much_there_is_in_all_is_read_once_if_nothing_else_is(tmp_path, monk
     """Every report of a cell that moved much asks; what is read for a warning renews it."""
     simulated = container(tmp_path)
     limits, read = RamLimits(tmp_path), []
-    rooms = limits.rooms
-    monkeypatch.setattr(limits, "rooms", lambda *need: read.append(need) or rooms(*need))
+    every = limits.all
+    monkeypatch.setattr(limits, "all", lambda *need: read.append(need) or every(*need))
     assert [limits.total_bytes for _ in range(3)] == [8 * GB] * 3
     assert len(read) == 1
     simulated.group_of_v2(current=GB, max=6 * GB)
     assert (limits.short(0, 0), limits.total_bytes, len(read)) == (None, 6 * GB, 2)
-
-
-def test_swap_and_peak(tmp_path):
-    """Version 2 limits swap itself, version 1 swap and RAM together; unlimited and unreadable are unknown."""
-    container(tmp_path, swap_max=GB, peak=3 * GB)
-    limits = RamLimits(tmp_path)
-    (group,) = limits.groups()
-    assert (limits.swap_bytes(group), limits.peak_bytes(group)) == (GB, 3 * GB)
-    simulated = Simulated(tmp_path).process_of_v1()
-    folder = simulated.group_of_v1(limit=4 * GB, usage=GB)
-    limits = RamLimits(tmp_path)
-    group = next(limits.groups())
-    for both, swap in ((None, None), (6 * GB, 2 * GB), (4 * GB, 0), (3 * GB, 0), (NO_LIMIT_OF_V1, None)):
-        if both is not None:
-            (folder / "memory.memsw.limit_in_bytes").write_text(str(both))
-        assert limits.swap_bytes(group) == swap
-    (folder / "memory.limit_in_bytes").write_text(str(NO_LIMIT_OF_V1))
-    (folder / "memory.memsw.limit_in_bytes").write_text(str(GB))
-    assert (limits.swap_bytes(group), limits.peak_bytes(group)) == (None, GB)
 
 
 # -- what is too little ---------------------------------------------------------------------------------------
@@ -366,7 +353,7 @@ def test_the_least_that_any_limit_leaves(tmp_path_factory, chain, available, nee
         working_set = max(0, current - (cache or 0))
         expected += [(max(0, v - working_set), v) for v in values.values() if v is not None]
     limits = RamLimits(root)
-    assert limits.tightest().left_bytes == min(expected)[0]
+    assert least(limits.all()).left_bytes == min(expected)[0]
     short = [left for left, size in expected if left < max(need, int(size * 0.05) + transient)]
     found = limits.short(need, transient)
     assert (found and found.left_bytes) == min(short, default=None)
@@ -388,10 +375,10 @@ def test_garbage_hurts_nobody(tmp_path_factory, texts):
         for folder in ("proc/self",) if name in FILES else ("sys/fs/cgroup", "sys/fs/cgroup/a/b"):
             simulated.write(f"{folder}/{name}", "").write_bytes(text)
     limits = RamLimits(root)
-    for room in limits.rooms():
-        assert room.limit_bytes >= 0
-        assert room.left_bytes is None or 0 <= room.left_bytes <= room.limit_bytes
-        assert str(room)
+    for limit in limits.all():
+        assert limit.limit_bytes >= 0
+        assert limit.left_bytes is None or 0 <= limit.left_bytes <= limit.limit_bytes
+        assert str(limit)
     kills = limits.kills(of_machine=True)
     assert kills is None or kills.processes >= 0
 
@@ -434,17 +421,17 @@ def test_kills_of_the_machine_are_told_only_where_asked_for(tmp_path):
 
 def test_little_is_less_than_a_twentieth():
     """As far as what is left is known."""
-    room = Room("container limit", "memory.max", 2000, 1900)
-    assert [room.is_scarce, room.with_left(99).is_scarce] == [False, True]
-    assert not room._replace(used_bytes=None).is_scarce
+    limit = MemoryLimit("container limit", "memory.max", 2000, 1900)
+    assert [limit.is_scarce, limit.with_left(99).is_scarce] == [False, True]
+    assert not limit._replace(used_bytes=None).is_scarce
 
 
-def test_a_room_speaks():
+def test_a_limit_in_words():
     """With what is left, and without where that is unknown; a moment when less was left."""
-    room = Room("container limit", "memory.max", 8 * GB, 7 * GB + 624 * MB)
-    assert str(room) == "400 MB of 8.0 GB (container limit)"
-    assert str(room.with_left(0)) == "0 MB of 8.0 GB (container limit)"
-    assert room.with_left(-5) == room.with_left(0)
-    assert room.with_left(0).left_bytes == 0
-    assert room.with_left(GB).left_bytes == GB
-    assert str(room._replace(used_bytes=None)) == "8.0 GB (container limit)"
+    limit = MemoryLimit("container limit", "memory.max", 8 * GB, 7 * GB + 624 * MB)
+    assert str(limit) == "400 MB of 8.0 GB (container limit)"
+    assert str(limit.with_left(0)) == "0 MB of 8.0 GB (container limit)"
+    assert limit.with_left(-5) == limit.with_left(0)
+    assert limit.with_left(0).left_bytes == 0
+    assert limit.with_left(GB).left_bytes == GB
+    assert str(limit._replace(used_bytes=None)) == "8.0 GB (container limit)"

@@ -10,8 +10,8 @@ from memory import MB, blip
 from ram import needs_high_water, refuse
 
 from ipygpulogger.engine.peaks import PeakTracker
-from ipygpulogger.sources import procfs
-from ipygpulogger.sources.process import Process
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.process import Process
 
 
 def test_a_reset_that_is_not_offered(monkeypatch):
@@ -26,7 +26,7 @@ def test_a_reset_that_is_not_offered(monkeypatch):
 @needs_high_water
 def test_a_refused_reset_is_noticed_by_trying(monkeypatch):
     """Offered but refused at the first trial: the peak only rises from then on, and that is said."""
-    monkeypatch.setattr(procfs, "reset_mark", refuse)
+    monkeypatch.setattr(linux, "reset_mark", refuse)
     process = Process()
     tracker = PeakTracker(process.counter)
     blip(40)
@@ -41,8 +41,8 @@ def test_a_refused_reset_is_noticed_by_trying(monkeypatch):
 
 def test_without_any_counter_it_samples(monkeypatch):
     """Where the kernel shows no high-water mark (gVisor) what is seen is "at least", and that is said."""
-    monkeypatch.setattr(procfs, "reset_mark", refuse)
-    monkeypatch.setattr(procfs, "resident_and_mark_bytes", lambda: b"".index(b"VmHWM:"))
+    monkeypatch.setattr(linux, "reset_mark", refuse)
+    monkeypatch.setattr(linux, "resident_and_mark_bytes", lambda: b"".index(b"VmHWM:"))
     process = Process()
     assert process.counter.peak_class == "sampled"
     assert process.diagnose().state == "sampled"
@@ -53,7 +53,7 @@ RISING = """
     import psutil
     from memory import MB, blip
     from ipygpulogger.engine.peaks import PeakTracker
-    from ipygpulogger.sources.rising_peak import RisingPeak
+    from ipygpulogger.sources.system.high_water_mark import RisingPeak
     current = lambda: psutil.Process().memory_info().rss
     tracker = PeakTracker(RisingPeak(current, lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
     blip(200)

@@ -5,7 +5,7 @@ from fake_frameworks import Allocator, Broken, begin, figures
 
 from ipygpulogger.engine.peaks import PeakTracker
 from ipygpulogger.sources import Unavailable
-from ipygpulogger.sources.rmm import Rmm
+from ipygpulogger.sources.frameworks.rmm import Rmm
 
 
 def test_rmm_only_with_statistics(fakes):

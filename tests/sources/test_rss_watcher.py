@@ -13,8 +13,8 @@ from memory import MB, Block, held_transient
 from ram import GRAIN, current
 
 from ipygpulogger.engine.peaks import PeakTracker
-from ipygpulogger.sources.rising_peak import RisingPeak
-from ipygpulogger.sources.rss_watcher import RssWatcher
+from ipygpulogger.sources.system.high_water_mark import RisingPeak
+from ipygpulogger.sources.system.rss_watcher import RssWatcher
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_the_sampling_process_ignores_interrupts_and_ends_with_us():
     program = textwrap.dedent(
         """
         import os, signal, time
-        from ipygpulogger.sources.rss_watcher import RssWatcher
+        from ipygpulogger.sources.system.rss_watcher import RssWatcher
         watcher = RssWatcher(); watcher.watch(on=True)
         while not watcher.highest_bytes(): time.sleep(0.001)
         os.kill(watcher.pid, signal.SIGINT)

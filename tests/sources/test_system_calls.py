@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ipygpulogger.sources import system_calls
-from ipygpulogger.sources.system_calls import Calls, gil_held
+from ipygpulogger.sources.system import system_calls
+from ipygpulogger.sources.system.system_calls import Calls, gil_held
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the GIL is kept on Linux alone")
 MOST_CALLS, MOST_GETPID = 30, 20  # of a light cell

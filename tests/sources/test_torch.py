@@ -19,8 +19,8 @@ from ipygpulogger import measure
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.sources.nvml import Processes
-from ipygpulogger.sources.torch import Torch
+from ipygpulogger.sources.nvidia.nvml import Processes
+from ipygpulogger.sources.torch.allocators import Torch
 
 pytestmark = pytest.mark.torch
 

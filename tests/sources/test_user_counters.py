@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpulogger.sources import Unavailable
-from ipygpulogger.sources.user_counters import UserCounters
+from ipygpulogger.sources.frameworks.user_counters import UserCounters
 
 
 class Library:
@@ -34,7 +34,7 @@ class World:
         self.library = Library()
         self.place = types.SimpleNamespace(read=self.library.read, reset=self._user_resets)
         self.own = (self.place.read, self.place.reset)
-        self.users = UserCounters(lambda: self.place, self.stats)
+        self.users = UserCounters(self, lambda: self.place, self.stats, lambda: 0)
         self.announced = 0
 
     def _user_resets(self):
@@ -47,20 +47,11 @@ class World:
         return self.users.wrappers.own("read")()
 
     def hold(self):
-        self.users.wrappers.put_on({"read": self.reader, "reset": self.resetter})
+        makers = {"read": self.users.read_wrapper, "reset": self.users.reset_wrapper}
+        self.users.wrappers.put_on(makers)
 
-    def reader(self, original):
-        def read():
-            stats = original()
-            self.users.user_reads(0, stats)
-            return stats
-
-        return read
-
-    def resetter(self, original):
-        return lambda: self.users.user_resets(0, original, self.announce)
-
-    def announce(self, reset):
+    def on_user_reset(self, device, reset):
+        assert device == 0
         self.announced += 1
         reset()
 

@@ -1,0 +1,189 @@
+"""The user's line that a Python stack stands for: the innermost one, library frames folded into it."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..runtime.objects import walk_stack
+from ..runtime.shell import is_a_cells, is_users_file, lines_of, place_of_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import FrameType
+
+Frame = tuple[str, int, str]  # a file, a line and a function
+
+_DEEPEST = 64  # frames
+_TEXT_CHARACTERS = 80
+_OURS = f"{__file__.rpartition(os.sep)[0].rpartition(os.sep)[0]}{os.sep}"  # the package
+_STANDARD = f"{os.__file__.rpartition(os.sep)[0]}{os.sep}"
+_NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".S")  # how files of other languages end
+# Below a magic: the body of `%%time`, of `%%timeit` and of `%%prun`, with the function that each is.
+_BODIES = {("<timed exec>", "<module>"), ("<timed eval>", "<module>"), ("<magic-timeit>", "inner")}
+_BODIES |= {("<string>", "<module>")}
+_CELLS = re.compile(r"<ipython-input-\d+-")
+_SHELLS = f"{os.sep}IPython{os.sep}", f"{os.sep}ipykernel{os.sep}"
+
+
+class Place(NamedTuple):
+    """A line of the user's.
+
+    Attributes:
+        place: "In [7]:3", "train.py:41".
+        text: The line itself; "" where it is unknown.
+    """
+
+    place: str
+    text: str
+
+
+@functools.cache
+def is_users(file: str) -> bool:
+    """Return whether a file holds code of the user's: a cell, or a file that is not installed."""
+    if _CELLS.match(file):
+        return True
+    return is_users_file(file) and not file.startswith((_OURS, *_torch_folder())) and not is_shells(file)
+
+
+def is_shells(file: str) -> bool:
+    """Return whether a file is one of IPython's or its kernel's."""
+    return any(folder in file for folder in _SHELLS)
+
+
+def stack_of(frame: FrameType | None) -> tuple[Frame, ...]:
+    """Return a stack from a frame outwards to the user's innermost line; all of it without one."""
+    found = []
+    for one in walk_stack(frame):
+        file = one.f_code.co_filename
+        found.append((file, one.f_lineno, one.f_code.co_name))
+        if is_users(file):
+            break
+    return tuple(found[-_DEEPEST:])
+
+
+def frames_of(stack: Iterable[dict[str, Any]]) -> list[Frame]:
+    """Return the Python frames of a stack as torch's allocator recorded it, innermost first.
+
+    A recording that the user began may have frames of C++ too.
+    """
+    return [
+        (one["filename"], one["line"], one["name"])
+        for one in stack
+        if one["filename"] not in ("", "??") and not one["filename"].endswith(_NATIVE)
+    ]
+
+
+def user_frame(stack: Sequence[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's: of a cell, of a file, or of the body of a cell's magic.
+
+    That body is compiled as a text of its own, as is what `exec` and a line's magic are given. For these the
+    line that calls them stands.
+    """
+    body = None
+    for frame in stack:
+        file, _, function = frame
+        if is_users(file):
+            return frame
+        if (file, function) in _BODIES:
+            body = frame
+        elif body is not None and function == "run_cell_magic" and is_shells(file):
+            return body
+    return None
+
+
+def last_resort(stack: Sequence[Frame]) -> Frame | None:
+    """Return the frame that says most where none is the user's: of code from a text, or of a library."""
+    texts = [frame for frame in stack if frame[0].startswith("<") and not frame[0].startswith("<frozen")]
+    if texts:
+        return texts[0]
+    libraries = [frame for frame in stack if not frame[0].startswith((*_torch_folder(), _OURS, _STANDARD))]
+    return libraries[0] if libraries else stack[0] if stack else None
+
+
+class Places:
+    """Names places; two files of one name are told apart by their folders.
+
+    Args:
+        shell: IPython's; None outside.
+    """
+
+    def __init__(self, shell: Any = None) -> None:
+        self._shell = shell
+        self._cells: dict[str, tuple[str, int] | None] = {}
+        self._files: dict[str, set[str]] = {}  # by name
+
+    def learn(self, frames: Iterable[Frame]) -> None:
+        """Take note of files before they are named."""
+        for file, _, _ in frames:
+            if self._cell(file) is None:
+                self._files.setdefault(os.path.basename(file), set()).add(file)  # noqa: PTH119
+
+    def place_of(self, frame: Frame) -> Place:
+        """Return how a user would write the line of a frame."""
+        file, line, _ = frame
+        cell = self._cell(file) or self._below_magic(frame)
+        if cell is not None:
+            label, above = cell
+            return Place(f"{label}:{line + above}", _text(file, line) or self._written(label, line + above))
+        return Place(f"{self._short(file)}:{line}", _text(file, line))
+
+    def _cell(self, file: str) -> tuple[str, int] | None:
+        """Return a cell's label, and how many lines of its text come before the first compiled one."""
+        if file not in self._cells:
+            is_one = self._shell is not None and (is_a_cells(self._shell, file) or _CELLS.match(file))
+            self._cells[file] = place_of_cell(self._shell, file) if is_one else None
+        return self._cells[file]
+
+    def _below_magic(self, frame: Frame) -> tuple[str, int] | None:
+        """Return the same of the body of a cell's magic, which is compiled as a text of its own."""
+        file, _, function = frame
+        inputs = [] if self._shell is None else self._shell.history_manager.input_hist_raw
+        if (file, function) not in _BODIES or not inputs:
+            return None
+        above = below_magics(lines_of(inputs[-1]))  # it is the cell that runs, or ran last
+        return None if above is None else (f"In [{len(inputs) - 1}]", above)
+
+    def _written(self, label: str, line: int) -> str:
+        """Return a line of a cell's text as the user wrote it."""
+        number = re.search(r"\d+", label)
+        inputs = self._shell.history_manager.input_hist_raw
+        if number is None or not 0 < int(number[0]) < len(inputs):
+            return ""
+        written = lines_of(inputs[int(number[0])])
+        return _shortened(written[line - 1]) if 0 < line <= len(written) else ""
+
+    def _short(self, file: str) -> str:
+        """Return a file's name, with as many folders as tell it from others of that name."""
+        parts = file.replace("\\", "/").split("/")
+        others = [one.replace("\\", "/").split("/") for one in self._files.get(parts[-1], ()) if one != file]
+        count = 1
+        while count < len(parts) and any(other[-count:] == parts[-count:] for other in others):
+            count += 1
+        return "/".join(parts[-count:])
+
+
+def below_magics(lines: Sequence[str]) -> int | None:
+    """Return how many lines come before the body of a cell's magics; None without one."""
+    filled = [at for at, line in enumerate(lines) if line.strip()]
+    body = next((at for at in filled if not lines[at].lstrip().startswith("%%")), len(lines))
+    return body if filled and body != filled[0] else None
+
+
+def _text(file: str, line: int) -> str:
+    return _shortened(linecache.getline(file, line))
+
+
+def _shortened(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _TEXT_CHARACTERS else f"{text[: _TEXT_CHARACTERS - 1]}…"
+
+
+def _torch_folder() -> tuple[str, ...]:
+    """Return torch's folder: built in place, it is not an installed package."""
+    file = getattr(sys.modules.get("torch"), "__file__", None)
+    return (f"{file.rpartition(os.sep)[0]}{os.sep}",) if isinstance(file, str) else ()

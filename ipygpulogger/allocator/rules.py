@@ -1,0 +1,217 @@
+"""How large a block torch's caching allocator makes for a request, and where blocks and segments are.
+
+The rules are those of `c10/cuda/CUDACachingAllocator.cpp` (`round_size`, `should_split`,
+`get_allocation_size`), unchanged from torch 2.0 to 2.13.
+
+An event tells what was requested, not how large the block was. The allocator rounds requests up, and a large
+request may be given a whole free block (`allocator.block_bytes`). How large that was follows from the blocks
+around it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..records.units import MB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ..sources.torch.snapshot import Event, Segment
+
+BLOCK_BYTES = 512  # every size is a multiple of this
+SMALL_BYTES = MB  # requests up to here are served from the small pool
+SMALL_SEGMENT_BYTES = 2 * MB
+LARGE_SEGMENT_BYTES = 20 * MB  # what is reserved for a request up to `MIN_OWN_SEGMENT_BYTES`
+MIN_OWN_SEGMENT_BYTES = 10 * MB  # from here on a request has a segment of its own size
+SEGMENT_GRAIN_BYTES = 2 * MB
+
+
+class Settings(NamedTuple):
+    """What `PYTORCH_CUDA_ALLOC_CONF` says about the size of blocks.
+
+    Attributes:
+        max_split_bytes: Larger requests take a whole free block; None without a limit.
+        expandable: Segments grow where they are, so that nothing of a free block is wasted.
+        divisions: Of each power of two into how many sizes a request is rounded up, by the request's
+            size: up to 2 MB, 4 MB, and so on; 0 or 1 means that it is not.
+    """
+
+    max_split_bytes: int | None = None
+    expandable: bool = False
+    divisions: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Settings:
+        """Return those that torch's snapshot has under "allocator_settings"; older ones lack some."""
+        max_split_bytes = int(settings.get("max_split_size") or 0)
+        divisions: Mapping[str, int] = settings.get("roundup_power2_divisions") or {}
+        ordered = tuple(int(divisions[size_mb]) for size_mb in sorted(divisions, key=int))
+        return cls(
+            max_split_bytes if max_split_bytes > 0 else None,
+            bool(settings.get("expandable_segments", False)),
+            ordered if any(count > 1 for count in ordered) else (),
+        )
+
+
+def round_bytes(requested_bytes: int, settings: Settings) -> int:
+    """Return the size of the block for a request, where the allocator can split a free one."""
+    if settings.divisions:
+        interval = max(requested_bytes.bit_length() - MB.bit_length(), 0)
+        divisions = settings.divisions[min(interval, len(settings.divisions) - 1)]
+        if divisions > 1 and requested_bytes > BLOCK_BYTES * divisions:
+            grain_bytes = 1 << (requested_bytes.bit_length() - divisions.bit_length())
+            return -(-requested_bytes // grain_bytes) * grain_bytes
+    return max(-(-requested_bytes // BLOCK_BYTES) * BLOCK_BYTES, BLOCK_BYTES)
+
+
+def always_fits(rounded_bytes: int, settings: Settings) -> bool:
+    """Return whether a block has its rounded size whatever free block it is taken from."""
+    # There the rest of a free block is split off from 512 bytes on, of which all sizes are multiples.
+    return settings.expandable or rounded_bytes <= SMALL_BYTES
+
+
+def block_bytes(rounded_bytes: int, free_bytes: int, settings: Settings) -> int:
+    """Return the size of the block that a request takes from a free one, which is split if it is worth it.
+
+    Args:
+        rounded_bytes: The request, rounded.
+        free_bytes: The size of the free block.
+        settings: The allocator's.
+    """
+    rest_bytes = free_bytes - rounded_bytes
+    if always_fits(rounded_bytes, settings):
+        splits = rest_bytes >= BLOCK_BYTES
+    else:
+        below = settings.max_split_bytes is None or rounded_bytes < settings.max_split_bytes
+        splits = below and rest_bytes > SMALL_BYTES
+    return rounded_bytes if splits else max(rounded_bytes, free_bytes)
+
+
+def segment_bytes(rounded_bytes: int) -> int:
+    """Return what the allocator reserves of the device for a request that no free block can serve."""
+    if rounded_bytes <= SMALL_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if rounded_bytes < MIN_OWN_SEGMENT_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return -(-rounded_bytes // SEGMENT_GRAIN_BYTES) * SEGMENT_GRAIN_BYTES
+
+
+Blocks = dict[int, dict[str, Any]]  # by address: "size", "state" and "frames", as a snapshot has them
+
+_LIVE = "active_allocated"  # a block's state; "active_..." others wait for a stream, and count as freed
+_WAITING = "active_awaiting_free"
+_FREE = "inactive"
+
+
+class Layout:
+    """Follows which blocks of the large pool exist.
+
+    Args:
+        segments: Those that there are.
+        addresses: Of the blocks in use.
+        settings: The allocator's.
+    """
+
+    def __init__(self, segments: Iterable[Segment], addresses: Iterable[int], settings: Settings) -> None:
+        self._ends = {segment["address"]: segment["address"] + segment["total_size"] for segment in segments}
+        self._segments = sorted(self._ends)
+        self._blocks = sorted(addresses)  # small ones do no harm: they are in segments of their own
+        self._settings = settings
+
+    def size_bytes(self, address: int, rounded_bytes: int) -> int:
+        """Return the size of the block that a request, rounded, is given at an address."""
+        segment = bisect_right(self._segments, address) - 1
+        if segment < 0 or always_fits(rounded_bytes, self._settings):
+            return rounded_bytes
+        end = self._ends[self._segments[segment]]
+        following = bisect_right(self._blocks, address)
+        if following < len(self._blocks):
+            end = min(end, self._blocks[following])
+        return block_bytes(rounded_bytes, end - address, self._settings)
+
+    def occupy(self, address: int, requested_bytes: int) -> int:
+        """Note that a request is given a block at an address; return the block's size."""
+        rounded_bytes = round_bytes(requested_bytes, self._settings)
+        if rounded_bytes <= SMALL_BYTES:
+            return rounded_bytes
+        size_bytes = self.size_bytes(address, rounded_bytes)
+        insort(self._blocks, address)
+        return size_bytes
+
+    def follow(self, event: Event) -> None:
+        """Note what else the allocator did."""
+        action = event["action"]
+        if action == "free_completed":
+            address, blocks = event["addr"], self._blocks
+            i = bisect_left(blocks, address)
+            if i < len(blocks) and blocks[i] == address:
+                del blocks[i]
+        elif action == "segment_alloc":
+            address = event["addr"]
+            if address not in self._ends:
+                insort(self._segments, address)
+            self._ends[address] = address + event["size"]
+        elif action == "segment_free" and event["addr"] in self._ends:
+            del self._ends[event["addr"]]
+            self._segments.remove(event["addr"])
+
+
+def blocks_of(segments: Iterable[Segment]) -> Blocks:
+    """Return the blocks in use, by address, those that wait for a stream included."""
+    blocks = {}
+    for segment in segments:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            address = block.get("address", address)  # which older versions of torch leave out
+            if block["state"] != _FREE:
+                blocks[address] = block
+            address += block["size"]
+    return blocks
+
+
+def live(blocks: Blocks) -> Blocks:
+    """Return the blocks that are not freed."""
+    return {address: block for address, block in blocks.items() if block["state"] == _LIVE}
+
+
+def undone(
+    events: Sequence[Event], segments: list[Segment], settings: Settings, *, stacks: bool
+) -> tuple[Blocks, list[Segment]]:
+    """Return the blocks and segments before the first event, found from those after the last.
+
+    The size of a block that was freed meanwhile is what its request is rounded to, or up to the next block if
+    it cannot have been split.
+
+    Args:
+        events: In their order.
+        segments: After them.
+        settings: The allocator's.
+        stacks: Whether the event of a free has the stack of the allocation.
+    """
+    blocks = blocks_of(segments)
+    sizes = {segment["address"]: segment["total_size"] for segment in segments}
+    unknown: dict[int, int] = {}  # by address, what was requested
+    for event in reversed(events):
+        action = event["action"]
+        address: Any = event.get("addr")  # which the failure of an allocation lacks
+        if action == "alloc":
+            blocks.pop(address, None)
+            unknown.pop(address, None)
+        elif action == "free_completed":
+            blocks[address] = {"state": _WAITING}
+            unknown[address] = event["size"]
+        elif action == "free_requested":
+            frames = event.get("frames", ()) if stacks else ()
+            blocks[address] = {"state": _LIVE, "frames": frames}
+            unknown[address] = event["size"]
+        elif action == "segment_alloc":
+            sizes.pop(address, None)
+        elif action == "segment_free":
+            sizes[address] = event["size"]
+    stood = [{"address": address, "total_size": size_bytes} for address, size_bytes in sizes.items()]
+    layout = Layout(stood, blocks, settings)
+    for address, requested_bytes in unknown.items():
+        blocks[address]["size"] = layout.size_bytes(address, round_bytes(requested_bytes, settings))
+    return blocks, stood

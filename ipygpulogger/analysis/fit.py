@@ -1,0 +1,347 @@
+"""How the memory that a cell needs grows with the size of its data, and at which size the headroom ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import linear_regression
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..records.cell_record import process_of
+from ..records.units import MB
+from ..records.usage import needed
+from ..records.value import Value
+from . import leaks
+from .runs import cell_of, runs_of, varied
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from ..records.cell_record import CellRecord
+    from ..records.usage import Usage
+
+RAM = "RAM"  # the key of general RAM in `leaks.memories`
+_RISES_BYTES = {RAM: 8 * MB}  # the least rise from the smallest to the largest size that is a growth
+_RISES_ELSEWHERE_BYTES = 2 * MB
+_TOLERANCE_BYTES, _TOLERANCE = 2 * MB, 0.02  # off the line, as allocators round; and of the highest point
+_FAR = 10
+_GIVEN_BACK_BYTES, _GIVEN_BACK = 2 * MB, 0.03  # of what was there before a run, or of what the run needed
+_NOTHING = (
+    "no cell so far needed more than 2 MB and named its data, such as an array, a loader or a batch_size;"
+    " what is inside functions is not seen"
+)
+
+
+class Headroom(NamedTuple):
+    """What is left of one memory now.
+
+    Attributes:
+        used_bytes: What this process uses of it.
+        left_bytes: What it could still allocate; None when unknown.
+    """
+
+    used_bytes: int
+    left_bytes: int | None
+
+
+class Point(NamedTuple):
+    """What one run needed.
+
+    Attributes:
+        size: How large its data was.
+        need_bytes: What it needed at its peak.
+        label: The run: "In [4]".
+    """
+
+    size: int
+    need_bytes: int
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MemoryFit(Value):
+    """How the need of one memory grows with the size.
+
+    Attributes:
+        device: "RAM", or the device's id.
+        points: What the last run of each size needed above what other cells hold, by size.
+        slope_bytes: How much more is needed for one more.
+        base_bytes: The need at size 0, by the line.
+        off_bytes: How far the farthest point lies from the line.
+        is_line: Whether the points lie on it, as far as allocators round, and the need at size 0 is not
+            negative: such a need grows faster than a line.
+        first: The first run of all, if its size did not run again: it may also have set things up.
+        hidden: The runs that have no point because they began with larger data than they needed.
+        at_least: Whether some peak is only a lower bound.
+        left_bytes: The most that the cell can need now; None when unknown.
+        ends_at: The largest size for which there is enough even if the need lies twice as far above the line
+            as any point, of two sizes 2 MB, and beyond the largest that ran farther in proportion; None where
+            that is unknown, or the points are on no line.
+    """
+
+    device: str
+    points: tuple[Point, ...]
+    slope_bytes: float
+    base_bytes: float
+    off_bytes: int
+    is_line: bool
+    first: str
+    hidden: tuple[str, ...]
+    at_least: bool
+    left_bytes: int | None
+    ends_at: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CellFit(Value):
+    """How the memory that a cell needs grows with the size of its data.
+
+    Attributes:
+        runs: The runs of the cell that succeeded, in their order.
+        name: What varied: the name of an array, a batch size or a number in a call; empty if nothing did.
+        with_it: Other names that varied, so that part of the growth may be theirs.
+        memories: RAM and each device where the need rose with the size, in the order in which they end; left
+            out is one that ends at more than ten times the size of the first.
+        failed: Runs that failed or were interrupted, by the size that they had.
+        missing: What is missing for a line, in one sentence; empty if nothing is.
+    """
+
+    runs: tuple[CellRecord, ...]
+    name: str = ""
+    with_it: tuple[str, ...] = ()
+    memories: tuple[MemoryFit, ...] = ()
+    failed: tuple[tuple[int, CellRecord], ...] = ()
+    missing: str = ""
+
+
+def fit_of(
+    records: Iterable[CellRecord],
+    left: Mapping[Hashable, Headroom],
+    count: int | None = None,
+    name: str | None = None,
+) -> CellFit:
+    """Return how the memory of a cell grows with the size of its data.
+
+    Args:
+        records: All cells, in their order.
+        left: What is left now, by memory as `leaks.memories` names it.
+        count: The execution count of one of the cell's runs; None for the last cell that ran with several
+            sizes, or else the last whose sizes are known.
+        name: The size to look at; None for the one that varied in the most runs.
+
+    Raises:
+        ValueError: No cell has this execution count, or the size `name` was the same in all runs.
+    """
+    known = [record for record in records if process_of(record) is None]
+    runs = runs_of(known, count)
+    if not runs:
+        return CellFit((), missing=_NOTHING)
+    whole = tuple(run for run in runs if run.status == "ok")
+    sizes = varied(whole)
+    if name is not None and name not in sizes:
+        varied_names = f"; these varied: {', '.join(sizes)}" if sizes else ""
+        raise ValueError(f"no size named {name} varied between the runs{varied_names}")
+    if not sizes:
+        return CellFit(whole, missing=_missing(runs, whole))
+    name = name or max(sizes, key=lambda one: len(sizes[one]))
+    whole = tuple(run for run in whole if _size(run, name) > 0)
+    found = [_of_memory(known, whole, name, device, left) for device in leaks.memories(whole[-1])]
+    ends = [(math.inf if one.ends_at is None else one.ends_at, one.device, one) for one in found if one]
+    rising = [one for end, _, one in sorted(ends) if end <= _FAR * min(ends)[0]]
+    failed = tuple((_size(run, name), run) for run in runs if run.status != "ok" and _size(run, name))
+    missing = "" if rising else _missing_growth(whole, name)
+    return CellFit(whole, name, _beside(sizes, name), tuple(rising), failed, missing)
+
+
+def _size(run: CellRecord, name: str) -> int:
+    return dict(run.dimensions).get(name, 0)
+
+
+def _beside(sizes: Mapping[str, Mapping[int, int]], name: str) -> tuple[str, ...]:
+    """Return the other names that varied, but for arrays of a multiple or of a last part of the size."""
+    mine = sizes[name]
+    apart = []
+    for other, its in sizes.items():
+        pairs = [(size, mine[at]) for at, size in its.items() if at in mine]
+        follows = len({size / whole for size, whole in pairs}) == 1
+        is_part = all(size <= whole for size, whole in pairs) and any(size == whole for size, whole in pairs)
+        if other != name and not follows and not is_part:
+            apart.append(other)
+    return tuple(apart)
+
+
+# -- what is missing ---------------------------------------------------------------------------------
+
+
+def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
+    """Return what is missing where no size varied."""
+    sized = [run for run in whole if run.dimensions]
+    last = sized[-1] if sized else runs[-1]
+    if not whole:
+        return f"{last.label} has not succeeded yet"
+    if not sized:
+        return (
+            f"{last.label} needed less than 2 MB, or its code names no array, loader or batch size;"
+            " what is inside functions is not seen"
+        )
+    name, size = last.dimensions[0]
+    return f"{last.label} ran with {name} of {size} only: run it again with another size"
+
+
+def _missing_growth(runs: Sequence[CellRecord], name: str) -> str:
+    """Return why there is no line although the size varied."""
+    hidden = [run for run in runs if any(_is_hidden(run, device) for device in _grown_in(runs))]
+    if not hidden:
+        return f"no memory was seen to grow with {name}"
+    return (
+        f"{hidden[-1].label} began with larger data in memory than it needs, which hides what it needed:"
+        " run it again"
+    )
+
+
+def _grown_in(runs: Sequence[CellRecord]) -> set[Hashable]:
+    """Return the memories of which some run needed more than a little."""
+    return {
+        device
+        for run in runs
+        for device, usage in leaks.memories(run).items()
+        if usage.needed_bytes >= _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES)
+    }
+
+
+# -- the line ----------------------------------------------------------------------------------------
+
+
+def _of_memory(
+    records: Sequence[CellRecord],
+    runs: Sequence[CellRecord],
+    name: str,
+    device: Hashable,
+    left: Mapping[Hashable, Headroom],
+) -> MemoryFit | None:
+    """Return how the need of one memory grows; None if it does not, or is not known of two sizes."""
+    measured = [run for run in runs if _has_point(run, device)]
+    if len({_size(run, name) for run in measured}) < 2:
+        return None
+    now = left.get(device)
+    needs, others_bytes = _needs(records, measured, device, now)
+    line = _Line.of(
+        {_size(run, name): Point(_size(run, name), needs[id(run)], run.label) for run in measured}
+    )
+    left_bytes = None
+    if now is not None and now.left_bytes is not None:
+        left_bytes = max(0, now.left_bytes + now.used_bytes - others_bytes)
+    if not line.is_line:  # a cell that keeps all it makes needs that above what is there before it
+        alone = _Line.of({_size(run, name): _alone(run, name, device) for run in measured})
+        if alone.is_line:
+            line, left_bytes = alone, None if now is None else now.left_bytes
+    points = line.points
+    rises_bytes = line.slope_bytes * (points[-1].size - points[0].size)
+    if rises_bytes < _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES):
+        return None
+    first = measured[0].label
+    return MemoryFit(
+        next((gpu.id for gpu in measured[-1].gpus if gpu.key == device), RAM),
+        points,
+        line.slope_bytes,
+        line.base_bytes,
+        line.off_bytes,
+        line.is_line,
+        first if any(point.label == first for point in points) else "",
+        tuple(run.label for run in runs if _is_hidden(run, device)),
+        any(leaks.memories(run)[device].peak.hi_bytes is None for run in measured),
+        left_bytes,
+        None if left_bytes is None or not line.is_line else line.ends_at(left_bytes),
+    )
+
+
+class _Line(NamedTuple):
+    """The line through points, by size; as in `MemoryFit`."""
+
+    points: tuple[Point, ...]
+    slope_bytes: float
+    base_bytes: float
+    off_bytes: int
+    is_line: bool
+
+    @classmethod
+    def of(cls, by_size: Mapping[int, Point]) -> _Line:
+        points = tuple(by_size[size] for size in sorted(by_size))
+        slope, base = linear_regression(by_size.keys(), [point.need_bytes for point in by_size.values()])
+        off_bytes = round(max(abs(point.need_bytes - base - slope * point.size) for point in points))
+        tolerance_bytes = max(_TOLERANCE_BYTES, _TOLERANCE * max(point.need_bytes for point in points))
+        return cls(points, slope, base, off_bytes, off_bytes <= tolerance_bytes and base >= -tolerance_bytes)
+
+    def ends_at(self, left_bytes: int) -> int:
+        lowest, *between, highest = (point.size for point in self.points)
+        margin_bytes = 2 * self.off_bytes if between else _TOLERANCE_BYTES
+        free_bytes = left_bytes - self.base_bytes - margin_bytes + 0.5  # half a byte of rounding
+        if free_bytes <= self.slope_bytes * highest:
+            return max(0, int(free_bytes // self.slope_bytes))
+        more_bytes = 2 * margin_bytes / (highest - lowest)  # beyond what ran, the line itself is less sure
+        return int((free_bytes + more_bytes * highest) // (self.slope_bytes + more_bytes))
+
+
+def _alone(run: CellRecord, name: str, device: Hashable) -> Point:
+    usage = leaks.memories(run)[device]
+    need_bytes = needed(_highest_bytes(usage), usage.before_bytes, usage.after_bytes)
+    return Point(_size(run, name), need_bytes, run.label)
+
+
+def _has_point(run: CellRecord, device: Hashable) -> bool:
+    """Return whether a run's peak is what it needed."""
+    usage = leaks.memories(run).get(device)
+    return usage is not None and usage.needed_bytes > 0 and not _is_hidden(run, device)
+
+
+def _is_hidden(run: CellRecord, device: Hashable) -> bool:
+    """Return whether a run gave back what was there before it, such as the larger data of the run before.
+
+    That may be part of its peak, or all of it.
+    """
+    usage = leaks.memories(run).get(device)
+    if usage is None:
+        return False
+    return -usage.consumed_bytes > max(_GIVEN_BACK_BYTES, _GIVEN_BACK * usage.needed_bytes)
+
+
+def _needs(
+    records: Sequence[CellRecord], runs: Sequence[CellRecord], device: Hashable, now: Headroom | None
+) -> tuple[dict[int, int], int]:
+    """Return by `id` what each run needed of one memory above what other cells hold, and what those hold now.
+
+    A cell that runs again replaces what its earlier run left. So what cells leave that ran before does not
+    count as held by others. What is freed between cells was theirs first.
+    """
+    wanted, found, seen = {id(run) for run in runs}, dict[int, int](), set[object]()
+    kernel = others_bytes = left_bytes = 0
+    is_first = True
+
+    def others(used_bytes: int) -> int:
+        nonlocal others_bytes, left_bytes, is_first
+        if is_first:
+            others_bytes, left_bytes, is_first = used_bytes, 0, False
+        change_bytes = used_bytes - others_bytes - left_bytes
+        freed_bytes = min(max(0, left_bytes), max(0, -change_bytes))
+        left_bytes -= freed_bytes
+        others_bytes += change_bytes + freed_bytes
+        return others_bytes
+
+    for number, record in leaks.with_kernel(records):
+        if number != kernel:
+            kernel, is_first, seen = number, True, set()
+        usage, cell = leaks.memories(record).get(device), cell_of(record)
+        if usage is not None:
+            held_bytes = others(usage.before_bytes)
+            if id(record) in wanted:
+                found[id(record)] = _highest_bytes(usage) - held_bytes
+            if id(record) in wanted or cell in seen:
+                left_bytes += usage.consumed_bytes
+        seen |= {cell} - {None}
+    return found, others_bytes if now is None else others(now.used_bytes)
+
+
+def _highest_bytes(usage: Usage) -> int:
+    """Return the upper bound of a peak, or the lower one if it has no other."""
+    peak = usage.peak
+    return peak.lo_bytes if peak.hi_bytes is None else peak.hi_bytes

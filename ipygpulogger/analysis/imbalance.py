@@ -1,0 +1,175 @@
+"""How the figures of many processes are spread, and which stand out.
+
+A process stands out when it needed over 1.2 times the median of a memory, or took over 1.2 times the median
+time. The difference must be notable too: over 1 MB and over 1 % of what is in use, or over 0.1 s. Processes
+with a task are compared with those that ran the same task. A task that shared its process has no memory of
+its own, so only its time is compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+from ..records.note import SHARED, of_kind
+from ..records.usage import notable
+from .totals import quantiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ..records.device_usage import DeviceUsage
+    from ..records.process import ProcessRecord
+
+if TYPE_CHECKING:
+    What = Literal["needed", "used", "time"]
+
+FACTOR = 1.2  # of the median
+_NOTABLE_S = 0.1
+RAM, GPU, TIME = "RAM", "GPU", "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of many processes, in bytes or seconds.
+
+    Attributes:
+        name: "RAM", "GPU", a device id such as "cuda:1" where a process used several devices, or "time".
+        what: "needed": the most that was held above what was in use before. "used": in use at the end; of a
+            device by all processes. "time": the seconds that it took.
+        smallest: The smallest.
+        median: The median.
+        largest: The largest.
+        most: The process with the largest figure; of equal ones the first.
+        quantiles: The figures that 90 % and 99 % of the processes do not exceed.
+        count: How many processes have the figure.
+    """
+
+    name: str
+    what: What
+    smallest: float
+    median: float
+    largest: float
+    most: ProcessRecord
+    quantiles: tuple[float, float]
+    count: int
+
+    @property
+    def spread(self) -> float:
+        """The largest minus the smallest."""
+        return self.largest - self.smallest
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A process with one figure far above the median.
+
+    Attributes:
+        record: The process's record.
+        name: "RAM", "GPU", a device id, or "time".
+        figure: Its figure: bytes that it needed, or seconds.
+        median: The median of the processes that it is compared with.
+    """
+
+    record: ProcessRecord
+    name: str
+    figure: float
+    median: float
+
+    @property
+    def ratio(self) -> float:
+        """The figure in medians; infinite where the median is 0."""
+        return self.figure / self.median if self.median else float("inf")
+
+
+def busiest(record: ProcessRecord) -> DeviceUsage | None:
+    """Return the device on which a process needed most; None if it used none.
+
+    A device on which the memory of the process is unknown comes last.
+    """
+    return max(record.gpus, key=lambda gpu: (gpu.attributed, gpu.needed_bytes), default=None)
+
+
+def figures_of(records: Sequence[ProcessRecord]) -> list[Figure]:
+    """Return the figures of RAM, of each device and of time, in this order; nothing without a record."""
+    found = []
+    for name, what, values in _series(records):
+        figures = [figure for figure, _ in values]
+        largest, most = max(values, key=lambda pair: pair[0])
+        _, most_of_nine, most_of_all, _ = quantiles(figures)
+        found.append(
+            Figure(
+                name,
+                what,
+                min(figures),
+                median(figures),
+                largest,
+                most,
+                (most_of_nine, most_of_all),
+                len(figures),
+            )
+        )
+    return found
+
+
+def outliers_of(records: Sequence[ProcessRecord]) -> list[Outlier]:
+    """Return the processes that stand out, by figure, of each the farthest above the median first."""
+    found: dict[str, list[Outlier]] = {}
+    for alike in _by_task(records):
+        for name, what, of_all in _series(alike):
+            values = [pair for pair in of_all if what == "time" or not _shared(pair[1])]
+            if what == "used" or not values:
+                continue
+            middle = median(figure for figure, _ in values)
+            found.setdefault(name, []).extend(
+                Outlier(record, name, figure, middle)
+                for figure, record in values
+                if figure > FACTOR * middle and _is_notable(name, figure - middle, record)
+            )
+    return [one for some in found.values() for one in sorted(some, key=lambda one: -one.ratio)]
+
+
+def _by_task(records: Iterable[ProcessRecord]) -> Iterable[list[ProcessRecord]]:
+    found: dict[str | None, list[ProcessRecord]] = {}
+    for record in records:
+        found.setdefault(record.process.task, []).append(record)
+    return found.values()
+
+
+def _shared(record: ProcessRecord) -> bool:
+    return bool(of_kind(record.notes, *SHARED))
+
+
+def _is_notable(name: str, above: float, record: ProcessRecord) -> bool:
+    if name == TIME:
+        return above > _NOTABLE_S
+    usages = {RAM: record.gen, GPU: busiest(record), **{gpu.id: gpu for gpu in record.gpus}}
+    usage = usages.get(name)
+    return usage is not None and notable(int(above), usage.after_bytes)
+
+
+def _series(
+    records: Sequence[ProcessRecord],
+) -> Iterator[tuple[str, What, list[tuple[float, ProcessRecord]]]]:
+    """Yield each figure with its value in every record that has it."""
+    if not records:
+        return
+    yield RAM, "needed", [(record.gen.needed_bytes, record) for record in records]
+    yield RAM, "used", [(record.gen.after_bytes, record) for record in records]
+    for name, usages in _devices(records).items():
+        if needed := [(gpu.needed_bytes, record) for gpu, record in usages if gpu.attributed]:
+            yield name, "needed", list(needed)
+        if used := [(gpu.used_bytes, record) for gpu, record in usages if gpu.used_bytes is not None]:
+            yield name, "used", list(used)
+    yield TIME, "time", [(record.time_s, record) for record in records]
+
+
+def _devices(records: Sequence[ProcessRecord]) -> dict[str, list[tuple[DeviceUsage, ProcessRecord]]]:
+    """Return the devices by name: "GPU" if no process used more than one, else each by its id."""
+    found: dict[str, list[tuple[DeviceUsage, ProcessRecord]]] = {}
+    single = all(len(record.gpus) <= 1 for record in records)
+    for record in records:
+        for gpu in record.gpus:
+            found.setdefault(GPU if single else gpu.id, []).append((gpu, record))
+    return dict(sorted(found.items()))

@@ -1,0 +1,139 @@
+"""Cells that may leak: each of their last runs consumed memory and left more in use than the run before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..records.cell_record import process_of
+from ..records.units import MB
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from ..records.cell_record import CellRecord
+    from ..records.usage import Usage
+
+RUNS = 3  # in a row: neither a warm-up nor a coincidence
+GROWTH_BYTES = MB  # that each of them must exceed
+
+
+def suspects(records: Iterable[CellRecord]) -> list[tuple[CellRecord, ...]]:
+    """Return the cells that may leak; `History.suspects` has the rule.
+
+    Args:
+        records: The finished cells in order, of one kernel or of several one after the other.
+
+    Returns:
+        For each cell its last runs, oldest first, as many as grew.
+    """
+    runs: dict[Hashable, list[CellRecord]] = {}
+    for kernel, record in with_kernel(records):
+        if (cell := identity(record)) is not None:
+            runs.setdefault((kernel, cell), []).append(record)
+    return [found for cell in runs.values() if len(found := _growing_runs(cell)) >= RUNS]
+
+
+def growing_runs_of(record: CellRecord, earlier: Iterable[CellRecord]) -> tuple[CellRecord, ...]:
+    """Return the last runs of a record's cell, the record last, if they make it a suspect; else nothing.
+
+    Args:
+        record: The newest run.
+        earlier: The finished cells before it.
+    """
+    cell = identity(record)
+    if cell is None or not record.grown():
+        return ()
+    runs = _growing_runs([*(one for one in earlier if identity(one) == cell), record])
+    return runs if len(runs) >= RUNS else ()
+
+
+def by_cell(records: Iterable[CellRecord], cells: set[Hashable]) -> dict[Hashable, list[CellRecord]]:
+    """Return the records of some cells, by the `identity` of each."""
+    found: dict[Hashable, list[CellRecord]] = {}
+    for record in records:
+        if (cell := identity(record)) in cells:
+            found.setdefault(cell, []).append(record)
+    return found
+
+
+def growing_names(runs: Sequence[CellRecord]) -> tuple[str, ...]:
+    """Return the names that grew in every run of a cell, by how much, the largest first.
+
+    All values in `Out` share the name "Out", because each run has an `Out` entry of its own.
+    """
+    grown: list[dict[str, int]] = []
+    for record in runs:
+        sizes: dict[str, int] = {}
+        for owner in record.owners:
+            if owner.kind in ("variable", "output"):
+                name = "Out" if owner.kind == "output" else owner.name
+                sizes[name] = sizes.get(name, 0) + owner.size_bytes
+        grown.append(sizes)
+    every = set.intersection(*map(set, grown)) if grown else set()
+    return tuple(sorted(every, key=lambda name: (-sum(sizes[name] for sizes in grown), name)))
+
+
+def memories(record: CellRecord) -> dict[Hashable, Usage]:
+    """Return RAM and each device whose use is attributed to this process, by a key that all cells share."""
+    return {"RAM": record.gen, **{gpu.key: gpu for gpu in record.gpus if gpu.attributed}}
+
+
+def with_kernel(records: Iterable[CellRecord]) -> Iterator[tuple[int, CellRecord]]:
+    """Yield the records with the number of their kernel: in a new one the execution count starts over.
+
+    That of other processes is the kernel of the notebook that they worked for.
+    """
+    kernel = 0
+    last: tuple[int, datetime] | None = None
+    for record in records:
+        count = record.execution_count if process_of(record) is None else None
+        if count is not None:
+            if last is None or count > last[0]:
+                last = count, record.started_at
+            elif record.started_at > last[1]:  # otherwise two cells ran at the same time
+                kernel += 1
+                last = count, record.started_at
+        yield kernel, record
+
+
+def identity(record: CellRecord) -> Hashable:
+    """Return what makes another run recognizable as one of the same cell, in the same process.
+
+    Returns:
+        None if nothing does.
+    """
+    named = record.cell_id is not None or not record.source.startswith("%")
+    if not named or record.gpulog_only:
+        return None
+    process = getattr(record, "process", None)  # as `process_of`, in each cell
+    code = record.code if record.cell_id is None else ""  # many cells may begin with ``if torch:``
+    if process is None:
+        return record.cell_id, record.source, code
+    label = record.label if process.task is None else ""  # two runs of a task may have different ones
+    return record.cell_id, record.source or label, code, process
+
+
+def _growing_runs(runs: list[CellRecord]) -> tuple[CellRecord, ...]:
+    """Return the last runs of a cell that grew, on the device where most of them did."""
+    return max((_growing_on(runs, device) for device in memories(runs[-1])), key=len)
+
+
+def _growing_on(runs: list[CellRecord], device: Hashable) -> tuple[CellRecord, ...]:
+    """Return the last runs of a cell that consumed memory and left more in use than the run before."""
+    count = 0
+    for i in reversed(range(len(runs))):
+        usage = memories(runs[i]).get(device)
+        if usage is None or _consumed_bytes(runs[i], usage) <= GROWTH_BYTES:
+            break
+        count += 1
+        before = memories(runs[i - 1]).get(device) if i else None
+        if before is None or usage.after_bytes - before.after_bytes <= GROWTH_BYTES:
+            break
+    return tuple(runs[len(runs) - count :])
+
+
+def _consumed_bytes(record: CellRecord, usage: Usage) -> int:
+    """Return what was consumed, RAM without the freed memory that malloc keeps."""
+    kept_bytes = max(0, record.gen.newly_kept_bytes) if usage is record.gen else 0
+    return usage.consumed_bytes - kept_bytes

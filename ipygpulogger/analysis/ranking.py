@@ -1,0 +1,138 @@
+"""Cells ranked by what they used, and what a summary says of a run: the highest cells and figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..records.cell_record import process_of
+from ..records.units import MB, rounded_mb
+from .leaks import memories
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ..records.cell_record import CellRecord
+    from ..records.device_usage import DeviceUsage
+    from ..records.usage import Usage
+
+FIRST = 20  # cells that a summary shows
+SUSPECTS = 5  # cells that may leak that it shows
+
+
+def by_peak(record: CellRecord) -> tuple[int, int]:
+    """Return the rank of a cell by "peak"; `History.rank` has the rule."""
+    on_devices = max((gpu.needed_bytes for gpu in record.gpus if gpu.attributed), default=0)
+    return on_devices if on_devices >= MB else 0, record.gen.needed_bytes
+
+
+def _by_consumed(record: CellRecord) -> int:
+    return max(usage.consumed_bytes for usage in memories(record).values())
+
+
+_RANKS: dict[str, Callable[[CellRecord], Any]] = {
+    "peak": by_peak,
+    "consumed": _by_consumed,
+    "time": lambda record: record.time_s,
+}
+
+
+def rank(records: Iterable[CellRecord], by: str) -> list[CellRecord]:
+    """Return the records, the highest first; `History.rank` has the rule.
+
+    Raises:
+        ValueError: `by` is none of the words.
+    """
+    if by not in _RANKS:
+        raise ValueError(f"rank by {', '.join(map(repr, _RANKS))}, not {by!r}")
+    return sorted((record for record in records if not record.gpulog_only), key=_RANKS[by], reverse=True)
+
+
+class Worst(NamedTuple):
+    """The cell with the highest figure of RAM, or of any device.
+
+    Attributes:
+        figure: "needed" or "consumed".
+        record: The cell.
+        usage: That memory: the record's RAM or one of its devices.
+    """
+
+    figure: str
+    record: CellRecord
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """What a summary says of a run.
+
+    Attributes:
+        by: What the cells are ranked by: "peak", "consumed" or "time".
+        count: How many cells there are, with the records of other processes.
+        processes_count: How many of them are records of other processes.
+        first: The first of them.
+        worst: The cells with the highest figures.
+        longest: The cell that took longest.
+        coarse_bytes: The coarsest granularity of RAM's peaks that is worth a remark; 0 without one.
+        devices: A device for each key, in the order in which the ranked cells of the kernel name them.
+        suspects: The runs of the first cells that may leak.
+        suspects_count: How many such cells there are.
+    """
+
+    by: str
+    count: int
+    processes_count: int
+    first: tuple[CellRecord, ...]
+    worst: tuple[Worst, ...]
+    longest: CellRecord
+    coarse_bytes: int
+    devices: tuple[DeviceUsage, ...]
+    suspects: Sequence[Sequence[CellRecord]]
+    suspects_count: int
+
+
+def ranked(records: Sequence[CellRecord], by: str, suspects: Sequence[Sequence[CellRecord]]) -> Ranked | None:
+    """Return what a summary says of cells; None without a cell.
+
+    Args:
+        records: In descending order, as `rank` returns them.
+        by: What they are ranked by.
+        suspects: The runs of each cell that may leak, as `leaks.suspects` returns them.
+    """
+    if not records:
+        return None
+    devices: dict[Any, DeviceUsage] = {}
+    for record in records:
+        for gpu in record.gpus if process_of(record) is None else ():
+            devices.setdefault(gpu.key, gpu)
+    return Ranked(
+        by,
+        len(records),
+        sum(process_of(record) is not None for record in records),
+        tuple(records[:FIRST]),
+        tuple(_worst(records)),
+        max(records, key=lambda record: record.time_s),
+        max((one.gen.peak.precision_bytes for one in records if one.gen.peak.coarse), default=0),
+        tuple(devices.values()),
+        suspects[:SUSPECTS],
+        len(suspects),
+    )
+
+
+def _worst(records: Sequence[CellRecord]) -> Iterator[Worst]:
+    """Yield the highest figures in whole MB, of RAM and of any device; of equal ones the first that began."""
+    for figure in ("needed", "consumed"):
+        for memory in ("RAM", "device"):
+            sizes = [
+                (size_bytes, Worst(figure, record, usage))
+                for record in records
+                for usage in _usages(record, memory)
+                if (size_bytes := getattr(usage, f"{figure}_bytes")) >= MB
+            ]
+            most_mb = rounded_mb(max((size_bytes for size_bytes, _ in sizes), default=0))
+            first = (one for size_bytes, one in sizes if rounded_mb(size_bytes) == most_mb)
+            yield from sorted(first, key=lambda one: one.record.started_at)[:1]
+
+
+def _usages(record: CellRecord, memory: str) -> Sequence[Usage]:
+    return (record.gen,) if memory == "RAM" else [gpu for gpu in record.gpus if gpu.attributed]

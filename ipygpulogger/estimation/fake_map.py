@@ -1,0 +1,250 @@
+"""The fake tensors of the user's real ones: what torch is to do with a real tensor is done to its fake."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .fake_tensors import of_kind, really
+from .values import EstimateError, user_line, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from .reach import Reach
+    from .restored import RealTensor
+
+
+class _Entry(NamedTuple):
+    """A real tensor, and what returns its fake; None when nothing holds it any more."""
+
+    real: RealTensor
+    fake: Callable[[], Any]
+
+
+class FakeMap:
+    """The fakes of real tensors: views of one storage have fakes that share one, tied weights one fake.
+
+    A fake is alive for as long as the real tensor would be.
+
+    Args:
+        torch: The module.
+        reach: What takes part.
+        device_of: Returns the device of a tensor's fake.
+        made: Called for each fake that has a storage of its own: the fake and the real tensor.
+
+    Attributes:
+        is_real: Returns whether something is a tensor that has a fake.
+        mixed: Whether a function that failed was given tensors on several devices.
+        is_over: Whether the function has ended: a thread that it started may not have.
+    """
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        reach: Reach,
+        device_of: Callable[[RealTensor], Any],
+        made: Callable[[Any, RealTensor], None],
+    ) -> None:
+        from torch._subclasses.fake_tensor import FakeTensor
+        from torch.utils import _pytree
+        from torch.utils.weak import TensorWeakRef
+
+        self._torch, self._reach, self._device_of, self._made = torch, reach, device_of, made
+        self._fake, self._leaves, self._map = FakeTensor, _pytree.tree_leaves, _pytree.tree_map_only
+        self._weak: Callable[[Any], Callable[[], Any]] = TensorWeakRef
+        self._of_real: dict[int, _Entry] = {}  # by identity of the real tensor
+        self._of_fake: dict[int, _Entry] = {}  # by identity of the fake
+        self._kept: dict[int, Any] = {}  # fakes, unless something else of torch's holds them
+        self._loose: dict[int, RealTensor] = {}  # those that the function may let go of
+        self._storages: dict[Any, Callable[[], Any]] = {}  # by storage and device: a fake that has it
+        self._nodes: dict[int, Any] = {}  # by identity of a fake: what accumulates its gradient
+        self.is_real, self.is_over, self.mixed = reach.is_real, False, False
+
+    def of(self, tensor: Any) -> Any:
+        """Return a tensor's fake; fake modes must be on."""
+        known = self._of_real.get(id(tensor))
+        fake = None if known is None else known.fake()
+        if fake is not None:
+            return fake
+        c = self._torch._C
+        if c._get_dispatch_mode(c._TorchDispatchModeKey.FAKE) is None:
+            raise EstimateError(
+                f"{written(user_line())} cannot be estimated: another thread makes tensors there"
+            )
+        # The nodes are not made in inference mode.
+        with c.DisableTorchFunction(), self._torch.inference_mode(mode=False):
+            return self._new(tensor)
+
+    def faked(self, values: Any) -> Any:
+        """Return values with fakes in the place of real tensors."""
+        is_real = self.is_real
+        if not any(map(is_real, self._leaves(values))):
+            return values
+        return self._map(self._torch.Tensor, lambda one: self.of(one) if is_real(one) else one, values)
+
+    def given(self, value: Any) -> Any:
+        """Return an argument with our fakes for those that estimates of other sizes give."""
+        is_given = [self.is_real(one) and isinstance(one, self._fake) for one in self._leaves(value)]
+        return self.faked(value) if any(is_given) else value
+
+    def real(self, value: Any) -> Any:
+        """Return the real tensor for its fake, and anything else as it is."""
+        known = self._of_fake.get(id(value))
+        return known.real.tensor if known is not None and known.fake() is value else value
+
+    def note_devices(self, values: Any) -> None:
+        """Note whether a function that failed was given tensors on several devices."""
+        devices = {one.fake_device for one in self._leaves(values) if isinstance(one, self._fake)}
+        self.mixed = self.mixed or len(devices) > 1
+
+    def _new(self, tensor: Any) -> Any:
+        torch = self._torch
+        if torch.nn.parameter.is_lazy(tensor):
+            raise EstimateError("a lazy module has no parameters yet: call it once before it is estimated")
+        real = self._reach.of(tensor)
+        with torch.no_grad():
+            fake = self._with_storage(real, self._device_of(real))
+        if isinstance(tensor, torch.nn.Parameter):
+            fake = torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        else:
+            fake.requires_grad_(tensor.requires_grad)
+            if type(of_kind(fake, type(tensor))) is not self._fake:
+                fake.__dict__ = vars(tensor)
+        self._note_device(fake)
+        if tensor.is_leaf and tensor.grad is not None:
+            fake.grad = self.of(tensor.grad)
+            self._kept.pop(id(tensor.grad), None)
+        if not tensor.is_leaf:  # the graph behind it stays; this one may be changed in place as the real one
+            fake = fake.view_as(fake)
+        entry = _Entry(real, self._weak(fake))
+        self._of_real[id(tensor)] = self._of_fake[id(fake)] = entry
+        self._kept[id(tensor)] = fake
+        if (key := _key(tensor)[0]) is not None:
+            self._storages[key, fake.fake_device] = entry.fake
+        if not real.of_model:
+            self._loose[id(tensor)] = real
+        self._copy_hooks(tensor, fake)
+        return fake
+
+    def _with_storage(self, real: RealTensor, device: Any) -> Any:
+        torch, tensor = self._torch, real.tensor
+        size, stride, offset = tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset()
+        key, nbytes = _key(tensor)
+
+        def within(other: Any) -> Any:
+            empty = torch.empty(0, dtype=tensor.dtype, device=device)
+            return empty.set_(other.untyped_storage(), offset, size, stride)
+
+        known = self._storages.get((key, device)) if key is not None else None
+        if known is not None and (other := known()) is not None:
+            return within(other)
+        spanned = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+        if offset == 0 and (0 if 0 in size else spanned) * tensor.element_size() == nbytes:
+            fake = torch.empty_strided(size, stride, dtype=tensor.dtype, device=device)
+        else:
+            fake = within(torch.empty(nbytes, dtype=torch.uint8, device=device))
+        if tensor.device.type == "cpu" and device.type == "cpu" and tensor.numel() == 1:
+            with really(torch):  # a real copy, not one more fake tensor
+                fake.constant = tensor.detach().clone() if not hasattr(tensor, "fake_mode") else None
+        self._made(fake, real)
+        return fake
+
+    def _copy_hooks(self, tensor: Any, fake: Any) -> None:
+        """Have the hooks of a tensor called for its fake, with the tensor if it is what they are given."""
+        for hook in (getattr(tensor, "_backward_hooks", None) or {}).values():
+            fake.register_hook(hook)
+        for hook in (getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values():
+            fake.register_post_accumulate_grad_hook(lambda one, hook=hook: hook(self.real(one)))
+
+    def _note_device(self, fake: Any) -> None:
+        """Have autograd note the device now: later it would note the one that autocast sees."""
+        if fake.is_leaf and fake.requires_grad and fake.dtype.is_floating_point:
+            self._nodes[id(fake)] = self._torch.autograd.graph.get_gradient_edge(fake).node
+
+    def release(self) -> None:
+        """Let go of the fakes of tensors that nothing but an estimate holds any more."""
+        with self._torch._C.DisableTorchFunction():
+            for key, real in list(self._loose.items()):
+                if real.is_released():
+                    del self._loose[key]
+                    self._kept.pop(key, None)
+
+    def forget(self) -> None:
+        """Let go of the real tensors: they are the user's to free, without a garbage collector."""
+        self.is_over = True
+        for held in (self._of_real, self._of_fake, self._kept, self._loose, self._storages, self._nodes):
+            held.clear()
+
+    def swapping(self, original: Callable[[Any, Any], None], one: Any, other: Any) -> None:
+        """Swap two tensors, as `Module.to` replaces the memory of parameters.
+
+        The node that accumulates a gradient holds what its parameter was before.
+        """
+        fake, new = self.faked(one), self.faked(other)
+        if fake.untyped_storage()._cdata == new.untyped_storage()._cdata:  # it stays where it is
+            return
+        known = self._nodes.pop(id(fake), None) is not None
+        original(fake, new)
+        if known:
+            self._note_device(fake)
+
+    def meeting(self, original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a method that changes a module, which is looked through before."""
+        self._reach.meet_module(module)
+        return original(module, *args, **kwargs)
+
+    def engine(self, backward: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a backward pass: functions of torch that were called have left the mode."""
+        with self.mode():
+            return self.mapping(backward, original, *args, **kwargs)
+
+    def mapping(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of torch's C++ code, which does not ask Python first, with fakes."""
+        return original(*self.faked(args), **self.faked(kwargs))
+
+    def mode(self) -> Any:
+        """Return a mode in which each function of torch that is given a real tensor takes its fake."""
+        from torch.overrides import TorchFunctionMode
+
+        fakes, own = self, self._own_methods()
+
+        class Mode(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
+            def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if fakes.is_over:
+                    return func(*args, **(kwargs or {}))
+                is_own = func in own and fakes.is_real(args[0])  # of a fake one, it is the original
+                args, kwargs = fakes.faked(args), fakes.faked(kwargs or {})
+                try:
+                    if is_own:
+                        with self:
+                            return fakes.real(own[func](*args, **kwargs))
+                    return fakes.real(func(*args, **kwargs))
+                except Exception:  # some check other things first: the types that autocast gives on a device
+                    fakes.note_devices((args, kwargs))
+                    raise
+
+        return Mode()
+
+    def _own_methods(self) -> dict[Any, Callable[..., Any]]:
+        """Return what is another function, or another attribute, for fake tensors."""
+        own: dict[Any, Callable[..., Any]] = {}
+        for name, new in vars(self._fake).items():
+            old: Any = getattr(self._torch.Tensor, name, None)
+            if isinstance(new, property) and new.fget is not None and hasattr(old, "__get__"):
+                own[old.__get__] = new.fget
+            elif callable(new) and callable(old) and name not in _NOT_METHODS:
+                own[old] = new
+        return own
+
+
+_NOT_METHODS = frozenset(("__new__", "__init__", "__torch_dispatch__", "__torch_function__", "__class__"))
+
+
+def _key(tensor: Any) -> tuple[Any, int]:
+    """Return what identifies a tensor's storage, None where nothing does, and its size in bytes."""
+    try:
+        storage = tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse, or a wrapper
+        return None, tensor.numel() * tensor.element_size()
+    return storage._cdata, storage.nbytes()

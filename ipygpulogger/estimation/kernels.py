@@ -1,0 +1,377 @@
+"""What kernels of CUDA allocate besides their results: the workspace of cuBLAS, parts of sums, copies.
+
+Read from torch's code (aten/) and measured with torch 2.13. Here is what changes the peak of trainings and of
+transformers; `nox -s operators` runs all operators on a simulated device, and finds those that need a note.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .values import user_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+
+    from .allocations import Allocations
+
+Dimensions = list[tuple[int, int]]  # sizes and strides
+Sizes = tuple[int, ...]  # what is there at the same time
+CUBLAS = "workspace of cuBLAS"
+# aten/src/ATen/cuda/CublasHandlePool.cpp: for each handle and stream, kept for good.
+_CUBLAS_BYTES, _CUBLAS_HOPPER_BYTES = 8_519_680, 33_554_432
+_LT_BYTES = 1 << 20
+_ONE_WORKSPACE, _OWN_WORKSPACE = (2, 7), (2, 14)  # versions: of both; of cuBLAS itself, not of torch
+_FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the first matrix is
+_USES_CUBLAS = frozenset(
+    (
+        *(*_FACTORS, "dot", "vdot", "_addmm_activation", "_scaled_mm", "addbmm", "_euclidean_dist"),
+        *("_transformer_encoder_layer_fwd", "_native_multi_head_attention", "affine_grid_generator"),
+        *("_trilinear", "linalg_solve_triangular", "cholesky_solve", "cholesky_inverse", "linear"),
+        *("triangular_solve", "_linear_cross_entropy_batch_chunked"),
+        "_linear_cross_entropy_batch_chunked_no_reduction",
+    )
+)
+_REDUCES = {  # bytes of what is reduced, for each element of the result; 0: as wide as sums are
+    **dict.fromkeys(("sum", "mean", "nansum", "linalg_vector_norm", "norm", "prod"), 0),
+    **dict.fromkeys(("any", "all"), 1),
+    **dict.fromkeys(("var", "std", "var_mean", "std_mean", "argmax", "argmin"), 16),
+    "logsumexp": 4,
+}
+_NOT_CAST = frozenset(("argmax", "argmin", "any", "all"))  # before they reduce
+_PLACES = {  # of the reduction among a loss's arguments
+    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss"), 2),
+    "binary_cross_entropy": 3,
+    "binary_cross_entropy_with_logits": 4,
+}
+# These reduce into the tensor of the values, whose memory stays with the result.
+_KEEPS_VALUES = frozenset(("mse_loss", "smooth_l1_loss", "binary_cross_entropy"))
+# What copies its gradient if the gradient's elements share their memory: it reads it from many places.
+_COPIES = re.compile(
+    r"\w*(pool|upsample|reflection_pad|layer_norm|rms_norm|log_softmax|embedding)\w*_backward"
+)
+_WIDE_HEAD = 64  # elements: how much a kernel takes for the gradients of wider ones is not known
+_MANY_INDICES = 3072  # of an embedding: from here on they are sorted
+_ROWS = 10  # of an embedding's gradient, which one thread adds up
+
+
+class Kernels:
+    """Notes what kernels allocate besides their results.
+
+    Attributes:
+        partly: Operators of which only a part is known, for these arguments.
+    """
+
+    def __init__(self, torch: ModuleType, device: Any, allocations: Allocations) -> None:
+        found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+        self._version = (int(found[1]), int(found[2])) if found else _ONE_WORKSPACE
+        self._processor, self._device = Processor.of(torch, device.index), device
+        self._allocations, self._has_cublas = allocations, False
+        self.partly: set[str] = set()
+
+    def use(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Note what an operator needs that has just allocated its result."""
+        name = func._opname.removesuffix("_")
+        first = out[0] if isinstance(out, tuple) else out
+        if getattr(first, "fake_device", None) != self._device:
+            return
+        if name in _USES_CUBLAS:
+            self._use_cublas(name, args, out)
+        if name == "_scaled_dot_product_efficient_attention_backward" and args[1].shape[-1] > _WIDE_HEAD:
+            self.partly.add("wide scaled_dot_product_efficient_attention")
+        copied = (_size(args[0]),) if _COPIES.match(name) and _is_expanded(args[0]) else ()
+        for together in self._temporaries(name, func, args, kwargs, first) or [()]:
+            if copied or together:
+                self._allocations.allocate_briefly((*copied, *together), user_line())
+
+    def _temporaries(self, name: str, func: Any, args: Any, kwargs: Any, out: Any) -> list[Sizes]:
+        if name in _REDUCES:
+            names = (one.name for one in func._schema.arguments)
+            dims = {**dict(zip(names, args, strict=False)), **kwargs}.get("dim")
+            return [self._of_reduction(name, args[0], out, (dims,) if isinstance(dims, int) else dims or ())]
+        if name in _PLACES:
+            return [self._of_loss(name, args, out)]
+        return list(_TEMPORARIES[name](out, *args)) if name in _TEMPORARIES else []
+
+    def _of_reduction(self, name: str, tensor: Any, out: Any, dims: Any) -> Sizes:
+        """Return partial results, and before them the input as it is added up."""
+        size, wide = tensor.element_size(), _REDUCES[name]
+        before: Sizes = ()
+        if name == "logsumexp":
+            before = (_size(tensor) // max(tensor.numel() // max(out.numel(), 1), 1), _size(tensor))
+        elif size < 8 and out.element_size() == 8 and name not in _NOT_CAST:
+            wide, before = 8, (8 * tensor.numel(),)
+        wide = wide or {8: 8, 16: 16}.get(size, 4)
+        return (*before, *reduction_bytes(tensor, out, wide, self._processor, dims))
+
+    def _of_loss(self, name: str, args: Any, out: Any) -> Sizes:
+        """Return the values of the elements while they are reduced to one."""
+        values, is_reduced = _size(args[0]), _is_reduced(name, args)
+        partial = reduction_bytes(args[0], out, 4, self._processor) if is_reduced else ()
+        if name == "binary_cross_entropy_with_logits":
+            weighted = (_size(args[3]),) if len(args) > 3 and args[3] is not None else ()
+            return (values,) * (1 + is_reduced) + weighted + partial
+        if not is_reduced:
+            return ()
+        return (4 if name == "binary_cross_entropy" else values, *partial)
+
+    def _use_cublas(self, name: str, args: Any, out: Any) -> None:
+        at = _FACTORS.get(name)
+        factors = () if at is None else args[at : at + 2]
+        if factors and not all(one.numel() for one in (out, *factors)):
+            return
+        line = user_line()
+        sizes = [_size(one) for one in factors if not _has_blas_strides(one)]  # which are copied
+        has_lt = name == "addmm" and args[0].dim() == 1
+        sizes.append(_LT_BYTES if has_lt and not _ONE_WORKSPACE <= self._version < _OWN_WORKSPACE else 0)
+        frees = [self._allocations.allocate(size_bytes, line)[1] for size_bytes in sizes]
+        if not self._has_cublas and self._version < _OWN_WORKSPACE:
+            self._has_cublas = True
+            made, _ = self._allocations.allocate(self._cublas_bytes(), line)
+            made.kind, made.name = "temporaries", CUBLAS
+        for free in reversed(frees):
+            free()
+
+    def _cublas_bytes(self) -> int:
+        wanted = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+        if wanted:
+            return sum(int(size) * int(count) * 1024 for size, count in wanted)
+        return _CUBLAS_HOPPER_BYTES if self._processor.is_hopper else _CUBLAS_BYTES
+
+
+def is_seed(func: Any, tensor: Any) -> bool:
+    """Return whether a result is the state of a random generator, which is on the CPU in truth."""
+    return func._opname == "_scaled_dot_product_efficient_attention" and not tensor.dim()
+
+
+def kept_bytes(name: str, args: Any) -> int:
+    """Return how much stays allocated with a result; 0 where that is its own size."""
+    return _size(args[0]) if name in _KEEPS_VALUES and _is_reduced(name, args) else 0
+
+
+def _is_reduced(name: str, args: Any) -> bool:
+    """Return whether a loss is one number: it is by default, and 0 is torch's number of "none"."""
+    return len(args) <= _PLACES[name] or args[_PLACES[name]] != 0
+
+
+def _scan(out: Any, tensor: Any, *_: Any) -> Iterator[Sizes]:
+    if tensor.element_size() < out.element_size():
+        yield (tensor.numel() * out.element_size(),)  # it is cast before
+
+
+def _roll(_: Any, tensor: Any, __: Any, dims: Any = ()) -> Iterator[Sizes]:
+    yield (_size(tensor),) * max(len(dims) - 1, not tensor.is_contiguous())  # one dimension after the other
+
+
+def _index_put(_: Any, __: Any, indices: Any, values: Any, accumulate: bool = False, *___: Any) -> Any:
+    if accumulate:
+        count = max((one.numel() for one in indices if one is not None), default=0)
+        yield *((8 * count,) * 4), 0 if values.is_contiguous() else _size(values)
+
+
+def _group_norm_backward(_: Any, *args: Any) -> Iterator[Sizes]:
+    count, channels, groups = args[5], args[6], args[8]
+    yield (4 * count * channels,) * 2 + (4 * count * groups,) * 2
+
+
+def _embedding_backward(_: Any, gradient: Any, indices: Any, words: int, *__: Any) -> Iterator[Sizes]:
+    count = indices.numel()
+    if count > _MANY_INDICES:
+        parts = count // _ROWS + min(count, words)
+        yield *(8 * count,) * 4, 8 * parts, 4 * parts * _ceil(gradient.shape[-1], 32) * 32
+
+
+def _efficient_attention_backward(_: Any, gradient: Any, query: Any, *__: Any) -> Iterator[Sizes]:
+    batch, heads, queries, size = query.shape
+    delta_bytes = 4 * batch * heads * queries
+    copied = _copied(gradient)
+    if query.element_size() == 4:
+        yield *copied, 4 * query.numel(), delta_bytes, delta_bytes
+    tiles = _ceil(queries, 64) * _ceil(size, 64)
+    yield *copied, delta_bytes, batch * heads * tiles * (64 * 64 * 4 + 16)
+
+
+def _flash_attention_backward(_: Any, *args: Any) -> Iterator[Sizes]:
+    query, key = args[1:3]
+    batch, heads, queries, size = query.shape
+    rows = batch * heads * _ceil(queries, 128) * 128
+    grain = 32 if size <= 128 else 64
+    shared = (_size(key) // key.shape[1] * heads,) * 2 if key.shape[1] != heads else ()  # one for each head
+    yield *_copied(args[0], args[4]), *shared, 4 * rows, 4 * rows * _ceil(size, grain) * grain
+
+
+def _encoder_layer(_: Any, source: Any, *args: Any) -> Iterator[Sizes]:
+    """Yield what a layer of a transformer needs where it is one operator, besides its result."""
+    heads, is_norm_first, wide, mask = args[1], args[7], args[13], args[17] if len(args) > 17 else None
+    size, (batch, length, width) = _size(source), source.shape
+    statistics = (4 * batch * length,) * 2
+    first = (size,) if is_norm_first else ()
+    if mask is None and width // heads % 8 == 0:
+        yield *first, 3 * size, size  # the projection, what the weights weigh
+    else:
+        pairs = batch * heads * length * length
+        weights_bytes = pairs * source.element_size()
+        yield *first, 5 * size
+        if mask is not None:
+            yield (
+                *first,
+                2 * size,
+                weights_bytes,
+                weights_bytes,
+                mask.numel() if len(mask) == batch else pairs,
+            )
+        yield *first, 3 * size, weights_bytes
+    yield size, *statistics
+    yield *first, batch * length * wide.shape[0] * source.element_size(), size
+    yield size, size, *statistics
+
+
+_TEMPORARIES: dict[str, Callable[..., Iterator[Sizes]]] = {  # of an operator's result and arguments
+    "_softmax_backward_data": lambda _, gradient, *__: iter([(_size(gradient),)]),
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+    "cumsum": _scan,
+    "cumprod": _scan,
+    "roll": _roll,
+    "index_put": _index_put,
+    "_index_put_impl": _index_put,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_attention_backward,
+    "_scaled_dot_product_flash_attention_backward": _flash_attention_backward,
+    "native_group_norm_backward": _group_norm_backward,
+    "embedding_dense_backward": _embedding_backward,
+}
+
+
+def _copied(*tensors: Any) -> list[int]:
+    """Return the sizes of those whose heads do not stand beside each other in memory."""
+    return [_size(one) for one in tensors if not one.transpose(1, 2).is_contiguous()]
+
+
+def _has_blas_strides(tensor: Any) -> bool:
+    """Return whether cuBLAS takes a matrix as it is (`prepare_matrix_for_cublas` in cuda/Blas.cpp)."""
+    if tensor.dim() < 2:
+        return not _is_expanded(tensor)
+    (rows, columns), (down, across) = tensor.shape[-2:], tensor.stride()[-2:]
+    is_plain = (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))
+    return is_plain or bool(tensor.is_contiguous())
+
+
+def _is_expanded(tensor: Any) -> bool:
+    """Return whether elements of a tensor share their memory."""
+    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _ceil(number: int, divisor: int) -> int:
+    return -(-number // divisor)
+
+
+def _size(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+class Processor(NamedTuple):
+    """The processor of a device: by default an A100.
+
+    Attributes:
+        multiprocessors: How many it has.
+        threads: How many run on one of them.
+        is_hopper: Whether its compute capability is 9.0.
+    """
+
+    multiprocessors: int = 108
+    threads: int = 2048
+    is_hopper: bool = False
+
+    @classmethod
+    def of(cls, torch: ModuleType, index: int) -> Processor:
+        """Return that of a device, if it is there and asking does not initialise CUDA."""
+        try:
+            found = torch.cuda.get_device_properties(index) if torch.cuda.is_initialized() else None
+        except (AssertionError, AttributeError, RuntimeError):
+            found = None
+        if found is None:
+            return cls()
+        is_hopper = (found.major, found.minor) == (9, 0)
+        return cls(found.multi_processor_count, found.max_threads_per_multi_processor, is_hopper)
+
+
+def reduction_bytes(
+    tensor: Any, out: Any, wide: int, processor: Processor, dims: Iterable[int] = ()
+) -> tuple[int, ...]:
+    """Return what a reduction allocates for partial results, and for its semaphores.
+
+    Where many values are reduced to few, blocks of threads share the work: the rules are those of
+    `setReduceConfig` in aten/src/ATen/native/cuda/Reduce.cuh.
+
+    Args:
+        tensor: What is reduced.
+        out: The result.
+        wide: Bytes of one partial result.
+        processor: Of the device.
+        dims: Which dimensions are reduced; none for all.
+    """
+    outputs = max(out.numel(), 1)
+    inputs = tensor.numel() // outputs
+    if inputs < 2:
+        return ()
+    reduced, kept = _dimensions(tensor, dims)
+    fastest = not kept or (bool(reduced) and reduced[0][1] < kept[0][1])
+    first, second = (inputs, outputs) if fastest else (outputs, inputs)
+    stride = (reduced if fastest else kept)[0][1] if reduced or kept else 1
+    vector = 1
+    if stride == 1 and fastest and first > 128 and len(reduced) == 1 and not kept:
+        first //= 4
+    elif stride == 1 and not fastest:
+        vector = _output_vector(reduced, kept)
+        first //= vector
+    width, height = _block(first, second, (256 if tensor.element_size() == 16 else 512) // vector)
+    step_input, step_output = (width, 1) if fastest else (1, width)
+    if -(-inputs // step_input) < min(height * 16, 256):
+        return ()
+    values = -(-inputs // (step_input * height))
+    grid = -(-(outputs // vector) // step_output)
+    target = processor.multiprocessors * (processor.threads // (width * height))
+    if values < 256 or grid > target:
+        return ()
+    shares = max(min(-(-target // grid), -(-values // 16)), -(-values // 256))
+    if shares <= 1:
+        return ()
+    return wide * outputs * shares * (1 if fastest else width * vector), 4 * grid
+
+
+def _block(first: int, second: int, most: int) -> tuple[int, int]:
+    """Return width and height of a block of threads."""
+    first, second = (most if size >= most else 1 << max(size, 1).bit_length() - 1 for size in (first, second))
+    height = min(second, most // min(first, 32))
+    return min(first, most // height), height
+
+
+def _dimensions(tensor: Any, dims: Iterable[int]) -> tuple[Dimensions, Dimensions]:
+    """Return what is reduced and what is kept, the fastest first, neighbours merged."""
+    kept: Dimensions = []
+    reduced: Dimensions = []
+    dims = {one % tensor.dim() for one in dims} or set(range(tensor.dim()))
+    for at, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1:
+            (reduced if at in dims else kept).append((size, stride))
+    return _merged(reduced), _merged(kept)
+
+
+def _merged(dimensions: Dimensions) -> Dimensions:
+    found: Dimensions = []
+    for size, stride in sorted(dimensions, key=lambda one: one[1]):
+        if found and found[-1][0] * found[-1][1] == stride:
+            found[-1] = found[-1][0] * size, found[-1][1]
+        else:
+            found.append((size, stride))
+    return found
+
+
+def _output_vector(reduced: Dimensions, kept: Dimensions) -> int:
+    vector = 4
+    for number in (kept[0][0], *(stride for _, stride in (*reduced, *kept[1:]))):
+        while number % vector:
+            vector //= 2
+    return vector

@@ -1,0 +1,359 @@
+"""Garbage: when a full collection runs, and the proof that what was dropped is garbage.
+
+References are counted as the collector counts them, but only among what is below these objects: what has a
+reference from elsewhere is reachable, and so is everything below it. The time this takes depends on how much
+was dropped, not on how many objects live. What is referred to by something unseen counts as reachable.
+
+A full collection visits every object of the process. It runs where it is cheap beside the cell, or where the
+cell dropped something whose memory did not come back and the cost is in proportion to that memory. Otherwise
+only young garbage is collected.
+
+Two things are said, both proven: what a collection freed that earlier cells had left, and which name was
+dropped whose memory waits, because a collection would have been too dear.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import re
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..records import CPU
+from ..records.units import MB, rounded_mb, size_text
+from ..runtime import clock, collector
+from ..runtime.objects import bases_of, is_made_in_python, namespace_of
+from ..runtime.shell import module_namespace
+from .address_space import resident_bytes
+from .memory_blocks import read, readers_of
+
+if TYPE_CHECKING:
+    import weakref
+    from collections.abc import Hashable, Iterable, Mapping
+
+    from ..records import CellRecord
+    from .growth import Growth
+    from .memory_blocks import ArrayReaders
+    from .snapshot import OwnedBlock, Snapshot
+
+_LOOK_AT_CLOCK = 1024  # objects
+
+
+def garbage_below(
+    roots: Iterable[weakref.ref[Any]],
+    blocks: Mapping[Hashable, OwnedBlock],
+    readers: ArrayReaders,
+    budget_s: float,
+) -> dict[Hashable, OwnedBlock]:
+    """Return those of these blocks that the garbage collector would free with some objects.
+
+    Args:
+        roots: To the objects.
+        blocks: By the keys of `Holding.key`.
+        readers: Functions that return the memory behind a value.
+        budget_s: The time budget; nothing is returned if it is not enough.
+    """
+    found: dict[Hashable, OwnedBlock] = {}
+    objects = _garbage(roots, clock.monotonic_s() + budget_s)
+    kinds = {id(type(one)): type(one) for one in objects}.values()
+    made = (base for kind in kinds for base in bases_of(kind) if is_made_in_python(base))
+    if any("__del__" in namespace_of(base) for base in made):
+        return found  # it may bring back to life what it likes
+    if objects and gc.get_freeze_count():  # what `gc.freeze` took away from the collector is never freed
+        collected = set(map(id, gc.get_objects()))
+        if any(gc.is_tracked(one) and id(one) not in collected for one in objects):
+            return found
+    for value in objects:
+        kind = type(value)
+        reads = readers_of(kind, readers)
+        holding = read(value, reads) if reads else None
+        block = None if holding is None else blocks.get(holding.key)
+        if block is not None and holding is not None and _is_freed_with(value):
+            size_bytes = min(block.size_bytes, holding.size_bytes)
+            if block.device == CPU and type(holding.key) is tuple:
+                start: Any = holding.key[1]
+                size_bytes = min(size_bytes, *resident_bytes([[(start, start + size_bytes)]]))
+            if size_bytes >= MB:
+                found[holding.key] = block._replace(size_bytes=size_bytes)
+    return found
+
+
+def _garbage(roots: Iterable[weakref.ref[Any]], deadline_s: float) -> list[Any]:
+    """Return what is garbage of some objects and everything below them."""
+    nodes = list({id(one): one for root in roots if (one := root()) is not None}.values())
+    if not nodes:
+        return []
+    namespaces = {
+        id(module_namespace(module))
+        for module in list(sys.modules.values())
+        if issubclass(type(module), ModuleType)
+    }
+    places = {id(one): place for place, one in enumerate(nodes)}
+    counts, below = [0] * len(nodes), list[list[int]]()
+    one = None
+    while len(below) < len(nodes):
+        if not len(below) % _LOOK_AT_CLOCK and clock.monotonic_s() > deadline_s:
+            return []
+        lower = []
+        for one in _referents(nodes[len(below)]):
+            place = places.get(id(one))
+            if place is None:
+                if issubclass(type(one), (ModuleType, type)) or id(one) in namespaces:
+                    continue  # it leads to most of the process
+                place = places[id(one)] = len(nodes)
+                nodes.append(one)
+                counts.append(0)
+            counts[place] += 1
+            lower.append(place)
+        one = None  # a reference of ours
+        below.append(lower)
+    alone = _references([object()])[0]
+    reached = [place for place, count in enumerate(_references(nodes)) if count - alone != counts[place]]
+    alive = set(reached)
+    while reached:
+        fresh = alive.symmetric_difference(alive.union(below[reached.pop()]))
+        alive |= fresh
+        reached += fresh
+    return [value for place, value in enumerate(nodes) if place not in alive]
+
+
+def _referents(value: Any) -> Iterable[Any]:
+    """Return what the collector sees below a value, and what a numpy array is a view of."""
+    numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if numpys is None or not issubclass(type(value), numpys):
+        return gc.get_referents(value)
+    base = numpys.base.__get__(value)
+    return gc.get_referents(value) if base is None else [*gc.get_referents(value), base]
+
+
+def _references(nodes: list[Any]) -> list[int]:
+    return list(map(sys.getrefcount, nodes))
+
+
+def _is_freed_with(value: Any) -> bool:
+    """Return whether the memory behind a value is its own, so that it is freed with it."""
+    kind = type(value)
+    if issubclass(kind, (bytes, bytearray, array.array)):
+        return True
+    numpys = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if numpys is not None and issubclass(kind, numpys):
+        return numpys.base.__get__(value) is None
+    torch: Any = sys.modules.get("torch")
+    tensors = getattr(torch, "Tensor", None)
+    if tensors is None or not issubclass(kind, tensors):
+        return False
+    base = torch._C.TensorBase
+    try:
+        with torch._C.DisableTorchFunction():
+            storage = base.untyped_storage(value)
+            # One of the two is Python's, which was made for this question.
+            return bool(torch._C._storage_Use_Count(storage._cdata) == 2 and base._use_count(value) == 1)
+    except Exception:  # an older torch, which has no such counts
+        return False
+
+
+_CHEAP_S, _SHARE = 0.002, 0.01  # a full collection that costs less, or this share of the cell's time, runs
+_SHORT_S = 0.0005  # but the former not after a cell that took less than this
+_S_PER_MB, _MOST_S = 0.05, 0.25  # what one may cost that gives back what the cell dropped
+_YOUNG_S, _YOUNG_SHARE = 0.001, 0.002  # what a young collection may cost, at least and of the cell's time
+_LOOK_S = 0.003  # for finding out whether names still hold what they held, or garbage is garbage still
+_PROOF_S = 0.05
+_WORD = re.compile(r"\w+")
+
+
+class Freed(NamedTuple):
+    """What a full collection freed, in bytes by device.
+
+    Attributes:
+        in_all: Everything.
+        left: The blocks that were known as garbage of earlier cells.
+    """
+
+    in_all: Mapping[str, int]
+    left: Mapping[str, int]
+
+
+class Garbage:
+    """Collects the garbage of a shell's cells.
+
+    Args:
+        shell: IPython's.
+        growth: Knows which names held memory when a cell began.
+    """
+
+    def __init__(self, shell: Any, growth: Growth) -> None:
+        self._shell, self._growth = shell, growth
+        self._left: dict[Hashable, OwnedBlock] = {}  # proven garbage that was not collected
+        self._roots: list[weakref.ref[Any]] = []  # below which it is
+
+    def begin(self) -> None:
+        """Collect young garbage before a cell."""
+        collector.run_young(_YOUNG_S)
+        if self._left:  # a weak reference may have brought it back
+            self._left = self._proven(self._roots, self._left, _LOOK_S)
+
+    def settle(self, time_s: float, *, starved: bool = False) -> Freed | None:
+        """Collect garbage after a cell: all of it where that is cheap, else what is young.
+
+        Args:
+            time_s: How long the cell ran.
+            starved: Whether it ran out of a device's memory. Then all garbage is collected, whatever that
+                costs: what an earlier failed call held may be in it, which the next attempt needs.
+
+        Returns:
+            What a full collection freed; None if there was none.
+        """
+        collector.run_young(max(_YOUNG_S, _YOUNG_SHARE * time_s))
+        cheap_s = max(_CHEAP_S if time_s >= _SHORT_S else 0.0, _SHARE * time_s)
+        return self._collect() if starved or collector.costs_at_most(cheap_s) else None
+
+    def settle_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> Freed | None:
+        """Collect all garbage if the cell dropped something that is not freed and the cost is in proportion.
+
+        Args:
+            raw: The cell's text.
+            record: Its record.
+            before: The names as it began.
+
+        Returns:
+            What the collection freed, so that the record's figures are to be read again; None without one.
+        """
+        size_bytes = sum(self._dropped(raw, record, before).values())
+        most_s = min(_MOST_S, size_bytes / MB * _S_PER_MB)
+        return self._collect() if size_bytes >= MB and collector.costs_at_most(most_s) else None
+
+    def freed_notes(self, raw: str, record: CellRecord, before: Snapshot, freed: Freed) -> list[str]:
+        """Return what a collection after the cell freed of earlier cells' garbage.
+
+        The cell's own garbage is distinguished where it was proven before that there is garbage, or where the
+        cell cannot have dropped what was there before it: then memory in use cannot fall below what it was.
+
+        Args:
+            raw: The cell's text.
+            record: Its record, read after the collection.
+            before: The names as it began.
+            freed: What the collection freed.
+        """
+        notes = []
+        unsure = max(freed.in_all.values()) < MB or self._can_have_dropped(raw, record, before)
+        for device, in_all_bytes in freed.in_all.items():
+            usage = record.memories().get(device)
+            fell_bytes = 0 if usage is None or unsure else -usage.consumed_bytes
+            size_bytes = min(in_all_bytes, max(fell_bytes, freed.left.get(device, 0)))
+            if size_bytes >= MB:
+                where = "" if device == CPU else f" on {device}"
+                notes.append(f"garbage of earlier cells: \u2212{rounded_mb(size_bytes)} MB{where}")
+        return notes
+
+    def dropped_notes(self, before: Snapshot) -> list[str]:
+        """Return which names the cell dropped whose memory is proven to be garbage, and was not collected."""
+        names = self._growth.rebound(before) & before.values.keys()
+        listed = {**self._left, **self._growth.held()} if names else {}
+        blocks = {key: block for key, block in before.large_of(names).items() if key not in listed}
+        if not blocks:
+            return []
+        roots = [before.values[name] for name in names]
+        found = self._proven(roots, blocks, _PROOF_S)
+        if found:
+            self._roots = [root for root in (*self._roots, *roots) if root() is not None]
+        sizes: dict[str, int] = {}
+        for key, block in found.items():  # what holds a block is freed with it
+            alive = block.alive or before.values[block.plain_name]
+            self._left[key] = block._replace(alive=alive)
+            sizes[block.plain_name] = sizes.get(block.plain_name, 0) + block.size_bytes
+        return [
+            f"{name} was dropped, its {size_text(size_bytes)} are not yet free: %gpulog free"
+            for name, size_bytes in sorted(sizes.items())
+        ]
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._left, self._roots = {}, []
+
+    @staticmethod
+    def _proven(
+        roots: list[weakref.ref[Any]], blocks: Mapping[Hashable, OwnedBlock], budget_s: float
+    ) -> dict[Hashable, OwnedBlock]:
+        """Return which of these blocks are garbage."""
+        from .memory_blocks import array_readers
+
+        return garbage_below(roots, blocks, array_readers(), budget_s)
+
+    def _dropped(self, raw: str, record: CellRecord, before: Snapshot) -> dict[str, int]:
+        """Return what the cell dropped that seems not to be freed, in bytes by device."""
+        names = self._growth.rebound(before)
+        # Of an array there is no weak reference, but there may be one to what the name was bound to.
+        living = {name for name in names if name in before.values and before.values[name]() is not None}
+        suspects = {key: one for key, one in before.large_of(names).items() if not one.is_freed()}
+        if not suspects:
+            suspects = self._growth.missing(self._mentioned(raw, before), _LOOK_S)
+        # Garbage of the cell's own, of which nothing else is known.
+        unknown = [
+            device
+            for device, usage in record.memories().items()
+            if usage.consumed_bytes >= MB and (device != CPU or record.status != "ok")
+        ]
+        if not suspects and not unknown:
+            return {}
+        unexplained = self._growth.unexplained(record, before)
+        held = self._growth.held()
+        found = {device: unexplained.get(device, 0) for device in unknown}
+        for device in {one.device for one in suspects.values()}:
+            lost = [one for key, one in suspects.items() if one.device == device and key not in held]
+            lost_bytes = sum(one.size_bytes for one in lost)
+            alive_bytes = sum(one.size_bytes for one in lost if one.alive or one.plain_name in living)
+            left_bytes = max(alive_bytes, min(unexplained.get(device, 0), lost_bytes))
+            found[device] = max(found.get(device, 0), left_bytes)
+        return found
+
+    def _mentioned(self, raw: str, before: Snapshot) -> dict[Hashable, OwnedBlock]:
+        """Return the large blocks that variables in a cell's text held by way of other objects."""
+        words = set(_WORD.findall(raw)) & before.large
+        if not words:
+            return {}
+        from .memory_blocks import array_readers, holding_of
+
+        readers, names = array_readers(), self._shell.user_ns
+        own = {getattr(holding_of(names.get(word), readers), "key", None) for word in words}
+        blocks = before.large_of(words).items()
+        return {key: one for key, one in blocks if key not in own and not one.is_freed()}
+
+    def _can_have_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> bool:
+        """Return whether a cell can have dropped memory that was there before it.
+
+        It cannot if it succeeded and mentions only modules of the standard library and plain values.
+        """
+        words = _WORD.findall(raw)
+        if record.status != "ok" or "%" in raw or "!" in raw or "del" in words:
+            return True
+        names = self._shell.user_ns
+        return any(
+            word not in names
+            or not _is_plain(names[word])
+            or before.bound.get(word, id(names[word])) != id(names[word])
+            for word in words
+            if word in names or word in before.bound or word.startswith("_")
+        )
+
+    def _collect(self) -> Freed:
+        waiting = {key: block for key, block in self._left.items() if not block.is_freed()}
+        before = self._growth.in_use()
+        collector.run()
+        after = self._growth.in_use()
+        left: dict[str, int] = {}
+        for block in waiting.values():
+            if block.is_freed():
+                left[block.device] = left.get(block.device, 0) + block.size_bytes
+        self.close()
+        in_all = {device: size - after.get(device, 0) for device, size in before.items()}
+        return Freed(in_all, left)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether nothing of the user's can be dropped by way of a value."""
+    if issubclass(type(value), ModuleType):
+        name = module_namespace(value).get("__name__")
+        return type(name) is str and name.partition(".")[0] in sys.stdlib_module_names
+    return value is None or type(value) in (bool, int, float, str)

@@ -1,0 +1,242 @@
+"""What explains a figure: names that hold memory, lines, what was alive at the peak, a failed allocation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .device_usage import DeviceUsage, Sizes  # noqa: TC001 - decoding evaluates the type hints
+from .units import MB, printable, rounded_mb, shortened
+from .usage import Usage
+from .value import Displayed, Value, later
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LIBRARIES = "libraries loaded"  # the owner of what imports allocated: "libraries loaded: torch"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Owner(Value):
+    """A name that holds memory: "model", "Out[3]", "last traceback: step.act".
+
+    Attributes:
+        name: The name as the user would write it.
+        size_bytes: What it holds; in a cell's record, how much that grew within the cell.
+        device: "cpu" for general RAM, "cuda:0", ...
+        kind: Where the name lives.
+        shared: Other names that refer to some of the same memory, which is counted under this one only.
+    """
+
+    name: str
+    size_bytes: int
+    device: str
+    kind: Literal["variable", "output", "traceback", "other"]
+    shared: tuple[str, ...] = ()
+
+    @property
+    def is_libraries(self) -> bool:
+        """Whether it stands for imported libraries rather than for a name."""
+        return self.kind == "other" and self.name.startswith(f"{LIBRARIES}: ")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LineUsage(Displayed, Value):
+    """One source line of a cell or function, including everything that it called.
+
+    For a line that ran several times, `consumed_bytes` is the sum over its runs and `peaked_bytes` the
+    most that one of them needed for a moment. ``before_bytes`` is what was in use when the first run began.
+
+    Attributes:
+        lineno: The line's number, counted from the top of the cell as the user sees it, or of the file.
+        source: The line without its indentation.
+        hits: How often it began.
+        time_s: Its time without the cost of measuring.
+        gen: General RAM.
+        gpus: The allocators' memory on each device where the line changed anything.
+        place: Where the line stands: "" in the cell itself, else "In [3]" or the name of a file.
+        complete: Whether its memory was read at every hit; False where that would have been too slow.
+        risen: By device id ("cpu" for general RAM), the distance from the lowest start of any run to the
+            highest peak of any run. All runs together cannot have held more than this at one time.
+            Memory that a loop frees between its runs counts each time in `consumed_bytes`, and once here.
+    """
+
+    lineno: int
+    source: str
+    hits: int
+    time_s: float
+    gen: Usage
+    gpus: tuple[DeviceUsage, ...] = ()
+    place: str = ""
+    complete: bool = True
+    risen: Sizes = ()
+
+    def __repr__(self) -> str:
+        where = f"{shortened(self.place)}:{self.lineno}" if self.place else str(self.lineno)
+        ran = f"{self.hits} hit{'s' * (self.hits != 1)}, {self.time_s:.3f} s"
+        parts = [
+            f"{name} {Usage.described(usage).rpartition(', ')[0]}"
+            for name, usage in [("RAM", self.gen), *((gpu.id, gpu) for gpu in self.gpus)]
+        ]
+        return f"<LineUsage {where}, {ran}: {'; '.join(parts)}: {shortened(self.source)}>"
+
+
+Kind = Literal[
+    "parameters", "gradients", "optimizer state", "activations", "variables", "temporaries", "before"
+]
+OTHERS = "others"  # the name of a row that stands for several, which has no place
+BEFORE = "before the cell"  # the place of what had been allocated when the measurement began
+UNRECORDED = "not recorded"  # the place of what was allocated where torch's history is lost
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AtPeak(Displayed, Value):
+    """Blocks of memory that were alive when a device's memory was highest, of one kind and from one place.
+
+    The rows of one device add up to the peak of the framework's allocator there, those of "cpu" to the peak
+    of what was asked for.
+
+    Attributes:
+        device: "cuda:0"; "cpu" for general RAM.
+        kind: What the blocks held, by the first of these that is so. "parameters" of modules, "optimizer
+            state" and "gradients"; "variables" are inputs and other tensors that a name held at the end or
+            when a backward pass began; "activations" were kept for a backward pass, or are kept by a graph
+            that is still there; "temporaries" were freed before the end, or are a library's workspace; and
+            "before" was held before the measurement began, and by nothing that can be named. A cell that did
+            not ask for the table and changed nothing on a device has one row of this kind, without names.
+        name: The variable that holds the blocks, or the source line that allocated them. Of gradients,
+            activations and temporaries it is the line, if they were allocated within the measurement.
+        place: The user's line that allocated them: "In [7]:3", "train.py:41"; `BEFORE` for earlier ones,
+            `UNRECORDED` where neither is known.
+        size_bytes: Their size, as the allocator counts it.
+        blocks: How many there were.
+        resident_bytes: Of general RAM, how much resident memory rose for them, where that is known and is not
+            what was asked for.
+    """
+
+    device: str
+    kind: Kind
+    name: str
+    place: str
+    size_bytes: int
+    blocks: int
+    resident_bytes: int | None = later(None)
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the row stands for several places."""
+        return self.name == OTHERS and not self.place
+
+
+def folded(rows: Sequence[AtPeak], most: int) -> tuple[AtPeak, ...]:
+    """Return the largest rows, and the others as one row for each device and kind; the sums stay the same.
+
+    Args:
+        rows: By device, the largest first.
+        most: How many rows stay as they are.
+
+    Returns:
+        By device: the rows that stay, then those that stand for several, named `OTHERS` and without a place.
+    """
+    single = [row for row in rows if not row.is_sum]
+    if len(single) <= most:
+        return tuple(rows)
+    largest = sorted(range(len(single)), key=lambda number: (-single[number].size_bytes, number))
+    kept = [single[number] for number in sorted(largest[:most])]
+    others: dict[tuple[str, Kind], list[AtPeak]] = {}
+    for row in (*(single[number] for number in largest[most:]), *(row for row in rows if row.is_sum)):
+        others.setdefault((row.device, row.kind), []).append(row)
+    sums = sorted(map(_sum, others.values()), key=lambda row: -row.size_bytes)
+    devices = dict.fromkeys(row.device for row in rows)
+    return tuple(row for device in devices for row in (*kept, *sums) if row.device == device)
+
+
+def _sum(rows: Sequence[AtPeak]) -> AtPeak:
+    """Return one row for several of one device and kind; a single row is returned as it is."""
+    first, *more = rows
+    if not more:
+        return first
+    known = any(row.resident_bytes is not None for row in rows)
+    sizes = (row.size_bytes if row.resident_bytes is None else row.resident_bytes for row in rows)
+    return AtPeak(
+        first.device,
+        first.kind,
+        OTHERS,
+        "",
+        sum(row.size_bytes for row in rows),
+        sum(row.blocks for row in rows),
+        sum(sizes) if known else None,
+    )
+
+
+_GIB = 1024 * MB
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class OutOfMemory(Displayed, Value):
+    """A device at the moment when an allocation on it failed; each figure is None when unknown.
+
+    Attributes:
+        device: "cuda:0".
+        asked_bytes: The size of the allocation that failed. Where only torch's message tells it, it is off by
+            up to 5 MB above 1 GiB; `requested` writes it no more exactly than it is known.
+        free_bytes: Free on the device.
+        live_bytes: In live tensors of this process.
+        cached_bytes: Reserved by the framework's allocator and unused.
+        fragmented_bytes: The part of the cached bytes in gaps between live tensors. It cannot be returned
+            to the device, and no larger tensor fits into it.
+        neighbours_bytes: In use by other processes.
+        traceback_bytes: On this device, what only the failed cell's traceback still refers to.
+        outputs_bytes: On this device, what only ``Out`` still refers to.
+        owners: The names that hold the most on this device, the largest first.
+        advice: The one next step that is most likely to help.
+        alive: What was alive when the allocation failed, the largest first; empty unless the cell's
+            allocations were recorded, with ``%%gpulog --peak`` or the option ``peak``.
+    """
+
+    device: str
+    asked_bytes: int | None
+    free_bytes: int | None
+    live_bytes: int | None
+    cached_bytes: int | None
+    fragmented_bytes: int | None
+    neighbours_bytes: int | None
+    traceback_bytes: int
+    outputs_bytes: int
+    owners: tuple[Owner, ...]
+    advice: str
+    alive: tuple[AtPeak, ...] = later(())
+
+    def __repr__(self) -> str:
+        asked = [] if self.asked_bytes is None else [f"asked {requested(self.asked_bytes)}"]
+        free = [] if self.free_bytes is None else [f"free {rounded_mb(self.free_bytes)} MB"]
+        return f"<OutOfMemory on {', '.join([self.device, *asked, *free])}: {printable(self.advice)}>"
+
+
+def requested(asked_bytes: int) -> str:
+    """Return the size of an allocation that failed as text, no more exactly than it is known.
+
+    torch's message gives a size above 1 GiB with two decimals. So a size that is a whole number of
+    hundredths of a GiB is written as the message has it: "7.81 GiB", and any other in MB: "8000 MB".
+    """
+    hundredths = round(asked_bytes * 100 / _GIB)
+    if asked_bytes > _GIB and asked_bytes == round(hundredths / 100 * _GIB):
+        return f"{hundredths / 100:.2f} GiB"
+    return f"{rounded_mb(asked_bytes)} MB"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Diagnosis(Value):
+    """What one source of figures reports about itself on this machine.
+
+    Attributes:
+        source: "RAM", "NVML", "torch", ...
+        state: How good its figures are here: "exact", "bounded", "sampled" or "absent".
+        says: What it reads, or why it cannot, in one sentence.
+        remedy: What to do about it; None when nothing can be done.
+    """
+
+    source: str
+    state: Literal["exact", "bounded", "sampled", "absent"]
+    says: str
+    remedy: str | None = None

@@ -1,0 +1,60 @@
+"""What there is to say about a measurement besides its figures."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class NoteKind(Enum):
+    """The kinds of notes on which decisions depend.
+
+    A file holds the text alone. The value of a kind is the pattern by which a saved note is recognised.
+    """
+
+    OVER_BUDGET = "Over budget on "
+    LITTLE_LEFT = "(?:RAM|Address space|Data memory) left"
+    GREW = "grew in each of its last "
+    SHARED_WITH_NOTEBOOK = "shared with the notebook"
+    SHARED_WITH_BLOCKS = r"shared with \d+ other block"
+    SHARED_WITH_TASKS = "shared with "
+
+
+URGENT = (NoteKind.OVER_BUDGET, NoteKind.LITTLE_LEFT, NoteKind.GREW)
+WARNINGS = (NoteKind.OVER_BUDGET, NoteKind.LITTLE_LEFT)
+SHARED = (NoteKind.SHARED_WITH_NOTEBOOK, NoteKind.SHARED_WITH_BLOCKS, NoteKind.SHARED_WITH_TASKS)
+
+
+class Note(str):
+    """A sentence with a kind, on which decisions depend; a note that is only read is a plain `str`.
+
+    Attributes:
+        kind: What it says.
+    """
+
+    __slots__ = ("kind",)
+    kind: NoteKind
+
+    def __new__(cls, kind: NoteKind, text: str) -> Note:  # noqa: PYI034 - Self is Python 3.11's
+        """Return a note of this kind."""
+        note = super().__new__(cls, text)
+        note.kind = kind
+        return note
+
+    def __reduce__(self) -> tuple[type[Note], tuple[NoteKind, str]]:
+        return Note, (self.kind, str(self))
+
+    @classmethod
+    def read(cls, text: str) -> str:
+        """Return a saved note with its kind, if it has one."""
+        kind = next((kind for kind in NoteKind if re.match(kind.value, text)), None)
+        return text if kind is None else cls(kind, text)
+
+
+def of_kind(notes: Iterable[str], *kinds: NoteKind) -> list[Note]:
+    """Return those of the notes that are of one of these kinds."""
+    return [note for note in notes if isinstance(note, Note) and note.kind in kinds]

@@ -1,0 +1,172 @@
+"""One table, drawn as text and as HTML.
+
+A page says once what its table holds: columns, and rows of words. `Table.text` aligns them for a terminal,
+`Table.html` draws them for a notebook; bars and code letters are seen there alone.
+
+    table = Table([Column("Line"), Column("", "drawn"), Column("RAM", over="MB"), Column("Source", "code")])
+    table.add("12", Bar([Part("RAM", size_bytes, BLUE)], most_bytes), "64", "x = f()")
+    lines, markup = table.text(), table.html("Memory by line")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ..records.units import printable
+from .markup import Drawn, Part, Strong, Text, cell_bar, code
+from .markup import table as html_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .markup import Cell
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Attributes:
+        head: What stands over it.
+        kind: What is in it: figures, to the right; words or code, to the left; what is drawn in HTML alone.
+        over: In text, what stands over it and its neighbours together.
+        html_head: What stands over it in HTML; the same if None.
+        gap: In text, how many spaces are before it.
+    """
+
+    head: str
+    kind: Literal["figure", "words", "code", "drawn"] = "figure"
+    over: str = ""
+    html_head: str | None = None
+    gap: int = 2
+
+
+class Bar(NamedTuple):
+    """A cell with a bar.
+
+    Attributes:
+        parts: What is drawn.
+        scale_bytes: How much fills the cell.
+    """
+
+    parts: Sequence[Part]
+    scale_bytes: int
+
+
+class Row(NamedTuple):
+    """A row; one with a single cell is a heading of those below.
+
+    Attributes:
+        cells: In the order of the columns; a `Strong` one stands out in HTML.
+        mark: In text, what stands before it: one character.
+    """
+
+    cells: Sequence[str | Strong | Bar]
+    mark: str = " "
+
+
+@dataclass
+class Table:
+    """A table that has not been drawn yet.
+
+    Attributes:
+        columns: Its columns, of which the first names the row.
+        rows: Its rows.
+    """
+
+    columns: Sequence[Column]
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, *cells: str | Strong | Bar, mark: str = " ") -> None:
+        """Add a row; see `Row`."""
+        self.rows.append(Row(cells, mark))
+
+    def text(self, width: int | None = None, *, over: Literal["^", ">"] = "^") -> list[str]:
+        """Return the table as lines of text.
+
+        Args:
+            width: In columns, at most, if words can be squeezed so far: the longest first. None: any.
+            over: How what stands over several columns is aligned.
+        """
+        shown = [at for at, column in enumerate(self.columns) if column.kind != "drawn"]
+        first, *others = (self.columns[at] for at in shown)
+        columns = [first._replace(gap=0), *others]
+        heads = [column.head for column in columns]
+        rows = [[_words(row.cells[at]) for at in shown] if len(row.cells) > 1 else None for row in self.rows]
+        widths = _widths(columns, [heads, *filter(None, rows)], width)
+        drawn = [_over(columns, widths, over)] if any(column.over for column in columns) else []
+        drawn.append(_line(" ", heads, columns, widths))
+        for row, words in zip(self.rows, rows, strict=True):
+            heading = f"{_words(row.cells[0])}:"
+            drawn.append(heading if words is None else _line(row.mark, words, columns, widths))
+        return drawn
+
+    def html(self, caption: str = "") -> str:
+        """Return the table as HTML, with what it is about above it; empty if the line above says so."""
+        names = (c.head.strip() if c.html_head is None else c.html_head for c in self.columns)
+        head = [
+            Text(escape(name)) if name and column.kind != "figure" else name
+            for name, column in zip(names, self.columns, strict=True)
+        ]
+        return html_table(head, map(self._drawn, self.rows), caption=caption)
+
+    def _drawn(self, row: Row) -> list[Cell]:
+        if len(row.cells) == 1:
+            return [Text(f"<b style=white-space:nowrap>{escape(_words(row.cells[0]))}</b>")]
+        return [_cell(cell, column.kind) for cell, column in zip(row.cells, self.columns, strict=True)]
+
+
+def _widths(columns: Sequence[Column], rows: Iterable[Sequence[str]], most: int | None) -> list[int]:
+    """Return the widths of columns of text; of those that are no figures the widest are squeezed to fit."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    flexible = [at for at, column in enumerate(columns) if column.kind != "figure"]
+    gaps = len("* ") + sum(column.gap for column in columns)
+    while most is not None and gaps + sum(widths) > most:
+        widest = max(flexible, key=widths.__getitem__)
+        if widths[widest] == 1:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _line(mark: str, cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+    line = f"{mark} "
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        words = f"{cell:>{width}}" if column.kind == "figure" else f"{squeezed(cell, width):{width}}"
+        line += " " * column.gap + words
+    return line.rstrip()
+
+
+def _over(columns: Sequence[Column], widths: Sequence[int], align: str) -> str:
+    """Return the line above the heads: what stands over several columns."""
+    line = "  "
+    for name, group in groupby(zip(columns, widths, strict=True), key=lambda one: one[0].over):
+        gaps, wide = zip(*((column.gap, width) for column, width in group), strict=True)
+        line += " " * gaps[0] + f"{name:{align}{sum(gaps[1:]) + sum(wide)}}"
+    return line.rstrip()
+
+
+def _cell(cell: str | Strong | Bar, kind: str) -> Cell:
+    if isinstance(cell, Bar):
+        return cell_bar(cell.parts, cell.scale_bytes)
+    if kind == "figure":
+        return cell
+    markup = code(_words(cell)) if kind == "code" else escape(_words(cell))
+    if isinstance(cell, Strong):
+        return Drawn(f"<b>{markup}</b>")
+    return Text(markup) if kind == "words" else Drawn(markup)
+
+
+def _words(cell: str | Strong | Bar) -> str:
+    return cell if isinstance(cell, str) else cell.words if isinstance(cell, Strong) else ""
+
+
+def squeezed(words: str, characters: int) -> str:
+    """Return words made printable, their middle left out if they are longer: ends tell names apart."""
+    shown = printable(words)
+    if len(shown) <= characters:
+        return shown
+    head = (characters - 1) // 3
+    return f"{shown[:head]}…{shown[len(shown) - (characters - 1 - head) :]}"

@@ -1,0 +1,343 @@
+"""The contract of all sources of figures: counters, devices, frameworks, and the memory behind an array."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from ..records import Diagnosis, device_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+PeakClass = Literal["resettable", "monotone", "sampled"]
+UNREADABLE = "the memory of this process cannot be read"  # how the reason begins where RAM has no counter
+
+
+class Unavailable(Exception):  # noqa: N818 - a state of the world rather than a mistake
+    """The counter cannot be read now; the message says why in one sentence."""
+
+
+class Reading(NamedTuple):
+    """One series of a counter at one moment.
+
+    Attributes:
+        current_bytes: In use now.
+        peak_bytes: The highest value since the counter's last reset; None if nothing counts it.
+        seen_bytes: The highest value that a sampler saw since the last look; 0 without a sampler.
+    """
+
+    current_bytes: int
+    peak_bytes: int | None
+    seen_bytes: int = 0
+
+
+class Observation(NamedTuple):
+    """Every series of a counter at one moment.
+
+    Attributes:
+        readings: One per series.
+        stamp: Event counts that change whenever memory could have grown, such as page faults or
+            allocations. They are read no later than the readings. Empty if there are no such counts.
+        reset_elsewhere: Something other than this package may have reset the peaks since the last look.
+    """
+
+    readings: tuple[Reading, ...]
+    stamp: tuple[int, ...]
+    reset_elsewhere: bool = False
+
+
+class Counter(ABC):
+    """One or more series, each with its current value and its peak since the last reset.
+
+    Only `engine.peaks.PeakTracker` may call `reset`: it keeps the peaks of every open scope.
+
+    Attributes:
+        peak_class: "resettable" (exact), "monotone" (exact only if the peak rose within the scope), or
+            "sampled" (a lower bound).
+        precision_bytes: How far a peak may be off.
+        current_precision_bytes: How far a current value may be off.
+    """
+
+    peak_class: PeakClass
+    precision_bytes: int = 0
+    current_precision_bytes: int = 0
+
+    def describe(self) -> str:
+        """Name the counter, as part of a sentence."""
+        return "a peak counter"
+
+    @abstractmethod
+    def look(self) -> Observation:
+        """Read every series.
+
+        Raises:
+            Unavailable: It cannot be read now.
+        """
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return the stamp alone; override this if it costs less than a look.
+
+        Raises:
+            Unavailable: It cannot be read now.
+        """
+        return self.look().stamp
+
+    def reset(self) -> None:
+        """Restart every peak from the current value; only resettable counters have this."""
+        raise NotImplementedError(f"{type(self).__name__} has no reset")
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Bound, for each series, how many bytes were allocated between two stamps; None if unknown.
+
+        They may have been freed again by the second stamp.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no stamps")
+
+    def watch(self, *, on: bool) -> None:  # noqa: B027 - most counters do not care
+        """Prepare for the first open scope, or release what is not needed after the last one."""
+
+    def close(self) -> None:  # noqa: B027 - most counters hold nothing
+        """Release what looking needs, such as descriptors; the next look or watch acquires it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator device as a framework knows it.
+
+    Attributes:
+        backend: "cuda", "xpu", "mps", ...; all CUDA frameworks of a process number the devices alike.
+        index: The framework's own index, which `CUDA_VISIBLE_DEVICES` shapes.
+        name: The name that the driver gives it.
+        uuid: As NVML writes it ("GPU-...", "MIG-..."); None if the framework does not report it.
+        total_bytes: None if the framework does not report it.
+        unified: Whether the device has no memory of its own and shares the machine's RAM.
+    """
+
+    backend: str
+    index: int
+    name: str
+    uuid: str | None = None
+    total_bytes: int | None = None
+    unified: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Backend and index, which are the same in every framework."""
+        return self.backend, self.index
+
+    @property
+    def id(self) -> str:
+        """The device's id as PyTorch writes it, such as ``cuda:0``."""
+        return device_id(self.backend, self.index)
+
+
+class DeviceMemory(NamedTuple):
+    """The memory of a whole device at one moment, all processes together.
+
+    Attributes:
+        total_bytes: The size of the device's memory.
+        used_bytes: In use.
+        free_bytes: Free. Used and free may add up to less than the total: the driver reserves the rest.
+        driver_in_used: Whether `used_bytes` includes what the driver reserves (drivers before R510).
+    """
+
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+    driver_in_used: bool = False
+
+
+class DeviceCounter(Counter):
+    """A framework's allocator on one device.
+
+    Its first series is allocated bytes (held by live arrays), its second, if the framework reports them,
+    reserved bytes (taken from the device: live and cached). The sampler looks from a thread of its own.
+    """
+
+    device: Device
+
+    def describe(self) -> str:
+        """Name the counter, as part of a sentence."""
+        return f"the allocator's peak on {self.device.id}"
+
+    def device_memory(self) -> DeviceMemory | None:
+        """Return the memory of the whole device as the framework's driver reports it; None if unknown."""
+        return None
+
+    def limit_bytes(self) -> int | None:
+        """Return the most that the framework lets itself reserve; None without a limit."""
+        return None
+
+    def fragmented_bytes(self) -> int | None:
+        """Return the reserved bytes that lie unused between live arrays; None if unknown."""
+        return None
+
+    def pools_bytes(self) -> int | None:
+        """Return the reserved bytes in private pools, such as those of CUDA graphs; None if unknown."""
+        return None
+
+
+_STATES: dict[PeakClass, Literal["exact", "bounded", "sampled"]] = {
+    "resettable": "exact",
+    "monotone": "bounded",
+    "sampled": "sampled",
+}
+
+
+class Framework(ABC):
+    """A framework's devices, cache, arrays and diagnosis, once the user has imported it.
+
+    It never imports or initialises the framework. Only `counters` must be implemented; every other method
+    has a default.
+
+    Attributes:
+        name: The framework's module: "torch". While it is not in `sys.modules`, only `load`, `diagnose` and
+            `after_fork_in_child` are called.
+        on_user_reset: Set by the engine. If users can reset the same peaks as we do, the framework
+            calls this with the device's index (None for pinned memory) and the user's reset, which the
+            engine then runs.
+    """
+
+    name: ClassVar[str]
+    on_user_reset: Callable[[int | None, Callable[[], None]], None] | None = None
+
+    @abstractmethod
+    def counters(self) -> Iterable[DeviceCounter]:
+        """Return a counter for each device that this process uses now; the same objects every time."""
+
+    def pinned(self) -> Counter | None:
+        """Return the counter of page-locked host memory; None if the framework uses or counts none."""
+        return None
+
+    def current_index(self) -> int | None:
+        """Return the index of the framework's current device; None while it uses none."""
+        return None
+
+    def load(self) -> None:  # noqa: B027 - having nothing to do is fine, here and below
+        """Import the framework, in a process that only runs `diagnose`, which then reports an error."""
+
+    def can_preload(self) -> bool:
+        """Return whether `preload` would create a context now; asked before each cell."""
+        return type(self).preload is not Framework.preload and self.current_index() is None
+
+    def preload(self) -> None:  # noqa: B027
+        """Create the current device's context, if the user has imported the framework."""
+
+    def settle(self) -> None:  # noqa: B027
+        """Return cached, unused memory to the device."""
+
+    def hold(self) -> bool | None:
+        """Preserve what the user reads from the framework's peak counters, until `release`.
+
+        Returns:
+            Whether the framework was in use before, so that resets by the user may have gone unseen.
+        """
+        return None
+
+    def release(self) -> None:  # noqa: B027
+        """Take every wrapper off, because no scope is open and no logger runs."""
+
+    def after_fork_in_child(self) -> None:  # noqa: B027
+        """Replace locks, which another thread may have held at the moment of the fork."""
+
+    def may_hold(self, kind: type) -> bool:  # noqa: ARG002
+        """Return whether values of a class can be arrays of the framework; asked once per class."""
+        return type(self).holding is not Framework.holding
+
+    def holding(self, value: Any) -> Holding | None:  # noqa: ARG002
+        """Return the memory behind one of the framework's arrays; None for any other value."""
+        return None
+
+    def leading_dimension(self, value: Any) -> int | None:
+        """Return an array's first dimension, which may be a batch size; None if it has fewer than two."""
+        shape: Any = getattr(value, "shape", ())
+        return int(shape[0]) if len(shape) > 1 else None
+
+    def dimensions(self, value: Any) -> Dimensions | None:  # noqa: ARG002
+        """Return the shape of one of the framework's arrays; None for any other value."""
+        return None
+
+    def item_bytes(self, value: Any) -> int | None:  # noqa: ARG002
+        """Return the size of an element of one of the framework's data types; None for any other value."""
+        return None
+
+    def diagnose(self) -> Diagnosis | None:
+        """Say what is exact here, and why; None if the user has not imported the framework."""
+        counters = list(self.counters())
+        if not counters:
+            known = self.name in sys.modules
+            return Diagnosis(self.name, "absent", "uses no device in this process so far") if known else None
+        devices = ", ".join(counter.device.id for counter in counters)
+        return Diagnosis(self.name, _STATES[counters[0].peak_class], f"its allocator on {devices}")
+
+
+class FrameworkByDevice(Framework):
+    """A framework of which this process begins to use one device after the other.
+
+    Each device keeps its counter from then on.
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[Any, DeviceCounter] = {}
+
+    @abstractmethod
+    def in_use(self) -> Iterable[Hashable]:
+        """Return the devices that may be in use now, each as anything that sorts."""
+
+    @abstractmethod
+    def counter(self, device: Any) -> DeviceCounter:
+        """Make the counter of one of these devices.
+
+        Raises:
+            Unavailable: It is not in use so far, or not counted.
+        """
+
+    def counters(self) -> list[DeviceCounter]:
+        """Return a counter for each device that was ever found in use, in their order."""
+        for device in self.in_use():
+            if device not in self._counters:
+                try:
+                    self._counters[device] = self.counter(device)
+                except Unavailable:
+                    continue
+        return [self._counters[device] for device in sorted(self._counters)]
+
+
+class Holding(NamedTuple):
+    """The memory behind one array.
+
+    Attributes:
+        key: Identifies the block: equal for all arrays that share it, unique among live arrays.
+            (device, address) if the address is known, so that a block inside another one is recognised.
+        size_bytes: The size of the whole block, however small the array's view of it. 0 if the array has
+            no memory of its own. Of a borrowed block: from the first to the last byte that the view can
+            touch.
+        device: "cpu", "cuda:0", ...
+        parts: Objects that it keeps alive and the garbage collector does not see, such as a gradient.
+        graph: The autograd graph that it keeps alive.
+        counted: Whether everything that it keeps alive can be read.
+        mapped: Whether the block may be a mapped file, whose pages are not the process's own memory.
+        owner: An object that lives exactly as long as the block and takes weak references; None if there
+            is none.
+        borrowed: Whether something else allocated the memory, and the size of that block is unknown.
+    """
+
+    key: Hashable
+    size_bytes: int
+    device: str
+    parts: Iterable[Any] = ()
+    graph: Any = None
+    counted: bool = True
+    mapped: bool = False
+    owner: Any = None
+    borrowed: bool = False
+
+
+class Dimensions(NamedTuple):
+    """The shape of an array, and the size of each of its elements."""
+
+    shape: tuple[int, ...]
+    item_bytes: int

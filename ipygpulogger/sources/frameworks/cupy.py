@@ -1,0 +1,188 @@
+"""CuPy: its default memory pool on every device where the pool holds something.
+
+A pool counts the bytes that are used and those it took from the device, but no peaks, so these are sampled.
+Both counts are kept at each allocation (cupy/cuda/memory.pyx): asking for them costs nothing.
+
+A pool answers only for the calling thread's current device. Switching to a device without a context creates
+one: since CUDA 12 `cudaSetDevice` does so at once (CUDA's release notes). So the pool of another device is
+read only if both that device and the current one have a context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from ...records import device_id
+from ...runtime.errors import first_line
+from ...runtime.objects import bases_of
+from ..contract import (
+    Device,
+    DeviceCounter,
+    DeviceMemory,
+    FrameworkByDevice,
+    Holding,
+    Observation,
+    PeakClass,
+    Reading,
+    Unavailable,
+)
+from ..nvidia import driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class CuPyCounter(DeviceCounter):
+    """The default pool of one device: used bytes, and the bytes that the pool took from the device."""
+
+    peak_class: PeakClass = "sampled"
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def look(self) -> Observation:
+        """Read what the pool uses and holds now."""
+        used_bytes, total_bytes = _pool(self.device.index)
+        return Observation((Reading(used_bytes, None), Reading(total_bytes, None)), ())
+
+    def device_memory(self) -> DeviceMemory | None:
+        """Ask the driver through CuPy."""
+        try:
+            with _on(self.device.index) as cupy:
+                free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+        except Unavailable:
+            return None
+        return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
+
+    def limit_bytes(self) -> int | None:
+        """Return what `set_limit` or `CUPY_GPU_MEMORY_LIMIT` allows; for no limit CuPy says 0."""
+        try:
+            with _on(self.device.index) as cupy:
+                return int(cupy.get_default_memory_pool().get_limit()) or None
+        except Unavailable:
+            return None
+
+
+class CuPy(FrameworkByDevice):
+    """CuPy in this process, once the user has imported it."""
+
+    name = "cupy"
+
+    def in_use(self) -> tuple[int, ...]:
+        """Return the devices that have a context, by index."""
+        return _contexts()
+
+    def counter(self, device: int) -> CuPyCounter:
+        """Return the counter of a device whose default pool holds something."""
+        if not _pool(device)[1]:
+            raise Unavailable("CuPy's pool has held nothing on this device")
+        return CuPyCounter(_describe(device))
+
+    def current_index(self) -> int | None:
+        """Return the calling thread's current device; None while CuPy uses none."""
+        try:
+            index = int(sys.modules["cupy"].cuda.runtime.getDevice()) if self._counters else None
+        except Exception:
+            return None
+        return index if index in self._counters else None
+
+    def settle(self) -> None:
+        """Free the pools' unused blocks, if there are any."""
+        for index in self._counters:
+            try:
+                with _on(index) as cupy:
+                    pool = cupy.get_default_memory_pool()
+                    if pool.total_bytes() > pool.used_bytes():
+                        pool.free_all_blocks()
+            except Unavailable:
+                continue
+
+    def may_hold(self, kind: type) -> bool:
+        """Return whether a class is CuPy's array or derived from it."""
+        array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
+        return any(base is array_type for base in bases_of(kind))
+
+    def holding(self, value: Any) -> Holding | None:
+        """Return the pool's block behind an array, which its views share."""
+        array_type = getattr(sys.modules.get("cupy"), "ndarray", None)
+        if array_type is None or not isinstance(value, array_type):
+            return None
+        try:
+            memory = value.data.mem
+            where = device_id("cuda", int(memory.device_id))
+            return Holding((where, int(memory.ptr)), int(memory.size), where)
+        except Exception:
+            return None
+
+
+def _contexts() -> tuple[int, ...]:
+    """Return the devices that have a context, as far as that can be known without creating one."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return ()
+    known = driver.contexts()
+    if known is not None:
+        return known
+    try:  # AMD and Windows: only the calling thread's context is known
+        return (int(cupy.cuda.runtime.getDevice()),) if cupy.cuda.driver.ctxGetCurrent() else ()
+    except Exception:
+        return ()
+
+
+@contextlib.contextmanager
+def _on(index: int) -> Iterator[Any]:
+    """Yield CuPy, with this device as the current one.
+
+    Raises:
+        Unavailable: That would create a context, or CuPy itself failed.
+    """
+    try:
+        with _switched(index) as cupy:
+            yield cupy
+    except Unavailable:
+        raise
+    except Exception as error:
+        raise Unavailable(f"CuPy gives no memory statistics: {first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _switched(index: int) -> Iterator[Any]:
+    cupy, contexts = sys.modules.get("cupy"), _contexts()
+    current = cupy.cuda.runtime.getDevice() if cupy is not None and contexts else None
+    if cupy is None or index not in contexts or current not in contexts:
+        raise Unavailable("CuPy's pool is readable only if its device and the current one have contexts")
+    with contextlib.nullcontext() if current == index else cupy.cuda.Device(index):
+        yield cupy
+
+
+def _pool(index: int) -> tuple[int, int]:
+    """Return the used bytes and all bytes of a device's default pool."""
+    with _on(index) as cupy:
+        pool = cupy.get_default_memory_pool()
+        return int(pool.used_bytes()), int(pool.total_bytes())
+
+
+def _describe(index: int) -> Device:
+    with _on(index) as cupy:
+        properties = cupy.cuda.runtime.getDeviceProperties(index)
+        name, total_bytes = properties["name"], properties.get("totalGlobalMem")
+    facts = driver.facts(index)
+    return Device(
+        "cuda",
+        index,
+        name.decode(errors="replace") if isinstance(name, bytes) else str(name),
+        facts.uuid or _uuid(properties.get("uuid")),
+        facts.total_bytes or total_bytes,
+        unified=bool(properties.get("integrated", 0)),
+    )
+
+
+def _uuid(raw: Any) -> str | None:
+    # CuPy reads the 16 bytes as text that ends at a zero (runtime.pyx says so of its IPC handles). So
+    # they may be cut short, or be followed by the next field.
+    if not isinstance(raw, bytes) or len(raw) < 16:
+        return None
+    return f"GPU-{uuid.UUID(bytes=raw[:16])}"

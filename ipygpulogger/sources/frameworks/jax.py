@@ -1,0 +1,197 @@
+"""JAX: the counters of XLA's allocator on every local accelerator device, which cannot be reset.
+
+`Device.memory_stats()` returns XLA's `AllocatorStats` (xla/tsl/framework/allocator.h). `bytes_in_use` is
+what live arrays and running programs hold. `pool_bytes` is what the allocator took from the device
+(bfc_allocator.cc adds each new region to it): by default three quarters of the device at once.
+`bytes_reserved` is something else, and 0 on GPUs. JAX offers no reset (jax#8096), so a peak is exact if the
+scope set a new record, and bounded otherwise.
+
+Nothing here initialises a backend: only those that `jax._src.xla_bridge` already holds are asked. In a forked
+child those of the parent are not: their threads are gone, and a lock that one of them held is never released.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ...records import CPU, device_id
+from ...runtime.objects import bases_of, namespace_of
+from ..contract import (
+    Device,
+    DeviceCounter,
+    FrameworkByDevice,
+    Holding,
+    Observation,
+    PeakClass,
+    Reading,
+    Unavailable,
+)
+from ..nvidia import driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GPUS = {"gpu", "cuda", "rocm"}  # jaxlib says "gpu" for CUDA and ROCm
+_SERIES = (("bytes_in_use", "peak_bytes_in_use"), ("pool_bytes", "peak_pool_bytes"))
+
+Stats = dict[str, int]
+
+
+class JaxCounter(DeviceCounter):
+    """XLA's allocator of one device: bytes in use and, if it keeps a pool, the size of the pool."""
+
+    peak_class: PeakClass = "monotone"
+
+    def __init__(self, device: Device, series: tuple[tuple[str, str], ...]) -> None:
+        self.device = device
+        self._series = series
+
+    def look(self) -> Observation:
+        """Read the allocator's statistics, with its count of allocations as the stamp."""
+        # Looked up each time: keeping a device would keep its client alive, with all its memory, after
+        # `clear_backends`.
+        stats = _stats(_device(self.device.key))
+        try:
+            readings = tuple(Reading(int(stats[current]), int(stats[peak])) for current, peak in self._series)
+            allocations = int(stats.get("num_allocs", 0))
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unavailable("some of JAX's memory statistics are missing now") from error
+        return Observation(readings, (allocations,) if allocations else ())
+
+    def limit_bytes(self) -> int | None:
+        """Return what `XLA_PYTHON_CLIENT_MEM_FRACTION` allows: three quarters of the device by default."""
+        try:
+            return int(_stats(_device(self.device.key))["bytes_limit"]) or None
+        except (Unavailable, KeyError, TypeError, ValueError):
+            return None
+
+
+class Jax(FrameworkByDevice):
+    """JAX in this process, once the user has initialised a backend of it."""
+
+    name = "jax"
+
+    def in_use(self) -> list[tuple[str, int]]:
+        """Return backend and index of each device of an initialised backend, but for CPUs."""
+        return [key for device in _devices() if (key := _key(device)) is not None]
+
+    def counter(self, device: tuple[str, int]) -> JaxCounter:
+        """Return the counter of a device whose allocator counts its memory; "platform", say, does not."""
+        found = _device(device)
+        stats = _stats(found)
+        series = tuple(names for names in _SERIES if all(_counts(stats, name) for name in names))
+        if series[:1] != _SERIES[:1]:
+            raise Unavailable("JAX gives no memory statistics of this device")
+        return JaxCounter(_describe(found, device), series)
+
+    def after_fork_in_child(self) -> None:
+        """Leave the parent's clients alone."""
+        _inherited.extend(_clients())
+
+    def current_index(self) -> int | None:
+        """Return the user's default device, else the default backend's first; None while JAX uses no GPU."""
+        try:
+            default = sys.modules["jax"].config.jax_default_device
+        except (KeyError, AttributeError):
+            default = None
+        for device in (default, *_devices()):
+            key = None if device is None else _key(device)
+            if key is not None and key in self._counters:
+                return key[1]
+        return None
+
+    def may_hold(self, kind: type) -> bool:
+        """Return whether a class is JAX's own: asking JAX about any other would run code of that class."""
+        array_type = getattr(sys.modules.get("jax"), "Array", None)
+        return array_type is not None and any(base is array_type or _is_jaxs(base) for base in bases_of(kind))
+
+    def holding(self, value: Any) -> Holding | None:
+        """Return the buffer behind an array on one device; None if it is traced, deleted or sharded."""
+        array_type = getattr(sys.modules.get("jax"), "Array", None)
+        if array_type is None or not isinstance(value, array_type):
+            return None
+        try:
+            (device,) = value.devices()
+            size_bytes = int(value.on_device_size_in_bytes())
+            # Asking for the address waits until the array is computed (0.8 s for a matrix product on the
+            # CPU, measured). Until then the array counts as a block of its own.
+            address = value.unsafe_buffer_pointer() if value.is_ready() else ("pending", id(value))
+            key = _key(device)
+        except Exception:  # JAX has an error for each kind of array without memory of its own
+            return None
+        where = device_id(*key) if key else CPU
+        return Holding((where, address), size_bytes, where)
+
+
+def _is_jaxs(kind: type) -> bool:
+    module = namespace_of(kind).get("__module__")
+    return type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
+
+
+_inherited: list[Any] = []  # a fork's parent's clients
+
+
+def _clients() -> list[Any]:
+    """Return the clients of the backends that JAX has initialised."""
+    backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
+    # Not JAX's own `backends_are_initialized`: it waits while another thread initialises one.
+    return list(backends.values()) if isinstance(backends, dict) else []
+
+
+def _devices() -> Iterator[Any]:
+    for client in _clients():
+        if any(client is one for one in _inherited):
+            continue
+        try:
+            devices = list(client.local_devices())
+        except Exception:  # a client in an error state: the others can still be asked
+            devices = []
+        yield from devices
+
+
+def _key(device: Any) -> tuple[str, int] | None:
+    """Return a device's backend and index, as in every framework; None for a CPU."""
+    try:
+        platform = str(device.platform)
+        index = device.local_hardware_id
+        index = int(device.id if index is None else index)
+    except Exception:
+        return None
+    if platform == CPU:
+        return None
+    return ("cuda" if platform in _GPUS else platform), index
+
+
+def _device(key: tuple[str, int]) -> Any:
+    """Return the device with these backend and index.
+
+    Raises:
+        Unavailable: Its client is gone.
+    """
+    for device in _devices():
+        if _key(device) == key:
+            return device
+    raise Unavailable("JAX gives no memory statistics of this device")
+
+
+def _stats(device: Any) -> Stats:
+    try:
+        stats: Stats | None = device.memory_stats()
+    except Exception:
+        stats = None
+    if not isinstance(stats, dict):
+        raise Unavailable("JAX gives no memory statistics of this device")
+    return stats
+
+
+def _counts(stats: Stats, name: str) -> bool:
+    value = stats.get(name)
+    return isinstance(value, int) and value >= 0  # -1 is jaxlib's "unavailable"
+
+
+def _describe(device: Any, key: tuple[str, int]) -> Device:
+    backend, index = key
+    facts = driver.facts(index) if backend == "cuda" else driver.Facts()
+    name = getattr(device, "device_kind", None) or device_id(backend, index)
+    return Device(backend, index, str(name), facts.uuid, facts.total_bytes)

@@ -1,0 +1,168 @@
+"""RMM: the statistics of its memory resource, if the user has enabled them.
+
+They count every allocation exactly. RMM resets them by pushing a new set of counters on a stack, of which
+the user reads the topmost. A push of ours would change what the user reads. So we only read, and a peak is
+exact if the scope set a new record.
+
+When the user pushes, all counts start from zero, and the sets below cannot be read until they are on top
+again (statistics_resource_adaptor_impl.hpp: a pop adds the upper set to the one below). A push and a pop
+between two looks change nothing that could be read. So while the user has pushed, the counter is
+unavailable. Pushes and pops are counted by wrappers around `rmm.statistics.push_statistics` and
+`pop_statistics`, which RMM's own `statistics()` and `profiler()` call as well. A push that bypasses the
+wrappers shows in totals that went down, unless more was allocated since than ever before.
+
+RMM keeps statistics per device, and the current device's are read: `cudaGetDevice` creates no context.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...runtime.errors import first_line
+from ...runtime.wrappers import Wrappers
+from ..contract import Device, DeviceCounter, FrameworkByDevice, Observation, PeakClass, Reading, Unavailable
+from ..nvidia import driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_STEPS = {"push_statistics": 1, "pop_statistics": -1}
+
+
+class _Statistics(NamedTuple):
+    current_bytes: int
+    peak_bytes: int
+    rising: tuple[int, ...]  # totals and peaks, which go down only when the user pushes
+    adaptor: int  # the id of RMM's statistics adaptor; a reference would keep its memory alive
+
+
+class RmmCounter(DeviceCounter):
+    """The bytes that RMM handed out on one device."""
+
+    peak_class: PeakClass = "monotone"
+
+    def __init__(self, source: Rmm, device: Device) -> None:
+        self.device = device
+        self._source = source
+        self._base: tuple[int, int] | None = None  # the set of counters that all readings came from
+        self._rising: tuple[int, ...] = ()
+        self._interrupted = True  # the next look need not continue the last one
+
+    def look(self) -> Observation:
+        """Read the statistics, with the totals as the stamp."""
+        now = _read(self.device.index)
+        base, pushed = self._source.base(now.adaptor)
+        anew = base != self._base
+        if anew and not self._interrupted:
+            raise Unavailable("RMM's statistics were started anew meanwhile")
+        fell = not anew and any(a < b for a, b in zip(now.rising, self._rising, strict=True))
+        if pushed or fell or now.current_bytes < 0:
+            raise Unavailable("RMM's statistics were pushed, so those below cannot be read")
+        self._base, self._rising, self._interrupted = base, now.rising, False
+        return Observation((Reading(now.current_bytes, now.peak_bytes),), now.rising[:2])
+
+    def watch(self, *, on: bool) -> None:
+        """Accept restarted statistics at the next look: between scopes the user may restart them."""
+        self._interrupted = on
+
+
+class Rmm(FrameworkByDevice):
+    """RMM in this process, once the user has enabled its statistics."""
+
+    name = "rmm"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wrappers = Wrappers(lambda: sys.modules.get("rmm.statistics"))
+        self._makers = {name: partial(self._wrapper, step=step) for name, step in _STEPS.items()}
+        self._depths: dict[int, tuple[int, int]] = {}  # by adaptor: pushes less pops, and the least of it
+
+    def in_use(self) -> tuple[int, ...]:
+        """Return the calling thread's current device, of which alone RMM tells anything."""
+        index = _current_index()
+        return () if index is None else (index,)
+
+    def counter(self, device: int) -> RmmCounter:
+        """Return the counter of a device whose statistics are enabled."""
+        _read(device)
+        return RmmCounter(self, driver.device(device))
+
+    def current_index(self) -> int | None:
+        """Return the calling thread's current device; None while RMM counts none."""
+        index = _current_index() if self._counters else None
+        return index if index in self._counters else None
+
+    def after_fork_in_child(self) -> None:
+        """Replace the lock, which another thread may have held at the moment of the fork."""
+        self._wrappers.after_fork_in_child()
+
+    def hold(self) -> None:
+        """Begin to count the user's pushes and pops."""
+        self._wrappers.put_on(self._makers)
+
+    def release(self) -> None:
+        """Take the wrappers off."""
+        self._wrappers.take_off()
+
+    def base(self, adaptor: int) -> tuple[tuple[int, int], bool]:
+        """Return which set of counters is the lowest one known, and whether others lie upon it.
+
+        Args:
+            adaptor: The id of RMM's statistics adaptor.
+        """
+        depth, least = self._depths.get(adaptor, (0, 0))
+        return (adaptor, least), depth > least
+
+    def _wrapper(self, original: Callable[[], Any], step: int) -> Callable[[], Any]:
+        def push_or_pop() -> Any:
+            answer = original()
+            if answer is not None:  # None: not enabled
+                self._count(step)
+            return answer
+
+        return push_or_pop
+
+    def _count(self, step: int) -> None:
+        try:
+            adaptor = _adaptor()
+        except Exception:  # the user's call succeeded, and must not fail for this
+            return
+        with self._wrappers.lock:
+            depth, least = self._depths.get(adaptor, (0, 0))
+            self._depths[adaptor] = depth + step, min(least, depth + step)
+
+
+def _adaptor() -> int:
+    return id(sys.modules["rmm"].mr.get_current_device_resource())
+
+
+def _current_index() -> int | None:
+    module = sys.modules.get("rmm._cuda.gpu")
+    # Without the driver or a context, RMM has allocated nothing.
+    if module is None or not driver.contexts():
+        return None
+    try:
+        return int(module.getDevice())
+    except Exception:
+        return None
+
+
+def _read(index: int) -> _Statistics:
+    if _current_index() != index:
+        raise Unavailable("RMM's current device is another one")
+    try:
+        statistics = sys.modules["rmm.statistics"].get_statistics()
+        adaptor = _adaptor()
+        if statistics is not None:
+            rising = ("total_count", "total_bytes", "peak_count", "peak_bytes")
+            return _Statistics(
+                int(statistics.current_bytes),
+                int(statistics.peak_bytes),
+                tuple(int(getattr(statistics, name)) for name in rising),
+                adaptor,
+            )
+    except Exception as error:
+        raise Unavailable(f"RMM gives no statistics: {first_line(error)}") from error
+    raise Unavailable("RMM's statistics are not enabled (rmm.statistics.enable_statistics())")

@@ -1,0 +1,191 @@
+"""TensorFlow: its allocator's counters on every GPU, exact and resettable.
+
+`tf.config.experimental.get_memory_info` returns the bytes in use and their peak, `reset_memory_stats`
+restarts the peak. Both are about the allocator's live memory, not about what TensorFlow took from the GPU,
+so there is one series. TensorFlow counts no allocations, hence there is no stamp: the peak of a scope during
+which another scope opened is sampled, every other peak is exact.
+
+Nothing here imports TensorFlow or initialises its context, which would take the GPUs.
+
+Both functions, and the older `get_memory_usage`, call methods of the context, which Python looks up in its
+class at each call. So wrappers there reach every caller, however it imported the functions.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ...runtime.errors import first_line
+from ..contract import (
+    Device,
+    DeviceCounter,
+    FrameworkByDevice,
+    Observation,
+    PeakClass,
+    Reading,
+    Unavailable,
+)
+from ..nvidia import driver
+from .user_counters import UserCounters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .user_counters import Stats
+
+_READ, _RESET = "get_memory_info", "reset_memory_stats"
+
+# "GPU:1", "/gpu:1", "/job:localhost/replica:0/task:0/device:GPU:1"; the star matches one GPU or is an error.
+_GPU = re.compile(r"(?:^|[:/])GPU:(\d+|\*)$", re.IGNORECASE)
+
+
+class TensorFlowCounter(DeviceCounter):
+    """The allocator of one GPU: bytes in use."""
+
+    peak_class: PeakClass = "resettable"
+
+    def __init__(self, source: TensorFlow, device: Device) -> None:
+        self.device = device
+        self._source = source
+        self._last: Stats = {}  # of the last look
+
+    def look(self) -> Observation:
+        """Read what is in use, and its peak."""
+        info = self._last = self._source.read(self.device.index)
+        try:
+            return Observation((Reading(int(info["current"]), int(info["peak"])),), ())
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unavailable("some of TensorFlow's memory statistics are missing now") from error
+
+    def reset(self) -> None:
+        """Reset the peak, and keep for the user what they would have read."""
+        self._source.reset(self.device.index, self._last)
+
+
+class TensorFlow(FrameworkByDevice):
+    """TensorFlow in this process, once the user has initialised its eager context."""
+
+    name = "tensorflow"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._users = UserCounters(self, _context_class, self.read, _ordinal)
+        self._makers = {_READ: self._users.read_wrapper, _RESET: self._users.reset_wrapper}
+
+    def in_use(self) -> Iterable[int]:
+        """Return the GPUs that the eager context has taken, by their CUDA ordinals."""
+        return _gpus().values()
+
+    def counter(self, device: int) -> TensorFlowCounter:
+        """Return the counter of a GPU whose allocator has statistics."""
+        counter = TensorFlowCounter(self, driver.device(device))
+        counter.look()
+        return counter
+
+    def current_index(self) -> int | None:
+        """Return TensorFlow's first GPU, where it places operations without an explicit device."""
+        ordinal = _gpus().get(0)
+        return ordinal if ordinal in self._counters else None
+
+    def hold(self) -> bool:
+        """Put the wrappers on, as far as TensorFlow is there; return whether it was in use before."""
+        late = not self._users.wrappers and bool(getattr(_any_context(), "_initialized", False))
+        self._users.wrappers.put_on(self._makers)
+        return late
+
+    def release(self) -> None:
+        """Take the wrappers off, as soon as that makes TensorFlow forget no peak of the user's."""
+        self._users.wrappers.take_off()
+
+    def after_fork_in_child(self) -> None:
+        """Leave the parent's context alone, and a lock that another of its threads may have held."""
+        self._users.wrappers.after_fork_in_child()
+        _inherited.append(_any_context())
+
+    def read(self, ordinal: int) -> Stats:
+        """Return the allocator's own numbers, without the peaks that the wrappers restore.
+
+        Raises:
+            Unavailable: TensorFlow does not report them.
+        """
+        info = self._call(_READ, ordinal)
+        return info if isinstance(info, dict) else {}
+
+    def reset(self, ordinal: int, stats: Stats) -> None:
+        """Reset the allocator's peak, and keep for the user what they would have read.
+
+        Args:
+            ordinal: The GPU.
+            stats: The numbers just before.
+
+        Raises:
+            Unavailable: TensorFlow does not reset it.
+        """
+        self._users.remember(ordinal, stats)
+        self._call(_RESET, ordinal)
+
+    def _call(self, name: str, ordinal: int) -> Any:
+        context, gpus = _context(), _gpus()
+        try:
+            (index,) = (index for index, its in gpus.items() if its == ordinal)
+            return self._users.wrappers.own(name)(context, f"GPU:{index}")
+        except Exception as error:
+            raise Unavailable(f"TensorFlow's memory cannot be read: {first_line(error)}") from error
+
+
+# -- TensorFlow, read without initialising it ----------------------------------------------------------
+
+_inherited: list[Any] = []  # a fork's parent's context: its threads are gone, its locks may be held for good
+
+
+def _context_class() -> Any:
+    return getattr(sys.modules.get("tensorflow.python.eager.context"), "Context", None)
+
+
+def _any_context() -> Any:
+    """Return the eager context, initialised or not; None while there is none."""
+    # Not TensorFlow's own `context()`, which makes one.
+    return getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+
+
+def _context() -> Any:
+    """Return the eager context.
+
+    Raises:
+        Unavailable: It does not exist, is not initialised, or is the parent's of a forked child.
+    """
+    context = _any_context()
+    is_inherited = any(context is one for one in _inherited)
+    if is_inherited or not getattr(context, "_initialized", False):
+        raise Unavailable("TensorFlow uses no device")
+    return context
+
+
+def _gpus() -> dict[int, int]:
+    """Return the CUDA ordinal of each GPU, by TensorFlow's index.
+
+    TensorFlow numbers the visible GPUs in the order of their ordinals. Where the user split one
+    (`Context._compute_device_options`), or GPUs were left out, or belong to other hosts, none is known.
+    """
+    try:
+        context = _context()
+        visible, pluggable = context.get_visible_devices("GPU"), context._pluggable_devices or ()
+        found = [
+            int(gpu.name.rpartition(":")[2])
+            for gpu in context.list_physical_devices("GPU")
+            if gpu in visible and gpu not in pluggable
+        ]
+        alike = len(found) == len(context.list_logical_devices("GPU"))
+    except Exception:  # whatever TensorFlow raises, its GPUs are unknown then
+        return {}
+    return dict(enumerate(found)) if alike else {}
+
+
+def _ordinal(context: Any, dev: Any) -> int:  # noqa: ARG001 - as the wrapped methods
+    """Return the CUDA ordinal of the GPU in a device string of the user's; -1 for anything else."""
+    match = _GPU.search(dev) if isinstance(dev, str) else None
+    if match is None:
+        return -1
+    return _gpus().get(0 if match[1] == "*" else int(match[1]), -1)

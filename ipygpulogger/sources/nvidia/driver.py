@@ -1,0 +1,183 @@
+"""The CUDA driver, read without creating a context, and the devices that `CUDA_VISIBLE_DEVICES` shows.
+
+The driver's library is used only if a framework has already loaded it into this process, and only through
+functions that need no context. Before `cuInit`, and in a child forked after it, they return an error. The
+result here is then None, or empty.
+
+The variable selects devices by index, by UUID or by the beginning of a UUID, up to the first entry that
+matches none (CUDA Programming Guide, environment variables). Unless `CUDA_DEVICE_ORDER` is PCI_BUS_ID, CUDA
+numbers the devices from the fastest to the slowest: that order is known only if all are of one kind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import uuid as uuids
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...records import device_id
+from ..contract import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .nvml import NvmlDevice
+
+
+class Facts(NamedTuple):
+    """What identifies one device.
+
+    Attributes:
+        uuid: As NVML writes it; None if the driver does not report it.
+        total_bytes: None if the driver does not report it.
+    """
+
+    uuid: str | None = None
+    total_bytes: int | None = None
+
+
+def absent() -> bool:
+    """Return whether nothing in this process can use CUDA, because its library is not loaded."""
+    return hasattr(os, "RTLD_NOLOAD") and _library() is None
+
+
+def count() -> int | None:
+    """Return how many devices CUDA shows this process; None if unknown, as before `cuInit`."""
+    library, found = _library(), ctypes.c_int()
+    return None if library is None or library.cuDeviceGetCount(ctypes.byref(found)) else found.value
+
+
+def contexts() -> tuple[int, ...] | None:
+    """Return the ordinals of the devices on which this process has a context; None if unknown.
+
+    Asks `cuDevicePrimaryCtxGetState`, as torch does: it changes nothing
+    (CUDA Driver API, "Primary Context Management").
+    """
+    library = _library()
+    if library is None:
+        return None
+    return tuple(ordinal for ordinal in range(count() or 0) if _has_context(library, ordinal))
+
+
+def facts(ordinal: int) -> Facts:
+    """Return what identifies a device.
+
+    Args:
+        ordinal: CUDA's, which `CUDA_VISIBLE_DEVICES` shapes.
+    """
+    library = _library()
+    handle = None if library is None else _handle(library, ordinal)
+    if handle is None:
+        return Facts()
+    total = ctypes.c_size_t()
+    unknown = library.cuDeviceTotalMem_v2(ctypes.byref(total), handle)
+    return Facts(_uuid(library, handle), None if unknown else total.value)
+
+
+def device(ordinal: int) -> Device:
+    """Return a device that only the driver describes.
+
+    Args:
+        ordinal: CUDA's, which `CUDA_VISIBLE_DEVICES` shapes.
+    """
+    known = facts(ordinal)
+    return Device("cuda", ordinal, device_id("cuda", ordinal), known.uuid, known.total_bytes)
+
+
+def _uuid(library: Any, handle: ctypes.c_int) -> str | None:
+    # Of a MIG slice the second version (driver R470) returns the slice's UUID, the first one the card's.
+    found = []
+    for name in ("cuDeviceGetUuid", "cuDeviceGetUuid_v2"):
+        raw = (ctypes.c_ubyte * 16)()
+        function = getattr(library, name, None)
+        if function is not None and not function(raw, handle):
+            found.append(uuids.UUID(bytes=bytes(raw)))
+    if not found:
+        return None
+    return f"{'GPU' if found[0] == found[-1] else 'MIG'}-{found[-1]}"
+
+
+def _has_context(library: Any, ordinal: int) -> bool:
+    handle, flags, active = _handle(library, ordinal), ctypes.c_uint(), ctypes.c_int()
+    if handle is None:
+        return False
+    failed = library.cuDevicePrimaryCtxGetState(handle, ctypes.byref(flags), ctypes.byref(active))
+    return not failed and bool(active.value)
+
+
+def _handle(library: Any, ordinal: int) -> ctypes.c_int | None:
+    handle = ctypes.c_int()
+    return None if library.cuDeviceGet(ctypes.byref(handle), ordinal) else handle
+
+
+def _library() -> Any:
+    no_load = getattr(os, "RTLD_NOLOAD", None)  # without it, asking would load the library
+    if no_load is None:
+        return None
+    try:
+        return _loaded(no_load | os.RTLD_NOW)
+    except OSError:
+        return None
+
+
+@cache  # of the library alone, which stays loaded then; that it is absent is asked anew each time
+def _loaded(mode: int) -> Any:
+    # `ctypes.CDLL` makes a class first: where the library is absent that would be garbage, after every cell.
+    from _ctypes import dlopen
+
+    name = "libcuda.so.1"
+    return ctypes.CDLL(name, handle=dlopen(name, mode))
+
+
+def visible(devices: Sequence[NvmlDevice], ordinal: int) -> NvmlDevice | None:
+    """Return the device that CUDA counts as this one; None if that is not certain."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    in_order = _in_order(devices)
+    if chosen is None:
+        return next((device for device in devices if in_order and device.index == ordinal), None)
+    found = []
+    for entry, matches in _chosen(devices, chosen).items():
+        if len(matches) != 1 or (entry.isdecimal() and not in_order):
+            break
+        found.append(matches[0])
+    return found[ordinal] if ordinal < len(found) else None
+
+
+def hidden(devices: Sequence[NvmlDevice]) -> tuple[NvmlDevice, ...]:
+    """Return the devices that CUDA certainly does not see."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return ()
+    entries = _chosen(devices, chosen)
+    if not _in_order(devices) and any(map(str.isdecimal, entries)):
+        return ()
+    shown = [device for matches in entries.values() for device in matches]
+    return tuple(device for device in devices if device not in shown)
+
+
+def _in_order(devices: Sequence[NvmlDevice]) -> bool:
+    """Return whether CUDA's indices follow the PCI bus, as NVML's do."""
+    names = {device.name for device in devices}
+    return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(names) == 1
+
+
+def _chosen(devices: Sequence[NvmlDevice], chosen: str) -> dict[str, list[NvmlDevice]]:
+    """Return what each entry of the variable may mean; an index may mean any MIG slice of a card.
+
+    The same device twice leaves none at all, as in torch (`_parse_visible_devices` in
+    `torch/cuda/__init__.py`).
+    """
+    found: dict[str, list[NvmlDevice]] = {}
+    for entry in map(str.strip, chosen.split(",")):
+        if entry.isdecimal():
+            matches = [device for device in devices if device.index == int(entry)]
+        else:
+            matches = [device for device in devices if entry and device.uuid.startswith(entry)]
+        if matches in found.values():
+            return {}
+        if not matches or (len(matches) > 1 and not entry.isdecimal()):
+            break
+        found[entry] = matches
+    return found

@@ -1,0 +1,256 @@
+"""NVML's library: opened, and closed while no call is in it; why it does not answer, in plain words.
+
+Closing it during a call of another thread would free what the driver works on. A driver may also hang, so
+`close` does not wait for that call: the thread that is in it closes the library on its way out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from ...runtime.errors import call_uninterrupted, is_from_a_handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+NO_DRIVER = "no NVIDIA driver"
+NOT_INSTALLED = "nvidia-ml-py is not installed"
+_MISMATCH = "the driver's library and kernel module differ"
+_NO_PERMISSION = "no permission"
+_REMEDIES = {
+    NOT_INSTALLED: "pip install nvidia-ml-py",
+    NO_DRIVER: "if this machine has an NVIDIA GPU, install its driver",
+    _MISMATCH: "restart the machine: the driver was updated",
+    _NO_PERMISSION: "ask for access to the /dev/nvidia* files",
+}
+
+
+def reason(module: ModuleType | None, error: Exception) -> str:
+    """Return why a call failed: a known reason, NVML's own words, or how pynvml itself fails.
+
+    Args:
+        module: pynvml; None if importing it is what failed.
+        error: What was raised.
+    """
+    if module is None or not isinstance(error, getattr(module, "NVMLError", ())):
+        return f"pynvml fails: {str(error) or type(error).__name__}"
+    known = {
+        module.NVMLError_LibraryNotFound: NO_DRIVER,
+        module.NVMLError_DriverNotLoaded: NO_DRIVER,
+        module.NVMLError_LibRmVersionMismatch: _MISMATCH,
+        module.NVMLError_NoPermission: _NO_PERMISSION,
+    }
+    return known.get(type(error)) or f"NVML says {str(error)!r}"
+
+
+def remedy(reasons: str) -> str | None:
+    """Return what the user can do about it; None if that is not known."""
+    return next((does for trouble, does in _REMEDIES.items() if trouble in reasons), None)
+
+
+class Missing:
+    """The figures that are missing at present, and why.
+
+    Attributes:
+        reasons: By figure; an entry goes when the driver answers again.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+        self._said: set[str] = set()
+        self._unsaid: list[str] = []
+
+    def add(self, figure: str, why: str, sentence: str | None = None) -> None:
+        """Note that a figure is missing.
+
+        Args:
+            figure: What is missing.
+            why: For `diagnose`.
+            sentence: For the user, once in the life of the process; None if it needs no mention.
+        """
+        self.reasons[figure] = why
+        if sentence is not None and figure not in self._said:
+            self._said.add(figure)
+            self._unsaid.append(sentence)
+
+    def found(self, figure: str) -> None:
+        """Note that a figure is there after all."""
+        self.reasons.pop(figure, None)
+
+    def take_notes(self) -> tuple[str, ...]:
+        """Return the sentences since the last call."""
+        notes, self._unsaid = tuple(self._unsaid), []
+        return notes
+
+
+class NvmlLibrary:
+    """The library; any thread may use it while another opens or closes it."""
+
+    def __init__(
+        self, missing: Missing, opened: Callable[[ModuleType], None], closed: Callable[[], None]
+    ) -> None:
+        """Prepare, without opening it.
+
+        Args:
+            missing: Where to note why it cannot be opened.
+            opened: Called with pynvml as soon as it is open.
+            closed: Called when it is closed, and before it is opened.
+        """
+        self._missing, self._opened, self._closed = missing, opened, closed
+        self._gate = threading.RLock()  # for opening and closing; not held during a call
+        self._using: set[int] = set()  # the threads that are in the library just now
+        self._closing = False  # it is to be closed by the last of them
+        self._pid = 0  # of the process that opened it
+        self._module: ModuleType | None = None
+
+    def open(self) -> None:
+        """Open the library, unless it is; without a driver it stays closed, and is not tried again."""
+        if self._pid != os.getpid() or self._closing:
+            with self._gate:
+                self._closing = False
+                if self._pid != os.getpid():
+                    self._open()
+
+    def use(self) -> Use:
+        """Return a context that gives pynvml and keeps it open meanwhile; None while it is closed."""
+        return Use(self)
+
+    def enter(self, thread: int) -> ModuleType | None:
+        """Note that a thread begins to use the library; return pynvml, or None while it is closed."""
+        with self._gate:
+            self._using.add(thread)
+            return self._module if self._pid == os.getpid() else None
+
+    def leave(self, thread: int) -> None:
+        """Note that a thread has ended its use."""
+        self._using.discard(thread)
+        if self._closing:
+            self.close()
+
+    def is_used_by(self, thread: int) -> bool:
+        """Return whether a thread is in the library."""
+        return thread in self._using
+
+    def close(self) -> None:
+        """Close the library, now or as soon as no other thread is in it."""
+        with self._gate:
+            self._using.discard(threading.get_ident())  # this thread is closing it, not using it
+            module = self._module if self._pid == os.getpid() else None
+            if module is not None and self._using:
+                self._closing = True
+                return
+            if module is not None:
+                self._shut_down(module)
+            self._forget()
+
+    def after_fork_in_child(self) -> None:
+        """Replace the lock, which another thread may have held at the moment of the fork."""
+        self._gate = threading.RLock()
+        self._using.clear()
+
+    def _open(self) -> None:
+        self._forget()
+        self._using.clear()
+        self._missing.reasons.clear()
+        pid = os.getpid()
+        if _is_missing():
+            self._missing.add("open", NO_DRIVER)
+            self._pid = pid
+            return
+        try:
+            import pynvml
+        except Exception as error:  # not there, broken, or no descriptor is left to read it
+            if is_from_a_handler(error):
+                raise
+            absent = isinstance(error, ImportError)
+            why = NOT_INSTALLED if absent else reason(None, error)
+            self._missing.add("import", why, None if absent else f"no figures of the whole GPU: {why}")
+            self._pid = pid
+            return
+        opened_before = _openings(pynvml)
+        try:
+            self._initialise(pynvml)
+            self._pid = pid  # last: an opening that was interrupted is done again
+        except BaseException:  # what is open now would stay open
+            if _openings(pynvml) > opened_before:
+                self._shut_down(pynvml)
+            self._forget()
+            raise
+
+    def _initialise(self, pynvml: ModuleType) -> None:
+        try:
+            call_uninterrupted(pynvml.nvmlInit)  # the driver counts openings, and pynvml does after it
+        except Exception as error:  # another module may be called pynvml
+            if is_from_a_handler(error):
+                raise
+            why = reason(pynvml, error)
+            sentence = None if why == NO_DRIVER else f"no figures of the whole GPU: {why}"
+            self._missing.add("open", why, sentence)
+            return
+        self._module = pynvml
+        self._opened(pynvml)
+
+    def _shut_down(self, module: ModuleType) -> None:
+        opened = _openings(module)
+        try:
+            call_uninterrupted(module.nvmlShutdown)
+        except module.NVMLError:
+            pass
+        except BaseException:
+            if _openings(module) < opened:  # interrupted, but done: once more would close the user's own
+                self._forget()
+            raise
+
+    def _forget(self) -> None:
+        self._pid, self._module, self._closing = 0, None, False
+        self._closed()
+
+
+class Use:
+    """One use of the library by the calling thread; a class, as a generator would take far longer."""
+
+    __slots__ = ("_library", "_outermost", "_thread")
+
+    def __init__(self, library: NvmlLibrary) -> None:
+        self._library, self._thread = library, threading.get_ident()
+        self._outermost = not library.is_used_by(self._thread)
+
+    def __enter__(self) -> ModuleType | None:
+        """Begin."""
+        try:
+            return self._library.enter(self._thread)
+        except BaseException:  # interrupted
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        if self._outermost:
+            self._library.leave(self._thread)
+
+
+def _openings(module: ModuleType) -> int:
+    """Return how often the library is open in this process, by any code; 0 if pynvml does not count."""
+    return int(getattr(module, "_nvmlLib_refcount", 0))
+
+
+def _is_missing() -> bool:
+    """Return whether the driver's library is certainly not on this machine.
+
+    pynvml would say the same, but importing it takes 7 ms and 2 MB. In doubt it is imported, for its reason.
+    """
+    if sys.platform == "win32" or "pynvml" in sys.modules or find_spec("pynvml") is None:
+        return False
+    from _ctypes import dlopen  # `ctypes.CDLL` makes a class first, which is garbage where this fails
+
+    try:
+        dlopen("libnvidia-ml.so.1", ctypes.DEFAULT_MODE)
+    except OSError as error:  # else it cannot be loaded, or no descriptor is left
+        return isinstance(error, FileNotFoundError) or "no such file" in str(error).lower()
+    return False

@@ -1,0 +1,381 @@
+"""One child process as a counter: its resident memory, and its high-water mark, which we may reset.
+
+The kernel lets a process write to ``clear_refs`` of any other of the same user. That costs 3 us, and no page
+is looked at (measured). It also lowers the `ru_maxrss` of the child, and of its parent's `RUSAGE_CHILDREN`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ..contract import Counter, Observation, PeakClass, Reading, Unavailable
+from . import linux
+from .forked import WALK_S_PER_BYTE, Card, Sharing, forks, sharing
+from .high_water_mark import ResetWatch
+from .linux import high_water_precision_bytes, largest_fault_bytes, resident_precision_bytes
+
+_FORK_NO_EXEC = 0x40  # of a process's flags, proc_pid_stat(5): forked, and no exec since (PF_FORKNOEXEC)
+_CPUCLOCK_SCHED = 2  # of the kernel's posix-timers.h: the clock of a process's scheduled time
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second
+_STILL_FAULTS = 16  # after so few its pages are not walked again
+_STILL_BYTES = 2**21  # what a program maps and gives back as it starts
+_EXEC_WITHIN_S = 2  # a process that calls exec after vfork does so at once
+
+
+class _Stat(NamedTuple):
+    """What ``/proc/<pid>/stat`` says, but for its time.
+
+    Attributes:
+        name: The program or thread name, at most 15 bytes.
+        forked: Whether it was forked and has not called exec since.
+        faults: Minor and major page faults so far.
+        identity: When it started, in clock ticks, whether it is forked, and the addresses of its code and
+            stack, which another exec changes; the same numbers for all without permission.
+    """
+
+    name: bytes
+    forked: bool
+    faults: tuple[int, int]
+    identity: tuple[Any, ...]
+
+
+class ChildProcess(Counter):
+    """One descendant of this process, for as long as it lives and runs the same program.
+
+    Attributes:
+        pid: Its process id.
+        parent: The descendant that is its parent; None if that is this process.
+        name: As the kernel knows it: the program, or what the process calls itself.
+        forked: Whether it was forked and has not called exec since; then it shares pages with its parent.
+        current_bytes: What it had resident at the last look.
+        mapped_bytes: The part of it that is files and shared memory.
+        high_bytes: The highest mark that was ever read.
+        inherited_bytes: The most that it can share since its fork; None while unknown.
+        card: What it tells of itself, if this process forked it while something was measured.
+        left: Whether it has ended, and its figures are those that it left on that card.
+        shares: What it shared when its pages were last walked; None if they never were.
+        children: The pids of its own.
+    """
+
+    peak_class: PeakClass = "resettable"
+
+    def __init__(self, pid: int, parent: ChildProcess | None, card: Card | None = None) -> None:
+        self.pid, self.parent, self.card, self.left = pid, parent, card, False
+        self.precision_bytes, self.current_precision_bytes, self._fault_bytes = _grain()
+        self.name, self.forked = "", False
+        self.current_bytes = self.mapped_bytes = self.high_bytes = 0
+        self.inherited_bytes: int | None = None
+        self.shares: Sharing | None = None
+        self.children: tuple[int, ...] = ()
+        self.sizes = b""
+        self._stat: _Stat | None = None
+        self._known: Observation | None = None  # the last look, unless the mark was reset since
+        self._reset_faults: tuple[int, int] | None = None  # before the last reset
+        self._walked: tuple[int, int] | None = None  # its faults and size at the last walk of its pages
+        self._walk_s_per_byte = WALK_S_PER_BYTE
+        self._listed: tuple[object, ...] | None = None  # when its children were last listed
+        self._resets, self._watching = ResetWatch(pid), False
+        self._separate = False  # its memory is certainly not its parent's
+
+    def describe(self) -> str:
+        """Name the counter, as part of a sentence."""
+        return f"the high-water mark of the child process {self.pid}"
+
+    def look(self) -> Observation:
+        """Read the resident memory and its high-water mark, with the page faults as the stamp.
+
+        Its status takes most of the time. It is not read again if no page was mapped since, and what is
+        resident is the same.
+
+        Raises:
+            Unavailable: It has ended, its pid is another process's now, it called exec, which loses the mark,
+                or the kernel does not tell.
+        """
+        if self.left:
+            return self._last_look()
+        was = self._stat
+        try:
+            stat = _read_stat(self.pid)
+            if self.card is None:
+                self._find_card(stat)
+                if self._watching and self.card is None:
+                    self._resets.start()
+            sizes = linux.read(f"/proc/{self.pid}/statm")
+            if was is not None and stat.identity != was.identity:
+                raise Unavailable(f"{self.pid} is another process now, or runs another program")
+            known = self._known
+            if known is not None and was is not None and (stat.faults, sizes) == (was.faults, self.sizes):
+                return self._unless_reset(known)
+            self._check_separate(stat, sizes)
+            current_bytes, high_bytes = linux.resident_and_mark_bytes(self.pid)
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
+        self._stat, self.sizes = stat, sizes
+        self.name, self.forked = stat.name.decode(errors="replace"), stat.forked
+        self.current_bytes, self.mapped_bytes = current_bytes, int(sizes.split()[2]) * linux.PAGE_BYTES
+        reset_bytes = 0 if self.card is None else self.card["reset_bytes"]  # read after the mark
+        peak_bytes = max(high_bytes, current_bytes, reset_bytes)
+        if stat.faults == self._reset_faults and peak_bytes <= current_bytes + self.precision_bytes:
+            peak_bytes = current_bytes  # nothing was mapped since the reset: the mark is merely approximate
+        self.high_bytes = max(peak_bytes, self.high_bytes)
+        self._known = Observation((Reading(current_bytes, peak_bytes),), stat.faults)
+        return self._unless_reset(self._known)
+
+    def _unless_reset(self, look: Observation) -> Observation:
+        reset = self.card is None and self._resets.take()
+        return look._replace(reset_elsewhere=True) if reset else look
+
+    def _find_card(self, stat: _Stat) -> None:
+        """Take the card of this process, if it has one.
+
+        Raises:
+            Unavailable: It left its last figures, and they were taken; so it is counted already.
+        """
+        if not stat.forked or self.parent is not None:
+            return
+        if forks.has_left(self.pid, int(stat.identity[0])):
+            raise Unavailable(f"the child process {self.pid} has left its last figures")
+        card = forks.cards().get(self.pid)
+        if card is not None and card["began"] == int(stat.identity[0]):
+            self.card = card
+            self.inherited_bytes = card["birth_bytes"] - card["birth_mapped_bytes"]
+
+    def find_card(self) -> None:
+        """Take the card of this process, if it was not written yet when it was last read."""
+        if self.card is None and self._stat is not None:
+            self._find_card(self._stat)
+
+    def watch(self, *, on: bool) -> None:
+        """Watch from now on for resets of the mark by other code; a child with a card tells them itself."""
+        self._watching = on
+
+    def is_seen_from_its_start(self, earlier: ChildProcess | None) -> bool:
+        """Return whether its mark explains all that it mapped until its first look, or it tells itself.
+
+        Otherwise it may have had more, before it called exec or reset the mark.
+
+        Args:
+            earlier: What had its pid at the last look.
+        """
+        if self.card is not None:
+            return True
+        is_same = earlier is not None and earlier.began == self.began
+        faults = self.faults - (earlier.faults if earlier is not None and is_same else 0)
+        return faults * linux.PAGE_BYTES <= self.high_bytes + _STILL_BYTES
+
+    @property
+    def began(self) -> int:
+        """When its process began, in clock ticks since the start of the machine."""
+        if self._stat is None:
+            return self.card["began"] if self.card is not None else 0
+        return int(self._stat.identity[0])
+
+    @property
+    def faults(self) -> int:
+        """How often a page was mapped until the last look, or until it left its figures."""
+        if self.card is not None and self.card["ended_ns"]:
+            return self.card["faults"]
+        return sum(self._stat.faults) if self._stat else 0
+
+    @property
+    def life_ns(self) -> tuple[int, int | None]:
+        """When it was born, or somewhat before, and when it left, by `forked.now_ns`; None if it lives."""
+        if self.card is not None:
+            return self.card["born_ns"], self.card["ended_ns"] or None
+        return self.began * 10**9 // _TICKS, None
+
+    def leave(self) -> bool:
+        """Take the figures that it left at its end, if it did, as those of the next and last look."""
+        card = self.card
+        if card is None or not card["ended_ns"]:
+            return False
+        self.inherited_bytes = card["birth_bytes"] - card["birth_mapped_bytes"]
+        self.mapped_bytes, self.children = card["mapped_bytes"], ()
+        self.forked = self.left = True
+        if not self.name:  # it was never seen alive
+            with suppress(OSError):
+                self.name = linux.read("/proc/self/comm").decode(errors="replace").strip()
+        shared_bytes = card["shared_bytes"]
+        if shared_bytes:
+            self.shares = Sharing(
+                card["private_bytes"], shared_bytes, card["inherited_bytes"], 0, self.mapped_bytes
+            )
+        return True
+
+    def _last_look(self) -> Observation:
+        assert self.card is not None
+        peak_bytes = max(self.card["mark_bytes"], self.card["reset_bytes"])
+        self.high_bytes = max(self.high_bytes, peak_bytes)
+        return Observation((Reading(0, peak_bytes),), (self.card["faults"], 0))
+
+    def _check_separate(self, stat: _Stat, sizes: bytes) -> None:
+        """Tell a process on its way from vfork to exec, which still has the memory of its parent.
+
+        Raises:
+            Unavailable: It is one.
+        """
+        if not stat.forked:
+            self._separate = True
+        elif not self._separate:
+            began_s = int(stat.identity[0]) / _TICKS
+            if time.clock_gettime(time.CLOCK_BOOTTIME) - began_s < _EXEC_WITHIN_S:
+                parents = linux.read(f"/proc/{'self' if self.parent is None else self.parent.pid}/statm")
+                if _is_same_memory(sizes, parents, linux.read(f"/proc/{self.pid}/statm")):
+                    raise Unavailable(f"the child process {self.pid} has no memory of its own yet")
+            self._separate = True
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return the page faults.
+
+        Raises:
+            Unavailable: It has ended.
+        """
+        try:
+            return _read_stat(self.pid).faults
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
+
+    def reset(self) -> None:
+        """Lower the high-water mark to what is resident now.
+
+        Raises:
+            Unavailable: It has ended, or it is another user's; then its mark only rises.
+        """
+        self._known = self._reset_faults = None
+        try:
+            faults = _read_stat(self.pid).faults
+            linux.reset_mark(self.pid)
+            if self.card is not None:
+                self.card["reset_bytes"] = 0
+            self._resets.take()  # this one was ours
+        except PermissionError as error:
+            self.peak_class = "monotone"
+            raise Unavailable(f"{self.describe()} may not be reset: {error}") from error
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"{self.describe()} cannot be reset: {error}") from error
+        self._reset_faults = faults
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Return at most one largest page per fault."""
+        return ((sum(later) - sum(earlier)) * self._fault_bytes,)
+
+    def list_children(self, *, again: bool = False) -> tuple[int, ...]:
+        """Return the pids of its children; they are listed again only if it ran since.
+
+        Args:
+            again: List them in any case: it may have adopted orphans.
+        """
+        assert self._stat is not None, "look() comes first"
+        when = _ran_ns(self.pid), self._stat.faults
+        if again or when != self._listed or when[0] is None:
+            with suppress(OSError):  # it ended meanwhile
+                self.children, self._listed = linux.children_of(self.pid), when
+        return self.children
+
+    @property
+    def is_walked(self) -> bool:
+        """Whether nothing of its own but a few pages changed since its pages were last walked."""
+        if self.shares is None or self._walked is None or self._stat is None:
+            return False
+        faults, resident_bytes = self._walked
+        return (
+            sum(self._stat.faults) - faults <= _STILL_FAULTS
+            and abs(self.current_bytes - resident_bytes) <= _STILL_FAULTS * linux.PAGE_BYTES
+        )
+
+    def walk_s(self) -> float:
+        """Return about how long a walk of its pages would take; 0 if nothing changed since the last one."""
+        return 0.0 if self.is_walked else self.current_bytes * self._walk_s_per_byte
+
+    def walk(self) -> None:
+        """Find what it shares, unless nothing of its own changed since it was last found.
+
+        Raises:
+            OSError: It ended, or the file may not be read.
+        """
+        if self.is_walked:
+            return
+        assert self._stat is not None, "look() comes first"
+        faults, began_s = sum(self._stat.faults), time.thread_time()
+        rollup = linux.rollup_bytes(self.pid)
+        took_s = time.thread_time() - began_s
+        # A walk takes longer on a busy machine. The estimate is not raised then: walks would be left out, and
+        # figures bounded that can be exact.
+        self._walk_s_per_byte = min(took_s / max(1, self.current_bytes), WALK_S_PER_BYTE)
+        self.shares = sharing(rollup, self.mapped_bytes)
+        self._walked = faults, self.current_bytes
+
+    def forget_walk(self) -> None:
+        """Walk its pages again next time: its parent changed what they have in common."""
+        self._walked = None
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What changes when pages of its own are mapped or freed."""
+        return (self._stat.faults if self._stat else None), self.sizes
+
+
+@functools.cache
+def _grain() -> tuple[int, int, int]:
+    return high_water_precision_bytes(), resident_precision_bytes(), largest_fault_bytes()
+
+
+def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
+    """Return whether two processes have one address space, by their ``statm``.
+
+    A forked process begins with the same addresses, but without the pages of files. Those may be few in a
+    process that was forked itself. So only equal figures tell, unless they change as they are read.
+
+    Args:
+        sizes: Of the one process.
+        parents: Of the other one, read next.
+        again: Of the first one, read last.
+    """
+    if sizes == again:
+        return sizes == parents
+    (size, resident), (parents_size, parents_resident) = (
+        map(int, one.split()[:2]) for one in (again, parents)
+    )
+    return size == parents_size and abs(resident - parents_resident) * linux.PAGE_BYTES < 2**20
+
+
+def _ran_ns(pid: int) -> int | None:
+    """Return the CPU time that all threads of a process have used; None where that cannot be read.
+
+    Read from the clock that clock_getcpuclockid(3) returns for it, which takes a microsecond. The kernel
+    counts a running thread's time at its next tick, within 10 ms.
+    """
+    try:
+        return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
+    except (AttributeError, OSError):
+        return None
+
+
+def _read_stat(pid: int) -> _Stat:
+    """Read a process's stat, proc_pid_stat(5).
+
+    Raises:
+        OSError: It ended meanwhile.
+        ValueError: It is a zombie, it calls exec just now, or the kernel writes too little.
+    """
+    head, _, tail = linux.read(f"/proc/{pid}/stat").rpartition(b")")
+    fields = tail.split()
+    if len(fields) < 26:
+        raise ValueError(f"/proc/{pid}/stat is too short")
+    if fields[0] in (b"Z", b"X"):
+        raise ValueError("it has ended")
+    if (
+        fields[23] == b"0"
+    ):  # within exec the old memory is gone, and the addresses of the code are not set yet
+        raise ValueError("it is just loading its program")
+    forked = bool(int(fields[6]) & _FORK_NO_EXEC)
+    return _Stat(
+        head.partition(b"(")[2],
+        forked,
+        (int(fields[7]), int(fields[9])),
+        (fields[19], forked, fields[23], fields[25]),
+    )

@@ -1,0 +1,300 @@
+"""Children that Python code forks while something is measured: each leaves its figures where we read them.
+
+A child that ended has no files below ``/proc`` any more. So it has a card in memory that it shares with the
+process that forked it: what it had at its birth, and at its end its high-water mark and what it shares. Its
+end is `os._exit`, with which the workers of `multiprocessing` end too, `os.execv`, `os.execve`, or the end
+of the interpreter. Of a child that was killed, only what was read before is known.
+
+A fork hook cannot be taken away again. Ours does nothing while nothing is measured.
+"""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...runtime.wrappers import Wrappers
+from . import linux
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CARDS = 256  # for the children that were forked last
+_LEFT_CARDS = 64  # of those that left their last figures; each may take a moment to end after that
+_FIELDS = (
+    "pid",
+    "began",  # the time of its start in the kernel's clock ticks, which tells it from another one of this pid
+    "born_ns",
+    "birth_bytes",  # resident as it was forked
+    "birth_mapped_bytes",  # the part of it that is files and shared memory
+    "reset_bytes",  # its highest mark before it reset that itself, since our last reset
+    "measures",  # whether it measures itself just now
+    "ended_ns",  # when it left these last figures; 0 before
+    "mark_bytes",
+    "faults",
+    "mapped_bytes",
+    "private_bytes",  # as in `Sharing`; 0 where it was too large to look through its pages
+    "shared_bytes",
+    "inherited_bytes",
+)
+_AT = {name: at for at, name in enumerate(_FIELDS)}
+_ENDS = "_exit", "execv", "execve"
+_WALK_S, _WALK_SHARE = 0.002, 0.01  # so long, or so much of its life, a child may look through its pages
+WALK_S_PER_BYTE = 14e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a tenth
+
+
+class Sharing(NamedTuple):
+    """How much of its resident memory a process shares with others; the kernel walks all pages for it.
+
+    Attributes:
+        private_bytes: What it shares with no other process.
+        shared_bytes: The rest.
+        inherited_bytes: The part of the rest that is certainly anonymous memory: what it has in common with
+            the process that forked it, or with its own forks.
+        proportional_bytes: The rest, each page divided by the number of processes that share it (Pss).
+        mapped_bytes: What was resident of files and shared memory, shared or not.
+        anonymous_bytes: All anonymous memory, shared or not.
+        anonymous_pss_bytes: The same in proportion; None before Linux 5.4.
+        private_anonymous_bytes: What it shares with no other process and was written to: anonymous memory,
+            and of shared memory at most `shmem_bytes`.
+        shmem_bytes: Its shared memory, in proportion.
+    """
+
+    private_bytes: int
+    shared_bytes: int
+    inherited_bytes: int
+    proportional_bytes: int
+    mapped_bytes: int
+    anonymous_bytes: int = 0
+    anonymous_pss_bytes: int | None = 0
+    private_anonymous_bytes: int = 0
+    shmem_bytes: int = 0
+
+
+def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
+    """Return how much a process shares.
+
+    Args:
+        rollup: Its sizes, from `procfs.rollup_bytes`.
+        mapped_bytes: What it has resident of files and shared memory.
+    """
+    private_bytes = rollup["Private_Clean"] + rollup["Private_Dirty"]
+    return Sharing(
+        private_bytes,
+        rollup["Rss"] - private_bytes,
+        max(0, rollup.get("Anonymous", 0) - private_bytes),
+        max(0, rollup.get("Pss", 0) - private_bytes),
+        mapped_bytes,
+        rollup.get("Anonymous", 0),
+        rollup.get("Pss_Anon"),
+        min(rollup["Private_Dirty"], rollup.get("Anonymous", 0)),
+        rollup.get("Pss_Shmem", 0),
+    )
+
+
+def now_ns() -> int:
+    """Return the time since the machine was started, by which the kernel tells when a process began."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class Card:
+    """What one child tells of itself; each figure is one word, which is written at once."""
+
+    def __init__(self) -> None:
+        self._words = memoryview(mmap.mmap(-1, len(_FIELDS) * 8)).cast("Q")
+
+    def __getitem__(self, name: str) -> int:
+        return int(self._words[_AT[name]])
+
+    def __setitem__(self, name: str, value: int) -> None:
+        self._words[_AT[name]] = value
+
+
+class Forks:
+    """The forks by Python code of this process.
+
+    Attributes:
+        wanted: Returns whether something is measured.
+        called: Called before a fork while that is so.
+        count: How many forks there were.
+        living: The cards of children that may still say something.
+        mine: The card of this process, if it was forked by one that measured then.
+    """
+
+    def __init__(self) -> None:
+        self.wanted: Callable[[], bool] = bool
+        self.called: Callable[[], None] = lambda: None
+        self.count = 0
+        self.mine: Card | None = None
+        self._forking = threading.local()  # in each thread the card for the child
+        self.living: deque[Card] = deque(maxlen=_CARDS)
+        self._left: deque[Card] = deque(maxlen=_LEFT_CARDS)
+        self._ends = Wrappers(lambda: os)
+
+    # -- in the process that forks -------------------------------------------------------------
+
+    def before(self) -> None:
+        """Prepare a card for the child, if something is measured."""
+        self._forking.card = None
+        with suppress(Exception):  # a fork is the user's
+            if self.wanted():
+                self.called()
+                self._forking.card = card = Card()
+                self.living.append(card)
+
+    def in_parent(self) -> None:
+        """Count one more."""
+        self.count += 1
+
+    def cards(self) -> dict[int, Card]:
+        """Return the cards of children that were not forgotten, by pid."""
+        return {pid: card for card in tuple(self.living) if (pid := card["pid"])}
+
+    def forget(self, pid: int) -> None:
+        """Drop the card of a child that has ended, or is about to."""
+        for card in tuple(self.living):
+            if card["pid"] == pid:
+                with suppress(ValueError):  # another thread was faster
+                    self.living.remove(card)
+                    self._left.append(card)
+
+    def has_left(self, pid: int, began: int) -> bool:
+        """Return whether a process is a child whose last figures were taken, and that has yet to end.
+
+        Args:
+            pid: Its process id.
+            began: When it began, in clock ticks.
+        """
+        return any(
+            card["pid"] == pid and card["began"] == began and card["ended_ns"] for card in tuple(self._left)
+        )
+
+    # -- in the child --------------------------------------------------------------------------
+
+    def in_child(self) -> None:
+        """Begin the card of this process, which has just been forked."""
+        card: Card | None = getattr(self._forking, "card", None)
+        ends = self._ends
+        self.__init__()  # type: ignore[misc] # nothing of the parent's is ours
+        self._ends = ends
+        ends.after_fork_in_child()
+        if card is None:
+            return
+        with suppress(Exception):
+            card["born_ns"] = now_ns()
+            sizes = linux.read("/proc/self/statm").split()
+            card["birth_bytes"] = int(sizes[1]) * linux.PAGE_BYTES
+            card["birth_mapped_bytes"] = int(sizes[2]) * linux.PAGE_BYTES
+            card["began"] = int(linux.read("/proc/self/stat").rpartition(b")")[2].split()[19])
+            card["pid"] = os.getpid()
+            self.mine = card
+            ends.put_on(dict.fromkeys(_ENDS, self._leaving))
+            atexit.register(self.leave)
+
+    def reset_follows(self) -> None:
+        """Keep the mark of this process, which is about to be reset here."""
+        if self.mine is not None:
+            self.mine["reset_bytes"] = max(self.mine["reset_bytes"], linux.faults_and_mark()[1])
+
+    def measures(self, *, on: bool) -> None:
+        """Say whether this process measures itself."""
+        if self.mine is not None:
+            self.mine["measures"] = on
+
+    def leave(self) -> None:
+        """Leave the last figures of this process, which is about to end."""
+        card = self.mine
+        if card is None or card["pid"] != os.getpid():
+            return
+        with suppress(BaseException):  # nothing may keep it from ending
+            left_ns = now_ns()
+            sizes = linux.read("/proc/self/statm").split()
+            limit_s = max(_WALK_S, (left_ns - card["born_ns"]) / 1e9 * _WALK_SHARE)
+            if int(sizes[1]) * linux.PAGE_BYTES * WALK_S_PER_BYTE <= limit_s:
+                shares = sharing(linux.rollup_bytes("self"), 0)
+                card["private_bytes"], card["shared_bytes"] = shares.private_bytes, shares.shared_bytes
+                card["inherited_bytes"] = shares.inherited_bytes
+            faults, card["mark_bytes"] = linux.faults_and_mark()
+            card["mapped_bytes"], card["faults"] = int(sizes[2]) * linux.PAGE_BYTES, sum(faults)
+            card["ended_ns"] = left_ns  # last: now they are complete
+
+    def _leaving(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        def leave_first(*args: Any, **kwargs: Any) -> Any:
+            forks.leave()
+            try:
+                return end(*args, **kwargs)
+            finally:  # exec failed, and it goes on
+                if forks.mine is not None:
+                    forks.mine["ended_ns"] = 0
+
+        return leave_first
+
+
+class Starts:
+    """Notices that `subprocess` or `multiprocessing` starts a program, which runs no fork hook."""
+
+    def __init__(self, called: Callable[[], None]) -> None:
+        """Prepare.
+
+        Args:
+            called: Called before each start.
+        """
+        self._called, self._on = called, False
+        self._places = {
+            Wrappers(lambda: sys.modules.get("_posixsubprocess")): ["fork_exec"],
+            Wrappers(lambda: sys.modules.get("subprocess")): ["_fork_exec"],  # the same function, since 3.11
+            Wrappers(lambda: os): ["posix_spawn", "system"],  # the former by `subprocess` since 3.13
+        }
+
+    def put_on(self) -> None:
+        """Begin."""
+        if not self._on:
+            self._on = True
+            for place, names in self._places.items():
+                place.put_on(dict.fromkeys(names, self._calling))
+
+    def take_off(self) -> None:
+        """End."""
+        if self._on:
+            self._on = False
+            for place in self._places:
+                place.take_off()
+
+    def after_fork_in_child(self) -> None:
+        """End; another thread may have held a lock at the moment of the fork."""
+        for place in self._places:
+            place.after_fork_in_child()
+        self.take_off()
+
+    def _calling(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        return _Announced(start, self._called)
+
+
+class _Announced:
+    """A function that starts programs, with a call of ours before it; pickled as the function itself."""
+
+    def __init__(self, start: Callable[..., Any], called: Callable[[], None]) -> None:
+        self._start, self._called = start, called
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with suppress(Exception):  # the start is the user's
+            self._called()
+        return self._start(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        import pkgutil
+
+        return pkgutil.resolve_name, (f"{self._start.__module__}:{self._start.__name__}",)
+
+
+forks = Forks()
+
+if sys.platform == "linux":  # elsewhere children are not listed
+    os.register_at_fork(before=forks.before, after_in_parent=forks.in_parent, after_in_child=forks.in_child)

@@ -1,0 +1,127 @@
+"""What the doctor says about memory limits, and which processes the kernel killed for lack of memory.
+
+A kernel that was killed cannot say so, and the next one only finds a count. How much of it was said is
+remembered in one small file in the user's runtime or cache folder. It is written only where a process was
+killed, and if it cannot be, the count is said again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...records import Diagnosis
+from ...records.units import parse_size, size_text
+from ...runtime.output import write_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .ram_limit import Kills, MemoryLimit, RamLimits
+
+_HUB = "MEM_LIMIT"  # JupyterHub sets it for each notebook server; so do its tools that show memory
+_BEYOND = {  # what happens there, by the end of a limit's source
+    "memory.high": "beyond it Linux slows the processes down, and kills none",
+    "RLIMIT_AS": "it counts address space; beyond it allocating fails",
+    "RLIMIT_DATA": "it counts private writable memory; beyond it allocating fails",
+}
+_REMEDY = (
+    "%gpulog vars shows what holds memory; every process under the limit counts, so end kernels that you no"
+    " longer need, or ask for a larger limit"
+)
+
+
+def diagnoses(limits: RamLimits) -> list[Diagnosis]:
+    """Return what is known of each limit, of one that is only stated, and of processes that were killed."""
+    known = sorted(limits.all(), key=lambda one: (one.left_bytes is None, one.left_bytes or one.limit_bytes))
+    found = [_of_limit(limit) for limit in known]
+    if not found:
+        found = [Diagnosis("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
+    kills = limits.kills(of_machine=True)
+    if kills and kills.processes:
+        says = f"{killed(kills, kills.processes)}, from {kills.source}"
+        return [*found, *_of_hub(known), Diagnosis("OOM kills", "exact", says)]
+    return [*found, *_of_hub(known)]
+
+
+def killed(kills: Kills, count: int) -> str:
+    """Return the sentence that so many processes were killed."""
+    processes = "1 process" if count == 1 else f"{count} processes"
+    limit = "" if kills.limit_bytes is None else f" (limit {size_text(kills.limit_bytes)})"
+    return f"Linux killed {processes} of {kills.where} for lack of memory{limit}"
+
+
+def _of_limit(limit: MemoryLimit) -> Diagnosis:
+    is_known = limit.used_bytes is not None
+    left = f"{limit} left" if is_known else f"{limit}, of which the part in use cannot be read"
+    says = [left if limit.source == limit.name else f"{left}, from {limit.source}"]
+    if limit.group is not None and limit.used_bytes is not None:
+        says.append(f"working set {size_text(limit.used_bytes)}, without page cache that can be reclaimed")
+    says += [beyond for source, beyond in _BEYOND.items() if limit.source.endswith(source)]
+    remedy = _REMEDY if limit.is_scarce else None
+    return Diagnosis("RAM limit", "exact" if is_known else "bounded", "; ".join(says), remedy)
+
+
+def _of_hub(limits: Sequence[MemoryLimit]) -> Iterator[Diagnosis]:
+    """Yield what JupyterHub says; that is a statement, which a cgroup may enforce."""
+    text = os.environ.get(_HUB, "").strip()
+    try:
+        size_bytes = parse_size(f"{text}B" if text.isdecimal() else text) if text else 0
+    except ValueError:
+        return
+    size = size_text(size_bytes)
+    if any(limit.group and limit.limit_bytes <= size_bytes for limit in limits):
+        yield Diagnosis(_HUB, "exact", f"{size}, as the environment states it; a limit above enforces it")
+    elif size_bytes:
+        yield Diagnosis(
+            _HUB, "absent", f"no limit that can be read here enforces the {size} that the environment states"
+        )
+
+
+_FILE = Path("ipygpulogger", "oom-kills.json")
+_MOST_GROUPS = 32  # that are remembered: the last ones
+_MOST_BYTES = 100_000
+
+
+def take_new(limits: RamLimits, kills: Kills) -> int:
+    """Return how many of these kills were not taken before, by any process of this user."""
+    path, group = _folder() / _FILE, _identity(limits, kills)
+    taken = _read(path)
+    before, new = taken.pop(group, 0), kills.processes
+    if isinstance(before, int) and 0 <= before <= new:
+        new -= before
+    if new:
+        kept = list(taken.items())[1 - _MOST_GROUPS :]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, json.dumps({**dict(kept), group: kills.processes}))
+        except OSError:  # a home that cannot be written
+            pass
+    return new
+
+
+def _folder() -> Path:
+    for name in ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME"):
+        if folder := os.environ.get(name):
+            return Path(folder)
+    return Path(os.path.expanduser("~"), ".cache")  # noqa: PTH111 - raises nothing without a home
+
+
+def _identity(limits: RamLimits, kills: Kills) -> str:
+    """Return what no other group has: not one of the same path in another container, host or boot."""
+    try:
+        boot = limits.read("/proc/sys/kernel/random/boot_id").decode(errors="replace").strip()
+        return f"{boot} {Path(limits.path(kills.source)).stat().st_ino} {kills.source}"
+    except OSError:
+        return kills.source
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,283 @@
+"""The one tracker of memray that runs for all recordings, and its file.
+
+On Linux the file never has a name, so that nothing remains of it, however the process ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib.util
+import logging
+import os
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...runtime.clock import monotonic_s
+from ...runtime.errors import call_uninterrupted, named
+from ..contract import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+UNKNOWN = "What was alive at the peak in general RAM is not known"
+ABSENT = (
+    f"{UNKNOWN}: memray, which would tell it, does not run on Windows."
+    if sys.platform == "win32"
+    else f"{UNKNOWN}, because memray is not installed: pip install 'ipygpulogger[memray]'."
+)
+_TOO_MUCH = f"{UNKNOWN}: there were more allocations than can be read in about half of the time."
+_TOO_MANY_BYTES = 64 << 20  # of the file: up to 14 million events
+# Of these, the bytes that are read in any case, and more for each second; an event has 2 to 5. To read one
+# takes 3 to 6 us, or twice that beside a busy thread: so the end takes a second at most, and about
+# half of the time that was measured.
+_SURE_BYTES, _EACH_S_BYTES = 1 << 19, 1 << 18
+_LEAST_BYTES = 2
+_INTERVAL_S = 0.5  # between two looks at the size of the file
+
+
+class Run:
+    """One tracker, from its start to its stop, and its file.
+
+    Attributes:
+        windows: The ids of those that have not ended.
+        readers: The ids of those that may still read the file.
+        marks: How many marks of windows it has.
+        lost: A sentence, once something else than the end of the last window has stopped the tracker.
+    """
+
+    def __init__(self) -> None:
+        self.windows: set[int] = set()
+        self.readers: set[int] = set()
+        self.lost = ""
+        self.marks = 0
+        self._tracker: Any = None
+        self._put_back: Callable[[], object] = bool  # nothing
+        self._stopped = threading.Event()
+        self._file: Any = None
+        self._path = ""
+        self._pid = os.getpid()
+        self._began_s, self._took_s = monotonic_s(), 0.0
+
+    def start(self) -> None:
+        """Start the tracker; once."""
+        import random
+
+        state = random.getstate()  # from which rich draws when it is imported, as memray does
+        try:
+            import memray
+        finally:
+            random.setstate(state)
+        if sys.platform == "linux":
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - until `remove_file`
+            self._path = f"/proc/self/fd/{self._file.fileno()}"
+        else:
+            number, self._path = tempfile.mkstemp(prefix="ipygpulogger.")
+            self._file = os.fdopen(number)
+        tracker = memray.Tracker(
+            destination=memray.FileDestination(self._path, overwrite=True, compress_on_exit=False),
+            memory_interval_ms=3_600_000,  # what its own thread reads is not needed
+        )
+        atexit.register(self.stop)  # memray must not outlive the interpreter
+        threading.Thread(target=self._watch, name="ipygpulogger-memray", daemon=True).start()
+
+        def start() -> None:
+            tracker.__enter__()
+            self._tracker = tracker
+            self._let_others_in(memray.Tracker)
+
+        call_uninterrupted(start)
+
+    def stop(self, lost: str = "") -> None:
+        """Stop the tracker; stopping it again changes nothing."""
+        global _run  # noqa: PLW0603 - the tracker is one per process
+        self._stopped.set()
+        atexit.unregister(self.stop)
+        if self._tracker is not None:
+            self.lost = self.lost or lost
+            self._took_s = monotonic_s() - self._began_s
+            self._stop()
+        if _run is self:
+            _run = None
+
+    def _stop(self) -> None:
+        """Stop it. memray takes off all profile functions; those that the user's code has set go on."""
+        profile, threads_profile = (None if _is_memrays(one) else one for one in _profiles())
+        on: Callable[[], None] = partial(sys.setprofile, profile)
+        off: Callable[[], None] = partial(sys.setprofile, None)
+        cprofile: Any = getattr(sys.modules.get("_lsprof"), "Profiler", ())
+        if isinstance(profile, cprofile):  # in C, before Python 3.12
+            on, off = profile.enable, profile.disable
+
+        def stop() -> None:
+            tracker, self._tracker = self._tracker, None
+            self._put_back()
+            tracker.__exit__(None, None, None)
+
+        off()
+        try:
+            call_uninterrupted(stop)
+        finally:
+            on()
+            threading.setprofile(threads_profile)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it records."""
+        return self._tracker is not None
+
+    def read(self) -> Iterator[Any]:
+        """Yield the events that the file has so far.
+
+        Raises:
+            Unavailable: There is no file, or it cannot be read.
+        """
+        import memray
+
+        if self._file is None:
+            raise Unavailable(self.lost or f"{UNKNOWN}.")
+        live = self.is_on
+        most_bytes = _SURE_BYTES + _EACH_S_BYTES * (self._took_s or monotonic_s() - self._began_s)
+        if not live and os.fstat(self._file.fileno()).st_size > most_bytes:  # else memray makes it larger
+            raise Unavailable(_TOO_MUCH)
+        if live:  # memray looks at all of the file first, and complains of a last event half written
+            memray.set_log_level(logging.CRITICAL)  # type: ignore[attr-defined, unused-ignore]
+        try:
+            with memray.FileReader(self._path) as reader:
+                if reader.metadata.total_allocations * _LEAST_BYTES > most_bytes:
+                    raise Unavailable(_TOO_MUCH)
+                yield from reader.get_allocation_records()
+        except OSError as error:
+            raise Unavailable(f"{UNKNOWN}: {error}.") from error
+        finally:
+            if live:
+                memray.set_log_level(logging.WARNING)  # type: ignore[attr-defined, unused-ignore] # the default
+
+    def remove_file(self) -> None:
+        """Remove the file, if it is still there."""
+        file, self._file = self._file, None
+        with suppress(OSError):
+            if file is not None:
+                file.close()
+            if sys.platform != "linux" and self._path and os.getpid() == self._pid:
+                Path(self._path).unlink()
+
+    def _let_others_in(self, kind: type) -> None:
+        """Let a tracker that the user starts meanwhile take the place of ours, instead of failing.
+
+        The class is implemented in C, and its attributes cannot be set. Its methods are looked up in its
+        dictionary all the same.
+        """
+        import ctypes
+
+        methods = gc.get_referents(vars(kind))[0]
+        forget_found_methods = partial(ctypes.pythonapi.PyType_Modified, ctypes.py_object(kind))
+        theirs = methods["__enter__"]
+
+        def __enter__(tracker: Any) -> Any:  # noqa: N807 - it takes the place of that method
+            with lock:
+                self.stop(f"{UNKNOWN}: another tracker of memray was started.")
+            return theirs(tracker)
+
+        def put_back() -> None:
+            methods["__enter__"] = theirs
+            forget_found_methods()
+
+        self._put_back = put_back
+        methods["__enter__"] = __enter__
+        forget_found_methods()
+
+    def _watch(self) -> None:
+        """Stop the tracker before its file fills the disk."""
+        while not self._stopped.wait(_INTERVAL_S):
+            with lock:
+                if self._tracker is None or self._file is None:
+                    continue
+                if os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
+                    self.stop(_TOO_MUCH)
+
+    def forget(self) -> None:
+        """In a forked child: memray no longer records there, and the parent removes the file."""
+        self._tracker = None
+        self.lost = f"{UNKNOWN}: it was recorded in the process that forked this one."
+        self._put_back()
+        self.remove_file()
+        profile, threads_profile = map(_is_memrays, _profiles())
+        if threads_profile:
+            threading.setprofile(None)
+        if profile:
+            sys.setprofile(None)
+        for name in ("_name", "_ident"):  # where memray reads the names of threads
+            if name in vars(threading.Thread):
+                delattr(threading.Thread, name)
+
+
+lock = threading.RLock()
+_run: Run | None = None
+
+
+def installed() -> bool:
+    """Return whether memray can be imported, without importing it."""
+    return "memray" in sys.modules or importlib.util.find_spec("memray") is not None
+
+
+def share() -> Run:
+    """Return the tracker that runs, or start one.
+
+    Raises:
+        Unavailable: There is none, and why.
+    """
+    global _run  # noqa: PLW0603 - the tracker is one per process
+    if _run is not None:
+        return _run
+    if not installed():
+        raise Unavailable(ABSENT)
+    if any(map(_is_memrays, _profiles())):  # a tracker of the user's
+        raise Unavailable(f"{UNKNOWN}: memray records already, and is left alone.")
+    if any(one is not None for one in _profiles()):
+        raise Unavailable(f"{UNKNOWN}: memray would take the place of the profiler that runs.")
+    run = Run()
+    _run = run  # first: if the start is interrupted, it is stopped all the same
+    try:
+        run.start()
+    except (ImportError, OSError, RuntimeError, AssertionError, TypeError) as error:
+        raise Unavailable(f"{UNKNOWN}: {named(error)}.") from error
+    return run
+
+
+def stop_unused() -> None:
+    """Stop a tracker that was started for a window that could not be made."""
+    run = _run
+    if run is not None and not run.windows:
+        run.stop()
+        run.remove_file()
+
+
+def _profiles() -> tuple[Any, Any]:
+    """Return the profile functions of this thread and of threads that begin."""
+    return sys.getprofile(), getattr(threading, "_profile_hook", None)
+
+
+def _is_memrays(profile: Any) -> bool:
+    """Return whether a profile function is one that memray sets."""
+    memray = sys.modules.get("memray")
+    return memray is not None and (
+        profile is memray.start_thread_trace or type(profile).__module__.startswith("memray.")
+    )
+
+
+def _after_fork_in_child() -> None:
+    global lock, _run  # noqa: PLW0603 - another thread may have held the lock
+    lock = threading.RLock()
+    run, _run = _run, None
+    if run is not None:
+        run.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,191 @@
+"""General RAM: resident memory of this process, its peak, malloc's part of it, and its children.
+
+What a system offers is probed, never guessed from its name:
+
+- Linux: the kernel's high-water mark, which can be reset (`high_water_mark`).
+- Where the reset is refused, and on macOS and Windows: a peak that only rises (`rising_peak`).
+- Where nothing counts peaks (gVisor): a sampling process alone (`rss_watcher`).
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ...records import Diagnosis
+from ...records.units import MB, in_mb
+from ...runtime import clock
+from ...runtime.errors import is_from_a_handler, named
+from ..contract import UNREADABLE, Unavailable
+from . import linux
+from .children import Descendants
+from .high_water_mark import HighWaterMark
+from .linux import Paced, high_water_precision_bytes, resident_precision_bytes
+from .system_calls import gil_held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...records import Heap
+    from ..contract import Counter
+    from .rss_watcher import RssWatcher
+
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # what is used up now may be available again later
+_WALK_S = 0.002  # the page tables are walked for an exact size if that takes less
+_HEAP_S = 0.001  # malloc is asked for all that it keeps as long as that takes less
+_WALK_S_PER_BYTE = 11e-3 / 2**30  # with pages of 4 kB (measured); huge pages take a hundredth
+
+
+class Process:
+    """This process's general RAM: the best counter of this machine, malloc, children.
+
+    Attributes:
+        descendants: The child processes and theirs, without our own sampling process.
+    """
+
+    def __init__(self, counter: Counter | None = None) -> None:
+        self._watcher: RssWatcher | None = None  # only where the counter needs it
+        self._counter = counter
+        self._choosing = threading.Lock()
+        self.descendants = Descendants(lambda: None if self._watcher is None else self._watcher.pid)
+        self._walk_s_per_byte = _WALK_S_PER_BYTE
+        self._walked_bytes = Paced(linux.walked_resident_bytes, 2 * _WALK_S)
+        self._heap = Paced(linux.heap, _HEAP_S)
+
+    @property
+    def counter(self) -> Counter:
+        """The best counter of this machine, found when first asked for.
+
+        Raises:
+            Unavailable: There is none just now; the next time it is looked for again.
+        """
+        if self._counter is None:
+            with self._choosing:
+                self._counter = self._counter or self._best_counter()
+        return self._counter
+
+    def _best_counter(self) -> Counter:
+        try:
+            linux.resident_and_mark_bytes()
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in _PASSING:
+                raise Unavailable(f"{UNREADABLE}: {error}") from error
+            return self._counter_of_psutil()
+        if HighWaterMark.probe():
+            return HighWaterMark()
+        return self._rising(  # the reset is refused
+            lambda: linux.resident_and_mark_bytes()[0],
+            lambda: linux.resident_and_mark_bytes()[1],
+            high_water_precision_bytes(),
+            resident_precision_bytes(),
+        )
+
+    def _counter_of_psutil(self) -> Counter:
+        memory = _psutils_memory()
+
+        def rss_bytes() -> int:
+            return int(memory().rss)
+
+        if hasattr(memory(), "peak_wset"):  # Windows
+            return self._rising(rss_bytes, lambda: int(memory().peak_wset))
+        if sys.platform == "darwin":
+            return self._rising(rss_bytes, lambda: linux.faults_and_mark()[1])
+        return self._rising(rss_bytes, None)
+
+    def _rising(
+        self,
+        resident_bytes: Callable[[], int],
+        mark_bytes: Callable[[], int] | None,
+        *precisions_bytes: int,
+    ) -> Counter:
+        from .high_water_mark import RisingPeak
+        from .rss_watcher import RssWatcher
+
+        self._watcher = RssWatcher()  # not started unless the counter needs it
+        return RisingPeak(resident_bytes, mark_bytes, self._watcher, *precisions_bytes)
+
+    def close(self) -> None:
+        """Leave no descriptor and no process behind; the next scope acquires them again."""
+        if self._counter is not None:
+            self._counter.close()
+
+    def exact_resident_bytes(self) -> int | None:
+        """Return the resident memory as the page tables have it, if the kernel's own count is approximate.
+
+        Returns:
+            None if that count is good to a megabyte, if walking the page tables would take over 2 ms, and for
+            a while after it did all the same, as where very many ranges are mapped.
+        """
+        if self.counter.current_precision_bytes <= MB:
+            return None
+        try:
+            size_bytes = linux.resident_bytes()
+            if size_bytes * self._walk_s_per_byte > _WALK_S:
+                return None
+            began_s = clock.monotonic_s()
+            exact_bytes = self._walked_bytes()
+            took_s = clock.monotonic_s() - began_s
+        except (OSError, ValueError):  # before Linux 4.14, or refused
+            return None
+        if exact_bytes is None:
+            return None
+        # Limited: one slow walk, on a busy machine, should not be the last.
+        self._walk_s_per_byte = min(took_s / max(1, size_bytes), 2 * _WALK_S_PER_BYTE)
+        return exact_bytes
+
+    def heap(self) -> Heap | None:
+        """Return what malloc handed out and what it keeps.
+
+        Returns:
+            None unless it is glibc's, of 2.33 or later. None as well for a while after it took over 1 ms:
+            malloc counts the chunks that were freed one by one, 80 ns each (measured).
+        """
+        return self._heap()
+
+    def has_children(self) -> bool:
+        """Return whether this process has any child, running or ended; one system call."""
+        return gil_held().has_children()
+
+    def diagnose(self) -> Diagnosis:
+        """Say how good the figures of general RAM are on this machine."""
+        try:
+            counter = self.counter
+        except Unavailable as reason:
+            return Diagnosis("RAM", "absent", str(reason))
+        if counter.peak_class == "resettable":
+            within_mb = in_mb(counter.precision_bytes)
+            says = f"peaks from the kernel's high-water mark, to within {within_mb:.1f} MB"
+            if counter.current_precision_bytes:
+                says += "; this kernel's resident size is as approximate, so consumed is within twice that"
+            return Diagnosis("RAM", "exact", says)
+        if counter.peak_class == "monotone":
+            return Diagnosis(
+                "RAM",
+                "bounded",
+                "peaks are exact where a cell sets a new record and bounded elsewhere:"
+                " this system's peak counter cannot be reset",
+            )
+        return Diagnosis(
+            "RAM", "sampled", "this system counts no peaks; a sampling process sees most of them"
+        )
+
+
+def _psutils_memory() -> Callable[[], Any]:
+    """Return the function of psutil that reads the memory of this process.
+
+    Raises:
+        Unavailable: There is none, or it fails; the message says why.
+    """
+    try:
+        import psutil  # only here: Linux needs none, and a broken one should cost nothing there
+
+        memory: Callable[[], Any] = psutil.Process().memory_info
+        int(memory().rss)
+    except Exception as error:
+        if is_from_a_handler(error):
+            raise
+        reason = f"there is no /proc/self/status, and psutil fails: {named(error)}"
+        raise Unavailable(f"{UNREADABLE}: {reason}") from error
+    return memory

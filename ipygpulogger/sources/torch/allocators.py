@@ -1,0 +1,292 @@
+"""torch: the allocators' own counters on every `torch.accelerator` device, exact and resettable.
+
+Nothing here imports torch except `load`, and nothing creates a context except `preload`, which does so on
+torch's current device once the user has imported torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ...records import Diagnosis
+from ...runtime.errors import first_line
+from ..contract import (
+    Counter,
+    Device,
+    DeviceCounter,
+    DeviceMemory,
+    Framework,
+    Observation,
+    PeakClass,
+    Reading,
+    Unavailable,
+)
+from . import state, tensors
+from .state import TORCH_ERRORS
+from .statistics import TorchStatistics
+
+if TYPE_CHECKING:
+    from ..contract import Dimensions, Holding
+    from ..frameworks.user_counters import Stats
+
+
+class TorchCounter(DeviceCounter):
+    """The caching allocator of one device: allocated and reserved bytes."""
+
+    peak_class: PeakClass = "resettable"
+
+    def __init__(self, statistics: TorchStatistics, device: Device) -> None:
+        self.device = device
+        self._statistics = statistics
+        self._last: Stats = {}  # of the last look
+        self._switches = statistics.switches
+
+    def look(self) -> Observation:
+        """Read the allocator's statistics, with its counts of allocations as the stamp."""
+        stats = self._last = self._statistics.read(self.device.index)
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        readings = (
+            Reading(allocated["current"], allocated["peak"]),
+            Reading(reserved["current"], reserved["peak"]),
+        )
+        # torch counts allocations under the same lock, so the stamp is as old as the readings. Its
+        # asynchronous backend (cudaMallocAsync) counts none: then a loss at a reset cannot be detected.
+        allocations = stats["allocation"]["all"]["allocated"]
+        switches = self._statistics.switches  # what was allocated while caching was off is in no peak
+        switched, self._switches = switches != self._switches, switches
+        if not allocations and readings[0].current_bytes:
+            return Observation(readings, (), switched)
+        return Observation(readings, (allocations, allocated["allocated"], reserved["allocated"]), switched)
+
+    def reset(self) -> None:
+        """Reset the peaks, and keep for the user what they would have read."""
+        self._statistics.reset(self.device.index, self._last)
+
+    def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
+        """Return the bytes allocated between two stamps."""
+        if len(earlier) != len(later) or any(b < a for a, b in zip(earlier, later, strict=True)):
+            return None, None  # the user reset the accumulated counts in between
+        return later[1] - earlier[1], later[2] - earlier[2]
+
+    def device_memory(self) -> DeviceMemory | None:
+        """Ask the driver through torch, which is right under MIG, WSL and hidden devices as well."""
+        try:
+            free_bytes, total_bytes = state.mem_get_info(self.device.index)
+        except TORCH_ERRORS:
+            return None
+        return DeviceMemory(total_bytes, total_bytes - free_bytes, free_bytes)
+
+    def limit_bytes(self) -> int | None:
+        """Return what `set_per_process_memory_fraction` allows; None without a limit, or if unknown."""
+        return state.limit_bytes(self.device.index)
+
+    def fragmented_bytes(self) -> int | None:
+        """Return what torch calls inactive split blocks."""
+        stats = self._read()
+        return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
+
+    def releasable_bytes(self) -> int:
+        """Return what emptying the cache would release: reserved blocks of which no part is in use.
+
+        Raises:
+            Unavailable: torch gives no statistics.
+        """
+        stats = self._statistics.read(self.device.index)
+        names = "reserved_bytes", "active_bytes", "inactive_split_bytes"
+        reserved, active, split = (stats[name]["all"]["current"] for name in names)
+        return int(reserved - max(active, stats["allocated_bytes"]["all"]["current"]) - split)
+
+    def pools_bytes(self) -> int | None:
+        """Return what CUDA graphs and `torch.cuda.MemPool` reserve, if torch counts it (2.13, not 2.6)."""
+        pools = (self._last or self._read() or {}).get("reserved_bytes_by_private_pools")
+        return None if pools is None else sum(pool["all"]["current"] for pool in pools.values())
+
+    def _read(self) -> Stats | None:
+        try:
+            return self._statistics.read(self.device.index)
+        except Unavailable:
+            return None
+
+
+class PinnedCounter(Counter):
+    """torch's page-locked host memory, live and cached, for all devices together.
+
+    Its peak is read and never reset, so it stays the user's. A reset by the user is noticed.
+    """
+
+    peak_class: PeakClass = "monotone"
+
+    def look(self) -> Observation:
+        """Read the host allocator's statistics."""
+        try:
+            held = state.module()._C._cuda_hostMemoryStats()["allocated_bytes"]  # type: ignore[union-attr]
+        except (*TORCH_ERRORS, KeyError) as error:
+            raise Unavailable(f"torch gives no statistics of pinned memory: {first_line(error)}") from error
+        return Observation((Reading(held["current"], held["peak"]),), ())
+
+
+class Torch(Framework):
+    """torch in this process, once the user has imported it."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._counters: dict[int, TorchCounter] = {}
+        self._statistics = TorchStatistics(self)
+        self._pinned = PinnedCounter()
+        self._import_error = ""  # of `load`; not the exception, whose frames would stay alive
+
+    def counters(self) -> list[TorchCounter]:
+        """Return the devices on which this process has a context, by index."""
+        backend = state.accelerator()
+        if backend is None:
+            return []
+        try:
+            for index in range(state.device_count(backend)):
+                if index not in self._counters and self._uses(backend, index):
+                    device = state.describe(backend, index)
+                    self._counters[index] = TorchCounter(self._statistics, device)
+        except TORCH_ERRORS:
+            pass  # a device in an error state: the counters known so far remain
+        return [self._counters[index] for index in sorted(self._counters)]
+
+    def _uses(self, backend: str, index: int) -> bool:
+        if backend == "cuda":
+            return state.has_context(index)
+        if state.current_index() == index:
+            return True
+        try:
+            return bool(self._statistics.read(index)["allocation"]["all"]["allocated"])
+        except Unavailable:
+            return False
+
+    def pinned(self) -> Counter | None:
+        """Return the counter of page-locked memory, once CUDA is initialised and if torch counts it."""
+        torch = state.module()
+        if state.accelerator() != "cuda" or not hasattr(getattr(torch, "_C", None), "_cuda_hostMemoryStats"):
+            return None
+        return self._pinned
+
+    def current_index(self) -> int | None:
+        """Return the index of torch's current device; None while no context exists."""
+        return state.current_index()
+
+    def load(self) -> None:
+        """Import torch; `diagnose` reports an error."""
+        try:
+            import_module("torch")
+        except Exception as error:  # a missing library raises OSError, ImportError or ValueError
+            self._import_error = f"{type(error).__name__}: {first_line(error)}"
+
+    def can_preload(self) -> bool:
+        """Return whether there is a CUDA device, and no context on any device so far."""
+        torch = state.module()
+        if torch is None or state.accelerator() is not None or not hasattr(torch, "cuda"):
+            return False
+        try:
+            return bool(torch.cuda.is_available() and not torch.cuda._is_in_bad_fork())
+        except Exception:  # torch's DeferredCudaCallError is not among TORCH_ERRORS
+            return False  # the user's own first call will raise it again, in their own cell
+
+    def preload(self) -> None:
+        """Create the current device's context, so that its half gigabyte is not charged to a cell."""
+        if self.can_preload():
+            try:
+                state.module().cuda.synchronize()  # type: ignore[union-attr]
+            except Exception:
+                pass  # as in `can_preload`
+
+    def settle(self) -> None:
+        """Empty the allocators' caches, if they hold anything."""
+        backend, torch = state.accelerator(), state.module()
+        if backend is None or torch is None:
+            return
+        try:
+            if any(counter.releasable_bytes() for counter in self.counters()):
+                (torch.cuda if backend == "cuda" else torch.accelerator).empty_cache()
+        except (*TORCH_ERRORS, Unavailable):
+            pass
+
+    def hold(self) -> bool:
+        """Put the wrappers on, as far as torch is there; return whether torch was in use before."""
+        return self._statistics.hold()
+
+    def release(self) -> None:
+        """Take the wrappers off, as soon as that makes torch forget no peak of the user's."""
+        self._statistics.release()
+
+    def after_fork_in_child(self) -> None:
+        """Replace the lock, which another thread may have held at the moment of the fork."""
+        self._statistics.after_fork_in_child()
+
+    def may_hold(self, kind: type) -> bool:
+        """Return whether values of a class are tensors or nodes of an autograd graph."""
+        torch = state.module()
+        return torch is not None and tensors.may_hold(kind, torch)
+
+    def holding(self, value: Any) -> Holding | None:
+        """Return a tensor's storage, which views and tied parameters share, or what a graph's node saved."""
+        torch = state.module()
+        return None if torch is None else tensors.holding(value, torch)
+
+    def leading_dimension(self, value: Any) -> int | None:
+        """Return the first dimension of a tensor, not of a parameter; None if it answers in Python code."""
+        torch = state.module()
+        return None if torch is None else tensors.leading_dimension(value, torch)
+
+    def dimensions(self, value: Any) -> Dimensions | None:
+        """Return a tensor's shape; None if it answers in Python code, and for any other value."""
+        torch = state.module()
+        return None if torch is None else tensors.dimensions(value, torch)
+
+    def item_bytes(self, value: Any) -> int | None:
+        """Return the size of an element of a `torch.dtype`; None for any other value."""
+        torch = state.module()
+        return int(value.itemsize) if torch is not None and type(value) is torch.dtype else None
+
+    def diagnose(self) -> Diagnosis:
+        """Say which devices torch uses here, or why it uses none."""
+        torch = state.module()
+        if torch is None:
+            return self._absence()
+        version = getattr(torch, "__version__", "?")
+        counters = self.counters()
+        if not counters:
+            return Diagnosis("torch", "absent", f"{version}, uses no device so far")
+        try:
+            for counter in counters:
+                counter.look()
+        except Unavailable as error:
+            return Diagnosis(
+                "torch",
+                "sampled",
+                f"{error}: at least, from the driver",
+                "use torch's own allocator, with its cache",
+            )
+        devices = ", ".join(counter.device.id for counter in counters)
+        return Diagnosis("torch", "exact", f"{version}, the allocator's own peaks on {devices}")
+
+    def _absence(self) -> Diagnosis:
+        """Say why torch is not in this process: not installed, not importable, or not imported so far."""
+        try:
+            spec = find_spec("torch")
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None or spec.origin is None:  # without an origin: a folder that is called torch
+            says = f"not installed for {sys.executable}"
+            return Diagnosis("torch", "absent", says, f"to use it: {sys.executable} -m pip install torch")
+        if self._import_error:
+            says = f"installed, but import torch fails: {self._import_error}"
+            return Diagnosis(
+                "torch", "absent", says, f"{sys.executable} -c 'import torch' shows where it fails"
+            )
+        # Python forgets a package whose import failed, but not the submodules it had imported by then.
+        if any(name.startswith("torch.") for name in tuple(sys.modules)):
+            says = "installed, but import torch failed in this process"
+            return Diagnosis("torch", "absent", says, "import torch again to see the error")
+        return Diagnosis(
+            "torch", "absent", "installed, but not imported in this process", "import torch, then ask again"
+        )

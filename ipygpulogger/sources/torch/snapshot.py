@@ -1,0 +1,364 @@
+"""The blocks of torch's CUDA allocator and the events that it recorded, also as torch's own file.
+
+That of the present, and that of a recording in which an allocation failed. A recording is forgotten as it
+ends. So in that case its snapshot is kept, compressed, until the next time that an allocation fails.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import zlib
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...runtime.collector import undisturbed
+from ...runtime.errors import first_line
+from ..contract import Unavailable
+from .state import TORCH_ERRORS, accelerator, let_others_go_on, module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import ModuleType
+
+# How many events torch keeps. An event takes half a KB while it is kept, its stack included, and 1.5 KB for
+# the moment in which it is read. So a full history takes 65 MB, then 200 MB. That is 200 training steps of
+# 200 allocations each. If older events are lost, the peak is still found wherever later steps reach it again.
+# Twice as many would take 400 MB for that moment, which may be more than a notebook's container has left.
+# torch never gives back the room for the events themselves, which it doubles: hence a power of two.
+MAX_EVENTS = 2**17
+EVENT_BYTES = 4096  # more than an event takes while it is read, whatever its stack
+_NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+_LONGEST_S = 1  # for threads that are about to copy their stack
+_QUIET_TRIES = 4  # attempts to read without an allocation by other threads
+
+Event = dict[str, Any]  # as torch has them: "action", "addr", "size", "time_us", "frames", ...
+Segment = dict[str, Any]  # "address", "total_size", "blocks", ...
+
+
+class Position(NamedTuple):
+    """Where a device's allocator stood at one moment, read in one step.
+
+    Attributes:
+        allocated: How many blocks it had allocated so far, those that torch no longer counts included.
+        blocks: How many of them it had not freed.
+        size_bytes: Their size.
+        failures: How many allocations failed so far, likewise.
+    """
+
+    allocated: int = 0
+    blocks: int = 0
+    size_bytes: int = 0
+    failures: int = 0
+
+
+class AllocatorState(NamedTuple):
+    """Which blocks a device's allocator had at one moment.
+
+    Attributes:
+        segments: Of the device.
+        before: The position just before that moment.
+        after: The position just after it; another one only if other threads used the allocator meanwhile.
+    """
+
+    segments: list[Segment]
+    before: Position
+    after: Position
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing was allocated or freed while the blocks were read."""
+        return self.before == self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What torch answers.
+
+    Attributes:
+        traces: The events of each device.
+        states: The allocator of each device that is in use, after them.
+        settings: The allocator's.
+        whole: All of it, as torch gave it.
+    """
+
+    traces: list[list[Event]]
+    states: dict[int, AllocatorState]
+    settings: dict[str, Any]
+    whole: dict[str, Any]
+
+
+def why_not(torch: ModuleType) -> str:
+    """Say why torch's allocator keeps no history here; empty if it does."""
+    try:
+        backend = str(torch.cuda.memory.get_allocator_backend())
+    except TORCH_ERRORS as error:
+        return f"torch does not name its allocator: {first_line(error)}"
+    if backend != "native":
+        return f"torch's allocator here is {backend}, which keeps no history of its blocks"
+    if _NO_CACHING in os.environ and not _ever_allocated(torch):  # it is read once, at the first allocation
+        return f"torch's caching allocator is off ({_NO_CACHING}), and nothing is recorded without it"
+    if not hasattr(torch.cuda.memory, "_record_memory_history"):
+        return "this version of torch keeps no history of its blocks"
+    return ""
+
+
+def _ever_allocated(torch: ModuleType) -> bool:
+    try:
+        return any(position.allocated for position in _positions(torch, {}).values())
+    except (KeyError, *TORCH_ERRORS):
+        return False
+
+
+def is_on(torch: ModuleType) -> bool:
+    """Return whether torch records already."""
+    ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    if ask is not None:
+        return bool(ask())
+    # An older torch: a snapshot is an event itself, so that a recording has at least one afterwards.
+    _whole(torch)
+    return any(_whole(torch)["device_traces"])
+
+
+def start(torch: ModuleType) -> None:
+    """Let torch record.
+
+    Raises:
+        Unavailable: It does not.
+    """
+    try:
+        torch.cuda.memory._record_memory_history(
+            "all", context="alloc", stacks="python", max_entries=MAX_EVENTS
+        )
+    except (TypeError, *TORCH_ERRORS) as error:
+        raise Unavailable(f"torch does not record its memory: {first_line(error)}") from error
+
+
+def stop(torch: ModuleType) -> None:
+    """Let torch stop, and forget the events.
+
+    A thread that allocates looks whether stacks are wanted, and then calls the function that copies one. To
+    stop, torch takes that function away, so a thread in between calls a null pointer (seen in torch 2.13: a
+    segmentation fault in one of a few thousand stops beside three busy threads on a busy machine). So stacks
+    are declined first, and every thread that may have looked before has the time to go on.
+    """
+    with suppress(TypeError, *TORCH_ERRORS):
+        torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=MAX_EVENTS)
+        let_others_go_on(_LONGEST_S)
+    torch.cuda.memory._record_memory_history(None)
+
+
+def take(torch: ModuleType, forgotten: Mapping[int, Position], *, events: bool) -> Snapshot:
+    """Ask torch.
+
+    Args:
+        torch: The module.
+        forgotten: By device, where it stood when the user last reset torch's counts.
+        events: Ask for the events as well.
+
+    Raises:
+        Unavailable: It does not answer.
+    """
+    try:
+        # Reading the events takes so long that other threads which allocate will do so the next time as well.
+        for _ in range(1 if events else _QUIET_TRIES):
+            before = _positions(torch, forgotten)
+            # torch copies the events first. Then it looks at the blocks, which is an event itself.
+            snapshot = _snapshot(torch, events=events)
+            after = _positions(torch, forgotten)
+            if before == after:
+                break
+    except (KeyError, *TORCH_ERRORS) as error:
+        raise Unavailable(f"torch's memory history cannot be read: {first_line(error)}") from error
+    segments: dict[int, list[Segment]] = {index: [] for index in after}
+    for segment in snapshot["segments"]:
+        segments.setdefault(segment["device"], []).append(segment)
+    none = Position()
+    states = {
+        index: AllocatorState(found, before.get(index, none), after.get(index, none))
+        for index, found in segments.items()
+    }
+    settings = snapshot.get("allocator_settings", {})
+    return Snapshot(snapshot.get("device_traces", []), states, settings, snapshot)
+
+
+def in_use(torch: ModuleType) -> list[int]:
+    """Return the devices with a context."""
+    return [index for index in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(index)]
+
+
+def position(torch: Any, index: int, forgotten: Mapping[int, Position]) -> Position:
+    """Return where the allocator of a device stands now."""
+    stats = torch._C._cuda_memoryStats(index)
+    counts = stats["allocation"]["all"]
+    size_bytes = stats["allocated_bytes"]["all"]["current"]
+    earlier, failures = forgotten.get(index, Position()), stats.get("num_ooms", 0)
+    return Position(
+        earlier.allocated + counts["allocated"], counts["current"], size_bytes, earlier.failures + failures
+    )
+
+
+def _positions(torch: ModuleType, forgotten: Mapping[int, Position]) -> dict[int, Position]:
+    """Return where the allocator of each device with a context stands now."""
+    return {index: position(torch, index, forgotten) for index in in_use(torch)}
+
+
+def failed(torch: Any, index: int) -> int:
+    """Return how many allocations have failed on a device, as torch counts them."""
+    return int(torch._C._cuda_memoryStats(index)["num_ooms"])
+
+
+def _snapshot(torch: ModuleType, *, events: bool) -> dict[str, Any]:
+    with without_compiler(torch):
+        if not events:
+            try:  # all pools, without the events; older versions refuse it
+                return torch._C._cuda_memorySnapshot((0, 0, False))  # type: ignore[no-any-return]
+            except (TypeError, *TORCH_ERRORS):
+                pass
+        return _whole(torch)
+
+
+def _whole(torch: ModuleType) -> dict[str, Any]:
+    try:
+        return torch._C._cuda_memorySnapshot(None)  # type: ignore[no-any-return]
+    except TypeError:  # torch 2.6
+        return torch._C._cuda_memorySnapshot()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def without_compiler(torch: ModuleType) -> Iterator[None]:
+    """Let torch name stack frames without importing its compiler.
+
+    To recognise compiled code among the frames, it asks for `torch._inductor`, which it imports when it is
+    first asked for: a second, and 50 MB of general RAM. Where that is not imported, no code is compiled.
+    """
+    names = vars(torch)
+    if "_inductor" in names or "torch._inductor" in sys.modules:
+        yield
+        return
+    names["_inductor"] = absent = SimpleNamespace()
+    try:
+        yield
+    finally:
+        if names.get("_inductor") is absent:  # another thread may have imported it
+            del names["_inductor"]
+
+
+_LEVEL = 1  # of zlib: a full history takes 20 ms and 1 MB
+
+
+class SnapshotFile(NamedTuple):
+    """What to write, and what it has.
+
+    Attributes:
+        content: As `torch.cuda.memory._dump_snapshot` writes it.
+        blocks: How many blocks are allocated, on all devices.
+        events: How many events it has; None if torch recorded none.
+    """
+
+    content: bytes
+    blocks: int
+    events: int | None
+
+
+class KeptSnapshot(NamedTuple):
+    """torch's snapshot at the end of a recording in which an allocation failed.
+
+    Attributes:
+        compressed: The content of the file.
+        blocks: How many blocks were allocated.
+        events: How many events it has.
+        stood: How often each device's allocator had allocated, and had failed to.
+        where: The cell or block that was recorded: "In [7]".
+        ended: Whether the error ended it; if not, its code caught the error.
+    """
+
+    compressed: bytes
+    blocks: int
+    events: int
+    stood: dict[int, tuple[int, int]]
+    where: str = ""
+    ended: bool = False
+
+    def file(self) -> SnapshotFile:
+        """Return what to write."""
+        return SnapshotFile(zlib.decompress(self.compressed), self.blocks, self.events)
+
+    def is_latest(self) -> bool:
+        """Return whether torch has allocated nothing since, nor failed to."""
+        torch = module()
+        try:
+            return torch is not None and _stood(torch) == self.stood
+        except (KeyError, *TORCH_ERRORS):
+            return False
+
+
+class _Compressed:
+    """A file in memory, of which only the compressed form is kept."""
+
+    def __init__(self) -> None:
+        self._compressor = zlib.compressobj(_LEVEL)
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self._parts.append(self._compressor.compress(data))
+
+    def content(self) -> bytes:
+        return b"".join((*self._parts, self._compressor.flush()))
+
+
+def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | None:
+    """Return a snapshot of torch's to be kept; None if no failed allocation is among its events.
+
+    Args:
+        torch: The module.
+        found: As torch just gave it.
+
+    Raises:
+        KeyError: It is of an unknown form.
+    """
+    if not any(event["action"] == "oom" for trace in found["device_traces"] for event in trace):
+        return None
+    file = _Compressed()
+    pickle.dump(found, file)
+    return KeptSnapshot(file.content(), *_counts(found), _stood(torch))
+
+
+def snapshot_file() -> SnapshotFile:
+    """Return torch's snapshot as it is now. A recording that is under way, anybody's, goes on.
+
+    Raises:
+        Unavailable: There is none; one sentence says why, and what to do.
+    """
+    torch = module()
+    if torch is None:
+        raise Unavailable("torch is not imported: run it after a cell that uses the GPU through torch")
+    if accelerator() != "cuda":
+        raise Unavailable("torch has used no CUDA device yet: run it after a cell that does")
+    if reason := why_not(torch):
+        raise Unavailable(reason)
+    try:
+        with undisturbed(), without_compiler(torch):
+            found = torch.cuda.memory._snapshot()
+            content = pickle.dumps(found)
+            blocks, events = _counts(found)
+    except (KeyError, TypeError, *TORCH_ERRORS) as error:
+        raise Unavailable(f"torch's snapshot cannot be taken: {first_line(error)}") from error
+    return SnapshotFile(content, blocks, events if is_on(torch) else None)
+
+
+def _counts(found: dict[str, Any]) -> tuple[int, int]:
+    """Return how many blocks are allocated, and how many events there are; the snapshot itself is one."""
+    blocks = (block for segment in found["segments"] for block in segment["blocks"])
+    events = (event for trace in found["device_traces"] for event in trace)
+    return (
+        sum(block["state"] == "active_allocated" for block in blocks),
+        sum(event["action"] != "snapshot" for event in events),
+    )
+
+
+def _stood(torch: ModuleType) -> dict[int, tuple[int, int]]:
+    return {index: (position(torch, index, {}).allocated, failed(torch, index)) for index in in_use(torch)}

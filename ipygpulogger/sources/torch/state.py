@@ -1,0 +1,206 @@
+"""What torch has initialised and compiles, and whether each other thread has gone on.
+
+Only its core in C is asked, which is there with torch. Importing the compiler takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from ...records import device_id
+from ...runtime.clock import monotonic_s
+from ..contract import Device
+from ..system.linux import read
+from ..system.system_calls import gil_held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, ModuleType
+
+# What torch raises for a device in an error state, a pluggable allocator, a build without CUDA.
+TORCH_ERRORS = (RuntimeError, AttributeError, AssertionError)
+
+
+def module() -> ModuleType | None:
+    """Return torch, if the user has imported it."""
+    return sys.modules.get("torch")
+
+
+def accelerator() -> str | None:
+    """Return the type of accelerator that is initialised: "cuda", "xpu", "mps", ...; None without one."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    try:
+        if torch.cuda.is_initialized():
+            return "cuda"
+        if not torch._C._accelerator_isAllocatorInitialized():
+            return None
+        return str(torch.accelerator.current_accelerator().type)
+    except TORCH_ERRORS:
+        return None  # still being imported, or a build without accelerators
+
+
+def caches() -> bool:
+    """Return whether torch's allocator on CUDA devices caches; without that it counts nothing.
+
+    `PYTORCH_NO_CUDA_MEMORY_CACHING` and `torch.cuda.caching_allocator_enable` switch it off.
+    """
+    ask = getattr(getattr(module(), "_C", None), "_cuda_cudaCachingAllocator_is_enabled", None)
+    if ask is None:  # an older torch
+        return not any(f"PYTORCH_NO_{kind}_MEMORY_CACHING" in os.environ for kind in ("CUDA", "HIP"))
+    return bool(ask())
+
+
+def current_index() -> int | None:
+    """Return the index of torch's current device; None while nothing is initialised."""
+    backend, torch = accelerator(), module()
+    if backend is None or torch is None:
+        return None
+    try:
+        return int(
+            torch.cuda.current_device() if backend == "cuda" else torch.accelerator.current_device_index()
+        )
+    except TORCH_ERRORS:
+        return None
+
+
+def device_count(backend: str) -> int:
+    """Return the number of devices that torch sees, of the type that is initialised."""
+    torch = module()
+    assert torch is not None
+    return int(torch.cuda.device_count() if backend == "cuda" else torch.accelerator.device_count())
+
+
+def has_context(index: int) -> bool:
+    """Return whether this process has a CUDA context on a device; asking creates none."""
+    torch = module()
+    assert torch is not None
+    return bool(torch._C._cuda_hasPrimaryContext(index))
+
+
+def describe(backend: str, index: int) -> Device:
+    """Return a device as torch describes it."""
+    torch = module()
+    assert torch is not None
+    if backend != "cuda":
+        return Device(backend, index, device_id(backend, index))
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    return Device(
+        backend,
+        index,
+        properties.name,
+        f"GPU-{uuid}" if uuid else None,
+        properties.total_memory,
+        unified=bool(getattr(properties, "is_integrated", 0)),
+    )
+
+
+def mem_get_info(index: int) -> tuple[int, int]:
+    """Return free and total bytes of a device, as the driver reports them to torch.
+
+    Raises:
+        RuntimeError: Nothing is initialised, or the driver does not report them.
+        AttributeError: This build of torch cannot ask.
+        AssertionError: Likewise.
+    """
+    torch, backend = module(), accelerator()
+    if torch is None or backend is None:
+        raise RuntimeError("torch uses no device")
+    ask = torch.cuda.mem_get_info if backend == "cuda" else torch.accelerator.memory.get_memory_info
+    free_bytes, total_bytes = ask(index)
+    return free_bytes, total_bytes
+
+
+def limit_bytes(index: int) -> int | None:
+    """Return what `set_per_process_memory_fraction` allows; None without a limit, or if it is unknown."""
+    torch = module()
+    ask = getattr(getattr(torch, "_C", None), "_cuda_getMemoryFraction", None)
+    if torch is None or ask is None or accelerator() != "cuda":
+        return None
+    try:
+        with torch.cuda.device(index):  # torch 2.6 leaves the device asked about as the current one
+            fraction = ask(index)
+        return int(fraction * mem_get_info(index)[1]) if fraction < 1 else None
+    except TORCH_ERRORS:
+        return None
+
+
+def set_compiler(torch: ModuleType) -> Callable[[Any], Any]:
+    """Return the function that sets what compiles this thread's frames, None for nothing.
+
+    It returns what was set before.
+    """
+    found: Callable[[Any], Any] = getattr(_core(torch), "set_eval_frame", lambda _: None)
+    return found
+
+
+def leave_alone(torch: ModuleType, function: Callable[..., Any]) -> bool:
+    """Let the compiler run a function as it is, but for what it calls; return whether that is possible."""
+    core = _core(torch)
+    code: CodeType = function.__code__
+    try:
+        if hasattr(core, "skip_code"):  # torch 2.6
+            core.skip_code(code)
+        else:
+            action = core._FrameAction
+            core.set_code_exec_strategy(code, core._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def _core(torch: ModuleType) -> Any:
+    return getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+
+
+_TASKS = "/proc/self/task"
+_RUNS = b"RDTt"  # proc_pid_stat(5); in other states a thread waits within a system call
+_AT_LEAST_S = 50e-6
+_LOOKS_EACH_S = 0.0005
+_UNKNOWN_S = 0.01  # where the system does not tell
+
+
+def let_others_go_on(limit_s: float) -> None:
+    """Return once every other thread has run for a while, or waits within a system call.
+
+    A thread may have been interrupted between any two instructions. Where more threads are busy than there
+    are processors, it stays there for tens of milliseconds. Threads that C++ libraries started count as well.
+
+    Args:
+        limit_s: How long to wait at most.
+    """
+    end_s, own = monotonic_s() + limit_s, str(threading.get_native_id())
+    try:
+        _ran_s(own)
+        others = [task for task in gil_held().list_folder(_TASKS) if task != own]
+    except (OSError, ValueError, IndexError):
+        if threading.active_count() > 1:
+            time.sleep(_UNKNOWN_S)
+        return
+    goal_s = {task: ran_s + _AT_LEAST_S for task in others if (ran_s := _running_s(task)) is not None}
+    while goal_s and monotonic_s() < end_s:
+        time.sleep(_LOOKS_EACH_S)
+        goal_s = {
+            task: end
+            for task, end in goal_s.items()
+            if (ran_s := _running_s(task)) is not None and ran_s < end
+        }
+
+
+def _running_s(task: str) -> float | None:
+    """Return for how long a thread has run; None if it has ended, or waits within a system call."""
+    try:
+        state = read(f"{_TASKS}/{task}/stat").rpartition(b")")[2].split()[0]
+        return _ran_s(task) if state in _RUNS else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _ran_s(task: str) -> float:
+    return int(read(f"{_TASKS}/{task}/schedstat").split()[0]) / 1e9

@@ -1,0 +1,318 @@
+"""The files that hold records: .jsonl, .csv, .parquet, and the notebooks (.ipynb) that display them.
+
+A reader yields plain values; `decode.record_from` makes records of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from ..records.cell_record import GROUP_MIME, MIME
+from ..records.process import ProcessRecord
+from ..records.units import is_utf8, printable
+from .decode import from_json, types_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..records.cell_record import CellRecord
+
+_BEGINS = b'{"label": '  # every line that `json_line` writes
+_CUT_SHORT = "this line was cut short and is left out"
+_BATCH = 500  # rows of a .parquet file
+
+_Found = Iterator[tuple[str, Any]]  # a place in the file, and plain values or, as text, why there are none
+
+
+def save(path: Path, records: Iterable[CellRecord]) -> None:
+    """Write records to a file of the kind that its name says, whole or not at all.
+
+    Raises:
+        ValueError: Files of this kind cannot be written.
+        ImportError: pyarrow is not installed, and the file is .parquet.
+        OSError: The file cannot be written.
+    """
+    from ..runtime.output import write_file
+
+    kind = path.suffix.lower()
+    if kind == ".ipynb":
+        name = printable(str(path))
+        raise ValueError(f"{name} is a notebook's name; records are saved as .jsonl, .csv or .parquet")
+    _check_kind(path, _WRITTEN)
+    if kind == ".jsonl":
+        write_file(path, "".join(map(json_line, records)))
+    else:
+        write_file(path, (_csv if kind == ".csv" else _parquet)(*flat(records)))
+
+
+def read(path: Path) -> _Found:
+    """Yield what a file holds: each place, such as "line 3", with a record's values as JSON has them.
+
+    A text in place of the values says why there are none.
+
+    Raises:
+        ValueError: Files of this kind cannot be read, or the file does not hold records; says where.
+        ImportError: pyarrow is not installed, and the file is .parquet.
+        OSError: The file cannot be read.
+    """
+    _check_kind(path, _READERS)
+    yield from _READERS[path.suffix.lower()](path)
+
+
+def json_line(record: CellRecord) -> str:
+    """Return a record's line in a log; pure ASCII, so that a cut never splits a character."""
+    return json.dumps(record.to_dict()) + "\n"
+
+
+def own_report(cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the MIME bundle of a notebook's code cell that is the cell's own report; None without one.
+
+    A cell may also display the records of cells nested in it or captured earlier, whose execution counts
+    differ from its own. Where a tool removed the cell's execution count, a single report is its own.
+    """
+    count = cell.get("execution_count")
+    data = [output.get("data", {}) for output in cell.get("outputs", ())]
+    reports = [bundle for bundle in data if isinstance(bundle.get(MIME), Mapping)]
+    if count is None:
+        return reports[0] if len(reports) == 1 else None
+    return next((b for b in reversed(reports) if b[MIME].get("execution_count") == count), None)
+
+
+def shows_processes(cell: Mapping[str, Any]) -> bool:
+    """Return whether a notebook's code cell displays what other processes measured."""
+    return any(GROUP_MIME in output.get("data", {}) for output in cell.get("outputs", ()))
+
+
+# -- .jsonl and .ipynb -------------------------------------------------------------------------------
+
+
+def _read_jsonl(path: Path) -> _Found:
+    with path.open("rb") as file:
+        lines = iter(file)
+        line, number = next(lines, b""), 0
+        while line:
+            number += 1
+            after = next(lines, b"")
+            if line.strip(b" \t\r\n"):
+                yield f"line {number}", _values_of(line, after, f"{path}, line {number}")
+            line = after
+
+
+def _values_of(line: bytes, after: bytes, where: str) -> Any:
+    """Return what a line of a log holds: a record's values, or as text why there are none.
+
+    Args:
+        line: The line.
+        after: The line after it; empty at the end of the file.
+        where: The file and the line's number, for an error.
+
+    Raises:
+        ValueError: The line is no JSON.
+    """
+    text = line.removesuffix(b"\n")
+    if not text.strip(b" \t\r\0"):  # after a power cut, in place of the last lines
+        return _CUT_SHORT
+    try:
+        return from_json(text)
+    except (ValueError, RecursionError):
+        # A line that was cut short is the last of the file, or `log.Log` wrote an empty one behind it.
+        ends = after == b"\n" or (not after and text == line)
+        if not ends or text[: len(_BEGINS)] != _BEGINS[: len(text)]:
+            raise ValueError(f"{where}: this is no JSON") from None
+        return _CUT_SHORT
+
+
+def _read_ipynb(path: Path) -> _Found:
+    try:
+        cells = [dict(cell) for cell in from_json(path.read_bytes())["cells"]]
+        reports = [(own_report(cell), cell.get("id")) for cell in cells if cell.get("cell_type") == "code"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ValueError(f"{path} is not a notebook, or is too old or damaged") from None
+    for number, (report, name) in enumerate(reports, 1):
+        if report is not None:
+            values = report[MIME]
+            # Tools that execute a notebook in a batch do not send the cell's id to the kernel.
+            yield f"code cell {number}", {**values, "cell_id": values.get("cell_id") or name}
+
+
+# -- .csv and .parquet: a record is a row, a figure of it a column -----------------------------------
+
+
+def flat(records: Iterable[CellRecord]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return records as rows, and the columns that any of them fills, such as "gen.peak.lo_bytes"."""
+    rows = [dict(_leaves_of(record.to_dict())) for record in records]
+    filled = set().union(*rows) if rows else {path for path in _leaves() if not path.startswith("process.")}
+    return rows, [path for path in _leaves() if path in filled]
+
+
+def _csv(rows: list[dict[str, Any]], columns: list[str]) -> str:
+    import csv
+    import io
+
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(path)) for path in columns] for row in rows)
+    return table.getvalue()
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text: as JSON if we could misread it or a spreadsheet would take it for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and value.isprintable() and value and value[0] not in '"=+-@':
+        return value
+    return json.dumps(value)
+
+
+def _read_csv(path: Path) -> _Found:
+    import csv
+
+    with path.open(encoding="utf-8-sig", newline="") as file:  # spreadsheets write a byte order mark
+        reader = csv.reader(file)
+        try:
+            columns = next(reader, [])
+            if "label" not in columns:
+                raise ValueError(f"{path} has no column 'label'")
+            for cells in reader:
+                if cells:
+                    row = dict(zip(columns, cells, strict=False))
+                    where = f"line {reader.line_num}"
+                    yield where, _nested(row, _value, f"{path}, {where}")
+        except (csv.Error, UnicodeDecodeError):
+            raise ValueError(f"{path} is not a readable CSV file") from None
+
+
+def _value(cell: str, hint: Any) -> Any:
+    """Return the value that `_cell` wrote."""
+    if not cell:
+        return None
+    if _of_text(hint) and not cell.startswith('"'):
+        return cell
+    return from_json(cell)
+
+
+def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
+    pyarrow, parquet = _pyarrow()
+    table = {path: [_packed(row.get(path)) for row in rows] for path in columns}
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table(table), sink)
+    return bytes(sink.getvalue())
+
+
+def _packed(value: Any) -> Any:
+    """Return a value that a column can hold: as JSON if it is a list, is not UTF-8 or looks like JSON."""
+    if isinstance(value, tuple):
+        return json.dumps(value)
+    if isinstance(value, str) and (value.startswith('"') or not is_utf8(value)):
+        return json.dumps(value)
+    return value
+
+
+def _read_parquet(path: Path) -> _Found:
+    for number, row in enumerate(_parquet_rows(path), 1):
+        where = f"row {number}"
+        yield where, _nested(row, _unpacked, f"{path}, {where}")
+
+
+def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    _, parquet = _pyarrow()
+    with path.open("rb") as file:
+        try:
+            for batch in parquet.ParquetFile(file).iter_batches(_BATCH):
+                yield from batch.to_pylist()
+        except Exception:  # pyarrow raises many types, with messages of several lines
+            raise ValueError(f"{path} is not a parquet file") from None
+
+
+def _unpacked(value: Any, hint: Any) -> Any:
+    """Return the value that `_packed` wrote."""
+    if isinstance(value, str) and (not _of_text(hint) or value.startswith('"')):
+        return from_json(value)
+    return value
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError("a .parquet file needs pyarrow: pip install 'ipygpulogger[parquet]'") from error
+    return pa, parquet
+
+
+@cache
+def _leaves() -> dict[str, Any]:
+    """Return every figure of a record outside lists: its path, such as "gen.peak.lo_bytes", and its type."""
+    return dict(_walk(ProcessRecord, ""))
+
+
+def _walk(kind: Any, before: str) -> Iterator[tuple[str, Any]]:
+    for name, hint in types_of(kind).items():
+        inner = next((option for option in (hint, *get_args(hint)) if is_dataclass(option)), None)
+        if inner is None or get_origin(hint) is tuple:
+            yield before + name, hint
+        else:
+            yield from _walk(inner, f"{before}{name}.")
+
+
+def _leaves_of(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        path = before + name
+        if isinstance(value, dict):
+            yield from _leaves_of(value, f"{path}.")
+        elif path in _leaves():  # a missing part, such as children, has no figures
+            yield path, value
+
+
+def _nested(row: dict[str, Any], read: Callable[[Any, Any], Any], where: str) -> dict[str, Any]:
+    """Return the nested values of a row; foreign columns are ignored."""
+    found: dict[str, Any] = {}
+    empty = []
+    for path, cell in row.items():
+        hint = _leaves().get(path)
+        if hint is None:
+            continue
+        try:
+            value = read(cell, hint)
+        except (ValueError, RecursionError):
+            raise ValueError(f"{where}: {path} is no JSON") from None
+        *parents, name = path.split(".")
+        if value is None:
+            if type(None) in get_args(hint):  # otherwise a field that an earlier version did not have
+                empty.append((parents, name))
+        else:
+            holder = found
+            for parent in parents:
+                holder = holder.setdefault(parent, {})
+            holder[name] = value
+    for parents, name in empty:  # None in a part that exists: its default may be something else
+        holder = found
+        for parent in parents:
+            holder = holder.get(parent, {})
+        holder[name] = None
+    return found
+
+
+def _of_text(hint: Any) -> bool:
+    return get_origin(hint) is Literal or hint in (str, str | None, datetime)
+
+
+_READERS: dict[str, Callable[[Path], _Found]] = {
+    ".jsonl": _read_jsonl,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".ipynb": _read_ipynb,
+}
+_WRITTEN = [kind for kind in _READERS if kind != ".ipynb"]
+
+
+def _check_kind(path: Path, kinds: Iterable[str]) -> None:
+    *first, last = kinds
+    if path.suffix.lower() not in (*first, last):
+        raise ValueError(printable(f"{path} must be named {', '.join(first)} or {last}"))

@@ -1,0 +1,173 @@
+"""The records of a notebook's cells, in the order they finished: ranked, saved, loaded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from ..analysis import leaks, ranking
+from ..records.cell_record import CellRecord, process_of
+from ..records.note import Note, NoteKind
+from ..records.units import cells_text
+from ..records.value import Displayed
+
+if TYPE_CHECKING:
+    import os
+
+    import pandas as pd
+
+R = TypeVar("R", bound=CellRecord)
+
+
+class History(Displayed, Sequence[CellRecord]):
+    """The finished cells. A record takes about a kilobyte, whatever the cell did."""
+
+    def __init__(self, records: Sequence[CellRecord] = ()) -> None:
+        self._records: list[CellRecord] = list(records)
+
+    def append(self, record: CellRecord) -> None:
+        """Add the record of a cell that has finished."""
+        self._records.append(record)
+
+    def extend(self, records: Iterable[CellRecord]) -> None:
+        """Add the records of several processes."""
+        self._records.extend(records)
+
+    @overload
+    def __getitem__(self, index: int) -> CellRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CellRecord]: ...
+    def __getitem__(self, index: int | slice) -> CellRecord | Sequence[CellRecord]:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[CellRecord]:
+        return iter(tuple(self._records))
+
+    def __repr__(self) -> str:
+        return f"<History: {self.counted()}>"
+
+    def counted(self) -> str:
+        """Return how many there are: "3 cells", "3 cells and 12 records of other processes"."""
+        others = sum(process_of(record) is not None for record in self)
+        return cells_text(len(self) - others, others)
+
+    # -- which cells matter ------------------------------------------------------------------------
+
+    def rank(self, by: str = "peak") -> list[CellRecord]:
+        """Return the records, the highest first; equal ones in the order they finished.
+
+        Cells that contain only this package's own magics are left out.
+
+        Args:
+            by: "peak": how far the cell's peak rose above what was in use before the cell, on the device
+                where that is the most. Cells for which that is less than 1 MB on every device, and equal
+                ones, are ranked by the same of RAM. "consumed": the most that RAM or any one device grew
+                by. "time": the longest first.
+
+        Raises:
+            ValueError: Another word.
+        """
+        return ranking.rank(self, by)
+
+    def suspects(self) -> list[tuple[CellRecord, ...]]:
+        """Return the cells that may leak.
+
+        A cell is a suspect when at least its last three runs each consumed more than 1 MB of RAM or of one
+        device, and each left more than 1 MB more in use there than the run before. So these are not
+        suspects: a cell whose memory is freed between its runs, one whose first run alone fills a
+        cache, one that has stopped growing. RAM that malloc merely keeps is not counted.
+
+        Two runs are of the same cell when they have the same id by the front end and the same first line,
+        in the same process. Where the front end sends no ids, as in a terminal, the whole code must be the
+        same but for its numbers and comments, as far as the record has `CellRecord.code`, and a cell that
+        begins with a magic such as ``%%time`` is never recognized. Cells that contain only this package's
+        own magics are never suspects.
+
+        Returns:
+            For each cell its last runs, oldest first, as many as grew.
+        """
+        return leaks.suspects(self)
+
+    def marked(self, record: CellRecord) -> CellRecord:
+        """Return a record that is about to be appended, with a note if it makes its cell a suspect."""
+        return _marked(record, leaks.growing_runs_of(record, self))
+
+    def marked_all(self, records: Iterable[R]) -> list[R]:
+        """Return records that are about to be appended, as `marked` does each of them."""
+        found = list(records)
+        grown = {leaks.identity(record) for record in found if record.grown()}
+        earlier = leaks.by_cell(self, grown) if grown else {}
+        return [
+            _marked(one, leaks.growing_runs_of(one, earlier.get(leaks.identity(one), ()))) for one in found
+        ]
+
+    # -- to and from elsewhere ---------------------------------------------------------------------
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return plain values for JSON, one dict per cell: bytes, seconds, ISO 8601 times."""
+        return [record.to_dict() for record in self]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return one row per cell; nested figures become columns such as ``gen.peak.lo_bytes``.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("to_pandas() needs pandas: pip install 'ipygpulogger[pandas]'") from error
+        from . import formats
+
+        rows, columns = formats.flat(self)
+        return pd.DataFrame(rows, columns=columns)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the records to a .jsonl, .csv or .parquet file, replacing an older one.
+
+        The file is written whole or not at all. The columns of .csv and .parquet are those of `to_pandas`,
+        with lists as JSON.
+
+        Raises:
+            ValueError: The file name ends otherwise.
+            ImportError: pyarrow is not installed, and the file is .parquet.
+            OSError: The file cannot be written.
+        """
+        from . import formats
+
+        formats.save(Path(path), self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> History:
+        """Read what `save` wrote, a log, or the records that a saved notebook (.ipynb) keeps of its cells.
+
+        Two things are left out, each with a warning: a line that a killed kernel or a full disk cut short,
+        and a record with a number that no machine can have measured.
+
+        Raises:
+            ValueError: The file name ends otherwise, or the file does not hold records; says where.
+            ImportError: pyarrow is not installed, and the file is .parquet.
+            OSError: The file cannot be read.
+        """
+        from . import log  # patterns and more, which few sessions need
+
+        problems: list[str] = []
+        records = log.load(Path(path), problems)
+        for problem in problems:
+            warnings.warn(problem, stacklevel=2)
+        return cls(records)
+
+
+def _marked(record: R, runs: Sequence[CellRecord]) -> R:
+    """Return a record with a note on its last runs, if they make its cell a suspect."""
+    if not runs:
+        return record
+    names = ", ".join(leaks.growing_names(runs))
+    note = Note(NoteKind.GREW, f"grew in each of its last {len(runs)} runs{names and ': '}{names}")
+    return replace(record, notes=(*record.notes, note))

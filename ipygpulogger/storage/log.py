@@ -1,0 +1,122 @@
+"""A file that gains a line of JSON with every cell, and the records that a file holds."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..records.units import printable
+from . import formats
+from .decode import ImpossibleNumberError, record_from
+from .formats import json_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..records.cell_record import CellRecord
+
+_ADD = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+
+
+class Log:
+    """A log that grows by one line per cell. An existing log is continued: it may show why its kernel died.
+
+    Each record is one write to the end of the file, which is opened for that write only. So a killed kernel
+    loses at most the running cell, several writers do not mix their lines, and a file that was moved or
+    removed is created again. A partial line, left by a full disk or a power cut, is followed by an empty
+    line, and `History.load` leaves it out.
+
+    Args:
+        path: The file; "~" is the user's home.
+
+    Attributes:
+        path: The absolute path.
+        lost: How many records were lost since the last one that was written.
+
+    Raises:
+        ValueError: Nothing can be written there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).expanduser().absolute()  # cells may change the working directory
+        self.lost = 0
+        if self.path.is_dir():
+            raise ValueError(printable(f"{path} is a folder; name a file"))
+        if not self.path.parent.is_dir():
+            parent, name = self.path.parent, self.path.name
+            raise ValueError(printable(f"there is no folder {parent} to write {name} into"))
+        if not os.access(self.path if self.path.exists() else self.path.parent, os.W_OK):
+            raise ValueError(printable(f"{path} may not be written"))
+
+    def append(self, *records: CellRecord) -> int:
+        """Add records, such as that of a cell.
+
+        Returns:
+            How many records were lost between the last one that was written and these.
+
+        Raises:
+            OSError: A record cannot be written. It is lost, and so are those behind it; the next call tries
+                again.
+        """
+        lost = self.lost
+        self.lost += len(records)  # until they are written
+        self._add(records)
+        self.lost = 0
+        return lost
+
+    def close(self) -> None:
+        """End the log. Nothing needs to be closed: the file is open only while a record is written."""
+
+    def _add(self, records: Iterable[CellRecord]) -> None:
+        lines = (json_line(record).encode() for record in records)
+        fd = os.open(self.path, _ADD, 0o666)
+        try:
+            whole = True
+            if os.fstat(fd).st_size:
+                os.lseek(fd, -1, os.SEEK_END)
+                whole = os.read(fd, 1) == b"\n"
+            for line in lines:
+                written = line if whole else b"\n\n" + line
+                if os.write(fd, written) < len(written):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                self.lost -= 1
+                whole = True
+        finally:
+            os.close(fd)
+
+
+def load(path: Path, problems: list[str]) -> list[CellRecord]:
+    """Return the records of a file in their order; `History.load` has the rules.
+
+    Args:
+        path: The file.
+        problems: Gains a sentence for each record that is left out.
+
+    Raises:
+        ValueError: The file does not hold records; says where, in one line.
+        ImportError: pyarrow is not installed, and the file is .parquet.
+        OSError: The file cannot be read.
+    """
+    found = []
+    collects = gc.isenabled()
+    gc.disable()  # a load makes many objects and no garbage, and collections cost time
+    try:
+        for where, values in formats.read(path):
+            if isinstance(values, str):
+                problems.append(printable(f"{path}, {where}: {values}"))
+                continue
+            try:
+                found.append(record_from(values))
+            except ImpossibleNumberError as error:
+                problems.append(printable(f"{path}, {where}: {error}; it is left out"))
+            except ValueError as error:
+                raise ValueError(f"{path}, {where}: {error}") from None
+    except ValueError as error:
+        raise ValueError(printable(str(error))) from None
+    finally:
+        if collects:
+            gc.enable()
+    return found

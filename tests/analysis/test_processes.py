@@ -1,0 +1,181 @@
+"""Records of other processes in histories, files, comparisons and budgets: each keeps its process."""
+
+from dataclasses import replace
+
+import made
+import pytest
+from handmade import ram
+from memory import MB
+from processes import of
+
+from ipygpulogger import History
+from ipygpulogger.analysis.compare import compare
+from ipygpulogger.analysis.group import Group, Missing
+from ipygpulogger.records import Peak
+from ipygpulogger.render import summary
+from ipygpulogger.render.comparison import comparison
+from ipygpulogger.render.group import html
+
+MIXED = [
+    made.plain(),
+    of({"rank": 0, "host": "=a"}, 100),
+    of({"worker": "engine \u2713", "task": "t,\n\ud800", "host": "b"}, 200, on_gpu=50),
+    made.plain(2),
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_a_file_keeps_them(kind, tmp_path):
+    """Each record with its process, between those of this kernel."""
+    History(MIXED).save(tmp_path / f"run.{kind}")
+    loaded = list(History.load(tmp_path / f"run.{kind}"))
+    assert loaded == MIXED
+    assert [type(record) for record in loaded] == [type(record) for record in MIXED]
+
+
+@pytest.mark.parametrize(("records", "columns"), [(MIXED, 5), (MIXED[::3], 0), ([], 0)])
+def test_a_table_has_their_columns_only_with_them(records, columns, tmp_path):
+    """Files without processes are what they were."""
+    History(records).save(tmp_path / "run.csv")
+    head = (tmp_path / "run.csv").read_text().splitlines()[0].split(",")
+    assert sum(name.startswith("process.") for name in head) == columns
+
+
+def test_reports_name_the_process():
+    """The title of a record, its `repr`, its text, its ranking."""
+    record = of(3, 100, label="load")
+    assert repr(record).startswith("<ProcessRecord load, rank 3, 2.000 s")
+    found = summary.summary([record, made.plain()], "peak", [])
+    assert "load, rank 3" in found
+    assert "needed most: load, rank 3, 100 MB of RAM" in found
+
+
+def test_they_are_no_cells():
+    """Counted apart, wherever records are counted."""
+    for records, told in (
+        (MIXED, "2 cells and 2 records of other processes"),
+        (MIXED[1:2], "1 record of processes"),
+        (MIXED[:1], "1 cell"),
+    ):
+        assert repr(History(records)) == f"<History: {told}>"
+        assert told in History(records)._repr_html_()
+        assert summary.summary(records, "peak", []).startswith(told)
+
+
+# -- two runs ------------------------------------------------------------------------------------------
+
+
+def grown(before, after):
+    """What is told of each pair with a peak that grew: whose it is, and where."""
+    return [
+        (pair.after.process.named(), change.name, change.process)
+        for pair in compare(before, after).regressed
+        for change in pair.changes
+        if change.regressed
+    ]
+
+
+def test_the_same_rank_is_compared():
+    """The one rank that grew is named, though another needs more."""
+    before = [made.plain(), *(of(rank, 100 * (rank + 1)) for rank in range(3))]
+    after = [*before[:2], of(1, 290), before[3]]
+    assert grown(before, after) == [("rank 1", "RAM", "")]
+    told = comparison(compare(before, after))
+    assert "In [1], rank 1: x" in told
+    assert told.splitlines()[-1].startswith("1 of 4 cells grew")
+
+
+def test_other_ranks_are_compared_by_the_worst():
+    """Of two ranks and of three: the highest of each, and who has it; a device by any index."""
+    before = [of(rank, 101 - rank, on_gpu={rank: 50 + rank}) for rank in range(2)]
+    after = [of(rank, 100 + 90 * (rank == 2), on_gpu={rank: 40 + 5 * rank}) for rank in range(3)]
+    assert grown(before, after) == [("rank 2", "RAM", "rank 2")]
+    found = compare(before, after)
+    assert (len(found.pairs), found.new, found.removed) == (1, (), ())
+    assert found.pairs[0].processes == (2, 3)
+    assert (found.pairs[0].before.rank, found.pairs[0].after.rank) == (0, 2)  # whose peak is the highest
+    assert [change.name for change in found.pairs[0].changes] == ["RAM", "GPU"]
+    assert "(the highest of 3 records; was of 2)" in comparison(found)
+
+
+def test_tasks_are_compared_by_the_worst():
+    """Which worker runs a task, and how often, is the scheduler's choice."""
+
+    def task(name, pid, needs):
+        key = f"{name}-{pid}-{needs}"
+        return of({"task": name, "pid": pid, "worker": f"tcp://{pid}"}, needs, label=key, source="")
+
+    before = [task("load", 1, 300), task("train", 1, 100), task("train", 2, 120)]
+    after = [task("load", 3, 300), task("train", 4, 110), task("train", 3, 250), task("train", 3, 100)]
+    assert grown(before, after) == [("tcp://3", "RAM", "tcp://3")]
+
+
+def test_a_process_is_no_cell_of_the_kernel():
+    """Records of other processes do not match those of the kernel, whatever their lines say."""
+    own, elsewhere = made.plain(source="x", cell_id=None), replace(of(0, 100), cell_id=None)
+    found = compare([own], [elsewhere])
+    assert (found.pairs, len(found.new), len(found.removed)) == ((), 1, 1)
+
+
+def test_what_is_unknown_of_one_is_told_of_the_others():
+    """A device whose use is unknown in one process does not hide the peak of another."""
+    unknown = of(0, on_gpu=50)
+    unknown = replace(unknown, gpus=(replace(unknown.gpus[0], attributed=False, peak=Peak(0, 0, "exact")),))
+    before, after = [unknown], [unknown, of(1, on_gpu=500)]
+    (pair,) = compare(before, after).pairs
+    assert [(change.name, change.before_bytes, change.after_bytes) for change in pair.changes][1] == (
+        "GPU",
+        None,
+        600 * MB,
+    )
+
+
+def test_what_leaks_is_marked_when_it_is_kept():
+    """The third growing run of a cell or of a task in the same process; a label stands for a missing line."""
+
+    def run(number, **fields):
+        process = {"pid": 7, "worker": "w", **fields.pop("process", {})}
+        usage = ram(number * 9 * MB, (number + 1) * 9 * MB)
+        return replace(of(process, **{"source": "", "label": "load", **fields}), gen=usage)
+
+    for kind, alike in (
+        ({}, True),
+        ({"source": "x", "label": None}, True),
+        ({"label": None}, False),
+        ({"process": {"task": "train"}, "label": None}, True),
+        ({"process": {"pid": None}}, False),
+    ):
+        runs = []
+        for number in range(3):
+            fields = {name: f"In [{number}]" if value is None else value for name, value in kind.items()}
+            if fields.get("process", {}).get("pid", 7) is None:
+                fields["process"] = {"pid": number}
+            runs.append(run(number, **fields))
+        history = History([*runs[:2], of(5, 100)])
+        (marked, other) = history.marked_all([runs[2], of(6, 100)])
+        assert bool(marked.notes) == alike, kind
+        assert other.notes == ()
+        assert bool(History(runs).suspects()) == alike
+        assert len(history) == 3
+
+
+# -- groups ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("missing", "notes"), [([Missing("rank 1", "no answer")], []), ([], ["3 small tasks were only counted"])]
+)
+def test_a_group_without_records_is_not_nothing(missing, notes):
+    """`if ranks:` holds where a rank is missing, and its table says so; its length stays that of the records."""
+    group = Group("In [4]", (), missing, notes)
+    assert group
+    assert len(group) == 0
+    assert list(group) == []
+    told = missing[0].who if missing else notes[0]
+    assert told in repr(group)
+    assert told in html(group)
+
+
+def test_a_group_that_tells_nothing_is_false():
+    """Neither a record, nor a missing process, nor a note."""
+    assert not Group("In [4]", ())

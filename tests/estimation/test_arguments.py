@@ -1,0 +1,245 @@
+"""What `estimate` is asked for: devices, capacities, batch sizes, functions; and one sentence for bad input."""
+
+import functools
+import itertools
+from collections import UserDict
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import ipygpulogger
+from ipygpulogger.estimation.arguments import (
+    Arguments,
+    batched,
+    capacity_bytes,
+    device_index,
+    label_of,
+    sizes_of,
+)
+from ipygpulogger.estimation.estimate import limit_of
+
+pytestmark = pytest.mark.torch
+GB = 2**30
+
+
+def test_devices(cuda):
+    """A device is named as torch names it, or by its index."""
+    for device in ("cuda:0", "cuda", torch.device("cuda"), 0):
+        assert device_index(device, torch) == 0, device
+    for device in ("cuda:1", 1, torch.device("cuda", 1)):
+        assert device_index(device, torch) == 1, device
+
+
+NO_DEVICES = [
+    ("cuda:7", ValueError, "cuda:7 does not exist: there are cuda:0 to cuda:1"),
+    (2, ValueError, "cuda:2 does not exist: there are cuda:0 to cuda:1"),
+    (-1, ValueError, "-1 is not the index of a device"),
+    (10**30, ValueError, "is not the index of a device"),
+    ("cuda:-1", ValueError, "'cuda:-1' is not a device"),
+    ("cuda:999", ValueError, "'cuda:999' is not a device"),
+    ("cuda:256", ValueError, "'cuda:256' is not a device"),
+    ("gpu", ValueError, "'gpu' is not a device"),
+    ("", ValueError, "'' is not a device"),
+    ("cpu", ValueError, "on a GPU, not in general RAM"),
+    (torch.device("mps"), ValueError, "'mps' devices"),
+    ("meta", ValueError, "'meta' devices"),
+    (None, TypeError, "not None"),
+    (True, TypeError, "not True"),
+    (1.0, TypeError, "not 1.0"),
+    (["cuda:0"], TypeError, "not ['cuda:0']"),
+]
+
+
+def test_devices_that_do_not_exist(cuda):
+    """One sentence says what is wrong with a device."""
+    for device, error, says in NO_DEVICES:
+        with pytest.raises(error) as raised:
+            device_index(device, torch)
+        assert says in str(raised.value), device
+        assert "\n" not in str(raised.value), device
+
+
+@pytest.mark.parametrize(
+    ("capacity", "size"), [(None, None), ("16GB", 16 * GB), (" 1.5 gib ", 3 * GB // 2), (512, 512)]
+)
+def test_capacities(capacity, size):
+    """A capacity is a size as in a budget, or bytes."""
+    assert capacity_bytes(capacity) == size
+
+
+@pytest.mark.parametrize("capacity", ["16", "many", "", "0GB", "-1GB", 0, -5, True, 1.5, 10**30, [], b"1GB"])
+def test_capacities_that_are_no_size(capacity):
+    """One sentence says what is wrong with a capacity."""
+    with pytest.raises((TypeError, ValueError), match="capacity") as raised:
+        capacity_bytes(capacity)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_room_on_a_device(gpu, cuda):
+    """What is free, and the cache of this process; a limit of the user's counts, and the context is made."""
+    total = torch.cuda.mem_get_info(0)
+    empty = limit_of(0, torch)
+    assert (empty.available_bytes, empty.capacity_bytes) == (total[0], gpu.dev[0].total)
+    kept = torch.empty(100 << 20, dtype=torch.uint8, device="cuda:0")
+    assert limit_of(0, torch).available_bytes == total[0] - (100 << 20)
+    del kept  # into the cache
+    assert limit_of(0, torch).available_bytes == total[0]
+    try:
+        torch.cuda.set_per_process_memory_fraction(0.25, 0)
+        assert limit_of(0, torch).available_bytes == total[1] // 4
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+    assert not limit_of(0, torch).note
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"), [([8, 16], (8, 16)), (range(1, 4), (1, 2, 3)), ((8, 8, 4), (8, 4)), (iter([5]), (5,))]
+)
+def test_batch_sizes(given, sizes):
+    """Each size counts once, in the order given."""
+    assert sizes_of(given) == sizes
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[], 8, "8", None, [0], [-8], [1.5], [True], ["8"], [8, None], [2**60], itertools.count(1), range(10**9)],
+)
+def test_batch_sizes_that_are_none(given):
+    """One sentence says what is wrong with batch sizes; an endless sequence ends too."""
+    with pytest.raises((TypeError, ValueError), match="batch") as raised:
+        sizes_of(given)
+    assert "\n" not in str(raised.value)
+
+
+class Pair(NamedTuple):
+    """A batch."""
+
+    images: Any
+    labels: Any
+
+
+X, Y, W = torch.zeros(8, 3), torch.zeros(8), torch.zeros(5, 2)
+
+
+def named(batch, labels=None, *rest, batch_size=1, **more):
+    """A function with every kind of parameter."""
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "shapes", "described"),
+    [
+        ((X, Y), {}, [(32, 3), (32,)], "the leading dimension 8 of batch and labels"),
+        ((W, X), {}, [(32, 2), (8, 3)], "the leading dimension 5 of batch"),
+        ((Pair(X, {"y": [Y]}),), {}, [(32, 3), (32,)], "the leading dimension 8 of batch"),
+        ((UserDict(a=X),), {"mask": Y}, [(32, 3), (32,)], "the leading dimension 8 of batch and mask"),
+        ((nn.Parameter(W), X), {}, [(5, 2), (32, 3)], "the leading dimension 8 of labels"),
+        ((torch.tensor(1.0), X), {}, [(), (32, 3)], "the leading dimension 8 of labels"),
+        ((W, X), {"batch_size": 8}, [(5, 2), (32, 3), 32], "batch_size and the leading dimension 8 of labels"),
+        ((W, X), {"batch_size": 4}, [(5, 2), (8, 3), 32], "batch_size"),
+        ((None, 7), {}, [None, 32], "labels"),
+        ((X, Y, X, X, X, X), {}, [(32, 3), (32,), *[(32, 3)] * 4],
+         "the leading dimension 8 of batch, labels, argument 3, argument 4 and 2 more"),
+    ],
+)  # fmt: skip
+def test_what_a_batch_size_replaces(args, kwargs, shapes, described):
+    """The leading dimension of the first tensor and of those that share it, or a number named batch_size."""
+    found = batched(named, Arguments(args, kwargs), torch)
+    assert found.described() == described
+    again = found.resized(32, torch)
+    leaves = torch.utils._pytree.tree_leaves([*again.args, *again.kwargs.values()])
+    leaves = [leaf for one in leaves for leaf in (one.values() if isinstance(one, UserDict) else [one])]
+    assert [tuple(one.shape) if isinstance(one, torch.Tensor) else one for one in leaves] == shapes
+    resized = [one for one in leaves if isinstance(one, torch.Tensor) and one.shape[:1] == (32,)]
+    assert all(type(one).__name__ == "FakeTensor" and one.device == X.device for one in resized)
+    assert X.shape == (8, 3)
+
+
+def test_a_resized_tensor_is_like_the_given_one():
+    """It has the same type, layout and need of a gradient, and one given twice stays one."""
+    images = torch.zeros(8, 3, 4, 4, dtype=torch.half).to(memory_format=torch.channels_last).requires_grad_()
+    first, (second,) = batched(named, Arguments((images, [images]), {}), torch).resized(16, torch).args
+    assert first is second
+    assert (first.dtype, first.requires_grad) == (torch.half, True)
+    assert first.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("x", 1, 2), (None,), (True,), (torch.tensor(1.0),), (nn.Linear(2, 2),)]
+)
+def test_nothing_to_replace(args):
+    """What cannot be varied is refused in one sentence."""
+    with pytest.raises(ValueError, match="batch_sizes can only vary what fn is called with"):
+        batched(print, Arguments(args, {}), torch)
+
+
+async def coroutine(x):
+    """Not run by a call."""
+
+
+def generator(x):
+    """Not run by a call."""
+    yield x
+
+
+class Called:
+    """An object that is called."""
+
+    async def __call__(self, x):
+        """Not run by a call."""
+
+
+def needs(x, device):
+    """Has a parameter that `estimate` has too."""
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "says"),
+    [
+        (5, (), "not 5: write estimate(step, batch), not estimate(step(batch))"),
+        (None, (), "not None"),
+        (torch.zeros(3), (), "takes a function"),
+        (coroutine, (1,), "coroutine is a coroutine function"),
+        (Called(), (1,), "Called is a coroutine function"),
+        (generator, (1,), "generator is a generator function"),
+        (functools.partial(generator, 1), (), "generator is a generator function"),
+        (needs, (), "missing a required argument: 'x'"),
+        (needs, (1,), "its own device can be given by functools.partial"),
+        (lambda: 0, (1,), "too many positional arguments"),
+    ],
+)
+def test_what_cannot_be_called(fn, args, says):
+    """One sentence says why a function cannot be estimated."""
+    with pytest.raises(TypeError) as raised:
+        ipygpulogger.estimate(fn, *args)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_labels():
+    """A function is called as it is named, whatever wraps it."""
+
+    def inner():
+        pass
+
+    assert label_of(inner) == "inner"
+    assert label_of(functools.partial(functools.partial(inner), 1)) == "inner"
+    assert label_of(nn.Linear(1, 1)) == "Linear"
+    assert label_of(nn.Linear(1, 1).forward) == "Linear.forward"
+    assert label_of(lambda: 0) == "<lambda>"
+    assert label_of(torch.matmul) == "matmul"
+
+
+def test_a_module_is_called_as_its_forward(cuda):
+    """Its arguments have the names that `forward` gives them."""
+    found = ipygpulogger.estimate(nn.Linear(64, 64), torch.zeros(4, 64), batch_sizes=[8])
+    assert found.batched == "the leading dimension 4 of input"
+    assert {row.name for row in found.at_peak if row.kind == "variables"} >= {"input"}
+
+
+def test_nothing_on_the_device(cuda):
+    """A function that has nothing there is not said to fit without a word."""
+    found = ipygpulogger.estimate(lambda: 5)
+    assert (found.peak_bytes, found.fits) == (0, True)
+    assert found.notes == ("No tensor of the function is on cuda:0, and it moves none there.",)

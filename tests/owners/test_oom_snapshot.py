@@ -1,0 +1,243 @@
+"""What is reported of a cell that ran out of memory: the figures and the one next step."""
+
+import re
+from dataclasses import replace
+from html import escape as html_escape
+
+import pytest
+from arrays import holding
+from memory import MB
+
+from ipygpulogger.notebook.cell_events import CellEvents
+from ipygpulogger.notebook.logger import IPyGPULogger
+from ipygpulogger.owners.oom_advice import out_of_memory as oom_report
+from ipygpulogger.owners.oom_snapshot import oom_snapshot
+from ipygpulogger.owners.release import drop_hidden_references
+from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Owner, Peak
+from ipygpulogger.render import html, out_of_memory, text
+from ipygpulogger.render.owners import Freed
+from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Observation, Reading
+
+GIB = 2**30
+
+
+class Fake(Framework):
+    """A framework of one device; with arrays."""
+
+    name = "torch"
+
+    class Memory(DeviceCounter):
+        device = Device("cuda", 0, "a device")
+
+        def look(self):
+            return Observation((Reading(5000 * MB, 5000 * MB), Reading(5100 * MB, 5100 * MB)), ())
+
+        def device_memory(self):
+            return DeviceMemory(10000 * MB, 6000 * MB, 4000 * MB)
+
+    def counters(self):
+        return [self.Memory()]
+
+    def current_index(self):
+        return 0
+
+    def holding(self, value):
+        return holding(value)
+
+
+def card_of(error, shell, frameworks):
+    return oom_report(oom_snapshot(error, shell, frameworks), [], {})
+
+
+def test_without_any_framework(shell):
+    """What the words say is told; the rest is unknown, and never 0."""
+    card = card_of(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has"), shell, [])
+    assert (card.asked_bytes, card.free_bytes, card.live_bytes) == (2 * GIB, None, None)
+    assert out_of_memory.report(card) == (
+        "Out of memory on gpu:1: asked 2.00 GiB\n  -> Use less at once: 2.00 GiB were asked for."
+    )
+    assert card.advice == "Use less at once: 2.00 GiB were asked for."
+
+
+def test_without_a_size(shell):
+    """An error that tells nothing."""
+    card = card_of(RuntimeError("CUDA error: out of memory"), shell, [Fake()])
+    assert (card.device, card.free_bytes, card.live_bytes) == ("cuda:0", 4000 * MB, 5000 * MB)
+    assert card.advice == "Use less at once: it is not known how much was asked for."
+
+
+OWNERS = tuple(Owner(f"<b>{'x' * 200}&{i}", 2**40 - i, "cuda:0", "variable") for i in range(5))
+
+
+CARD = OutOfMemory(
+    "cuda:0", 2**40, None, 2**40, 0, None, 2**40, 2**40, 2**40, OWNERS, "Do <this> & that " + "x" * 200
+)
+
+
+def record_with(card):
+    from datetime import datetime, timezone
+
+    from ipygpulogger.records import RamUsage
+
+    return CellRecord(
+        label="In [1]",
+        started_at=datetime.now(timezone.utc),
+        time_s=1.0,
+        gen=RamUsage(MB, MB, Peak(MB, MB, "exact")),
+        execution_count=1,
+        cell_id=None,
+        source="",
+        status="error",
+        error="OutOfMemoryError",
+        out_of_memory=card,
+    )
+
+
+def test_the_card_as_html():
+    """Every foreign string escaped, the next step first, the largest owners with it, all in two kilobytes."""
+    page = html.report(record_with(CARD))
+    assert len(page.encode()) <= 2048
+    assert f"<b>{'x' * 5}" not in page
+    assert "&lt;b&gt;xxx" in page
+    assert "n/a" not in page
+    order = ["GPU 0 is out of memory.</b> 1.0 TB asked.", "<b>Do this:</b> Do &lt;this&gt; &amp; that"]
+    order += ["asked 1024.00 GiB · live 1048576 MB"]
+    assert sorted(order, key=page.index) == order
+
+
+DEVICE = DeviceUsage(
+    1000 * MB, 1000 * MB, Peak(1000 * MB, 1000 * MB, "exact"), 0, "A", total_bytes=16000 * MB
+)
+
+
+def test_the_card_as_html_is_a_bar_of_the_holders():
+    """What is missing, a command to copy, who holds the device, and the size asked for to the megabyte."""
+    owners = (
+        Owner("model", 2400 * MB, "cuda:0", "variable"),
+        Owner("last traceback: step.act", 3000 * MB, "cuda:0", "traceback"),
+    )
+    advice = (
+        "`%gpulog free` gives 3000 MB back (the failed call's step.act). Then run the cell again: it fits."
+    )
+    card = OutOfMemory(
+        "cuda:0", 8000 * MB, 5000 * MB, 6000 * MB, 0, 0, 4500 * MB, 3000 * MB, 0, owners, advice
+    )
+    page = out_of_memory.html(card, DEVICE, 1200)
+    assert len(page.encode()) <= 1200
+    words = re.sub(r"<div", "\n<div", page).replace("\N{NO-BREAK SPACE}", " ")
+    assert [re.sub("<[^>]*>", "", line) for line in words.splitlines() if re.sub("<[^>]*>", "", line)] == [
+        "GPU 0 is out of memory. 7.8 GB asked, 4.9 GB free: 2.9 GB short.",
+        f"Do this: {html_escape(advice.replace('`', '').replace('3000 MB', '2.9 GB'))}",
+        (
+            "■ model 2.3 GB · ■ step.act (last traceback) 2.9 GB · ■ other tensors 600 MB"
+            " · ■ context and libraries 500 MB · ■ other processes 4.4 GB · free 4.9 GB"
+        ),
+        "asked 8000 MB · free 5000 MB · live 6000 MB · other processes 4500 MB",
+    ]
+    assert "<code>%gpulog free</code>" in page
+    assert re.findall(r"width:([\d.]+)%", page) == ["15", "18.8", "3.75", "3.12", "28.1"]
+    for room in (1200, 900, 700, 500, 300):
+        assert len(out_of_memory.html(card, DEVICE, room).encode()) <= room
+    assert "model" not in out_of_memory.html(replace(card, live_bytes=None), None, 1200).split("Do this")[0]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_card_as_text(compact):
+    """Directly below the figures, on lines of its own; who grew and the notes come after it."""
+    said = {"owners": (Owner("act", 2000 * MB, "cuda:0", "traceback"),), "notes": ("A note.",)}
+    lines = text.report(replace(record_with(CARD), **said), compact=compact).splitlines()
+    start = lines.index("Out of memory on cuda:0: asked 1024.00 GiB")
+    assert start == (1 if compact else 2)
+    assert lines[start + 1].startswith("  -> Do <this> & that")
+    assert lines[start + 2] == "  live 1048576 MB, cached 0 MB, other processes 1048576 MB"
+    assert lines[-2:] == ["grew: act 2000 MB (cuda:0)", "A note."]
+
+
+def test_what_free_says():
+    """The frames together, the outputs by name, several devices apart."""
+    hidden = [
+        Owner("last traceback: step.act", 2048 * MB, "cuda:0", "traceback"),
+        Owner("Out[3]", 512 * MB, "cuda:0", "output"),
+        Owner("last traceback: f.h", 10 * MB, "cuda:1", "traceback"),
+    ]
+    came_back = {"cuda:0": (2560 * MB, 2560 * MB), "RAM": (12 * MB,)}
+    assert str(Freed(tuple(hidden), came_back)) == (
+        "dropped: last traceback (step.act 2048 MB on cuda:0, f.h 10 MB on cuda:1), Out[3] 512 MB\n"
+        "came back: cuda:0 2560 MB (the device 2560 MB), RAM 12 MB"
+    )
+    many = [Owner(f"Out[{i}]", MB, "cuda:0", "output") for i in range(12)]
+    assert "Out[7] 1 MB, and 4 more (4 MB)\n" in str(Freed(tuple(many), came_back))
+    assert str(Freed((), {"RAM": (0,)}, complete=False)) == (
+        "nothing hidden: no array was in Out or in a traceback (there was no time to look everywhere)\n"
+        "came back: RAM 0 MB"
+    )
+
+
+class Listens:
+    """A listener that writes down what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def __getattr__(self, name):
+        def told(*args):
+            cell = args[-1] if args else None
+            self.told.append((name, repr(getattr(cell, "exception", None))))
+            self.cell = cell if cell is not None and name != "_failed" else getattr(self, "cell", None)
+
+        return told
+
+
+def steps_of(shell, source):
+    events, listens = CellEvents.of(shell), Listens()
+    events.subscribe(listens)
+    listens.told.clear()
+    shell.run_cell(source, store_history=True)
+    events.unsubscribe(listens)
+    return listens
+
+
+def test_told_of_the_exception_and_no_longer(shell, capsys):
+    """Right after the end, before memory is settled; the cell keeps it for that one step."""
+    listens = steps_of(shell, "1 / 0")
+    none = "None"
+    assert listens.told == [
+        *[(step, none) for step in ("_preload", "_settle", "_begin", "_end")],
+        ("_on_error", "ZeroDivisionError('division by zero')"),
+        ("_settle", none),
+        ("_finish", none),
+        ("_drop", none),
+    ]
+    assert listens.cell.exception is None
+    assert "_on_error" not in [step for step, _ in steps_of(shell, "1").told]
+    drop_hidden_references(shell)
+
+
+def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
+    """The cell has its report all the same, and the reason is said once."""
+
+    def broken(*_):
+        raise LookupError("of ours")
+
+    monkeypatch.setattr("ipygpulogger.owners.oom_snapshot.oom_snapshot", broken)
+    il = IPyGPULogger().start()
+    for _ in range(2):
+        shell.run_cell(
+            "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')", store_history=True
+        )
+    il.stop()
+    printed = capsys.readouterr()
+    assert printed.out.count("failed: RuntimeError") == 2
+    assert printed.err.count("could not explain an error: LookupError: of ours") == 1
+    assert il.record.out_of_memory is None
+    drop_hidden_references(shell)
+
+
+def test_a_card_in_the_record(shell, capsys):
+    """Without any GPU the card still says what the error said."""
+    il = IPyGPULogger().start()
+    shell.run_cell("raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')", store_history=True)
+    il.stop()
+    assert il.record.out_of_memory.asked_bytes == 2 * GIB
+    assert "Out of memory on gpu:0: asked 2.00 GiB" in capsys.readouterr().out
+    drop_hidden_references(shell)

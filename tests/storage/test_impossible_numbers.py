@@ -1,0 +1,225 @@
+"""A number that no machine can have measured costs its record, and nothing else."""
+
+import dataclasses
+import json
+import math
+import re
+import warnings
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made import UNSHRUNK, plain
+from pyarrow import parquet
+
+from ipygpulogger import History
+from ipygpulogger.records import (
+    MIME,
+    ChildrenUsage,
+    DeviceUsage,
+    Heap,
+    LineUsage,
+    Metric,
+    OutOfMemory,
+    Owner,
+    Peak,
+    RamUsage,
+    Usage,
+)
+from ipygpulogger.render import html, text
+from ipygpulogger.render.summary import summary
+from ipygpulogger.storage.embed import embedded
+from ipygpulogger.storage.formats import json_line
+
+slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=25, phases=UNSHRUNK)
+HUGE = ["1e300", "NaN", "-Infinity", "1e999", str(2**63), str(-(2**63) - 1), "1" * 4000, "-" + "9" * 5000]
+WHOLE = ["0.5", "7.0"]  # where a whole number is due
+NEGATIVE = ["-1"]
+FULL = plain(
+    gen=RamUsage(1, 2, Peak(3, 4, "bounded", 5), Heap(6, 7), Heap(8, 9), ((0.5, 10), (1.5, 11))),
+    gpus=(
+        DeviceUsage(
+            12,
+            13,
+            Peak(14, 15, "bounded", 16),
+            index=0,
+            name="x",
+            **{
+                name: 17
+                for name in DeviceUsage.__dataclass_fields__
+                if name.endswith("_bytes") and name not in ("before_bytes", "after_bytes")
+            },
+            reserved_peak=Peak(18, 18, "exact"),
+            metrics=(Metric("energy", 19.5, "J"),),
+            timeline=((0.5, 20),),
+        ),
+    ),
+    children=ChildrenUsage(21, 22, Peak(23, 24, "bounded"), count=25),
+    pinned=Usage(26, 27, Peak(28, 28, "exact")),
+    execution_count=29,
+    current_gpu=30,
+    owners=(Owner("x", 31, "cpu", "variable"),),
+    unexplained=(("cpu", 32),),
+    lines=(LineUsage(33, "x", 34, 35.5, Usage(36, 37, Peak(38, 38, "exact")), risen=(("cpu", 39),)),),
+    out_of_memory=OutOfMemory("cuda:0", 40, 41, 42, 43, 44, 45, 46, 47, (), ""),
+)
+
+
+NEVER_NEGATIVE = {
+    *("time_s", "execution_count", "current_gpu", "gpus.0.index", "children.count"),
+    *("gen.before_bytes", "gen.after_bytes", "gen.peak.lo_bytes", "gen.peak.precision_bytes"),
+    *("children.before_bytes", "children.after_bytes", "children.peak.lo_bytes"),
+    *("gen.heap_before.in_use_bytes", "gen.heap_after.kept_bytes", "lines.0.lineno", "lines.0.hits"),
+    *(f"gpus.0.{name}_bytes" for name in ("total", "used", "free", "allocated", "reserved", "limit")),
+}
+
+
+def numbers_in(values, before=()):
+    """The path of every number in plain values."""
+    if isinstance(values, (dict, list, tuple)):
+        for key, member in values.items() if isinstance(values, dict) else enumerate(values):
+            yield from numbers_in(member, (*before, key))
+    elif isinstance(values, (int, float)) and not isinstance(values, bool):
+        yield before
+
+
+def with_number(values, path, number):
+    """A record's JSON with this number, as text, in that place."""
+    values = json.loads(json.dumps(values))
+    holder = values
+    for key in path[:-1]:
+        holder = holder[key]
+    holder[path[-1]] = "@"
+    return json.dumps(values).replace('"@"', number)
+
+
+def loaded_with_warnings(path):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        return list(History.load(path)), [str(warning.message) for warning in said]
+
+
+NUMBERS = list(numbers_in(FULL.to_dict()))
+
+
+def impossible_in(path):
+    """The numbers that cannot stand at a path."""
+    dotted = ".".join(map(str, path))
+    is_time = dotted.endswith(("time_s", "value")) or (
+        dotted.split(".")[-3:-2] == ["timeline"] and path[-1] == 0
+    )
+    return HUGE + ([] if is_time else WHOLE) + (NEGATIVE if dotted in NEVER_NEGATIVE else [])
+
+
+def test_a_negative_number_is_looked_for_where_there_is_one():
+    """The list of this test speaks of fields that exist."""
+    assert {".".join(map(str, path)) for path in NUMBERS} >= NEVER_NEGATIVE
+
+
+@pytest.mark.parametrize("path", NUMBERS, ids=lambda path: ".".join(map(str, path)))
+def test_an_impossible_number_costs_its_record_alone(tmp_path, path):
+    """Wherever it stands in a log: one sentence names the file and the line, and all other records load."""
+    log = tmp_path / "run.jsonl"
+    for number in impossible_in(path):
+        bad = with_number(FULL.to_dict(), path, number)
+        log.write_text(f"{json_line(plain(1))}{bad}\n{json_line(FULL)}{bad}\n{json_line(plain(2))}")
+        found, said = loaded_with_warnings(log)
+        assert found == [plain(1), FULL, plain(2)], number[:20]
+        assert [re.match(r".*, line \d", line)[0] for line in said] == [f"{log}, line 2", f"{log}, line 4"]
+        assert all(line.endswith("; it is left out") and len(line) < 300 for line in said)
+        assert not any("\n" in line for line in said)
+
+
+@pytest.mark.parametrize("number", HUGE + WHOLE + NEGATIVE)
+def test_an_impossible_number_in_a_notebook_or_a_csv_file(tmp_path, number):
+    """The same in a notebook's embedded records, and in a table of texts."""
+    good = plain(1, execution_count=2)
+    many = embedded(
+        plain(1, execution_count=2, gpus=tuple(dataclasses.replace(FULL.gpus[0], index=i) for i in range(8)))
+    )
+    notebook, table = tmp_path / "nb.ipynb", tmp_path / "run.csv"
+    others = {i: embedded(dataclasses.replace(good, execution_count=i)) for i in (1, 3)}
+    whole = json.dumps(
+        {
+            "cells": [
+                code_cell(i, {"data": {MIME: others.get(i, {"execution_count": 2, "@": 0})}})
+                for i in (1, 2, 3)
+            ]
+        }
+    )
+    for values, path in (
+        (embedded(good), ("gen", "peak", "precision_bytes")),
+        (many, ("gpus", 7, "index")),
+        (many, ("gpus", 7, "used_bytes")),
+    ):
+        bad = with_number(values, path, number)
+        notebook.write_text(whole.replace('{"execution_count": 2, "@": 0}', bad))
+        found, (said,) = loaded_with_warnings(notebook)
+        assert [record.execution_count for record in found] == [1, 3]
+        assert said.startswith(f"{notebook}, code cell 2: not a valid cell record: g")
+    History([good] * 3).save(table)
+    head, first, _, last = table.read_text().splitlines()
+    row = first.split(",")
+    row[head.split(",").index("gen.after_bytes")] = number
+    table.write_text("\n".join([head, first, ",".join(row), last]))
+    found, (said,) = loaded_with_warnings(table)
+    assert (found, said.startswith(f"{table}, line 3: not a valid cell record: gen.after_bytes is ")) == (
+        [good] * 2,
+        True,
+    )
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, math.nan, 1e300, Decimal(5), Decimal(2**70)])
+def test_an_impossible_number_in_a_parquet_file(tmp_path, value):
+    """A whole number costs its record alone; in a column of another type no size can be trusted."""
+    path = tmp_path / "run.parquet"
+    History([plain(1)] * 2).save(path)
+    good, bad = parquet.read_table(path).to_pylist()
+    bad["gen.after_bytes"] = value
+    if not isinstance(value, int):
+        good["gen.after_bytes"] = type(value)(good["gen.after_bytes"])
+    parquet.write_table(pa.Table.from_pylist([good, bad]), path)
+    found, said = loaded_with_warnings(path)
+    assert found == [plain(1)] * isinstance(value, int)
+    lost = [2] if isinstance(value, int) else [1, 2]
+    assert [
+        line.startswith(f"{path}, row {i}: not a valid cell record: gen.after_bytes is ")
+        for i, line in zip(lost, said, strict=True)
+    ]
+
+
+@slow
+@given(
+    st.sampled_from(NUMBERS),
+    st.one_of(
+        st.integers(), st.floats(), st.integers(-(10**400), 10**400), st.booleans(), st.text(max_size=3)
+    ),
+)
+def test_any_number_is_read_or_costs_its_record_or_is_refused(tmp_path_factory, path, number):
+    """Whatever stands where a number is due: every other record loads, or a ValueError names file and line."""
+    log = tmp_path_factory.mktemp("any") / "run.jsonl"
+    bad = with_number(FULL.to_dict(), path, json.dumps(number))
+    log.write_text(f"{json_line(plain(1))}{bad}\n{json_line(plain(2))}")
+    try:
+        found, said = loaded_with_warnings(log)
+    except ValueError as error:
+        assert isinstance(number, (str, bool))
+        assert str(error).startswith(f"{log}, line 2: not a valid cell record: ")
+    else:
+        assert len(found) + len(said) == 3
+        assert [found[0], found[-1]] == [plain(1), plain(2)]
+        for record in found:
+            text.report(record), html.report(record), summary([record], "peak", [])
+
+
+def code_cell(count, *outputs, name="n"):
+    return {
+        "cell_type": "code",
+        "execution_count": count,
+        "id": name,
+        "outputs": list(outputs),
+        "source": "",
+        "metadata": {},
+    }
