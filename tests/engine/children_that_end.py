@@ -1,7 +1,8 @@
 """Children that come, need memory and go within a scope; each says itself what it had at the worst moment.
 
-Run as a program: ``python children_that_end.py CASE``. It measures the case, and checks what is told of each child
-and of all together: within 2 MB of the truth, or bounds that contain it, of which the lower one is 90 % of the truth.
+Run as a program: ``CHILDREN_WERE_READ=a-new-file python children_that_end.py CASE``. It measures the case, and
+checks what is told of each child and of all together: within 2 MB of the truth, or bounds that contain it, of
+which the lower one is 90 % of the truth. A child whose parent has to read it lives until it was read.
 """
 
 import concurrent.futures
@@ -22,6 +23,7 @@ MB = 2**20
 NEAR_BYTES = 2 * MB
 HELPERS_BYTES = 40 * MB  # of multiprocessing: the fork server, its resource tracker
 BIG_MB = 150
+READS = "CHILDREN_WERE_READ"  # names a file, one byte longer after each time that children were read
 
 
 def block(size_mb):
@@ -38,27 +40,49 @@ def own_bytes(how):
     return 1024 * sum(int(sizes[name]) for name in names)
 
 
-def blip(how, size_mb, lives_s=0.0):
-    """Need so much for a moment, live on; return who did and what it had."""
+def count_reads():
+    """Write into a file how often this process completed a read of its children, which wait for that."""
+    from ipygpulogger.engine.child_peaks import ChildPeaks
+
+    descriptor = os.open(os.environ[READS], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    look, ours = ChildPeaks.look, os.getpid()
+
+    def counted(*args, **kwargs):
+        living = look(*args, **kwargs)
+        if os.getpid() == ours:
+            os.write(descriptor, b".")
+        return living
+
+    ChildPeaks.look = counted
+
+
+def until_read(times=2):
+    """Wait until the children were read so often again; of two reads one began after this."""
+    path, late_s = Path(os.environ[READS]), time.monotonic() + 60
+    enough = path.stat().st_size + times
+    while path.stat().st_size < enough:
+        assert time.monotonic() < late_s, "this child is never read"
+        time.sleep(0.005)
+
+
+def blip(how, size_mb, seen=False):
+    """Need so much for a moment, and live until it was seen; return who did and what it had."""
     passing = block(size_mb)
     most_bytes = own_bytes(how)
     passing.close()
-    time.sleep(lives_s)
+    if seen:
+        until_read()
     return os.getpid(), most_bytes
 
 
-def blip_and_wait(how, size_mb):
-    return blip(how, size_mb, 0.35)
-
-
-def measures(how, sizes_mb):
+def measures(how, sizes_mb, seen):
     """Need memory within measurements of this process's own, each of which resets its mark."""
     from ipygpulogger import measure
 
     most_bytes = 0
     for size_mb in sizes_mb:
         with measure() as m:
-            most_bytes = max(most_bytes, blip(how, size_mb, 0.07)[1])
+            most_bytes = max(most_bytes, blip(how, size_mb, seen)[1])
         assert abs(m.last.gen.peaked_bytes - size_mb * MB) < 3 * MB, m.last.gen
     return os.getpid(), most_bytes
 
@@ -96,7 +120,7 @@ def told_together(children, at_once_bytes, one_bytes, *, most_bytes=0, bounded=F
 def beside_a_thread():
     """Let there be one more, as a kernel has them; from 3.12 on Python warns of forks then."""
     warnings.simplefilter("ignore")
-    threading.Thread(target=time.sleep, args=(3,), daemon=True).start()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
 def pool(how, *, closed):
@@ -104,7 +128,7 @@ def pool(how, *, closed):
     if not closed:
         beside_a_thread()
     with measure() as m, multiprocessing.get_context(how).Pool(2) as workers:
-        truth = dict(workers.starmap(blip, [(how, BIG_MB, 0.3)] * 2, chunksize=1))
+        truth = dict(workers.starmap(blip, [(how, BIG_MB, not (closed and how == "fork"))] * 2, chunksize=1))
         if closed:
             workers.close()
             workers.join()
@@ -119,7 +143,11 @@ def short_pool(how):
         with measure() as m, multiprocessing.get_context(how).Pool(2) as workers:
             truth = dict(workers.starmap(blip, [(how, BIG_MB)] * 2, chunksize=1))
         told(m.last.children, truth, short=True)
-        assert m.last.children.ended >= 2 and m.last.children.peak.hi_bytes is None
+        assert m.last.children.ended >= 2
+        hi_bytes = (
+            m.last.children.peak.hi_bytes
+        )  # known if both ended by themselves before they were terminated
+        assert hi_bytes is None or hi_bytes > max(truth.values()) - NEAR_BYTES
 
 
 def rounds(how):
@@ -130,9 +158,8 @@ def rounds(how):
             with concurrent.futures.ProcessPoolExecutor(
                 2, mp_context=multiprocessing.get_context(how)
             ) as workers:
-                # A spawned worker is read by the sampler, every 0.25 s at least; a forked one leaves its figures.
-                lives_s = 0.1 if how == "fork" else 0.35
-                done = [workers.submit(blip, how, BIG_MB, lives_s) for _ in range(2)]
+                # A spawned worker is read by the sampler; a forked one leaves its figures.
+                done = [workers.submit(blip, how, BIG_MB, how != "fork") for _ in range(2)]
                 for one in done:
                     pid, most_bytes = one.result()
                     truth[pid] = max(most_bytes, truth.get(pid, 0))
@@ -155,7 +182,7 @@ class Items:
     def __getitem__(self, index):
         import torch
 
-        return torch.tensor(blip(self.how, BIG_MB, 0.1))
+        return torch.tensor(blip(self.how, BIG_MB, self.how != "fork"))
 
 
 def epoch(loader, truth):
@@ -204,7 +231,7 @@ def loky():
 
     with measure() as m:
         found = joblib.Parallel(2, backend="loky")(
-            joblib.delayed(blip_and_wait)("loky", BIG_MB) for _ in range(4)
+            joblib.delayed(blip)("loky", BIG_MB, True) for _ in range(4)
         )
     truth = {}
     for pid, most_bytes in found:
@@ -222,7 +249,7 @@ def program(size_mb, more=""):
     folder, name = Path(__file__).parent, Path(__file__).stem
     text = (
         f"import json, os, sys, time; sys.path.insert(0, {str(folder)!r}); from {name} import *;"
-        f"print(json.dumps(blip('program', {size_mb}, 0.3)), flush=True); {more}"
+        f"print(json.dumps(blip('program', {size_mb}, True)), flush=True); {more}"
     )
     return [sys.executable, "-c", text]
 
@@ -256,12 +283,14 @@ def execs_in_a_fork(*, soon):
     reader, writer = os.pipe()
     small = [sys.executable, "-I", "-S", "-c", "input()"]
     theirs, ours = os.pipe()
+    if not soon:
+        beside_a_thread()
     with measure() as m:
         pid = os.fork()
         if pid == 0:
             os.dup2(theirs, 0)
             os.close(ours)
-            os.write(writer, json.dumps(blip("fork", BIG_MB, 0.0 if soon else 0.3)).encode())
+            os.write(writer, json.dumps(blip("fork", BIG_MB, not soon)).encode())
             os.execv(small[0], small)
         truth = dict([json.loads(os.read(reader, 100))])
         while b"-S" not in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -277,7 +306,7 @@ def measuring_worker(how):
     """Its own measurements reset its mark; the largest came before a small one."""
     sizes_mb = [20, 199, 10]
     with measure() as m, multiprocessing.get_context(how).Pool(1) as workers:
-        truth = dict([workers.apply(measures, (how, sizes_mb))])
+        truth = dict([workers.apply(measures, (how, sizes_mb, how != "fork"))])
         workers.close()
         workers.join()
     told(m.last.children, truth, exact=how == "fork")
@@ -285,7 +314,7 @@ def measuring_worker(how):
         workers.apply(os.getpid)
         for _ in range(2):
             with measure() as m:
-                truth = dict([workers.apply(measures, (how, sizes_mb))])
+                truth = dict([workers.apply(measures, (how, sizes_mb, how != "fork"))])
             told(m.last.children, truth, exact=how == "fork")
         with measure() as m:
             truth = dict([workers.apply(blip, (how, 30))])
@@ -294,7 +323,7 @@ def measuring_worker(how):
         workers.apply(os.getpid)
         for _ in range(2):
             with measure() as m:
-                truth = dict([workers.apply(measures, (how, sizes_mb))])
+                truth = dict([workers.apply(measures, (how, sizes_mb, True))])
             told(m.last.children, truth)
 
 
@@ -314,7 +343,7 @@ def killed(how):
 
 
 def until_killed(how, pipe):
-    pipe.send(blip(how, BIG_MB, 0.3))
+    pipe.send(blip(how, BIG_MB, True))
     time.sleep(100)
 
 
@@ -324,7 +353,7 @@ def kills_itself():
     with measure() as m:
         pid = os.fork()
         if pid == 0:
-            blip("fork", BIG_MB, 0.3)
+            blip("fork", BIG_MB, True)
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(pid, 0)
     (one,) = (one for one in m.last.children.largest if one.pid == pid)
@@ -424,6 +453,7 @@ if __name__ == "__main__":
     engine.LARGEST = 100
     engine.WALK_S = 10  # no child is too large to look through
     kept = block(60)  # which the forked ones share
+    count_reads()
     CASES[sys.argv[1]]()
     for left in multiprocessing.active_children():
         left.join(5)

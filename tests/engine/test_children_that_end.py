@@ -37,11 +37,11 @@ CASES = [
 OF_TORCH = ["epochs in one cell", "an epoch a cell", "persistent workers", "spawned workers"]
 
 
-def run(case, env=None):
+def run(case, folder, env=None):
     program = Path(__file__).with_name("children_that_end.py")
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", program, case],
-        env=env,
+        env={**(env or os.environ), "CHILDREN_WERE_READ": str(folder / "reads")},
         capture_output=True,
         text=True,
         check=False,
@@ -51,19 +51,19 @@ def run(case, env=None):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_children_that_end(case):
+def test_children_that_end(case, tmp_path):
     """The truth lies within 2 MB of what is said to be exact, or in the bounds; the lower one is 90 % of it."""
-    run(case)
+    run(case, tmp_path)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", OF_TORCH)
-def test_workers_of_a_dataloader_that_end(case, kernel_env):
+def test_workers_of_a_dataloader_that_end(case, tmp_path, kernel_env):
     """The commonest training there is: two workers that begin and end with each epoch."""
-    run(case, kernel_env)
+    run(case, tmp_path, kernel_env)
 
 
-def test_workers_of_joblib():
+def test_workers_of_joblib(tmp_path):
     """They are programs of their own, and live on between two calls."""
     pytest.importorskip("joblib")
-    run("loky")
+    run("loky", tmp_path)
