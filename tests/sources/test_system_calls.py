@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -47,24 +48,27 @@ def run(program, options, *command):
     not shutil.which("strace"), reason="strace, which counts the calls, is not installed here"
 )
 def test_the_system_calls_of_a_light_cell(tmp_path):
-    """An empty cell makes a few calls of these kinds alone; a bare one makes none."""
-    trace, count = tmp_path / "trace", 20
+    """An empty cell makes a few calls, of these kinds alone.
+
+    A cell in which a page fault came between two readings reads once more. So the median cell is counted.
+    """
+    trace = tmp_path / "trace"
     run(
-        f'os.access("/cells begin", 0); cells({count}); os.access("/cells end", 0)',
+        'for _ in range(20): os.access("/cell", 0); cells(1)\nos.access("/cell", 0)',
         "light",
         "strace",
         "-f",
         "-o",
         str(trace),
     )
-    traced = trace.read_text().partition("/cells begin")[2].partition("/cells end")[0].splitlines()[1:-1]
-    calls = [line.split(maxsplit=1)[1].partition("(")[0] for line in traced]
-    by_kind = {call: calls.count(call) / count for call in calls}
+    between = [cell.splitlines()[1:-1] for cell in trace.read_text().split('"/cell"')[1:-1]]
+    calls = [[line.split(maxsplit=1)[1].partition("(")[0] for line in cell] for cell in between]
     ours = {"openat", "open", "read", "close", "write", "getrusage", "waitid", "getpid", "clock_gettime"}
     pythons = {"brk", "mmap", "munmap", "madvise"}  # its allocator's, now and then
-    assert set(by_kind) <= ours | pythons, by_kind
-    assert by_kind.pop("getpid") <= MOST_GETPID
-    assert sum(by_kind.get(call, 0) for call in ours) <= MOST_CALLS, by_kind
+    assert len(calls) == 20
+    assert set().union(*calls) <= ours | pythons, calls
+    assert median(cell.count("getpid") for cell in calls) <= MOST_GETPID
+    assert median(sum(call in ours - {"getpid"} for call in cell) for cell in calls) <= MOST_CALLS, calls
 
 
 @on_linux
