@@ -134,11 +134,7 @@ def _contexts() -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _on(index: int) -> Iterator[Any]:
-    """Yield CuPy, with this device as the current one.
-
-    Raises:
-        Unavailable: That would create a context, or CuPy itself failed.
-    """
+    """Yield CuPy, with this device as the current one; raises `Unavailable`."""
     try:
         with _switched(index) as cupy:
             yield cupy

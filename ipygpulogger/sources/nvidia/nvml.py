@@ -108,11 +108,7 @@ class Nvml:
             return memory
 
     def memory_of(self, handle: Any) -> DeviceMemory | None:
-        """Return the memory of the device of a pynvml handle; None without a driver.
-
-        Raises:
-            pynvml.NVMLError: The driver refuses.
-        """
+        """Return the memory of the device of a pynvml handle, or raise NVML's error; None without a driver."""
         if not self.devices():
             return None
         with self._library.use() as module:
@@ -156,8 +152,7 @@ class Nvml:
     def energy_j(self, uuid: str) -> float:
         """Return the joules that a device used since the driver was loaded, all processes together.
 
-        Raises:
-            Unavailable: The driver does not report it (before Volta, under MIG and WSL).
+        Unavailable before Volta, under MIG and WSL.
         """
         energy_mj: int = self._read(
             uuid, lambda module, handle: module.nvmlDeviceGetTotalEnergyConsumption(handle)
@@ -167,12 +162,7 @@ class Nvml:
     def utilization_percent(self, uuid: str, since_s: float) -> float:
         """Return the share of time in which any kernel ran, as the mean of the driver's samples since then.
 
-        Args:
-            uuid: The device.
-            since_s: Seconds of the epoch. The driver samples every sixth of a second to a second.
-
-        Raises:
-            Unavailable: The driver took no sample since, or offers none.
+        The driver takes one every sixth of a second to a second; unavailable if it took none.
         """
 
         def samples(module: ModuleType, handle: Any) -> list[Any]:
@@ -189,11 +179,7 @@ class Nvml:
         return float(sum(values) / len(values))
 
     def _read(self, uuid: str, question: Callable[[ModuleType, Any], Any]) -> Any:
-        """Return the driver's answer about a device.
-
-        Raises:
-            Unavailable: It does not answer, or has no such device.
-        """
+        """Return the driver's answer about a device; raises `Unavailable`."""
         with self._library.use() as module:
             handle = self._handles.get(_bare(uuid))
             if module is None or handle is None:

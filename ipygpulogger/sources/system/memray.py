@@ -94,11 +94,7 @@ class Window:
             shared.lock.release()
 
     def events(self) -> Iterator[Event]:
-        """Yield its events in their order, without those of our own reading.
-
-        Raises:
-            Unavailable: They are not complete.
-        """
+        """Yield its events in their order, without those of our own reading; raises `Unavailable`."""
         run = self._run
         if run is None or self._last is None:
             raise Unavailable((run and run.lost) or f"{UNKNOWN}.")

@@ -56,11 +56,7 @@ class Process:
 
     @property
     def counter(self) -> Counter:
-        """The best counter of this machine, found when first asked for.
-
-        Raises:
-            Unavailable: There is none just now; the next time it is looked for again.
-        """
+        """The best counter of this machine, found when first asked for; raises `Unavailable`."""
         if self._counter is None:
             with self._choosing:
                 self._counter = self._counter or self._best_counter()
@@ -173,11 +169,7 @@ class Process:
 
 
 def _psutils_memory() -> Callable[[], Any]:
-    """Return the function of psutil that reads the memory of this process.
-
-    Raises:
-        Unavailable: There is none, or it fails; the message says why.
-    """
+    """Return the function of psutil that reads the memory of this process; raises `Unavailable`."""
     try:
         import psutil  # only here: Linux needs none, and a broken one should cost nothing there
 

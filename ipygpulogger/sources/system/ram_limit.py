@@ -226,11 +226,7 @@ class RamLimits:
         return f"{killed(kills, new)}." if new else None
 
     def read(self, path: str) -> bytes:
-        """Return what a file of the system says.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return what a file of the system says; raises `OSError`."""
         return gil_held().read_file(self.path(path))
 
     def path(self, path: str) -> str:

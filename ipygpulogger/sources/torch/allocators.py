@@ -89,11 +89,7 @@ class TorchCounter(DeviceCounter):
         return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
 
     def releasable_bytes(self) -> int:
-        """Return what emptying the cache would release: reserved blocks of which no part is in use.
-
-        Raises:
-            Unavailable: torch gives no statistics.
-        """
+        """Return what emptying the cache would release: reserved blocks of which no part is in use."""
         stats = self._statistics.read(self.device.index)
         names = "reserved_bytes", "active_bytes", "inactive_split_bytes"
         reserved, active, split = (stats[name]["all"]["current"] for name in names)

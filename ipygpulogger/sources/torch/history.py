@@ -90,11 +90,7 @@ class TorchHistory:
             raise
 
     def read(self) -> list[DeviceHistory]:
-        """Return what happened so far on each device that is in use.
-
-        Raises:
-            Unavailable: torch's history cannot be read.
-        """
+        """Return what happened so far on each device that is in use; raises `Unavailable`."""
         torch = _recordable()
         if self._pid != os.getpid() or not self._on:
             raise Unavailable("torch's memory history is not recorded")
@@ -258,11 +254,7 @@ def forgotten_allocations(index: int) -> int:
 
 
 def position_now(index: int) -> Position:
-    """Return where the allocator of a device stands now.
-
-    Raises:
-        Unavailable: torch does not tell.
-    """
+    """Return where the allocator of a device stands now; raises `Unavailable`."""
     try:
         return position(module(), index, _shared.forgotten)
     except (KeyError, *TORCH_ERRORS) as error:

@@ -124,11 +124,7 @@ def is_on(torch: ModuleType) -> bool:
 
 
 def start(torch: ModuleType) -> None:
-    """Let torch record.
-
-    Raises:
-        Unavailable: It does not.
-    """
+    """Let torch record; raises `Unavailable`."""
     try:
         torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=MAX_EVENTS
@@ -152,15 +148,12 @@ def stop(torch: ModuleType) -> None:
 
 
 def take(torch: ModuleType, forgotten: Mapping[int, Position], *, events: bool) -> Snapshot:
-    """Ask torch.
+    """Ask torch, for the events only if they are wanted.
 
     Args:
         torch: The module.
         forgotten: By device, where it stood when the user last reset torch's counts.
         events: Ask for the events as well.
-
-    Raises:
-        Unavailable: It does not answer.
     """
     try:
         # Reading the events takes so long that other threads which allocate will do so the next time as well.
@@ -311,15 +304,7 @@ class _Compressed:
 
 
 def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | None:
-    """Return a snapshot of torch's to be kept; None if no failed allocation is among its events.
-
-    Args:
-        torch: The module.
-        found: As torch just gave it.
-
-    Raises:
-        KeyError: It is of an unknown form.
-    """
+    """Return a snapshot that torch just gave, to be kept; None if no allocation failed among its events."""
     if not any(event["action"] == "oom" for trace in found["device_traces"] for event in trace):
         return None
     file = _Compressed()
@@ -328,11 +313,7 @@ def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | No
 
 
 def snapshot_file() -> SnapshotFile:
-    """Return torch's snapshot as it is now. A recording that is under way, anybody's, goes on.
-
-    Raises:
-        Unavailable: There is none; one sentence says why, and what to do.
-    """
+    """Return torch's snapshot as it is now, while any recording goes on; or raise `Unavailable`."""
     torch = module()
     if torch is None:
         raise Unavailable("torch is not imported: run it after a cell that uses the GPU through torch")

@@ -33,11 +33,6 @@ class TorchStatistics:
     """The statistics of every device's allocator."""
 
     def __init__(self, framework: Framework) -> None:
-        """Prepare, without looking anything up.
-
-        Args:
-            framework: Its `on_user_reset` is called when the user resets peaks.
-        """
         self.switches = 0  # how often the user switched the caching allocator on or off, if that was seen
         self._users = users = UserCounters(
             framework, lambda: getattr(module(), "_C", None), self.read, lambda device=None: device
@@ -51,8 +46,7 @@ class TorchStatistics:
     def read(self, index: int) -> Stats:
         """Return a device's statistics as torch has them, without the peaks that the wrappers restore.
 
-        Raises:
-            Unavailable: torch gives none: a pluggable allocator, no caching, or a device in an error state.
+        A pluggable allocator, no caching, or a device in an error state make them unavailable.
         """
         backend = accelerator()
         if backend is None:
@@ -67,15 +61,7 @@ class TorchStatistics:
         return stats
 
     def reset(self, index: int, stats: Stats) -> None:
-        """Reset a device's peaks, and keep for the user what they would have read.
-
-        Args:
-            index: torch's index of the device.
-            stats: The statistics just before.
-
-        Raises:
-            Unavailable: torch does not reset them.
-        """
+        """Reset a device's peaks, and keep for the user those of the statistics just before."""
         backend = accelerator()
         if backend is None:
             raise Unavailable("torch uses no device")
