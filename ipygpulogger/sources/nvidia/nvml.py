@@ -108,7 +108,7 @@ class Nvml:
             return memory
 
     def memory_of(self, handle: Any) -> DeviceMemory | None:
-        """Return the memory of the device of a pynvml handle, or raise NVML's error; None without a driver."""
+        """Return the memory of the device of a pynvml handle, or raise its error; None without a driver."""
         if not self.devices():
             return None
         with self._library.use() as module:
