@@ -66,13 +66,6 @@ def current_index() -> int | None:
         return None
 
 
-def device_count(backend: str) -> int:
-    """Return the number of devices that torch sees, of the type that is initialised."""
-    torch = module()
-    assert torch is not None
-    return int(torch.cuda.device_count() if backend == "cuda" else torch.accelerator.device_count())
-
-
 def has_context(index: int) -> bool:
     """Return whether this process has a CUDA context on a device; asking creates none."""
     torch = module()
