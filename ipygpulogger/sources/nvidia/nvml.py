@@ -30,31 +30,19 @@ ENERGY_RESOLVES_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
-    """One device, or a MIG slice of one, as NVML knows it.
+    """One device, or a MIG slice of one, as NVML knows it."""
 
-    Attributes:
-        index: NVML's, which follows the PCI bus; CUDA's may differ. All slices of a card share it.
-        name: The name of the product.
-        uuid: "GPU-..." or "MIG-...".
-        total_bytes: None if the driver does not report it.
-    """
-
-    index: int
-    name: str
-    uuid: str
-    total_bytes: int | None
+    index: int  # NVML's, which follows the PCI bus; CUDA's may differ. All slices of a card share it
+    name: str  # the name of the product
+    uuid: str  # "GPU-..." or "MIG-..."
+    total_bytes: int | None  # none if the driver does not report it
 
 
 class Processes(NamedTuple):
-    """Per-process usage of a device, in bytes; None where it is unavailable.
+    """Per-process usage of a device, in bytes; None where it is unavailable."""
 
-    Attributes:
-        own: This process, everything included; 0 if it is not on the device.
-        others: All other processes that the driver lists.
-    """
-
-    own: int | None
-    others: int | None
+    own: int | None  # this process, everything included; 0 if it is not on the device
+    others: int | None  # all other processes that the driver lists
 
 
 class Nvml:
