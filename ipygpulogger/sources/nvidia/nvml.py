@@ -20,7 +20,7 @@ from . import driver
 from .library import Missing, NvmlLibrary, reason, remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
 
@@ -88,12 +88,7 @@ class Nvml:
         """
         with self._library.use() as module:
             handle = self._handles.get(_bare(uuid))
-            if module is None or handle is None:
-                return None
-            memory: DeviceMemory | None = self._ask(
-                module, lambda: self._memory(module, uuid, handle), "device memory"
-            )
-            return memory
+            return None if module is None or handle is None else self._ask_memory(module, uuid, handle)
 
     def memory_of(self, handle: Any) -> DeviceMemory | None:
         """Return the memory of the device of a pynvml handle, or raise its error; None without a driver."""
@@ -124,7 +119,7 @@ class Nvml:
             return Processes(None, None)
         mine = [row.usedGpuMemory for row in rows if row.pid == os.getpid()]
         theirs = [row.usedGpuMemory for row in rows if row.pid != os.getpid()]
-        if not mine and not all(_exists(row.pid) for row in rows):  # the host's pids
+        if not mine and not all(Path(f"/proc/{row.pid}").exists() for row in rows):  # the host's pids
             return Processes(None, None)
         self._listed[_bare(uuid)] = {row.pid: row.usedGpuMemory for row in rows}
         return Processes(_sum(mine), _sum(theirs))
@@ -194,13 +189,14 @@ class Nvml:
     def diagnose(self) -> Diagnosis:
         """Say whether the driver answers, and which devices it has."""
         if devices := self.devices():
-            missing, hidden = "; ".join(self._missing.reasons.values()), self.hidden()
+            missing, hidden = "; ".join(self._missing.reasons.values()), len(self.hidden())
+            which = "them all" if hidden == len(devices) else f"{hidden} of them"
             return Diagnosis(
                 "NVML",
                 "sampled",
                 f"driver {self._driver_version()}, {len(devices)} device(s): "
-                + ", ".join(f"{device.name}" for device in devices)
-                + (f"; CUDA_VISIBLE_DEVICES hides {_count(hidden, devices)} from CUDA" if hidden else "")
+                + ", ".join(device.name for device in devices)
+                + (f"; CUDA_VISIBLE_DEVICES hides {which} from CUDA" if hidden else "")
                 + (f"; missing: {missing}" if missing else "; whole-device figures"),
             )
         reasons = "; ".join(self._missing.reasons.values()) or "the driver knows no device"
@@ -229,8 +225,14 @@ class Nvml:
         uuid = module.nvmlDeviceGetUUID(handle)
         name = module.nvmlDeviceGetName(handle)
         self._handles[_bare(uuid)] = handle
-        memory = self._ask(module, lambda: self._memory(module, uuid, handle), "device memory")
+        memory = self._ask_memory(module, uuid, handle)
         return NvmlDevice(index, name, uuid, None if memory is None else memory.total_bytes)
+
+    def _ask_memory(self, module: ModuleType, uuid: str, handle: Any) -> DeviceMemory | None:
+        found: DeviceMemory | None = self._ask(
+            module, lambda: self._memory(module, uuid, handle), "device memory"
+        )
+        return found
 
     def _memory(self, module: ModuleType, uuid: str, handle: Any) -> DeviceMemory:
         key = _bare(uuid)
@@ -281,10 +283,6 @@ def _slices(module: ModuleType, handle: Any) -> list[Any] | None:
     return slices
 
 
-def _count(some: Sequence[Any], among: Sequence[Any]) -> str:
-    return "them all" if len(some) == len(among) else f"{len(some)} of them"
-
-
 def _bare(uuid: str) -> str:
     """Return a UUID without its prefix: CUDA does not write "MIG-"."""
     return uuid.partition("-")[2] if uuid.startswith(("GPU-", "MIG-")) else uuid
@@ -292,7 +290,3 @@ def _bare(uuid: str) -> str:
 
 def _sum(sizes: list[int | None]) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
-
-
-def _exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
