@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...records import Heap
@@ -174,20 +175,18 @@ def _kernel() -> tuple[int, ...]:
 
 _FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"  # mallinfo(3)
 
-_found: list[Callable[[], Any] | None] = []  # `mallinfo2`, once it was looked for
-
 
 def heap() -> Heap | None:
     """Return the bytes in use and those that malloc keeps; None unless it is glibc's, of 2.33 or later."""
-    if not _found:
-        _found.append(_find_mallinfo2())
-    if (mallinfo2 := _found[0]) is None:
+    mallinfo2 = _mallinfo2()
+    if mallinfo2 is None:
         return None
     info = mallinfo2()
     return Heap(info.uordblks + info.hblkhd, info.fordblks)
 
 
-def _find_mallinfo2() -> Callable[[], Any] | None:
+@cache
+def _mallinfo2() -> Callable[[], Any] | None:
     try:
         import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
 
