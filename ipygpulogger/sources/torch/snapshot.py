@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-import time
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...runtime.collector import undisturbed
 from ...runtime.errors import first_line
 from ..contract import Unavailable
-from .state import TORCH_ERRORS, accelerator, module
+from .state import TORCH_ERRORS, accelerator, let_others_go_on, module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 MAX_EVENTS = 2**17
 EVENT_BYTES = 4096  # more than an event takes while it is read, whatever its stack
 _NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-_GRACE_S = 0.05  # for threads that are about to copy their stack: the turns of a dozen busy threads a CPU
+_LONGEST_S = 1  # for threads that are about to copy their stack
 _QUIET_TRIES = 4  # attempts to read without an allocation by other threads
 
 Event = dict[str, Any]  # as torch has them: "action", "addr", "size", "time_us", "frames", ...
@@ -121,11 +120,11 @@ def stop(torch: ModuleType) -> None:
     A thread that allocates looks whether stacks are wanted, and then calls the function that copies one. To
     stop, torch takes that function away, so a thread in between calls a null pointer (seen in torch 2.13: a
     segmentation fault in one of a few thousand stops beside three busy threads on a busy machine). So stacks
-    are declined first, and a thread that looked before has the time to go on.
+    are declined first, and every thread that may have looked before has the time to go on.
     """
     with suppress(TypeError, *TORCH_ERRORS):
         torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=MAX_EVENTS)
-        time.sleep(_GRACE_S)
+        let_others_go_on(_LONGEST_S)
     torch.cuda.memory._record_memory_history(None)
 
 
