@@ -132,7 +132,6 @@ class Fakes:
                 return {
                     "name": b"Fake GPU",
                     "totalGlobalMem": 1 << 34,
-                    "uuid": bytes(range(1, 17)),
                     "integrated": 0,
                 }
 

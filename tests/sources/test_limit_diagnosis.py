@@ -13,9 +13,8 @@ from ipygpulogger.sources.system.ram_limit import RamLimits
 
 @pytest.fixture(autouse=True)
 def nothing_else(monkeypatch, tmp_path):
-    """No resource limits, no word of a hub, a home of the test's own."""
+    """No resource limits, a home of the test's own."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    monkeypatch.delenv("MEM_LIMIT", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -60,24 +59,6 @@ def test_nothing_is_known(tmp_path, monkeypatch):
     """Neither the machine's RAM nor a limit."""
     monkeypatch.setattr(RamLimits, "_machines_limit", lambda _: iter(()))
     assert said(tmp_path) == [("RAM limit", "absent", "neither the machine's RAM nor a limit can be read")]
-
-
-@pytest.mark.parametrize(
-    ("value", "state", "says"),
-    [
-        (str(8 * GB), "exact", "8.0 GB, as the environment states it; a limit above enforces it"),
-        ("2G", "absent", "no limit that can be read here enforces the 2.0 GB that the environment states"),
-        ("", None, None),
-        ("much", None, None),
-        ("0", None, None),
-    ],
-)
-def test_what_a_hub_states_is_labelled(tmp_path, monkeypatch, value, state, says):
-    """JupyterHub's variable is not a limit; a cgroup may be."""
-    container(tmp_path)
-    monkeypatch.setenv("MEM_LIMIT", value)
-    found = [one for one in said(tmp_path) if one[0] == "MEM_LIMIT"]
-    assert found == ([] if state is None else [("MEM_LIMIT", state, says)])
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
-"""malloc's part of resident memory, and child processes."""
+"""malloc's part of resident memory, child processes, and reads that are skipped once they were slow."""
 
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 from memory import MB
 
 from ipygpulogger.sources.system.child_process import ChildProcess
+from ipygpulogger.sources.system.linux import Paced
 from ipygpulogger.sources.system.process import Process
 
 
@@ -67,3 +69,28 @@ def test_children_and_grandchildren_are_found():
         assert child.high_bytes - child.current_bytes >= 14 * MB  # it peaked at 48
         process.communicate()
     assert process.pid not in [one.pid for one in found(Process())]
+
+
+def test_a_slow_read_is_rare(monkeypatch):
+    """It is skipped 64 times, then 128 and so on; a quick one in between begins anew; the first is not judged."""
+    now_s, cost_s = [0.0], [1.0]
+
+    def read():
+        now_s[0] += cost_s[0]
+        return "read"
+
+    monkeypatch.setattr(time, "thread_time", lambda: now_s[0])
+    paced = Paced(read, 0.5)
+    assert [paced() for _ in range(2)] == ["read"] * 2
+    assert [paced() for _ in range(65)] == [None] * 64 + ["read"]
+    assert [paced() for _ in range(129)] == [None] * 128 + ["read"]
+    cost_s[0] = 0.5
+    assert [paced() for _ in range(258)] == [None] * 256 + ["read"] * 2
+    cost_s[0] = 0.6
+    assert [paced() for _ in range(66)] == ["read"] + [None] * 64 + ["read"]
+
+
+def test_waiting_is_not_slow():
+    """On a busy machine a read waits for a CPU: that says nothing about the next one."""
+    paced = Paced(lambda: time.sleep(0.01) or "read", 0.005)
+    assert [paced() for _ in range(4)] == ["read"] * 4

@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import psutil
@@ -30,56 +31,55 @@ def left(limits):
 # -- one limit at a time --------------------------------------------------------------------------------------
 
 
-def test_a_machine_alone(tmp_path):
-    """No group has a limit: what the machine has, and what is available there."""
-    Simulated(tmp_path)
-    (limit,) = RamLimits(tmp_path).all()
-    assert (limit.name, limit.limit_bytes, limit.left_bytes) == ("this machine", 64 * GB, 60 * GB)
-    assert str(limit) == "60.0 GB of 64.0 GB (this machine)"
+def grouped(path, *, mounted="/", group, **limits):
+    """A machine on which this process is in such a group of version 2."""
+    return lambda root: Simulated(root).process_of_v2(path, mounted=mounted).group_of_v2(group, **limits)
 
 
-def test_a_container_of_version_2(tmp_path):
-    """Its limit; page cache that the kernel gives up first is not in use."""
-    container(tmp_path, current=7 * GB, inactive_file=2 * GB)
-    limits = RamLimits(tmp_path)
-    limit = least(limits.all())
-    assert (limit.limit_bytes, limit.used_bytes, limit.source) == (
-        8 * GB,
-        5 * GB,
-        "/sys/fs/cgroup/memory.max",
-    )
-    assert str(limit) == "3.0 GB of 8.0 GB (container limit)"
-    assert limits.total_bytes == 8 * GB
-    assert limits.lowest() == limit
+STEP = "system.slice/slurmstepd.scope/job_7/step_0"
 
 
-def test_a_container_of_version_1(tmp_path):
-    """The same; its page cache is that of the groups below it, too."""
-    simulated = Simulated(tmp_path).process_of_v1()
-    simulated.group_of_v1(limit=4 * GB, usage=3 * GB, inactive_file=GB)
-    assert left(RamLimits(tmp_path)) == {"container limit": 2 * GB, "this machine": 60 * GB}
+@pytest.mark.parametrize(
+    ("machine", "says"),
+    [
+        (Simulated, "60.0 GB of 64.0 GB (this machine)"),
+        # Page cache that the kernel gives up first is not in use.
+        (partial(container, current=7 * GB, inactive_file=2 * GB), "3.0 GB of 8.0 GB (container limit)"),
+        (
+            lambda root: (
+                Simulated(root).process_of_v1().group_of_v1(limit=4 * GB, usage=3 * GB, inactive_file=GB)
+            ),
+            "2.0 GB of 4.0 GB (container limit)",
+        ),
+        (partial(container, high=6 * GB), "5.0 GB of 6.0 GB (container's soft limit)"),
+        (grouped(f"/{STEP}", group=STEP, current=GB, max=2 * GB), "1.0 GB of 2.0 GB (job limit)"),
+        # The host's paths: the mount's root is cut off, but not from what only begins alike.
+        (
+            grouped("/docker/abc/inner", mounted="/docker/abc", group="inner", current=GB, max=2 * GB),
+            "1.0 GB of 2.0 GB (container limit)",
+        ),
+        (
+            grouped("/docker/abcd", mounted="/docker/abc", group="d", current=GB, max=GB),
+            "60.0 GB of 64.0 GB (this machine)",
+        ),
+    ],
+)
+def test_the_tightest_limit(tmp_path, machine, says):
+    """The machine's, a container's of either version, a soft one or a job's, with what is left."""
+    machine(tmp_path)
+    assert str(least(RamLimits(tmp_path).all())) == says
 
 
 @pytest.mark.parametrize("value", ["max", "", "garbage", "-1", "9" * 40, NO_LIMIT_OF_V1, 2**60, "8 GB"])
 def test_what_is_no_limit(tmp_path, value):
     """Words, nothing, what no kernel writes."""
+    container(tmp_path, limit=2**60 - 1)
+    assert left(RamLimits(tmp_path))["container limit"] == 2**60 - 1 - GB  # the largest limit
     container(tmp_path, limit=value)
     assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
     simulated = Simulated(tmp_path).process_of_v1()
     simulated.group_of_v1(limit=value)
     assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
-
-
-def test_the_largest_limit_is_one(tmp_path):
-    """Less than an exbibyte."""
-    container(tmp_path, limit=2**60 - 1)
-    assert left(RamLimits(tmp_path))["container limit"] == 2**60 - 1 - GB
-
-
-def test_a_soft_limit_rules_where_it_is_lower(tmp_path):
-    """``memory.high``, beyond which the kernel slows down."""
-    container(tmp_path, high=6 * GB)
-    assert str(least(RamLimits(tmp_path).all())) == "5.0 GB of 6.0 GB (container's soft limit)"
 
 
 def test_an_ancestor_that_leaves_less_rules(tmp_path):
@@ -111,13 +111,6 @@ def test_what_a_container_sees_of_its_path(tmp_path, path, mounted):
     assert left(RamLimits(tmp_path))["container limit"] == 7 * GB
 
 
-def test_a_path_that_only_begins_like_the_mounts_is_another(tmp_path):
-    """What follows is no part of a name."""
-    simulated = Simulated(tmp_path).process_of_v2("/docker/abcd", mounted="/docker/abc")
-    simulated.group_of_v2("d", current=GB, max=GB)
-    assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
-
-
 @pytest.mark.parametrize(
     "line", ["1 2 3 / - cgroup2 cgroup2 rw", "1 2 3 / /sys - cgroup2 cgroup2", "1 2 3 / /elsewhere rw", ""]
 )
@@ -142,21 +135,6 @@ def test_a_mount_elsewhere(tmp_path):
     simulated.write("my groups/box/memory.usage_in_bytes", GB)
     simulated.write("later/box/memory.limit_in_bytes", GB)
     assert left(RamLimits(tmp_path)) == {"container limit": GB, "this machine": 60 * GB}
-
-
-def test_a_group_within_a_container_whose_paths_are_the_hosts(tmp_path):
-    """The mount's root is cut off the path, and what is left is found."""
-    simulated = Simulated(tmp_path).process_of_v2("/docker/abc/inner", mounted="/docker/abc")
-    simulated.group_of_v2("inner", current=GB, max=2 * GB)
-    assert left(RamLimits(tmp_path))["container limit"] == GB
-
-
-def test_a_job_of_slurm_is_called_one(tmp_path):
-    """By its path."""
-    path = "system.slice/slurmstepd.scope/job_7/step_0"
-    simulated = Simulated(tmp_path).process_of_v2(f"/{path}")
-    simulated.group_of_v2(path, current=GB, max=2 * GB)
-    assert str(least(RamLimits(tmp_path).all())) == "1.0 GB of 2.0 GB (job limit)"
 
 
 @pytest.mark.parametrize("file", ["memory.current", "memory.max", "memory.stat"])
@@ -419,19 +397,15 @@ def test_kills_of_the_machine_are_told_only_where_asked_for(tmp_path):
     assert limits.kills(of_machine=True)[:2] == (3, "this machine")
 
 
-def test_little_is_less_than_a_twentieth():
-    """As far as what is left is known."""
-    limit = MemoryLimit("container limit", "memory.max", 2000, 1900)
-    assert [limit.is_scarce, limit.with_left(99).is_scarce] == [False, True]
-    assert not limit._replace(used_bytes=None).is_scarce
-
-
 def test_a_limit_in_words():
-    """With what is left, and without where that is unknown; a moment when less was left."""
+    """With what is left, and without where that is unknown; a moment when less was left, or little."""
     limit = MemoryLimit("container limit", "memory.max", 8 * GB, 7 * GB + 624 * MB)
     assert str(limit) == "400 MB of 8.0 GB (container limit)"
     assert str(limit.with_left(0)) == "0 MB of 8.0 GB (container limit)"
     assert limit.with_left(-5) == limit.with_left(0)
     assert limit.with_left(0).left_bytes == 0
+    twentieth = MemoryLimit("container limit", "memory.max", 2000, 1900)
+    assert [twentieth.is_scarce, twentieth.with_left(99).is_scarce] == [False, True]
+    assert not twentieth._replace(used_bytes=None).is_scarce
     assert limit.with_left(GB).left_bytes == GB
     assert str(limit._replace(used_bytes=None)) == "8.0 GB (container limit)"

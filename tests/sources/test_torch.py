@@ -7,7 +7,6 @@ import sys
 import textwrap
 import threading
 
-import pynvml
 import pytest
 import simgpu
 import torch
@@ -19,7 +18,6 @@ from ipygpulogger import measure
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.sources.nvidia.nvml import Processes
 from ipygpulogger.sources.torch.allocators import Torch
 
 pytestmark = pytest.mark.torch
@@ -84,59 +82,6 @@ def test_consumed_and_peaked_to_the_byte(fresh):
     assert (usage.consumed_bytes, usage.peaked_bytes) == (-100 * MB, 0)
 
 
-def test_used_is_the_whole_device(cuda, fresh):
-    """Used is what nvidia-smi shows; a neighbour's 3000 MB are not this scope's."""
-    before = gpu_of(run(fresh)).used_bytes
-
-    def neighbour():
-        cuda.dev[0].base_used = 3000 * MB
-
-    usage = gpu_of(run(fresh, neighbour))
-    assert usage.used_bytes - before == 3000 * MB
-    assert (usage.consumed_bytes, usage.peaked_bytes) == (0, 0)
-    assert usage.neighbours_bytes == 3000 * MB
-
-
-def test_growth_outside_the_allocator_is_ours(cuda, fresh):
-    """80 MB of a library's own are consumed, and the peak is a bound: nobody saw when they came."""
-
-    def cell():
-        tensor(200 * MB)
-        cuda.dev[0].mine().used += 80 * MB
-
-    usage = gpu_of(run(fresh, cell))
-    cuda.dev[0].mine().used -= 80 * MB
-    assert usage.consumed_bytes == 80 * MB
-    assert usage.peak.quality == "bounded"
-    assert usage.peak.lo_bytes - usage.before_bytes == 200 * MB
-    assert usage.peak.hi_bytes - usage.before_bytes == 280 * MB
-
-
-def test_a_spike_only_the_driver_sees_is_sampled(cuda, fresh):
-    """A raw allocation that came and went: the allocator's part stands, as "at least"."""
-
-    def cell():
-        cuda.dev[0].mine().used += 900 * MB
-        seen = cuda.dev[0].n_meminfo
-        while cuda.dev[0].n_meminfo < seen + 2:
-            threading.Event().wait(0.01)
-        cuda.dev[0].mine().used -= 900 * MB
-
-    usage = gpu_of(run(fresh, cell))
-    assert usage.consumed_bytes == 0
-    assert usage.peak.quality == "sampled"
-
-
-def test_two_devices_each_their_own(fresh):
-    """Both devices have a row, with their own numbers."""
-    tensor(1, "cuda:1")
-    kept = []
-    result = run(fresh, lambda: kept.append(tensor(64 * MB, "cuda:1")), lambda: tensor(32 * MB, "cuda:0"))
-    first, second = result.gpus
-    assert (first.consumed_bytes, first.peaked_bytes) == (0, 32 * MB)
-    assert (second.consumed_bytes, second.peaked_bytes) == (64 * MB, 0)
-
-
 def test_out_of_memory_is_measured_too(fresh):
     """A scope in which the allocation failed still has the exact peak of what succeeded."""
 
@@ -148,20 +93,6 @@ def test_out_of_memory_is_measured_too(fresh):
 
     usage = gpu_of(run(fresh, cell))
     assert (usage.consumed_bytes, usage.peaked_bytes) == (0, 700 * MB)
-
-
-def test_nested_and_overlapping(fresh):
-    """An inner reset never costs the outer scope its peak; overlapping scopes each keep their own."""
-    first = Scope(fresh).open()
-    tensor(300 * MB)
-    second = Scope(fresh).open()
-    tensor(50 * MB)
-    first.close()
-    tensor(120 * MB)
-    second.close()
-    results = [gpu_of(scope.result(Measurement, "")) for scope in (first, second)]
-    assert [usage.peaked_bytes for usage in results] == [300 * MB, 120 * MB]
-    assert {usage.peak.quality for usage in results} == {"exact"}
 
 
 programs = st.lists(
@@ -292,29 +223,6 @@ def test_taken_off_again(cuda):
     assert (torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats) == originals
 
 
-def test_a_forgotten_peak_keeps_the_wrapper_until_the_user_resets(cuda):
-    """max_memory_allocated() still knows the peak of before; the user's reset takes the wrapper off."""
-    originals = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
-    tensor(500 * MB)
-    with measure():
-        tensor(20 * MB)
-    assert torch.cuda.max_memory_allocated() == 500 * MB
-    torch.cuda.reset_peak_memory_stats()
-    assert (torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats) == originals
-    assert torch.cuda.max_memory_allocated() == 0
-
-
-def test_a_peak_caught_up_takes_the_wrapper_off(cuda):
-    """Once the real counter stands as high again, the next reading takes the wrapper off."""
-    original = torch._C._cuda_memoryStats
-    tensor(100 * MB)
-    with measure():
-        tensor(20 * MB)
-    tensor(100 * MB)
-    assert torch.cuda.max_memory_allocated() == 100 * MB
-    assert torch._C._cuda_memoryStats is original
-
-
 def test_somebody_elses_wrapper_is_left_alone(cuda, monkeypatch):
     """If another tool wrapped the same name meanwhile, ours is not pulled out from under it."""
     own = torch._C._cuda_memoryStats
@@ -332,18 +240,6 @@ def test_somebody_elses_wrapper_is_left_alone(cuda, monkeypatch):
     assert torch.cuda.memory_allocated() == 0  # and it still works
     monkeypatch.undo()
     torch._C._cuda_memoryStats = own
-
-
-def test_the_users_reset_within_a_scope_keeps_its_peak(fresh):
-    """reset_peak_memory_stats() in the middle of a cell: the cell's peak is still the highest."""
-
-    def cell():
-        tensor(400 * MB)
-        torch.cuda.reset_peak_memory_stats()
-        tensor(10 * MB)
-        assert torch.cuda.max_memory_allocated() == 10 * MB
-
-    assert gpu_of(run(fresh, cell)).peaked_bytes == 400 * MB
 
 
 def test_the_current_device_stays_the_users(fresh):
@@ -376,101 +272,6 @@ def test_what_torch_does_not_count_is_unknown(fresh, monkeypatch):
     assert gpu_of(result).peaked_bytes == 10 * MB
     assert result.notes == ()
     torch.cuda.reset_peak_memory_stats()
-
-
-# -- faults -----------------------------------------------------------------------------------------
-
-NVML_FAULTS = [
-    (pynvml.NVML_ERROR_NO_PERMISSION, "no permission"),
-    (pynvml.NVML_ERROR_NOT_SUPPORTED, "Not Supported"),
-    (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
-    (pynvml.NVML_ERROR_TIMEOUT, "Timeout"),
-    (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error"),
-]
-
-
-@pytest.mark.parametrize("when", ["before", "within", "after"])
-@pytest.mark.parametrize("function", ["nvmlDevice*", "nvmlDeviceGetMemoryInfo*", "nvmlDeviceGetCompute*"])
-@pytest.mark.parametrize(("code", "says"), NVML_FAULTS)
-def test_every_nvml_fault_leaves_the_allocators_numbers(cuda, fresh, code, says, function, when):
-    """Whatever the driver's library does, and whenever: consumed and peaked stay exact, said once."""
-    if when != "before":
-        run(fresh)
-
-    def fail():
-        cuda.fault(function, code)
-
-    kept = []
-    steps = [lambda: tensor(300 * MB), lambda: kept.append(tensor(100 * MB))]
-    if when == "within":
-        steps.insert(1, fail)
-    elif when == "before":
-        fail()
-    first = run(fresh, *steps)
-    if when == "after":
-        fail()
-    second = run(fresh, kept.clear)
-    assert (gpu_of(first).consumed_bytes, gpu_of(first).peaked_bytes) == (100 * MB, 200 * MB)
-    assert (gpu_of(second).consumed_bytes, gpu_of(second).peaked_bytes) == (-100 * MB, 0)
-    assert gpu_of(first).peak.quality == gpu_of(second).peak.quality == "exact"
-    assert gpu_of(second).used_bytes is not None  # the framework's driver tells instead
-    notes = [*first.notes, *second.notes]
-    assert len(notes) == len(set(notes))
-    if function != "nvmlDevice*":
-        assert sum(says in note for note in notes) <= 1
-
-
-def test_a_driver_library_that_does_not_open(cuda):
-    """Without NVML the allocator's numbers stand, and the whole device is read through torch."""
-    cuda.fault("nvmlInit", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-    on = Machine()
-    result = run(on, lambda: tensor(300 * MB))
-    assert gpu_of(result).peaked_bytes == 300 * MB
-    assert gpu_of(result).used_bytes >= 500 * MB
-    assert len(result.notes) == 1
-    assert run(on).notes == ()
-
-
-def test_an_allocator_without_statistics(cuda, monkeypatch):
-    """A pluggable allocator raises: the driver's figures instead, as "at least", and the reason."""
-    own = torch._C._cuda_memoryStats
-
-    def refuse(_device):
-        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.\nmore")
-
-    monkeypatch.setattr(torch._C, "_cuda_memoryStats", refuse)
-    result = run(Machine(), lambda: tensor(10 * MB))
-    assert torch._C._cuda_memoryStats is refuse
-    monkeypatch.undo()
-    assert torch._C._cuda_memoryStats is own
-    assert {gpu.peak.quality for gpu in result.gpus} == {"sampled"}
-    assert gpu_of(result).allocated_bytes is None
-    assert any("does not yet support getDeviceStats" in note for note in result.notes)
-
-
-@pytest.mark.parametrize("listed", ["under another pid", "without a size", "not at all"])
-def test_a_process_list_without_us(cuda, fresh, monkeypatch, listed):
-    """In containers and under WSL nobody can be told apart: no neighbours, no outside, exact numbers."""
-    if listed == "under another pid":
-        cuda.pid_offset = 5_000_000
-    elif listed == "without a size":
-        cuda.proc_mem_na = 1
-    else:
-        monkeypatch.setattr(fresh.nvml, "processes", lambda _uuid: Processes(0, 0))
-    kept = []
-
-    def cell():
-        tensor(300 * MB)
-        kept.append(tensor(100 * MB))
-        cuda.dev[0].base_used += 50 * MB
-
-    usage = gpu_of(run(fresh, cell))
-    assert (usage.consumed_bytes, usage.peaked_bytes) == (100 * MB, 200 * MB)
-    assert usage.peak.quality == "exact"
-    assert usage.neighbours_bytes is None
-    assert usage.unattributed_bytes == 50 * MB
-    assert usage.other_bytes == usage.used_bytes - usage.reserved_bytes
-    assert usage.before_bytes == 0  # what is known to be ours: the allocator's
 
 
 # -- torch, looked at without waking it --------------------------------------------------------------
@@ -567,42 +368,6 @@ def test_a_torch_that_does_not_wake_up(cuda):
         except torch.cuda.DeferredCudaCallError: print('said')
     """
     assert in_a_new_process(cuda, program) == ["0", "True", "said"]
-
-
-@pytest.mark.parametrize(
-    "allocator", ["expandable_segments:True", "backend:cudaMallocAsync", "max_split_size_mb:64"]
-)
-def test_other_allocators(cuda, allocator):
-    """Expandable segments and the asynchronous backend count as exactly."""
-    program = """
-        import torch
-        from ipygpulogger import measure
-        MB = 2**20
-        torch.cuda.synchronize()
-        with measure() as outer:
-            torch.empty(300 * MB, dtype=torch.uint8, device='cuda')
-            with measure() as m:
-                x = torch.empty(100 * MB, dtype=torch.uint8, device='cuda')
-        print(m.gpus[0].consumed_bytes // MB, m.gpus[0].peaked_bytes // MB, outer.gpus[0].peaked_bytes // MB)
-    """
-    assert in_a_new_process(cuda, program, PYTORCH_CUDA_ALLOC_CONF=allocator) == ["100", "0", "200"]
-
-
-@pytest.mark.parametrize("visible", ["1", "uuid"])
-def test_devices_are_matched_by_uuid(cuda, visible):
-    """cuda:0 under CUDA_VISIBLE_DEVICES is NVML's device 1: its neighbours are shown, not device 0's."""
-    cuda.dev[0].base_used, cuda.dev[1].base_used = 1000 * MB, 2000 * MB
-    program = """
-        import torch
-        from ipygpulogger import measure
-        torch.cuda.synchronize()
-        with measure() as m: pass
-        print(len(m.gpus), m.gpus[0].index, m.gpus[0].neighbours_bytes // 2**20)
-    """
-    uuid = cuda.dev[1].uuid.decode()
-    env = {"CUDA_VISIBLE_DEVICES": uuid if visible == "uuid" else visible}
-    theirs = cuda.dev[1].mine().used // MB if cuda.dev[1].mine() else 0
-    assert in_a_new_process(cuda, program, **env) == ["1", "0", str(2000 + theirs)]
 
 
 def test_a_forked_child_can_measure(cuda):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from ...records import device_id
@@ -134,11 +133,7 @@ def _contexts() -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _on(index: int) -> Iterator[Any]:
-    """Yield CuPy, with this device as the current one.
-
-    Raises:
-        Unavailable: That would create a context, or CuPy itself failed.
-    """
+    """Yield CuPy, with this device as the current one; raises `Unavailable`."""
     try:
         with _switched(index) as cupy:
             yield cupy
@@ -174,15 +169,7 @@ def _describe(index: int) -> Device:
         "cuda",
         index,
         name.decode(errors="replace") if isinstance(name, bytes) else str(name),
-        facts.uuid or _uuid(properties.get("uuid")),
+        facts.uuid,
         facts.total_bytes or total_bytes,
         unified=bool(properties.get("integrated", 0)),
     )
-
-
-def _uuid(raw: Any) -> str | None:
-    # CuPy reads the 16 bytes as text that ends at a zero (runtime.pyx says so of its IPC handles). So
-    # they may be cut short, or be followed by the next field.
-    if not isinstance(raw, bytes) or len(raw) < 16:
-        return None
-    return f"GPU-{uuid.UUID(bytes=raw[:16])}"

@@ -164,11 +164,7 @@ def _key(device: Any) -> tuple[str, int] | None:
 
 
 def _device(key: tuple[str, int]) -> Any:
-    """Return the device with these backend and index.
-
-    Raises:
-        Unavailable: Its client is gone.
-    """
+    """Return the device with these backend and index; raises `Unavailable`."""
     for device in _devices():
         if _key(device) == key:
             return device

@@ -107,11 +107,7 @@ class Rmm(FrameworkByDevice):
         self._wrappers.take_off()
 
     def base(self, adaptor: int) -> tuple[tuple[int, int], bool]:
-        """Return which set of counters is the lowest one known, and whether others lie upon it.
-
-        Args:
-            adaptor: The id of RMM's statistics adaptor.
-        """
+        """Return which set of an adaptor's counters is the lowest known, and whether others lie upon it."""
         depth, least = self._depths.get(adaptor, (0, 0))
         return (adaptor, least), depth > least
 

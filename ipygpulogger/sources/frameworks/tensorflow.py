@@ -105,24 +105,12 @@ class TensorFlow(FrameworkByDevice):
         _inherited.append(_any_context())
 
     def read(self, ordinal: int) -> Stats:
-        """Return the allocator's own numbers, without the peaks that the wrappers restore.
-
-        Raises:
-            Unavailable: TensorFlow does not report them.
-        """
+        """Return the allocator's own numbers, without the peaks that the wrappers restore."""
         info = self._call(_READ, ordinal)
         return info if isinstance(info, dict) else {}
 
     def reset(self, ordinal: int, stats: Stats) -> None:
-        """Reset the allocator's peak, and keep for the user what they would have read.
-
-        Args:
-            ordinal: The GPU.
-            stats: The numbers just before.
-
-        Raises:
-            Unavailable: TensorFlow does not reset it.
-        """
+        """Reset the allocator's peak, and keep for the user that of the numbers just before."""
         self._users.remember(ordinal, stats)
         self._call(_RESET, ordinal)
 
@@ -151,11 +139,7 @@ def _any_context() -> Any:
 
 
 def _context() -> Any:
-    """Return the eager context.
-
-    Raises:
-        Unavailable: It does not exist, is not initialised, or is the parent's of a forked child.
-    """
+    """Return the eager context; raises `Unavailable`."""
     context = _any_context()
     is_inherited = any(context is one for one in _inherited)
     if is_inherited or not getattr(context, "_initialized", False):

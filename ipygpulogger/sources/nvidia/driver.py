@@ -27,15 +27,10 @@ if TYPE_CHECKING:
 
 
 class Facts(NamedTuple):
-    """What identifies one device.
+    """What identifies one device."""
 
-    Attributes:
-        uuid: As NVML writes it; None if the driver does not report it.
-        total_bytes: None if the driver does not report it.
-    """
-
-    uuid: str | None = None
-    total_bytes: int | None = None
+    uuid: str | None = None  # as NVML writes it; None if the driver does not report it
+    total_bytes: int | None = None  # none if the driver does not report it
 
 
 def absent() -> bool:
@@ -62,11 +57,7 @@ def contexts() -> tuple[int, ...] | None:
 
 
 def facts(ordinal: int) -> Facts:
-    """Return what identifies a device.
-
-    Args:
-        ordinal: CUDA's, which `CUDA_VISIBLE_DEVICES` shapes.
-    """
+    """Return what identifies a device, by CUDA's ordinal, which `CUDA_VISIBLE_DEVICES` shapes."""
     library = _library()
     handle = None if library is None else _handle(library, ordinal)
     if handle is None:
@@ -77,11 +68,7 @@ def facts(ordinal: int) -> Facts:
 
 
 def device(ordinal: int) -> Device:
-    """Return a device that only the driver describes.
-
-    Args:
-        ordinal: CUDA's, which `CUDA_VISIBLE_DEVICES` shapes.
-    """
+    """Return a device that only the driver describes, by CUDA's ordinal."""
     known = facts(ordinal)
     return Device("cuda", ordinal, device_id("cuda", ordinal), known.uuid, known.total_bytes)
 

@@ -32,12 +32,7 @@ _REMEDIES = {
 
 
 def reason(module: ModuleType | None, error: Exception) -> str:
-    """Return why a call failed: a known reason, NVML's own words, or how pynvml itself fails.
-
-    Args:
-        module: pynvml; None if importing it is what failed.
-        error: What was raised.
-    """
+    """Return why a call failed, or pynvml's import (None): a known reason, NVML's own words, or pynvml's."""
     if module is None or not isinstance(error, getattr(module, "NVMLError", ())):
         return f"pynvml fails: {str(error) or type(error).__name__}"
     known = {
@@ -55,25 +50,15 @@ def remedy(reasons: str) -> str | None:
 
 
 class Missing:
-    """The figures that are missing at present, and why.
-
-    Attributes:
-        reasons: By figure; an entry goes when the driver answers again.
-    """
+    """The figures that are missing at present, and why."""
 
     def __init__(self) -> None:
-        self.reasons: dict[str, str] = {}
+        self.reasons: dict[str, str] = {}  # by figure; an entry goes when the driver answers again
         self._said: set[str] = set()
         self._unsaid: list[str] = []
 
     def add(self, figure: str, why: str, sentence: str | None = None) -> None:
-        """Note that a figure is missing.
-
-        Args:
-            figure: What is missing.
-            why: For `diagnose`.
-            sentence: For the user, once in the life of the process; None if it needs no mention.
-        """
+        """Note why a figure is missing, and a sentence for the user, who reads one a figure and process."""
         self.reasons[figure] = why
         if sentence is not None and figure not in self._said:
             self._said.add(figure)
@@ -90,18 +75,17 @@ class Missing:
 
 
 class NvmlLibrary:
-    """The library; any thread may use it while another opens or closes it."""
+    """The library; any thread may use it while another opens or closes it.
+
+    Args:
+        missing: Where to note why it cannot be opened.
+        opened: Called with pynvml as soon as it is open.
+        closed: Called when it is closed, and before it is opened.
+    """
 
     def __init__(
         self, missing: Missing, opened: Callable[[ModuleType], None], closed: Callable[[], None]
     ) -> None:
-        """Prepare, without opening it.
-
-        Args:
-            missing: Where to note why it cannot be opened.
-            opened: Called with pynvml as soon as it is open.
-            closed: Called when it is closed, and before it is opened.
-        """
         self._missing, self._opened, self._closed = missing, opened, closed
         self._gate = threading.RLock()  # for opening and closing; not held during a call
         self._using: set[int] = set()  # the threads that are in the library just now

@@ -20,7 +20,7 @@ from . import driver
 from .library import Missing, NvmlLibrary, reason, remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
 
@@ -30,31 +30,19 @@ ENERGY_RESOLVES_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
-    """One device, or a MIG slice of one, as NVML knows it.
+    """One device, or a MIG slice of one, as NVML knows it."""
 
-    Attributes:
-        index: NVML's, which follows the PCI bus; CUDA's may differ. All slices of a card share it.
-        name: The name of the product.
-        uuid: "GPU-..." or "MIG-...".
-        total_bytes: None if the driver does not report it.
-    """
-
-    index: int
-    name: str
-    uuid: str
-    total_bytes: int | None
+    index: int  # NVML's, which follows the PCI bus; CUDA's may differ. All slices of a card share it
+    name: str  # the name of the product
+    uuid: str  # "GPU-..." or "MIG-..."
+    total_bytes: int | None  # none if the driver does not report it
 
 
 class Processes(NamedTuple):
-    """Per-process usage of a device, in bytes; None where it is unavailable.
+    """Per-process usage of a device, in bytes; None where it is unavailable."""
 
-    Attributes:
-        own: This process, everything included; 0 if it is not on the device.
-        others: All other processes that the driver lists.
-    """
-
-    own: int | None
-    others: int | None
+    own: int | None  # this process, everything included; 0 if it is not on the device
+    others: int | None  # all other processes that the driver lists
 
 
 class Nvml:
@@ -100,19 +88,10 @@ class Nvml:
         """
         with self._library.use() as module:
             handle = self._handles.get(_bare(uuid))
-            if module is None or handle is None:
-                return None
-            memory: DeviceMemory | None = self._ask(
-                module, lambda: self._memory(module, uuid, handle), "device memory"
-            )
-            return memory
+            return None if module is None or handle is None else self._ask_memory(module, uuid, handle)
 
     def memory_of(self, handle: Any) -> DeviceMemory | None:
-        """Return the memory of the device of a pynvml handle; None without a driver.
-
-        Raises:
-            pynvml.NVMLError: The driver refuses.
-        """
+        """Return the memory of the device of a pynvml handle, or raise its error; None without a driver."""
         if not self.devices():
             return None
         with self._library.use() as module:
@@ -140,7 +119,7 @@ class Nvml:
             return Processes(None, None)
         mine = [row.usedGpuMemory for row in rows if row.pid == os.getpid()]
         theirs = [row.usedGpuMemory for row in rows if row.pid != os.getpid()]
-        if not mine and not all(_exists(row.pid) for row in rows):  # the host's pids
+        if not mine and not all(Path(f"/proc/{row.pid}").exists() for row in rows):  # the host's pids
             return Processes(None, None)
         self._listed[_bare(uuid)] = {row.pid: row.usedGpuMemory for row in rows}
         return Processes(_sum(mine), _sum(theirs))
@@ -156,8 +135,7 @@ class Nvml:
     def energy_j(self, uuid: str) -> float:
         """Return the joules that a device used since the driver was loaded, all processes together.
 
-        Raises:
-            Unavailable: The driver does not report it (before Volta, under MIG and WSL).
+        Unavailable before Volta, under MIG and WSL.
         """
         energy_mj: int = self._read(
             uuid, lambda module, handle: module.nvmlDeviceGetTotalEnergyConsumption(handle)
@@ -167,12 +145,7 @@ class Nvml:
     def utilization_percent(self, uuid: str, since_s: float) -> float:
         """Return the share of time in which any kernel ran, as the mean of the driver's samples since then.
 
-        Args:
-            uuid: The device.
-            since_s: Seconds of the epoch. The driver samples every sixth of a second to a second.
-
-        Raises:
-            Unavailable: The driver took no sample since, or offers none.
+        The driver takes one every sixth of a second to a second; unavailable if it took none.
         """
 
         def samples(module: ModuleType, handle: Any) -> list[Any]:
@@ -189,11 +162,7 @@ class Nvml:
         return float(sum(values) / len(values))
 
     def _read(self, uuid: str, question: Callable[[ModuleType, Any], Any]) -> Any:
-        """Return the driver's answer about a device.
-
-        Raises:
-            Unavailable: It does not answer, or has no such device.
-        """
+        """Return the driver's answer about a device; raises `Unavailable`."""
         with self._library.use() as module:
             handle = self._handles.get(_bare(uuid))
             if module is None or handle is None:
@@ -220,13 +189,14 @@ class Nvml:
     def diagnose(self) -> Diagnosis:
         """Say whether the driver answers, and which devices it has."""
         if devices := self.devices():
-            missing, hidden = "; ".join(self._missing.reasons.values()), self.hidden()
+            missing, hidden = "; ".join(self._missing.reasons.values()), len(self.hidden())
+            which = "them all" if hidden == len(devices) else f"{hidden} of them"
             return Diagnosis(
                 "NVML",
                 "sampled",
                 f"driver {self._driver_version()}, {len(devices)} device(s): "
-                + ", ".join(f"{device.name}" for device in devices)
-                + (f"; CUDA_VISIBLE_DEVICES hides {_count(hidden, devices)} from CUDA" if hidden else "")
+                + ", ".join(device.name for device in devices)
+                + (f"; CUDA_VISIBLE_DEVICES hides {which} from CUDA" if hidden else "")
                 + (f"; missing: {missing}" if missing else "; whole-device figures"),
             )
         reasons = "; ".join(self._missing.reasons.values()) or "the driver knows no device"
@@ -255,8 +225,14 @@ class Nvml:
         uuid = module.nvmlDeviceGetUUID(handle)
         name = module.nvmlDeviceGetName(handle)
         self._handles[_bare(uuid)] = handle
-        memory = self._ask(module, lambda: self._memory(module, uuid, handle), "device memory")
+        memory = self._ask_memory(module, uuid, handle)
         return NvmlDevice(index, name, uuid, None if memory is None else memory.total_bytes)
+
+    def _ask_memory(self, module: ModuleType, uuid: str, handle: Any) -> DeviceMemory | None:
+        found: DeviceMemory | None = self._ask(
+            module, lambda: self._memory(module, uuid, handle), "device memory"
+        )
+        return found
 
     def _memory(self, module: ModuleType, uuid: str, handle: Any) -> DeviceMemory:
         key = _bare(uuid)
@@ -307,10 +283,6 @@ def _slices(module: ModuleType, handle: Any) -> list[Any] | None:
     return slices
 
 
-def _count(some: Sequence[Any], among: Sequence[Any]) -> str:
-    return "them all" if len(some) == len(among) else f"{len(some)} of them"
-
-
 def _bare(uuid: str) -> str:
     """Return a UUID without its prefix: CUDA does not write "MIG-"."""
     return uuid.partition("-")[2] if uuid.startswith(("GPU-", "MIG-")) else uuid
@@ -318,7 +290,3 @@ def _bare(uuid: str) -> str:
 
 def _sum(sizes: list[int | None]) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
-
-
-def _exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()

@@ -22,29 +22,18 @@ if TYPE_CHECKING:
 
 
 class Ended(NamedTuple):
-    """What the kernel remembers of the children that ended and were waited for.
+    """What the kernel remembers of the children that ended and were waited for."""
 
-    Attributes:
-        faults: The page faults of all of them.
-        largest_bytes: The highest that any of them ever had resident. That includes what a child was
-            before its exec: after a fork a copy of this process, after a vfork this process itself with
-            its high-water mark.
-        forks: How often Python code of this process forked, which subprocess does not.
-        more: Whether there are children that were not waited for.
-    """
-
-    faults: int
+    faults: int  # the page faults of all of them
+    # The highest that any of them ever had resident. That includes what a child was before its exec:
+    # after a fork a copy of this process, after a vfork this process itself with its high-water mark
     largest_bytes: int
-    forks: int
-    more: bool
+    forks: int  # how often Python code of this process forked, which subprocess does not
+    more: bool  # whether there are children that were not waited for
 
 
 def children_ended(*, more: bool | None = None) -> Ended:
-    """Return what the kernel remembers of the children that ended.
-
-    Args:
-        more: Whether there are children that were not waited for; None to ask the kernel.
-    """
+    """Return what the kernel remembers of the children that ended; it is asked for `more` if that is None."""
     usage = linux.of_ended_children()
     if usage is None:
         return Ended(0, 0, 0, more=False)
@@ -55,24 +44,14 @@ class Descendants:
     """The living descendants of this process."""
 
     def __init__(self, leave_out: Callable[[], int | None] = lambda: None) -> None:
-        """Prepare; nothing is read before `visit`.
-
-        Args:
-            leave_out: Returns the pid of a child that is ours rather than the user's.
-        """
-        self._leave_out = leave_out
+        self._leave_out = leave_out  # returns the pid of a child that is ours rather than the user's
         self._known: dict[int, ChildProcess] = {}
 
     def visit(self, read: Callable[[ChildProcess], object]) -> list[ChildProcess] | None:
-        """Read every descendant, parents first, and return those that live.
+        """Read every descendant, parents first, and return those that live; None if the kernel lists none.
 
-        A process is the same object in each visit while it lives and runs the same program.
-
-        Args:
-            read: Looks at a process; raises `Unavailable` if it has ended.
-
-        Returns:
-            None where the kernel does not list children.
+        A process is the same object in each visit while it lives and runs the same program. `read` raises
+        `Unavailable` if it has ended.
         """
         if not gil_held().has_children():
             self._known = {}
@@ -100,14 +79,7 @@ class Descendants:
         *,
         again: bool,
     ) -> None:
-        """Add every descendant that is not found yet.
-
-        Args:
-            own: The children of this process.
-            found: By pid.
-            read: As in `visit`.
-            again: List the children of a process also if it did not run.
-        """
+        """Add every descendant that is not found yet, and that of a process that did not run if `again`."""
         waiting: list[tuple[ChildProcess | None, tuple[int, ...]]] = [(None, own)]
         seen = {self._leave_out()}
         while waiting:

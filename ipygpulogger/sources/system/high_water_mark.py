@@ -86,11 +86,6 @@ class ResetWatch:
     """A watch on that file: `take` returns whether anything wrote to it since the last call."""
 
     def __init__(self, pid: int | str = "self") -> None:
-        """Prepare; nothing is watched before `start`.
-
-        Args:
-            pid: The process.
-        """
         self._path = f"/proc/{pid}/clear_refs"
         self._fd, self._number, self._pid = -1, -1, 0
 
@@ -242,7 +237,7 @@ class HighWaterMark(Counter):
 
 
 class RisingPeak(Counter):
-    """A peak that only rises, or no peak at all, with the samples of another process."""
+    """A peak that only rises, or no peak at all (None), with the samples of another process."""
 
     def __init__(
         self,
@@ -252,15 +247,6 @@ class RisingPeak(Counter):
         precision_bytes: int = 0,
         current_precision_bytes: int = 0,
     ) -> None:
-        """Combine what this system offers.
-
-        Args:
-            current: Returns the bytes that are resident now.
-            peak: Returns the highest that they have ever been; None if nothing counts it.
-            watcher: The sampling process.
-            precision_bytes: How far the peak may be off.
-            current_precision_bytes: How far the current size may be off.
-        """
         self.peak_class: PeakClass = "monotone" if peak else "sampled"
         self.precision_bytes, self.current_precision_bytes = precision_bytes, current_precision_bytes
         self._current, self._peak, self._watcher = current, peak, watcher

@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...records import Diagnosis
-from ...records.units import parse_size, size_text
+from ...records.units import size_text
 from ...runtime.output import write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from .ram_limit import Kills, MemoryLimit, RamLimits
 
-_HUB = "MEM_LIMIT"  # JupyterHub sets it for each notebook server; so do its tools that show memory
 _BEYOND = {  # what happens there, by the end of a limit's source
     "memory.high": "beyond it Linux slows the processes down, and kills none",
     "RLIMIT_AS": "it counts address space; beyond it allocating fails",
@@ -34,7 +31,7 @@ _REMEDY = (
 
 
 def diagnoses(limits: RamLimits) -> list[Diagnosis]:
-    """Return what is known of each limit, of one that is only stated, and of processes that were killed."""
+    """Return what is known of each limit, and of processes that were killed."""
     known = sorted(limits.all(), key=lambda one: (one.left_bytes is None, one.left_bytes or one.limit_bytes))
     found = [_of_limit(limit) for limit in known]
     if not found:
@@ -42,8 +39,8 @@ def diagnoses(limits: RamLimits) -> list[Diagnosis]:
     kills = limits.kills(of_machine=True)
     if kills and kills.processes:
         says = f"{killed(kills, kills.processes)}, from {kills.source}"
-        return [*found, *_of_hub(known), Diagnosis("OOM kills", "exact", says)]
-    return [*found, *_of_hub(known)]
+        found.append(Diagnosis("OOM kills", "exact", says))
+    return found
 
 
 def killed(kills: Kills, count: int) -> str:
@@ -62,22 +59,6 @@ def _of_limit(limit: MemoryLimit) -> Diagnosis:
     says += [beyond for source, beyond in _BEYOND.items() if limit.source.endswith(source)]
     remedy = _REMEDY if limit.is_scarce else None
     return Diagnosis("RAM limit", "exact" if is_known else "bounded", "; ".join(says), remedy)
-
-
-def _of_hub(limits: Sequence[MemoryLimit]) -> Iterator[Diagnosis]:
-    """Yield what JupyterHub says; that is a statement, which a cgroup may enforce."""
-    text = os.environ.get(_HUB, "").strip()
-    try:
-        size_bytes = parse_size(f"{text}B" if text.isdecimal() else text) if text else 0
-    except ValueError:
-        return
-    size = size_text(size_bytes)
-    if any(limit.group and limit.limit_bytes <= size_bytes for limit in limits):
-        yield Diagnosis(_HUB, "exact", f"{size}, as the environment states it; a limit above enforces it")
-    elif size_bytes:
-        yield Diagnosis(
-            _HUB, "absent", f"no limit that can be read here enforces the {size} that the environment states"
-        )
 
 
 _FILE = Path("ipygpulogger", "oom-kills.json")

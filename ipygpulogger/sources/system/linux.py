@@ -1,6 +1,9 @@
 """What Linux says of a process: `getrusage`, the files below `/proc`, their resolution, the heap.
 
-They are opened for each look. After a fork, a descriptor that was kept open would still speak of the
+A reader raises `OSError` where a file is absent or may not be read, and `ValueError` where it is not as Linux
+writes it: gVisor shows no high-water mark, and a zombie has none.
+
+The files are opened each time. After a fork, a descriptor that was kept open would still speak of the
 parent, and a reset through it would be the parent's.
 
 Since Linux 6.2 each CPU keeps a part of every count to itself (f1a7941243c1), so that a sum over the parts
@@ -14,6 +17,7 @@ import os
 import re
 import sys
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...records import Heap
@@ -41,11 +45,7 @@ def faults_and_mark() -> tuple[tuple[int, ...], int]:
 
 
 def of_ended_children() -> tuple[int, int] | None:
-    """Return the page faults of the children that ended and were waited for, and the largest peak of one.
-
-    Returns:
-        None where the system has no `getrusage`.
-    """
+    """Return the page faults and the largest peak of the children that were waited for; None on Windows."""
     if resource is None:
         return None
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -58,62 +58,34 @@ _WALKED = "/smaps_rollup"  # the kernel walks the page tables for this file, whi
 
 
 def read(path: str) -> bytes:
-    """Return the first 64 KiB of a file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return the first 64 KiB of a file; raises `OSError`."""
     calls = gil_held()
     return calls.read_slow_file(path) if path.endswith(_WALKED) else calls.read_file(path)
 
 
 def resident_and_mark_bytes(pid: int | str = "self") -> tuple[int, int]:
-    """Return what a process has resident, and its high-water mark.
-
-    Raises:
-        OSError: There is no such process, or the system has no such file.
-        ValueError: The kernel shows no high-water mark (gVisor), or the process is a zombie.
-    """
+    """Return what a process has resident, and its high-water mark; raises `OSError` or `ValueError`."""
     status = read(f"/proc/{pid}/status")
     return _size_bytes(status, b"VmRSS:"), _size_bytes(status, b"VmHWM:")
 
 
 def resident_bytes() -> int:
-    """Return what this process has resident, from a file that the kernel writes faster.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It is not as Linux writes it.
-    """
+    """Return what this process has resident, from a file that the kernel writes faster."""
     return int(read("/proc/self/statm").split()[1]) * PAGE_BYTES
 
 
 def thread_count() -> int:
-    """Return how many threads this process has, whoever started them.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return how many threads this process has, whoever started them; raises `OSError`."""
     return int(read("/proc/self/stat").rpartition(b")")[2].split()[17])
 
 
 def walked_resident_bytes() -> int:
-    """Return what this process has resident, as the kernel finds it by walking the page tables.
-
-    Raises:
-        OSError: The file does not exist before Linux 4.14, or may not be read.
-        ValueError: It is not as Linux writes it.
-    """
+    """Return what this process has resident, as Linux 4.14 and later finds it by walking the page tables."""
     return _size_bytes(read(f"/proc/self{_WALKED}"), b"\nRss:")
 
 
 def rollup_bytes(pid: int | str) -> dict[str, int]:
-    """Return the sizes of a process's ``smaps_rollup`` by name; the kernel walks all its pages for it.
-
-    Raises:
-        OSError: It ended, or the file does not exist before Linux 4.14, or may not be read.
-        ValueError: It is not as Linux writes it.
-    """
+    """Return the sizes of a process's ``smaps_rollup`` by name; the kernel walks all its pages for it."""
     sizes = re.findall(rb"^(\w+): *(\d+) kB", read(f"/proc/{pid}{_WALKED}"), re.MULTILINE)
     found = {name.decode(): int(size) * _KIB for name, size in sizes}
     if not {"Rss", "Private_Clean", "Private_Dirty"} <= found.keys():
@@ -122,11 +94,7 @@ def rollup_bytes(pid: int | str) -> dict[str, int]:
 
 
 def children_of(pid: int) -> tuple[int, ...]:
-    """Return the pids of a process's children.
-
-    Raises:
-        OSError: It ended, or the kernel does not list children.
-    """
+    """Return the pids of a process's children; raises `OSError`."""
     tasks = f"/proc/{pid}/task"
     for again in (True, True, False):
         try:
@@ -139,11 +107,7 @@ def children_of(pid: int) -> tuple[int, ...]:
 
 
 def reset_mark(pid: int | str = "self") -> None:
-    """Lower a process's high-water mark to what is resident now.
-
-    Raises:
-        OSError: The process has ended, or reading it is not permitted.
-    """
+    """Lower a process's high-water mark to what is resident now; raises `OSError`."""
     gil_held().write_file(f"/proc/{pid}/clear_refs", _CLEAR_REFS_HIWATER)
 
 
@@ -211,20 +175,18 @@ def _kernel() -> tuple[int, ...]:
 
 _FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"  # mallinfo(3)
 
-_found: list[Callable[[], Any] | None] = []  # `mallinfo2`, once it was looked for
-
 
 def heap() -> Heap | None:
     """Return the bytes in use and those that malloc keeps; None unless it is glibc's, of 2.33 or later."""
-    if not _found:
-        _found.append(_find_mallinfo2())
-    if (mallinfo2 := _found[0]) is None:
+    mallinfo2 = _mallinfo2()
+    if mallinfo2 is None:
         return None
     info = mallinfo2()
     return Heap(info.uordblks + info.hblkhd, info.fordblks)
 
 
-def _find_mallinfo2() -> Callable[[], Any] | None:
+@cache
+def _mallinfo2() -> Callable[[], Any] | None:
     try:
         import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
 
@@ -248,13 +210,8 @@ _SKIPPED_MOST = 16384
 class Paced(Generic[_T]):
     """A read whose cost grows with what the process holds.
 
-    After a slow read the next 64 are skipped, and twice as many each time it is slow again. Slow is CPU time:
-    a read that only waited for a CPU, on a busy machine, does not count. Nor does the first read, which may
-    load what it needs.
-
-    Args:
-        read: The read.
-        limit_s: CPU time from which it is slow.
+    After a read that took over `limit_s` of CPU time the next 64 are skipped, and twice as many each time
+    it is slow again. The first read does not count, as it may load what it needs.
     """
 
     def __init__(self, read: Callable[[], _T], limit_s: float) -> None:

@@ -35,11 +35,7 @@ class Calls(NamedTuple):
 
 
 class Window:
-    """The events between two moments; it begins when it is made.
-
-    Raises:
-        Unavailable: Nothing can be recorded, and why.
-    """
+    """The events between two moments; it begins when it is made, or says why not (`Unavailable`)."""
 
     def __init__(self) -> None:
         self._last: int | None = None  # the number of the mark at its end, if the tracker ran until then
@@ -94,11 +90,7 @@ class Window:
             shared.lock.release()
 
     def events(self) -> Iterator[Event]:
-        """Yield its events in their order, without those of our own reading.
-
-        Raises:
-            Unavailable: They are not complete.
-        """
+        """Yield its events in their order, without those of our own reading; raises `Unavailable`."""
         run = self._run
         if run is None or self._last is None:
             raise Unavailable((run and run.lost) or f"{UNKNOWN}.")
@@ -146,11 +138,8 @@ def calls_of_memray() -> Calls:
 
 
 def _is_mark(event: Event) -> bool:
-    """Return whether an event of such a size is a mark; without a stack, if the size is exactly a mark's.
-
-    There is none while a profiler has taken memray's place.
-    """
-    stack = event.stack_trace(1)
+    """Return whether an event of such a size is a mark; without a stack, if the size is exactly a mark's."""
+    stack = event.stack_trace(1)  # none while a profiler has taken memray's place
     if not stack:
         return event.size - 1 in (_WINDOW, _OURS, _THEIRS)
     return stack[0][:2] == ("_mark", __file__)

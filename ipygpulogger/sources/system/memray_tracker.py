@@ -132,11 +132,7 @@ class Run:
         return self._tracker is not None
 
     def read(self) -> Iterator[Any]:
-        """Yield the events that the file has so far.
-
-        Raises:
-            Unavailable: There is no file, or it cannot be read.
-        """
+        """Yield the events that the file has so far; raises `Unavailable`."""
         import memray
 
         if self._file is None:
@@ -227,11 +223,7 @@ def installed() -> bool:
 
 
 def share() -> Run:
-    """Return the tracker that runs, or start one.
-
-    Raises:
-        Unavailable: There is none, and why.
-    """
+    """Return the tracker that runs, or start one; raises `Unavailable`."""
     global _run  # noqa: PLW0603 - the tracker is one per process
     if _run is not None:
         return _run

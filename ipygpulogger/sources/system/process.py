@@ -39,11 +39,7 @@ _WALK_S_PER_BYTE = 11e-3 / 2**30  # with pages of 4 kB (measured); huge pages ta
 
 
 class Process:
-    """This process's general RAM: the best counter of this machine, malloc, children.
-
-    Attributes:
-        descendants: The child processes and theirs, without our own sampling process.
-    """
+    """This process's general RAM: the best counter of this machine, malloc, children."""
 
     def __init__(self, counter: Counter | None = None) -> None:
         self._watcher: RssWatcher | None = None  # only where the counter needs it
@@ -56,11 +52,7 @@ class Process:
 
     @property
     def counter(self) -> Counter:
-        """The best counter of this machine, found when first asked for.
-
-        Raises:
-            Unavailable: There is none just now; the next time it is looked for again.
-        """
+        """The best counter of this machine, found when first asked for; raises `Unavailable`."""
         if self._counter is None:
             with self._choosing:
                 self._counter = self._counter or self._best_counter()
@@ -114,9 +106,8 @@ class Process:
     def exact_resident_bytes(self) -> int | None:
         """Return the resident memory as the page tables have it, if the kernel's own count is approximate.
 
-        Returns:
-            None if that count is good to a megabyte, if walking the page tables would take over 2 ms, and for
-            a while after it did all the same, as where very many ranges are mapped.
+        None if that count is good to a megabyte, if walking the page tables would take over 2 ms, and for a
+        while after it did all the same, as where very many ranges are mapped.
         """
         if self.counter.current_precision_bytes <= MB:
             return None
@@ -136,11 +127,9 @@ class Process:
         return exact_bytes
 
     def heap(self) -> Heap | None:
-        """Return what malloc handed out and what it keeps.
+        """Return what malloc handed out and what it keeps; None unless it is glibc's, of 2.33 or later.
 
-        Returns:
-            None unless it is glibc's, of 2.33 or later. None as well for a while after it took over 1 ms:
-            malloc counts the chunks that were freed one by one, 80 ns each (measured).
+        None as well for a while after it took over 1 ms: malloc counts freed chunks one by one, 80 ns each.
         """
         return self._heap()
 
@@ -173,11 +162,7 @@ class Process:
 
 
 def _psutils_memory() -> Callable[[], Any]:
-    """Return the function of psutil that reads the memory of this process.
-
-    Raises:
-        Unavailable: There is none, or it fails; the message says why.
-    """
+    """Return the function of psutil that reads the memory of this process; raises `Unavailable`."""
     try:
         import psutil  # only here: Linux needs none, and a broken one should cost nothing there
 

@@ -48,15 +48,10 @@ _RLIMITS = {"RLIMIT_AS": ("Address space", 0), "RLIMIT_DATA": ("Data memory", 5)
 
 
 class Group(NamedTuple):
-    """A cgroup that this process is in, or an ancestor of it.
+    """A cgroup that this process is in, or an ancestor of it."""
 
-    Attributes:
-        version: The file system's name: "cgroup2" or "cgroup".
-        folder: Where its files are.
-    """
-
-    version: str
-    folder: str
+    version: str  # the file system's name: "cgroup2" or "cgroup"
+    folder: str  # where its files are
 
     @property
     def name(self) -> str:
@@ -65,23 +60,15 @@ class Group(NamedTuple):
 
 
 class MemoryLimit(NamedTuple):
-    """A limit, and what is left under it.
+    """A limit, and what is left under it."""
 
-    Attributes:
-        name: "container limit", "this machine", ...
-        source: The file, or the name of the resource limit.
-        limit_bytes: The limit.
-        used_bytes: What counts against it; None when unknown.
-        memory: What counts against it: "RAM", which is resident memory, "Address space" or "Data memory".
-        group: The group whose limit it is; None for the machine's and this process's own.
-    """
-
-    name: str
-    source: str
+    name: str  # "container limit", "this machine" or the name of a resource limit
+    source: str  # the file, or the name of the resource limit
     limit_bytes: int
-    used_bytes: int | None
+    used_bytes: int | None  # what counts against it; None when unknown
+    # what counts against it: "RAM", which is resident memory, "Address space" or "Data memory"
     memory: str = "RAM"
-    group: Group | None = None
+    group: Group | None = None  # the group whose limit it is; None for the machine's and this process's own
 
     @property
     def left_bytes(self) -> int | None:
@@ -118,27 +105,16 @@ class MemoryLimit(NamedTuple):
 
 
 class Kills(NamedTuple):
-    """How many processes the kernel's out-of-memory killer ended.
+    """How many processes the kernel's out-of-memory killer ended."""
 
-    Attributes:
-        processes: How many, since the group exists, or since the machine started.
-        where: "this container", "this job", "this cgroup" (one without a limit) or "this machine".
-        source: The file that counts them.
-        limit_bytes: The limit of the group; None without one.
-    """
-
-    processes: int
-    where: str
-    source: str
-    limit_bytes: int | None
+    processes: int  # how many, since the group exists, or since the machine started
+    where: str  # "this container", "this job", "this cgroup" (one without a limit) or "this machine"
+    source: str  # the file that counts them
+    limit_bytes: int | None  # the limit of the group; None without one
 
 
 class RamLimits:
-    """The limits under which this process lives.
-
-    Args:
-        root: Below it lie ``proc`` and ``sys``; tests simulate a machine there.
-    """
+    """The limits under which this process lives; tests simulate a machine below `root`."""
 
     def __init__(self, root: str | os.PathLike[str] = "/") -> None:
         self._root = os.fspath(root).rstrip("/")
@@ -153,9 +129,8 @@ class RamLimits:
     def all(self, need: tuple[int, int] | None = None) -> list[MemoryLimit]:
         """Return every limit, and what is left under it.
 
-        Args:
-            need: As `short` takes it. Page cache is looked up only for a limit that is short without it,
-                because the file that tells it is the slowest one. None: for each limit.
+        With a need, as `short` takes it, page cache is looked up only for a limit that is short without it,
+        because the file that tells it is the slowest one.
         """
         found = [*self._groups_limits(need), *self._own_limits(), *self._machines_limit()]
         sizes_bytes = [limit.limit_bytes for limit in found if limit.memory == "RAM"]
@@ -165,12 +140,8 @@ class RamLimits:
     def short(self, need_bytes: int, transient_bytes: int) -> MemoryLimit | None:
         """Return the limit that leaves too little, the tightest one; None where there is enough.
 
-        Too little is less than what is needed, or than a twentieth of the limit.
-
-        Args:
-            need_bytes: What is needed.
-            transient_bytes: What was in use for a moment beyond what is in use now: then, too, a twentieth
-                should have been left.
+        Too little is less than what is needed, or than a twentieth of the limit, also at a moment when
+        `transient_bytes` more were in use than now.
         """
         need = need_bytes, transient_bytes
         return least(limit for limit in self.all(need) if _is_short(limit, *need))
@@ -194,10 +165,8 @@ class RamLimits:
         """Return how many processes the out-of-memory killer ended in the group of this process.
 
         The group is the one whose limit is the nearest. Version 2 counts the kills in the groups below it,
-        too; version 1 counts them only in a group itself, so there it is the innermost.
-
-        Args:
-            of_machine: Return those of the whole machine where no group counts them.
+        too; version 1 counts them only in a group itself, so there it is the innermost. `of_machine` asks for
+        those of the whole machine where no group counts them.
         """
         groups = list(self.groups())
         limits_bytes = {group: self._limit_bytes(group) for group in groups}
@@ -217,20 +186,13 @@ class RamLimits:
         kills = self.kills()
         if kills is None or not kills.processes:
             return None
-        from .limit_diagnosis import (
-            killed,  # only where a process was killed
-            take_new,
-        )
+        from .limit_diagnosis import killed, take_new  # only where a process was killed
 
         new = take_new(self, kills)
         return f"{killed(kills, new)}." if new else None
 
     def read(self, path: str) -> bytes:
-        """Return what a file of the system says.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return what a file of the system says; raises `OSError`."""
         return gil_held().read_file(self.path(path))
 
     def path(self, path: str) -> str:

@@ -23,14 +23,10 @@ _WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
 
 
 class Calls:
-    """The calls by `os`, which releases the GIL."""
+    """The calls by `os`, which releases the GIL. Each raises `OSError` if it fails."""
 
     def read_file(self, path: str) -> bytes:
-        """Return the first 64 KiB of a file.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return the first 64 KiB of a file; raises `OSError`."""
         fd = os.open(path, _READ)
         try:
             return os.read(fd, _MOST_BYTES)
@@ -38,19 +34,11 @@ class Calls:
             os.close(fd)
 
     def read_slow_file(self, path: str) -> bytes:
-        """Return the same of a file that takes milliseconds to read; meanwhile other threads have the GIL.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return the same of a file that takes milliseconds to read; meanwhile other threads have the GIL."""
         return self.read_file(path)
 
     def write_file(self, path: str, text: bytes) -> None:
-        """Write to a file that exists.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write to a file that exists; raises `OSError`."""
         fd = os.open(path, _WRITE)
         try:
             os.write(fd, text)
@@ -58,11 +46,7 @@ class Calls:
             os.close(fd)
 
     def open_file(self, path: str) -> int:
-        """Return a descriptor for reading a file.
-
-        Raises:
-            OSError: It cannot be opened.
-        """
+        """Return a descriptor for reading a file; raises `OSError`."""
         return os.open(path, _READ)
 
     def close(self, fd: int) -> None:
@@ -71,22 +55,14 @@ class Calls:
             os.close(fd)
 
     def read(self, fd: int) -> bytes | None:
-        """Return what can be read at once; None if nothing can, from a descriptor that does not block.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return what can be read at once; None if nothing can, from a descriptor that does not block."""
         try:
             return os.read(fd, _MOST_BYTES)
         except BlockingIOError:
             return None
 
     def list_folder(self, path: str) -> list[str]:
-        """Return the names in a folder.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return the names in a folder; raises `OSError`."""
         return os.listdir(path)  # noqa: PTH208 - names, not paths
 
     def has_children(self) -> bool:
@@ -104,11 +80,6 @@ class _HeldCalls(Calls):
     """The calls by the C library, through `ctypes` and with the GIL held."""
 
     def __init__(self) -> None:
-        """Find the functions.
-
-        Raises:
-            AttributeError, ImportError, OSError: They are not there.
-        """
         import ctypes  # 2 ms of loading, which a terminal's shell has not done yet
 
         library: Any = ctypes.PyDLL(None, use_errno=True)
@@ -169,9 +140,8 @@ class _HeldCalls(Calls):
         try:
             while entries := self._filled(self._getdents, fd, path):
                 start = 0
-                while start < len(
-                    entries
-                ):  # struct linux_dirent64, getdents(2): its size is at 16, its name at 19
+                # struct linux_dirent64, getdents(2): its size is at 16, its name at 19
+                while start < len(entries):
                     size = int.from_bytes(entries[start + 16 : start + 18], sys.byteorder)
                     names.append(os.fsdecode(entries[start + 19 : entries.index(0, start + 19)]))
                     start += size
@@ -204,11 +174,7 @@ class _HeldCalls(Calls):
         return int(fd)
 
     def _unless_interrupted(self, *path: str) -> None:
-        """Return if a signal interrupted the last call; Python runs its handler after this one.
-
-        Raises:
-            OSError: It failed otherwise.
-        """
+        """Raise why the last call failed, unless a signal interrupted it: Python runs the handler later."""
         number = self._errno()
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number), *path)
@@ -216,10 +182,7 @@ class _HeldCalls(Calls):
 
 @functools.cache
 def gil_held() -> Calls:
-    """Return system calls that hold the GIL, through `ctypes.PyDLL`.
-
-    Off Linux, and in an interpreter without ctypes, they are those of `os`, which release it.
-    """
+    """Return system calls that hold the GIL; those of `os` off Linux and where ctypes does not work."""
     try:
         return _HeldCalls() if sys.platform == "linux" else Calls()
     except (AttributeError, ImportError, OSError):  # an interpreter without ctypes, or linked statically

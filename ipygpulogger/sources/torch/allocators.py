@@ -89,11 +89,7 @@ class TorchCounter(DeviceCounter):
         return None if stats is None else int(stats["inactive_split_bytes"]["all"]["current"])
 
     def releasable_bytes(self) -> int:
-        """Return what emptying the cache would release: reserved blocks of which no part is in use.
-
-        Raises:
-            Unavailable: torch gives no statistics.
-        """
+        """Return what emptying the cache would release: reserved blocks of which no part is in use."""
         stats = self._statistics.read(self.device.index)
         names = "reserved_bytes", "active_bytes", "inactive_split_bytes"
         reserved, active, split = (stats[name]["all"]["current"] for name in names)
@@ -141,11 +137,12 @@ class Torch(Framework):
 
     def counters(self) -> list[TorchCounter]:
         """Return the devices on which this process has a context, by index."""
-        backend = state.accelerator()
-        if backend is None:
+        backend, torch = state.accelerator(), state.module()
+        if backend is None or torch is None:
             return []
         try:
-            for index in range(state.device_count(backend)):
+            count = (torch.cuda if backend == "cuda" else torch.accelerator).device_count()
+            for index in range(count):
                 if index not in self._counters and self._uses(backend, index):
                     device = state.describe(backend, index)
                     self._counters[index] = TorchCounter(self._statistics, device)
@@ -216,29 +213,29 @@ class Torch(Framework):
 
     def release(self) -> None:
         """Take the wrappers off, as soon as that makes torch forget no peak of the user's."""
-        self._statistics.release()
+        self._statistics.wrappers.take_off()
 
     def after_fork_in_child(self) -> None:
         """Replace the lock, which another thread may have held at the moment of the fork."""
-        self._statistics.after_fork_in_child()
+        self._statistics.wrappers.after_fork_in_child()
 
     def may_hold(self, kind: type) -> bool:
-        """Return whether values of a class are tensors or nodes of an autograd graph."""
+        """As in `tensors`."""
         torch = state.module()
         return torch is not None and tensors.may_hold(kind, torch)
 
     def holding(self, value: Any) -> Holding | None:
-        """Return a tensor's storage, which views and tied parameters share, or what a graph's node saved."""
+        """As in `tensors`."""
         torch = state.module()
         return None if torch is None else tensors.holding(value, torch)
 
     def leading_dimension(self, value: Any) -> int | None:
-        """Return the first dimension of a tensor, not of a parameter; None if it answers in Python code."""
+        """As in `tensors`."""
         torch = state.module()
         return None if torch is None else tensors.leading_dimension(value, torch)
 
     def dimensions(self, value: Any) -> Dimensions | None:
-        """Return a tensor's shape; None if it answers in Python code, and for any other value."""
+        """As in `tensors`."""
         torch = state.module()
         return None if torch is None else tensors.dimensions(value, torch)
 

@@ -32,23 +32,15 @@ _RESETS = "_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedSta
 
 @dataclass(frozen=True, slots=True)
 class DeviceHistory:
-    """What the allocator of one device did.
+    """What the allocator of one device did."""
 
-    Attributes:
-        index: torch's index of the device.
-        events: In their order; older ones may be missing.
-        begin: How it stood when the recording began; None if the device was not used yet.
-        end: How it stood after the events.
-        settings: The allocator's, as torch's snapshot has them.
-        ours: Whether all of it is from a recording of ours. Another may have recorded no stacks, or for a
-            block that was freed the stack of the free.
-    """
-
-    index: int
-    events: list[Event]
-    begin: AllocatorState | None
-    end: AllocatorState
-    settings: dict[str, Any]
+    index: int  # torch's index of the device
+    events: list[Event]  # in their order; older ones may be missing
+    begin: AllocatorState | None  # how it stood when the recording began; None if the device was not used yet
+    end: AllocatorState  # how it stood after the events
+    settings: dict[str, Any]  # the allocator's, as torch's snapshot has them
+    # Whether all of it is from a recording of ours. Another may have recorded no stacks, or for a block
+    # that was freed the stack of the free
     ours: bool = True
 
 
@@ -71,10 +63,7 @@ class TorchHistory:
     def begin(self) -> None:
         """Let torch record, if it does not yet, and look at the blocks that exist.
 
-        If torch has not initialised CUDA yet, it begins to record when it does.
-
-        Raises:
-            Unavailable: torch cannot record here; one sentence says why.
+        If torch has not initialised CUDA yet, it begins to record when it does. Raises `Unavailable`.
         """
         torch = module()
         if torch is not None and accelerator() is None and _may_begin_late(torch):
@@ -90,11 +79,7 @@ class TorchHistory:
             raise
 
     def read(self) -> list[DeviceHistory]:
-        """Return what happened so far on each device that is in use.
-
-        Raises:
-            Unavailable: torch's history cannot be read.
-        """
+        """Return what happened so far on each device that is in use; raises `Unavailable`."""
         torch = _recordable()
         if self._pid != os.getpid() or not self._on:
             raise Unavailable("torch's memory history is not recorded")
@@ -258,11 +243,7 @@ def forgotten_allocations(index: int) -> int:
 
 
 def position_now(index: int) -> Position:
-    """Return where the allocator of a device stands now.
-
-    Raises:
-        Unavailable: torch does not tell.
-    """
+    """Return where the allocator of a device stands now; raises `Unavailable`."""
     try:
         return position(module(), index, _shared.forgotten)
     except (KeyError, *TORCH_ERRORS) as error:

@@ -40,32 +40,20 @@ Segment = dict[str, Any]  # "address", "total_size", "blocks", ...
 
 
 class Position(NamedTuple):
-    """Where a device's allocator stood at one moment, read in one step.
+    """Where a device's allocator stood at one moment, read in one step."""
 
-    Attributes:
-        allocated: How many blocks it had allocated so far, those that torch no longer counts included.
-        blocks: How many of them it had not freed.
-        size_bytes: Their size.
-        failures: How many allocations failed so far, likewise.
-    """
-
-    allocated: int = 0
-    blocks: int = 0
-    size_bytes: int = 0
-    failures: int = 0
+    allocated: int = 0  # how many blocks it had allocated so far, those that torch no longer counts included
+    blocks: int = 0  # how many of them it had not freed
+    size_bytes: int = 0  # their size
+    failures: int = 0  # how many allocations failed so far, likewise
 
 
 class AllocatorState(NamedTuple):
-    """Which blocks a device's allocator had at one moment.
+    """Which blocks a device's allocator had at one moment."""
 
-    Attributes:
-        segments: Of the device.
-        before: The position just before that moment.
-        after: The position just after it; another one only if other threads used the allocator meanwhile.
-    """
-
-    segments: list[Segment]
-    before: Position
+    segments: list[Segment]  # of the device
+    before: Position  # the position just before that moment
+    # the position just after it; another one only if other threads used the allocator meanwhile
     after: Position
 
     @property
@@ -76,19 +64,12 @@ class AllocatorState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What torch answers.
+    """What torch answers."""
 
-    Attributes:
-        traces: The events of each device.
-        states: The allocator of each device that is in use, after them.
-        settings: The allocator's.
-        whole: All of it, as torch gave it.
-    """
-
-    traces: list[list[Event]]
-    states: dict[int, AllocatorState]
-    settings: dict[str, Any]
-    whole: dict[str, Any]
+    traces: list[list[Event]]  # the events of each device
+    states: dict[int, AllocatorState]  # the allocator of each device that is in use, after them
+    settings: dict[str, Any]  # the allocator's
+    whole: dict[str, Any]  # all of it, as torch gave it
 
 
 def why_not(torch: ModuleType) -> str:
@@ -124,11 +105,7 @@ def is_on(torch: ModuleType) -> bool:
 
 
 def start(torch: ModuleType) -> None:
-    """Let torch record.
-
-    Raises:
-        Unavailable: It does not.
-    """
+    """Let torch record; raises `Unavailable`."""
     try:
         torch.cuda.memory._record_memory_history(
             "all", context="alloc", stacks="python", max_entries=MAX_EVENTS
@@ -152,16 +129,7 @@ def stop(torch: ModuleType) -> None:
 
 
 def take(torch: ModuleType, forgotten: Mapping[int, Position], *, events: bool) -> Snapshot:
-    """Ask torch.
-
-    Args:
-        torch: The module.
-        forgotten: By device, where it stood when the user last reset torch's counts.
-        events: Ask for the events as well.
-
-    Raises:
-        Unavailable: It does not answer.
-    """
+    """Ask torch; `forgotten` is by device where it stood when the user last reset torch's counts."""
     try:
         # Reading the events takes so long that other threads which allocate will do so the next time as well.
         for _ in range(1 if events else _QUIET_TRIES):
@@ -251,37 +219,22 @@ _LEVEL = 1  # of zlib: a full history takes 20 ms and 1 MB
 
 
 class SnapshotFile(NamedTuple):
-    """What to write, and what it has.
+    """What to write, and what it has."""
 
-    Attributes:
-        content: As `torch.cuda.memory._dump_snapshot` writes it.
-        blocks: How many blocks are allocated, on all devices.
-        events: How many events it has; None if torch recorded none.
-    """
-
-    content: bytes
-    blocks: int
-    events: int | None
+    content: bytes  # as `torch.cuda.memory._dump_snapshot` writes it
+    blocks: int  # how many blocks are allocated, on all devices
+    events: int | None  # how many events it has; None if torch recorded none
 
 
 class KeptSnapshot(NamedTuple):
-    """torch's snapshot at the end of a recording in which an allocation failed.
+    """torch's snapshot at the end of a recording in which an allocation failed."""
 
-    Attributes:
-        compressed: The content of the file.
-        blocks: How many blocks were allocated.
-        events: How many events it has.
-        stood: How often each device's allocator had allocated, and had failed to.
-        where: The cell or block that was recorded: "In [7]".
-        ended: Whether the error ended it; if not, its code caught the error.
-    """
-
-    compressed: bytes
-    blocks: int
-    events: int
-    stood: dict[int, tuple[int, int]]
-    where: str = ""
-    ended: bool = False
+    compressed: bytes  # the content of the file
+    blocks: int  # how many blocks were allocated
+    events: int  # how many events it has
+    stood: dict[int, tuple[int, int]]  # how often each device's allocator had allocated, and had failed to
+    where: str = ""  # the cell or block that was recorded: "In [7]"
+    ended: bool = False  # whether the error ended it; if not, its code caught the error
 
     def file(self) -> SnapshotFile:
         """Return what to write."""
@@ -311,15 +264,7 @@ class _Compressed:
 
 
 def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | None:
-    """Return a snapshot of torch's to be kept; None if no failed allocation is among its events.
-
-    Args:
-        torch: The module.
-        found: As torch just gave it.
-
-    Raises:
-        KeyError: It is of an unknown form.
-    """
+    """Return a snapshot that torch just gave, to be kept; None if no allocation failed among its events."""
     if not any(event["action"] == "oom" for trace in found["device_traces"] for event in trace):
         return None
     file = _Compressed()
@@ -328,11 +273,7 @@ def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | No
 
 
 def snapshot_file() -> SnapshotFile:
-    """Return torch's snapshot as it is now. A recording that is under way, anybody's, goes on.
-
-    Raises:
-        Unavailable: There is none; one sentence says why, and what to do.
-    """
+    """Return torch's snapshot as it is now, while any recording goes on; or raise `Unavailable`."""
     torch = module()
     if torch is None:
         raise Unavailable("torch is not imported: run it after a cell that uses the GPU through torch")

@@ -46,10 +46,7 @@ def accelerator() -> str | None:
 
 
 def caches() -> bool:
-    """Return whether torch's allocator on CUDA devices caches; without that it counts nothing.
-
-    `PYTORCH_NO_CUDA_MEMORY_CACHING` and `torch.cuda.caching_allocator_enable` switch it off.
-    """
+    """Return whether torch's allocator on CUDA devices caches; without that it counts nothing."""
     ask = getattr(getattr(module(), "_C", None), "_cuda_cudaCachingAllocator_is_enabled", None)
     if ask is None:  # an older torch
         return not any(f"PYTORCH_NO_{kind}_MEMORY_CACHING" in os.environ for kind in ("CUDA", "HIP"))
@@ -67,13 +64,6 @@ def current_index() -> int | None:
         )
     except TORCH_ERRORS:
         return None
-
-
-def device_count(backend: str) -> int:
-    """Return the number of devices that torch sees, of the type that is initialised."""
-    torch = module()
-    assert torch is not None
-    return int(torch.cuda.device_count() if backend == "cuda" else torch.accelerator.device_count())
 
 
 def has_context(index: int) -> bool:
@@ -102,13 +92,7 @@ def describe(backend: str, index: int) -> Device:
 
 
 def mem_get_info(index: int) -> tuple[int, int]:
-    """Return free and total bytes of a device, as the driver reports them to torch.
-
-    Raises:
-        RuntimeError: Nothing is initialised, or the driver does not report them.
-        AttributeError: This build of torch cannot ask.
-        AssertionError: Likewise.
-    """
+    """Return free and total bytes of a device, as the driver reports them to torch; raises `TORCH_ERRORS`."""
     torch, backend = module(), accelerator()
     if torch is None or backend is None:
         raise RuntimeError("torch uses no device")
@@ -132,10 +116,7 @@ def limit_bytes(index: int) -> int | None:
 
 
 def set_compiler(torch: ModuleType) -> Callable[[Any], Any]:
-    """Return the function that sets what compiles this thread's frames, None for nothing.
-
-    It returns what was set before.
-    """
+    """Return the function that sets what compiles this thread's frames, and returns what did before."""
     found: Callable[[Any], Any] = getattr(_core(torch), "set_eval_frame", lambda _: None)
     return found
 
@@ -167,13 +148,10 @@ _UNKNOWN_S = 0.01  # where the system does not tell
 
 
 def let_others_go_on(limit_s: float) -> None:
-    """Return once every other thread has run for a while, or waits within a system call.
+    """Return once every other thread has run for a while or waits within a system call, C++ threads included.
 
-    A thread may have been interrupted between any two instructions. Where more threads are busy than there
-    are processors, it stays there for tens of milliseconds. Threads that C++ libraries started count as well.
-
-    Args:
-        limit_s: How long to wait at most.
+    One may have been interrupted between any two instructions. Where more threads are busy than there are
+    processors, it stays there for tens of milliseconds.
     """
     end_s, own = monotonic_s() + limit_s, str(threading.get_native_id())
     try:

@@ -30,18 +30,19 @@ _RESETS = {
 
 
 class TorchStatistics:
-    """The statistics of every device's allocator."""
+    """The statistics of every device's allocator.
+
+    Attributes:
+        switches: How often the user switched the caching allocator on or off, if that was seen.
+        wrappers: Around torch's functions.
+    """
 
     def __init__(self, framework: Framework) -> None:
-        """Prepare, without looking anything up.
-
-        Args:
-            framework: Its `on_user_reset` is called when the user resets peaks.
-        """
-        self.switches = 0  # how often the user switched the caching allocator on or off, if that was seen
-        self._users = users = UserCounters(
+        self.switches = 0
+        users = UserCounters(
             framework, lambda: getattr(module(), "_C", None), self.read, lambda device=None: device
         )
+        self._users, self.wrappers = users, users.wrappers
         self._makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
             **dict.fromkeys(_READS.values(), users.read_wrapper),
             **dict.fromkeys(_RESETS.values(), users.reset_wrapper),
@@ -51,8 +52,7 @@ class TorchStatistics:
     def read(self, index: int) -> Stats:
         """Return a device's statistics as torch has them, without the peaks that the wrappers restore.
 
-        Raises:
-            Unavailable: torch gives none: a pluggable allocator, no caching, or a device in an error state.
+        A pluggable allocator, no caching, or a device in an error state make them unavailable.
         """
         backend = accelerator()
         if backend is None:
@@ -60,44 +60,28 @@ class TorchStatistics:
         try:
             if backend == "cuda" and not caches():
                 raise Unavailable("torch's caching allocator is switched off, and so torch counts no memory")
-            stats: Stats = self._users.wrappers.own(_READS.get(backend) or _READS[""])(index)
+            stats: Stats = self.wrappers.own(_READS.get(backend) or _READS[""])(index)
             stats["allocated_bytes"]["all"]["peak"], stats["allocation"]  # all we need is there
         except (*TORCH_ERRORS, KeyError) as error:
             raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
         return stats
 
     def reset(self, index: int, stats: Stats) -> None:
-        """Reset a device's peaks, and keep for the user what they would have read.
-
-        Args:
-            index: torch's index of the device.
-            stats: The statistics just before.
-
-        Raises:
-            Unavailable: torch does not reset them.
-        """
+        """Reset a device's peaks, and keep for the user those of the statistics just before."""
         backend = accelerator()
         if backend is None:
             raise Unavailable("torch uses no device")
         self._users.remember(index, stats)
         try:
-            self._users.wrappers.own(_RESETS.get(backend) or _RESETS[""])(index)
+            self.wrappers.own(_RESETS.get(backend) or _RESETS[""])(index)
         except TORCH_ERRORS as error:
             raise Unavailable(f"torch does not reset its peaks: {first_line(error)}") from error
 
     def hold(self) -> bool:
         """Put the wrappers on, as far as torch is there; return whether torch was in use before."""
-        late = not self._users.wrappers and accelerator() is not None
-        self._users.wrappers.put_on(self._makers)
+        late = not self.wrappers and accelerator() is not None
+        self.wrappers.put_on(self._makers)
         return late
-
-    def release(self) -> None:
-        """Take the wrappers off, as soon as that makes torch forget no peak of the user's."""
-        self._users.wrappers.take_off()
-
-    def after_fork_in_child(self) -> None:
-        """Replace the lock, which another thread may have held at the moment of the fork."""
-        self._users.wrappers.after_fork_in_child()
 
     def _switch_wrapper(self, original: Callable[[bool], None]) -> Callable[[bool], None]:
         def enable(value: bool) -> None:
