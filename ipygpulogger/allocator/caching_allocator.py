@@ -51,12 +51,6 @@ class CachingAllocator:
     """
 
     def __init__(self, settings: Settings | None = None, limit_bytes: int | None = None) -> None:
-        """Begin without memory.
-
-        Args:
-            settings: What `PYTORCH_CUDA_ALLOC_CONF` says about sizes.
-            limit_bytes: The memory of the device; None without a limit.
-        """
         self.allocated_bytes = self.reserved_bytes = self.peak_bytes = self.peak_reserved_bytes = 0
         self._settings, self._limit_bytes = settings or Settings(), limit_bytes
         # Of the small pool and the large one: (size, address) of what is free, in this order.
@@ -164,13 +158,7 @@ class CachingAllocator:
 def fits_within(
     events: Iterable[tuple[int, int]], limit_bytes: int, settings: Settings | None = None
 ) -> bool:
-    """Return whether a device of this size could serve all allocations of a run.
-
-    Args:
-        events: In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
-        limit_bytes: The memory that the allocator can have.
-        settings: What `PYTORCH_CUDA_ALLOC_CONF` says about sizes.
-    """
+    """Return whether a device of this size could serve all allocations of a run."""
     allocator = CachingAllocator(settings, limit_bytes)
     blocks: dict[int, Block | None] = {}
     try:

@@ -40,21 +40,13 @@ _MANY_EVENTS = 4096  # fewer take less than that
 
 
 class _Watched(NamedTuple):
-    """The allocator of one device while the recording lasts.
+    """The allocator of one device while the recording lasts."""
 
-    Attributes:
-        device: The device.
-        tracker: Of the allocator's peaks.
-        interval: From beginning to end of the recording.
-        since: Where the allocator stood just before the interval.
-        still: Whether nothing was allocated or freed between that and the interval.
-    """
-
-    device: Device
-    tracker: PeakTracker
-    interval: Interval
-    since: Position
-    still: bool
+    device: Device  # the device
+    tracker: PeakTracker  # of the allocator's peaks
+    interval: Interval  # from beginning to end of the recording
+    since: Position  # where the allocator stood just before the interval
+    still: bool  # whether nothing was allocated or freed between that and the interval
 
 
 class _Peak(NamedTuple):
@@ -78,12 +70,7 @@ class DeviceRecording(Measuring):
     """
 
     def __init__(self, shell: Any = None, *, always_named: bool = True) -> None:
-        """Prepare; nothing is recorded before `begin`.
-
-        Args:
-            shell: IPython's, whose cells and variables are named; by default the one of this process.
-            always_named: Whether to name what a device holds even if nothing was allocated or freed there.
-        """
+        # `always_named`: name what a device holds even if nothing was allocated or freed there.
         self._always_named = always_named
         self._breakdown = Breakdown(shell)
         self._machine: Machine | None = None

@@ -46,39 +46,23 @@ class BackwardPass:
 
 
 class LabelSnapshot(NamedTuple):
-    """What the blocks at some addresses held at one moment.
+    """What the blocks at some addresses held at one moment."""
 
-    Attributes:
-        positions: By device, the position at that moment.
-        labels: By address.
-        graph_of: The backward pass whose graph was walked; None for another source.
-    """
-
-    positions: dict[int, int]
-    labels: Labels
-    graph_of: BackwardPass | None = None
+    positions: dict[int, int]  # by device, the position at that moment
+    labels: Labels  # by address
+    graph_of: BackwardPass | None = None  # the backward pass whose graph was walked; None for another source
 
 
 class TrainingHistory(NamedTuple):
-    """All that was observed of training.
+    """All that was observed of training."""
 
-    Attributes:
-        snapshots: In their order; those of modules and optimizers come first.
-        passes: In the order in which they began.
-        exact: Whether this version of torch let us watch backward passes.
-    """
-
-    snapshots: tuple[LabelSnapshot, ...] = ()
-    passes: tuple[BackwardPass, ...] = ()
-    exact: bool = True
+    snapshots: tuple[LabelSnapshot, ...] = ()  # in their order; those of modules and optimizers come first
+    passes: tuple[BackwardPass, ...] = ()  # in the order in which they began
+    exact: bool = True  # whether this version of torch let us watch backward passes
 
 
 class BoundedLog:
-    """The latest items, and of the older ones those around which the peak rose.
-
-    Args:
-        count: How many of the latest are kept; of the older ones twice as many.
-    """
+    """The latest items, and of the older ones those around which the peak rose."""
 
     def __init__(self, count: int) -> None:
         self._latest: deque[tuple[Any, list[bool]]] = deque()
@@ -114,14 +98,7 @@ _AT_ONCE = 64  # backward passes that may be under way, in all threads together
 
 
 class Kinds:
-    """Tells what the blocks of one device were for.
-
-    Args:
-        index: torch's index of the device.
-        count: The number of allocations until the peak.
-        history: What was observed of training.
-        names: What names hold at the end.
-    """
+    """Tells what the blocks of one device were for."""
 
     def __init__(self, index: int, count: int, history: TrainingHistory, names: Labels) -> None:
         self._index, self._count, self._names = index, count, names
@@ -138,12 +115,7 @@ class Kinds:
         self._workspaces = workspaces()
 
     def label_of(self, block: Block, stack: list[Frame]) -> Label:
-        """Return what a block was for.
-
-        Args:
-            block: One that was alive at the peak.
-            stack: Who allocated it, innermost first.
-        """
+        """Return what a block was for."""
         label = self._observed(block)
         if label is None or label.computed:
             if _is_recomputed(stack) or (self._was_saved(block) and not _is_first_gradient(stack)):

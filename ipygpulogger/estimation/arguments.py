@@ -241,21 +241,14 @@ def shown(value: Any) -> str:
 
 
 class Batched(NamedTuple):
-    """What of a function's arguments a batch size replaces.
+    """What of a function's arguments a batch size replaces."""
 
-    Attributes:
-        arguments: The arguments as they were given.
-        size: The batch size that they have.
-        number: The name or position of the int argument that is replaced; None if there is none.
-        names: The arguments that hold tensors with this leading dimension.
-        number_name: What the int argument is called.
-    """
-
-    arguments: Arguments
-    size: int
+    arguments: Arguments  # the arguments as they were given
+    size: int  # the batch size that they have
+    # The name or position of the int argument that is replaced; None if there is none.
     number: str | int | None
-    names: tuple[str, ...]
-    number_name: str = ""
+    names: tuple[str, ...]  # the arguments that hold tensors with this leading dimension
+    number_name: str = ""  # what the int argument is called
 
     def described(self) -> str:
         """Return what is replaced: "the leading dimension 8 of images and labels"."""

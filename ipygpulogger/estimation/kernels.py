@@ -272,17 +272,11 @@ def _size(tensor: Any) -> int:
 
 
 class Processor(NamedTuple):
-    """The processor of a device: by default an A100.
+    """The processor of a device: by default an A100."""
 
-    Attributes:
-        multiprocessors: How many it has.
-        threads: How many run on one of them.
-        is_hopper: Whether its compute capability is 9.0.
-    """
-
-    multiprocessors: int = 108
-    threads: int = 2048
-    is_hopper: bool = False
+    multiprocessors: int = 108  # how many it has
+    threads: int = 2048  # how many run on one of them
+    is_hopper: bool = False  # whether its compute capability is 9.0
 
     @classmethod
     def of(cls, torch: ModuleType, index: int) -> Processor:
@@ -304,13 +298,6 @@ def reduction_bytes(
 
     Where many values are reduced to few, blocks of threads share the work: the rules are those of
     `setReduceConfig` in aten/src/ATen/native/cuda/Reduce.cuh.
-
-    Args:
-        tensor: What is reduced.
-        out: The result.
-        wide: Bytes of one partial result.
-        processor: Of the device.
-        dims: Which dimensions are reduced; none for all.
     """
     outputs = max(out.numel(), 1)
     inputs = tensor.numel() // outputs

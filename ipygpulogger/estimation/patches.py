@@ -25,11 +25,7 @@ _MISSING = object()
 
 
 class Patches:
-    """Attributes of torch that are ours for a while.
-
-    Args:
-        threads: Those for which functions are replaced.
-    """
+    """Attributes of torch that are ours for a while."""
 
     def __init__(self, threads: OwnThreads) -> None:
         self.only = threads.only
@@ -46,14 +42,7 @@ class Patches:
             self.put(holder, name, self.only(new, old))
 
     def replace(self, holder: Any, name: str, new: Callable[..., Any], *first: Any) -> None:
-        """Replace a function, if there is one, for own threads: the new one is given the original first.
-
-        Args:
-            holder: What has the function.
-            name: Of the function.
-            new: What replaces it.
-            first: What it is given before the original.
-        """
+        """Replace a function, if there is one, for own threads: the new one is given the original first."""
         if (old := getattr(holder, name, None)) is not None:
             self.answer(holder, name, functools.partial(new, *first, old))
 

@@ -34,23 +34,16 @@ _RNN = "torch.nn.modules.rnn"
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a function on fake tensors found, as torch's allocator would count it.
+    """What one run of a function on fake tensors found, as torch's allocator would count it."""
 
-    Attributes:
-        peak_bytes: The highest that live tensors would take, those that were there before included.
-        reserved_bytes: The most that the allocator would reserve for them.
-        rows: What would be alive at the peak, the largest first; they add up to `peak_bytes`.
-        notes: Plain sentences: what is left out, and why.
-        held_bytes: How much of the peak is on the device already, in tensors of this process.
-        fits_within: Repeats the allocations with no more than so many bytes to reserve, and returns whether
-            all succeeded; None if that cannot be told.
-    """
-
-    peak_bytes: int
-    reserved_bytes: int
+    peak_bytes: int  # the highest that live tensors would take, those that were there before included
+    reserved_bytes: int  # the most that the allocator would reserve for them
+    # What would be alive at the peak, the largest first; they add up to `peak_bytes`.
     rows: Sequence[AtPeak] = ()
-    notes: Sequence[str] = ()
-    held_bytes: int = 0
+    notes: Sequence[str] = ()  # plain sentences: what is left out, and why
+    held_bytes: int = 0  # how much of the peak is on the device already, in tensors of this process
+    # Repeats the allocations with no more than so many bytes to reserve, and returns whether all
+    # succeeded; None if that cannot be told.
     fits_within: Callable[[int], bool] | None = field(default=None, repr=False)
 
 
