@@ -35,6 +35,7 @@ _LARGEST_CAPACITY_BYTES = 1 << 60
 _MOST_SIZES = 1000  # each is a run of the function
 _LARGEST_SIZE = 1 << 40
 _NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # as in `owners.oom_advice`
+_LATER = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 _NAMES = 4  # arguments that are described by name
 _OWN = frozenset(("device", "capacity", "batch_sizes"))  # the parameters of `estimate`
 
@@ -137,27 +138,19 @@ def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
     """Return the batch sizes that a user gave, each once, in their order.
 
     Raises:
-        TypeError: They are not whole numbers, or not a sequence.
-        ValueError: There is none, one is not positive, or one is absurdly large.
+        TypeError: They are not whole numbers, not a sequence, or there is none.
+        ValueError: One is not positive, or absurdly large.
     """
     try:
-        given = None if isinstance(batch_sizes, (str, bytes)) else list(islice(batch_sizes, _MOST_SIZES + 1))
+        given = [] if isinstance(batch_sizes, (str, bytes)) else list(islice(batch_sizes, _MOST_SIZES + 1))
     except TypeError:
-        given = None
-    if given is None:
-        raise TypeError(f"batch_sizes takes sizes such as [8, 16, 32], not {shown(batch_sizes)}")
-    if not given:
-        raise ValueError("batch_sizes is empty: give sizes such as [8, 16, 32], or leave it out")
-    if len(given) > _MOST_SIZES:
-        raise ValueError(f"batch_sizes has more than {_MOST_SIZES} sizes")
-    found: dict[int, None] = {}
-    for one in given:
-        size = whole_number(one)
-        if size is None:
-            raise TypeError(f"a batch size is a whole number, not {shown(one)}")
-        if not 0 < size <= _LARGEST_SIZE:
-            raise ValueError(f"a batch size is at least 1 and no more than 2**40, not {shown(one)}")
-        found[size] = None
+        given = []
+    sizes = list(map(whole_number, given))
+    if not 0 < len(sizes) <= _MOST_SIZES or None in sizes:
+        raise TypeError(f"batch_sizes takes whole numbers such as [8, 16, 32], not {shown(batch_sizes)}")
+    found = dict.fromkeys(size for size in sizes if size is not None)
+    if not 0 < min(found) <= max(found) <= _LARGEST_SIZE:
+        raise ValueError(f"a batch size is at least 1 and no more than 2**40, not as in {shown(batch_sizes)}")
     return tuple(found)
 
 
@@ -182,13 +175,11 @@ def check_callable(fn: Any, arguments: Arguments) -> None:
         )
     plain = inspect.isroutine(fn) or isinstance(fn, (type, functools.partial))
     code = fn if plain else type(fn).__call__
-    for kind, is_one in (
-        ("a coroutine function", inspect.iscoroutinefunction),
-        ("a generator function", inspect.isgeneratorfunction),
-        ("an asynchronous generator function", inspect.isasyncgenfunction),
-    ):
-        if is_one(code):
-            raise TypeError(f"{label_of(fn)} is {kind}: give estimate a function that runs when it is called")
+    if any(is_one(code) for is_one in _LATER):
+        raise TypeError(
+            f"{label_of(fn)} is a coroutine function or a generator function:"
+            " give estimate a function that runs when it is called"
+        )
     signature = _signature_of(fn)
     if signature is None:
         return
@@ -334,11 +325,8 @@ def _empty(shape: tuple[int, ...], like: Any, torch: ModuleType) -> Any:
     """Return a fake tensor of this shape, otherwise like another one."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    kwargs = {}
-    if like.dim() == 4 and not like.is_contiguous() and like.is_contiguous(memory_format=torch.channels_last):
-        kwargs["memory_format"] = torch.channels_last
     with FakeTensorMode():  # keeps the device, and creates no context there
-        made = torch.empty(shape, dtype=like.dtype, device=like.device, **kwargs)
+        made = torch.empty(shape, dtype=like.dtype, device=like.device)
         return made.requires_grad_(like.requires_grad)
 
 

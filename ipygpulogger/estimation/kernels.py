@@ -29,8 +29,8 @@ _FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  #
 _USES_CUBLAS = frozenset(
     (
         *(*_FACTORS, "dot", "vdot", "_addmm_activation", "_scaled_mm", "addbmm", "_euclidean_dist"),
-        *("_transformer_encoder_layer_fwd", "_native_multi_head_attention", "affine_grid_generator"),
         *("_trilinear", "linalg_solve_triangular", "cholesky_solve", "cholesky_inverse", "linear"),
+        "affine_grid_generator",
         *("triangular_solve", "_linear_cross_entropy_batch_chunked"),
         "_linear_cross_entropy_batch_chunked_no_reduction",
     )
@@ -203,35 +203,8 @@ def _flash_attention_backward(_: Any, *args: Any) -> Iterator[Sizes]:
     yield *_copied(args[0], args[4]), *shared, 4 * rows, 4 * rows * _ceil(size, grain) * grain
 
 
-def _encoder_layer(_: Any, source: Any, *args: Any) -> Iterator[Sizes]:
-    """Yield what a layer of a transformer needs where it is one operator, besides its result."""
-    heads, is_norm_first, wide, mask = args[1], args[7], args[13], args[17] if len(args) > 17 else None
-    size, (batch, length, width) = _size(source), source.shape
-    statistics = (4 * batch * length,) * 2
-    first = (size,) if is_norm_first else ()
-    if mask is None and width // heads % 8 == 0:
-        yield *first, 3 * size, size  # the projection, what the weights weigh
-    else:
-        pairs = batch * heads * length * length
-        weights_bytes = pairs * source.element_size()
-        yield *first, 5 * size
-        if mask is not None:
-            yield (
-                *first,
-                2 * size,
-                weights_bytes,
-                weights_bytes,
-                mask.numel() if len(mask) == batch else pairs,
-            )
-        yield *first, 3 * size, weights_bytes
-    yield size, *statistics
-    yield *first, batch * length * wide.shape[0] * source.element_size(), size
-    yield size, size, *statistics
-
-
 _TEMPORARIES: dict[str, Callable[..., Iterator[Sizes]]] = {  # of an operator's result and arguments
     "_softmax_backward_data": lambda _, gradient, *__: iter([(_size(gradient),)]),
-    "_transformer_encoder_layer_fwd": _encoder_layer,
     "cumsum": _scan,
     "cumprod": _scan,
     "roll": _roll,

@@ -118,8 +118,6 @@ def _replace_for_fakes(
     patches.put(torch.autograd.Function, "apply", classmethod(of_fakes))
     for name in ("_apply", "__setattr__", "__delattr__", "register_buffer", "register_parameter"):
         patches.replace(torch.nn.Module, name, fakes.meeting)
-    # Modules take their fast path only where no mode looks at what they call.
-    patches.answer(torch.overrides, "has_torch_function", lambda _: False)
     # The lists of what can be computed together have the exact classes.
     supported = [*optimizer._foreach_supported_types, FakeTensor]
     patches.put(optimizer, "_foreach_supported_types", supported)
