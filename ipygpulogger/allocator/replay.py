@@ -75,10 +75,8 @@ class Replay:
     """What one device's allocator did during a measurement.
 
     Attributes:
-        first_count: The number of the last allocation before the events.
-        whole: Whether the events reach back to the beginning of the recording.
-        agrees: Whether the events agree with each other, and with what the allocator says about itself. If
-            not, some of them are missing, or are not in their order.
+        agrees: Whether the events agree with each other, and with what the allocator says about itself.
+            If not, some of them are missing, or are not in their order.
     """
 
     def __init__(
@@ -94,6 +92,7 @@ class Replay:
         self._events = history.events if begin_at is None else history.events[begin_at + 1 :]
         count = _allocations(self._events)
         least, most = end.before.allocated - count, end.after.allocated - count  # allocations before them
+        # Whether the events reach back to the beginning of the recording.
         self.whole = begin_at is not None or (begin is None and not least)
         if begin is not None and begin_at is not None:
             stood, segments = earlier, begin.segments
@@ -102,7 +101,7 @@ class Replay:
             stood, segments = {}, []
         else:
             stood, segments = undone(self._events, end.segments, self._settings, stacks=history.ours)
-        self.first_count = least
+        self.first_count = least  # the number of the last allocation before the events
         self._lives: list[_Lived] = []
         self._totals: list[int] = []  # allocated after each event
         self._allocations: list[int] = []  # the indices of the events that are allocations

@@ -62,11 +62,6 @@ class DeviceRecording(Measuring):
 
     None of its methods raises: what is unknown is a note. It is an open measurement of the machine as a
     scope is, and follows the devices that torch begins to use meanwhile.
-
-    Attributes:
-        notes: What is not known, and why.
-        at_failure: By device, what was alive when an allocation last failed there, the largest first.
-        failed: torch's snapshot at the end, if an allocation failed and the recording was ours.
     """
 
     def __init__(self, shell: Any = None, *, always_named: bool = True) -> None:
@@ -80,8 +75,10 @@ class DeviceRecording(Measuring):
         self._ended_s = 0.0
         self._is_long = False  # whether torch's history may have taken much general RAM
         self._peaks: dict[int, _Peak] = {}  # by torch's index
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # what is not known, and why
+        # By device, what was alive when an allocation last failed there, the largest first.
         self.at_failure: dict[str, tuple[AtPeak, ...]] = {}
+        # torch's snapshot at the end, if an allocation failed and the recording was ours.
         self.failed: KeptSnapshot | None = None
 
     def begin(self) -> None:

@@ -26,23 +26,20 @@ class BackwardPass:
 
     Attributes:
         stack: The Python stack that waits for it, innermost first.
-        begin: By device, the position at which it began.
-        end: The same for its end; None while it runs.
         retained: Whether its graph stays for another pass.
         inner: Whether it runs within another pass.
         walked: Whether its graph was walked.
         whole: Whether the walk found all that the graph keeps.
-        leaves: While it runs, the tensors whose gradients were not read yet.
     """
 
     __slots__ = ("begin", "end", "inner", "leaves", "retained", "stack", "walked", "whole")
 
     def __init__(self, stack: tuple[Frame, ...], *, retained: bool, inner: bool) -> None:
         self.stack, self.retained, self.inner = stack, retained, inner
-        self.begin: dict[int, int] = {}
-        self.end: dict[int, int] | None = None
+        self.begin: dict[int, int] = {}  # by device, the position at which it began
+        self.end: dict[int, int] | None = None  # the same for its end; None while it runs
         self.walked = self.whole = False
-        self.leaves: list[Any] = []
+        self.leaves: list[Any] = []  # while it runs, the tensors whose gradients were not read yet
 
 
 class LabelSnapshot(NamedTuple):

@@ -222,16 +222,13 @@ class RamRecording:
 
     None of its methods raises: what is unknown is a note. Recordings nest and overlap in any order,
     across threads.
-
-    Attributes:
-        notes: What is not known, and why.
     """
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
         self._window: Window | None = None
         self._pages: Pages | None = None
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # what is not known, and why
 
     def begin(self) -> None:
         """Begin to record."""

@@ -60,15 +60,11 @@ class LabelledBlock(NamedTuple):
 
 
 class Breakdown:
-    """Tells kinds and places of blocks; watches training from `begin` to `read_names`.
-
-    Attributes:
-        notes: Sentences on what is less exact.
-    """
+    """Tells kinds and places of blocks; watches training from `begin` to `read_names`."""
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # sentences on what is less exact
         self._watching = False
         self._history = TrainingHistory()
         self._first: tuple[LabelSnapshot, ...] = ()

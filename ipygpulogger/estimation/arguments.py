@@ -48,11 +48,7 @@ class Arguments(NamedTuple):
 
 
 def imported_torch() -> ModuleType:
-    """Return torch.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
+    """Return torch."""
     try:
         return import_module("torch")
     except ModuleNotFoundError as error:
@@ -66,10 +62,6 @@ def device_index(device: Any, torch: ModuleType) -> int:
 
     "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. On a machine
     that has no CUDA device every index is accepted.
-
-    Raises:
-        TypeError: It is nothing that names a device.
-        ValueError: The index is beyond the devices of this machine, or the device is not a CUDA device.
     """
     named = _device_named(device, torch)
     if named.type == "cpu":
@@ -113,12 +105,7 @@ def _device_named(device: Any, torch: ModuleType) -> Any:
 
 
 def capacity_bytes(capacity: Any) -> int | None:
-    """Return the bytes of a capacity that a user gave: "16GB", or bytes as an int; None for None.
-
-    Raises:
-        TypeError: It is neither.
-        ValueError: It is not a memory size.
-    """
+    """Return the bytes of a capacity that a user gave: "16GB", or bytes as an int; None for None."""
     if capacity is None:
         return None
     size_bytes = whole_number(capacity)
@@ -135,12 +122,7 @@ def capacity_bytes(capacity: Any) -> int | None:
 
 
 def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
-    """Return the batch sizes that a user gave, each once, in their order.
-
-    Raises:
-        TypeError: They are not whole numbers, not a sequence, or there is none.
-        ValueError: One is not positive, or absurdly large.
-    """
+    """Return the batch sizes that a user gave, each once, in their order."""
     try:
         given = [] if isinstance(batch_sizes, (str, bytes)) else list(islice(batch_sizes, _MOST_SIZES + 1))
     except TypeError:
@@ -163,11 +145,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def check_callable(fn: Any, arguments: Arguments) -> None:
-    """Check that a function can be called with these arguments.
-
-    Raises:
-        TypeError: It is not a function, does not run when it is called, or takes other arguments.
-    """
+    """Check that a function can be called with these arguments."""
     if not callable(fn):
         raise TypeError(
             f"estimate takes a function and its arguments, not {shown(fn)}:"
@@ -272,11 +250,7 @@ class Batched(NamedTuple):
 
 
 def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
-    """Return what of a function's arguments a batch size replaces.
-
-    Raises:
-        ValueError: There is nothing that it can replace.
-    """
+    """Return what of a function's arguments a batch size replaces."""
     named = list(named_arguments(fn, arguments))
     tensors = [(name, one) for _, name, value in named for one in _tensors(value, torch)]
     numbers = [(place, name, value) for place, name, value in named if type(value) is int and value > 0]

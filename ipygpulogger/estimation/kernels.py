@@ -59,18 +59,14 @@ _ROWS = 10  # of an embedding's gradient, which one thread adds up
 
 
 class Kernels:
-    """Notes what kernels allocate besides their results.
-
-    Attributes:
-        partly: Operators of which only a part is known, for these arguments.
-    """
+    """Notes what kernels allocate besides their results."""
 
     def __init__(self, torch: ModuleType, device: Any, allocations: Allocations) -> None:
         found = re.match(r"(\d+)\.(\d+)", torch.__version__)
         self._version = (int(found[1]), int(found[2])) if found else _ONE_WORKSPACE
         self._processor, self._device = Processor.of(torch, device.index), device
         self._allocations, self._has_cublas = allocations, False
-        self.partly: set[str] = set()
+        self.partly: set[str] = set()  # operators of which only a part is known, for these arguments
 
     def use(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Note what an operator needs that has just allocated its result."""

@@ -195,11 +195,7 @@ def fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher: 
 
 
 def unsaved(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Open a file for `torch.load`, and none for `torch.save`: it would be emptied.
-
-    Raises:
-        EstimateError: It is for `torch.save`, and fake tensors have no values.
-    """
+    """Open a file for `torch.load`, and none for `torch.save`: it would be emptied."""
     if original.__name__ == "_open_zipfile_writer" or "w" in args[1]:
         raise EstimateError(
             f"torch.save at {written(user_line())} cannot be estimated: the tensors have no values to"

@@ -45,12 +45,7 @@ class Run:
 
 
 def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Run:
-    """Run a function on fake tensors, as if it ran on a CUDA device.
-
-    Raises:
-        EstimateError: Something cannot be estimated.
-        Exception: What the function raised; a note says which operator was the last.
-    """
+    """Run a function on fake tensors, as if it ran on a CUDA device."""
     import torch
 
     all_on_device = False
@@ -111,11 +106,7 @@ class FakeRun:
         return not self.operators.allocates
 
     def check(self) -> None:
-        """Check that a model did not run elsewhere.
-
-        Raises:
-            EstimateError: It ran on the CPU, which the figures would not show.
-        """
+        """Check that a model did not run elsewhere."""
         if self._calls_modules and not self.operators.touches:
             raise EstimateError(
                 f"the model and its input are on the CPU, so nothing runs on {self._device}: move them there,"

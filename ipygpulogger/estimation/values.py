@@ -85,20 +85,15 @@ def unknown(what: str, frame: Frame) -> EstimateError:
 
 
 class Values:
-    """Answers for the values of fake tensors.
-
-    Attributes:
-        floats: How often a line asked for a float.
-        counts: How often a line asked for an int.
-    """
+    """Answers for the values of fake tensors."""
 
     def __init__(self, torch: ModuleType, fake: Any) -> None:
         from torch.utils import _pytree
 
         self._torch, self._fake, self._leaves = torch, fake, _pytree.tree_leaves
         self._known: list[tuple[Any, float | bool]] = []  # reference to a storage, its value
-        self.floats: Counter[Frame] = Counter()
-        self.counts: Counter[Frame] = Counter()
+        self.floats: Counter[Frame] = Counter()  # how often a line asked for a float
+        self.counts: Counter[Frame] = Counter()  # how often a line asked for an int
 
     def item(self, tensor: Any) -> Any:
         """Return what stands for the value of a tensor with one element, as `Tensor.item` is called."""
@@ -112,11 +107,7 @@ class Values:
         return torch._C.TensorBase.item(tensor)
 
     def scalar(self, func: Any, tensor: Any) -> Any:
-        """Return what stands for a value that an operator needs.
-
-        Raises:
-            EstimateError: It is an int or a bool, which would decide what happens.
-        """
+        """Return what stands for a value that an operator needs."""
         known = self._value_of(tensor)
         if known is not None:
             return known
@@ -127,11 +118,7 @@ class Values:
         raise unknown(str(func), frame)
 
     def _read(self, lines: Counter[Frame], frame: Frame) -> None:
-        """Note that a line asked for a value.
-
-        Raises:
-            EstimateError: It has asked so often that it may wait for another value, which never comes.
-        """
+        """Note that a line asked for a value."""
         lines[frame] += 1
         if lines[frame] > _MOST_READS:
             raise EstimateError(
