@@ -86,7 +86,7 @@ class BoundedLog:
 
 # The figures of aten/src/ATen/cuda/CublasHandlePool.cpp: of each handle and stream, kept for good.
 _CUBLAS_BYTES = {8_519_680, 33_554_432}  # the default; that of Hopper and later
-_CUBLAS = "workspace of cuBLAS"
+CUBLAS = "workspace of cuBLAS"
 _CHECKPOINT = "checkpoint.py"
 _RECOMPUTES = "recompute_fn", "unpack_hook"
 _ENGINE = "_engine_run_backward"
@@ -122,7 +122,7 @@ class Kinds:
         if label is not None:
             return label
         if block.alive and block.size_bytes in self._workspaces:
-            return Label("before" if block.before else "temporaries", _CUBLAS)
+            return Label("before" if block.before else "temporaries", CUBLAS)
         if block.before:
             return Label("before")
         return Label("variables" if block.alive else "temporaries")

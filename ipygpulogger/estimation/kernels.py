@@ -6,10 +6,10 @@ transformers; `nox -s operators` runs all operators on a simulated device, and f
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..breakdown.kinds import CUBLAS, workspaces
 from .values import user_line
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 Dimensions = list[tuple[int, int]]  # sizes and strides
 Sizes = tuple[int, ...]  # what is there at the same time
-CUBLAS = "workspace of cuBLAS"
-# aten/src/ATen/cuda/CublasHandlePool.cpp: for each handle and stream, kept for good.
-_CUBLAS_BYTES, _CUBLAS_HOPPER_BYTES = 8_519_680, 33_554_432
 _LT_BYTES = 1 << 20
 _ONE_WORKSPACE, _OWN_WORKSPACE = (2, 7), (2, 14)  # versions: of both; of cuBLAS itself, not of torch
 _FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the first matrix is
@@ -126,16 +123,11 @@ class Kernels:
         frees = [self._allocations.allocate(size_bytes, line)[1] for size_bytes in sizes]
         if not self._has_cublas and self._version < _OWN_WORKSPACE:
             self._has_cublas = True
-            made, _ = self._allocations.allocate(self._cublas_bytes(), line)
+            workspace_bytes = (max if self._processor.is_hopper else min)(workspaces())
+            made, _ = self._allocations.allocate(workspace_bytes, line)
             made.kind, made.name = "temporaries", CUBLAS
         for free in reversed(frees):
             free()
-
-    def _cublas_bytes(self) -> int:
-        wanted = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-        if wanted:
-            return sum(int(size) * int(count) * 1024 for size, count in wanted)
-        return _CUBLAS_HOPPER_BYTES if self._processor.is_hopper else _CUBLAS_BYTES
 
 
 def is_seed(func: Any, tensor: Any) -> bool:

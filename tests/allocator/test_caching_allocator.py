@@ -7,22 +7,8 @@ from hypothesis import strategies as st
 from ipygpulogger.allocator.caching_allocator import CachingAllocator, FullError, fits_within
 
 MB = 2**20
-SIZES = [
-    0,
-    1,
-    512,
-    513,
-    300_000,
-    MB - 1,
-    MB,
-    MB + 1,
-    2 * MB,
-    3 * MB + 5,
-    10 * MB - 1,
-    10 * MB,
-    19 * MB,
-    21 * MB,
-]
+SIZES = [0, 1, 512, 513, 300_000, MB - 1, MB, MB + 1, 2 * MB, 3 * MB + 5, 10 * MB - 1]
+SIZES += [10 * MB, 19 * MB, 21 * MB]
 STEPS = st.one_of(
     st.tuples(st.just("allocate"), st.sampled_from(SIZES)),
     st.tuples(st.just("free"), st.integers(0, 99)),
