@@ -15,29 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_SETTINGS = Settings()  # without `PYTORCH_CUDA_ALLOC_CONF`
+
+
 class FullError(Exception):
     """A request that does not fit into the memory of the device."""
 
 
 class Block:
-    """A piece of a segment, allocated or free.
-
-    Attributes:
-        address: Where it begins.
-        size_bytes: Its size.
-        is_small: Whether its segment is one for small blocks.
-        before: The block that ends where this one begins; None at the start of a segment.
-        after: The block that begins where this one ends.
-        is_free: Whether it can be allocated.
-    """
+    """A piece of a segment, one for small blocks or not; allocated or free."""
 
     __slots__ = ("address", "after", "before", "is_free", "is_small", "size_bytes")
 
     def __init__(self, address: int, size_bytes: int, *, is_small: bool) -> None:
         self.address, self.size_bytes, self.is_small = address, size_bytes, is_small
+        # The block that ends where this one begins; None at the start of a segment.
         self.before: Block | None = None
-        self.after: Block | None = None
-        self.is_free = True
+        self.after: Block | None = None  # the block that begins where this one ends
+        self.is_free = True  # whether it can be allocated
 
 
 class CachingAllocator:
@@ -50,32 +45,22 @@ class CachingAllocator:
         peak_reserved_bytes: The highest `reserved_bytes` so far.
     """
 
-    def __init__(self, settings: Settings | None = None, limit_bytes: int | None = None) -> None:
-        """Begin without memory.
-
-        Args:
-            settings: What `PYTORCH_CUDA_ALLOC_CONF` says about sizes.
-            limit_bytes: The memory of the device; None without a limit.
-        """
+    def __init__(self, limit_bytes: int | None = None) -> None:
         self.allocated_bytes = self.reserved_bytes = self.peak_bytes = self.peak_reserved_bytes = 0
-        self._settings, self._limit_bytes = settings or Settings(), limit_bytes
+        self._limit_bytes = limit_bytes
         # Of the small pool and the large one: (size, address) of what is free, in this order.
         self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
         self._blocks: dict[int, Block] = {}  # by address, what is free
         self._next_address = 0
 
     def allocate(self, requested_bytes: int) -> Block | None:
-        """Return a block for a request; None for an empty one, which takes no memory.
-
-        Raises:
-            FullError: It does not fit within the limit, even with all cached memory returned.
-        """
+        """Return a block for a request; None for an empty one, which takes no memory."""
         if requested_bytes <= 0:
             return None
-        rounded_bytes = round_bytes(requested_bytes, self._settings)
+        rounded_bytes = round_bytes(requested_bytes, _SETTINGS)
         small = rounded_bytes <= SMALL_BYTES
         block = self._found(rounded_bytes, small) or self._reserved(rounded_bytes, small)
-        size_bytes = block_bytes(rounded_bytes, block.size_bytes, self._settings)
+        size_bytes = block_bytes(rounded_bytes, block.size_bytes, _SETTINGS)
         if size_bytes < block.size_bytes:
             self._split(block, size_bytes)
         block.is_free = False
@@ -115,23 +100,13 @@ class CachingAllocator:
         at = bisect_left(free, (rounded_bytes, 0))
         if at == len(free):
             return None
-        size_bytes, address = free[at]
-        most_bytes = self._settings.max_split_bytes
-        if most_bytes is not None:
-            if rounded_bytes < most_bytes <= size_bytes:
-                return None
-            if rounded_bytes >= most_bytes and size_bytes >= rounded_bytes + (20 << 20):
-                return None
-        block = self._blocks[address]
+        block = self._blocks[free[at][1]]
         self._take_out(block)
         return block
 
     def _reserved(self, rounded_bytes: int, small: bool) -> Block:
-        """Return a new segment; an expandable one has no more than is asked for, in pages."""
+        """Return a new segment."""
         size_bytes = segment_bytes(rounded_bytes)
-        if self._settings.expandable:
-            page_bytes = (2 << 20) if small else (20 << 20)
-            size_bytes = -(-rounded_bytes // page_bytes) * page_bytes
         limit_bytes = self._limit_bytes
         if limit_bytes is not None and self.reserved_bytes + size_bytes > limit_bytes:
             self.empty_cache()
@@ -161,17 +136,9 @@ class CachingAllocator:
         del self._blocks[block.address]
 
 
-def fits_within(
-    events: Iterable[tuple[int, int]], limit_bytes: int, settings: Settings | None = None
-) -> bool:
-    """Return whether a device of this size could serve all allocations of a run.
-
-    Args:
-        events: In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
-        limit_bytes: The memory that the allocator can have.
-        settings: What `PYTORCH_CUDA_ALLOC_CONF` says about sizes.
-    """
-    allocator = CachingAllocator(settings, limit_bytes)
+def fits_within(events: Iterable[tuple[int, int]], limit_bytes: int) -> bool:
+    """Return whether a device of this size could serve all allocations of a run."""
+    allocator = CachingAllocator(limit_bytes)
     blocks: dict[int, Block | None] = {}
     try:
         for number, size_bytes in events:

@@ -19,17 +19,12 @@ Address = tuple[int, int]  # the index of a device, and an address there
 
 
 class Graph(NamedTuple):
-    """What a walk found.
+    """What a walk found."""
 
-    Attributes:
-        saved: The addresses of the tensors that nodes saved for the backward pass.
-        leaves: The tensors whose gradients the pass accumulates.
-        packed: Not all that was saved is among them: hooks packed it (on the CPU, to be computed again), or
-            this version of torch does not show it.
-    """
-
-    saved: set[Address]
-    leaves: list[Any]
+    saved: set[Address]  # the addresses of the tensors that nodes saved for the backward pass
+    leaves: list[Any]  # the tensors whose gradients the pass accumulates
+    # Not all that was saved is among them: hooks packed it (on the CPU, to be computed again), or this
+    # version of torch does not show it.
     packed: bool = False
 
 

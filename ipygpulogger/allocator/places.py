@@ -31,15 +31,10 @@ _SHELLS = f"{os.sep}IPython{os.sep}", f"{os.sep}ipykernel{os.sep}"
 
 
 class Place(NamedTuple):
-    """A line of the user's.
+    """A line of the user's."""
 
-    Attributes:
-        place: "In [7]:3", "train.py:41".
-        text: The line itself; "" where it is unknown.
-    """
-
-    place: str
-    text: str
+    place: str  # "In [7]:3", "train.py:41"
+    text: str  # the line itself; "" where it is unknown
 
 
 @functools.cache
@@ -106,11 +101,7 @@ def last_resort(stack: Sequence[Frame]) -> Frame | None:
 
 
 class Places:
-    """Names places; two files of one name are told apart by their folders.
-
-    Args:
-        shell: IPython's; None outside.
-    """
+    """Names places; two files of one name are told apart by their folders."""
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell

@@ -27,27 +27,19 @@ _NEVER = sys.maxsize  # an index after all events
 
 @dataclass(slots=True)  # not frozen: there may be tens of thousands, and that takes three times as long
 class Block:
-    """A block that was alive at some moment.
+    """A block that was alive at some moment."""
 
-    Attributes:
-        address: Where it begins.
-        size_bytes: As the allocator counts it.
-        count: The number of its allocation, as the allocator's statistics count them; 0 if it was allocated
-            before the measurement and the events begin. If `lost`, the highest that it can be.
-        frames: Where it was allocated, innermost first, as torch has them; empty where there was no Python,
-            and if it was allocated before the measurement.
-        before: Whether it was allocated before the measurement began, which is certain then.
-        freed: The number of allocations when it was freed; None if it was alive at the end.
-        lost: Whether it may have been allocated within the measurement, by an event that is lost.
-    """
-
-    address: int
-    size_bytes: int
+    address: int  # where it begins
+    size_bytes: int  # as the allocator counts it
+    # The number of its allocation, as the allocator's statistics count them; 0 if it was allocated
+    # before the measurement and the events begin. If `lost`, the highest that it can be.
     count: int
+    # Where it was allocated, innermost first, as torch has them; empty where there was no Python, and
+    # if it was allocated before the measurement.
     frames: Sequence[dict[str, Any]]
-    before: bool
-    freed: int | None
-    lost: bool
+    before: bool  # whether it was allocated before the measurement began, which is certain then
+    freed: int | None  # the number of allocations when it was freed; None if it was alive at the end
+    lost: bool  # whether it may have been allocated within the measurement, by an event that is lost
 
     @property
     def alive(self) -> bool:
@@ -57,21 +49,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was alive at one moment.
+    """What was alive at one moment."""
 
-    Attributes:
-        blocks: All that were.
-        size_bytes: The sum of their sizes.
-        count: The number of allocations until then.
-        time_us: When, since the epoch; None for the beginning of the measurement.
-        requested_bytes: What could not be allocated, if this is where an allocation failed.
-    """
-
-    blocks: tuple[Block, ...]
-    size_bytes: int
-    count: int
-    time_us: int | None
-    requested_bytes: int = 0
+    blocks: tuple[Block, ...]  # all that were
+    size_bytes: int  # the sum of their sizes
+    count: int  # the number of allocations until then
+    time_us: int | None  # when, since the epoch; None for the beginning of the measurement
+    requested_bytes: int = 0  # what could not be allocated, if this is where an allocation failed
 
 
 class _Lived:
@@ -91,24 +75,15 @@ class Replay:
     """What one device's allocator did during a measurement.
 
     Attributes:
-        first_count: The number of the last allocation before the events.
-        whole: Whether the events reach back to the beginning of the recording.
-        agrees: Whether the events agree with each other, and with what the allocator says about itself. If
-            not, some of them are missing, or are not in their order.
+        agrees: Whether the events agree with each other, and with what the allocator says about itself.
+            If not, some of them are missing, or are not in their order.
     """
 
     def __init__(
         self, history: DeviceHistory, since: Position, until: Position, *, stacks: bool = False
     ) -> None:
-        """Replay the events once; takes half a second for 300,000.
-
-        Args:
-            history: Of the device.
-            since: Where the allocator stood when the measurement began.
-            until: Where it stood when the measurement ended.
-            stacks: Whether each allocation of the recording was made by a thread with a Python stack, as far
-                as is known: none by a backward pass.
-        """
+        # 300,000 events take half a second. `stacks`: whether each allocation was made by a thread with a
+        # Python stack, as far as is known: none by a backward pass.
         self._settings = Settings.of(history.settings)
         self._since, self._until = since, until
         begin, end = history.begin, history.end
@@ -117,6 +92,7 @@ class Replay:
         self._events = history.events if begin_at is None else history.events[begin_at + 1 :]
         count = _allocations(self._events)
         least, most = end.before.allocated - count, end.after.allocated - count  # allocations before them
+        # Whether the events reach back to the beginning of the recording.
         self.whole = begin_at is not None or (begin is None and not least)
         if begin is not None and begin_at is not None:
             stood, segments = earlier, begin.segments
@@ -125,7 +101,7 @@ class Replay:
             stood, segments = {}, []
         else:
             stood, segments = undone(self._events, end.segments, self._settings, stacks=history.ours)
-        self.first_count = least
+        self.first_count = least  # the number of the last allocation before the events
         self._lives: list[_Lived] = []
         self._totals: list[int] = []  # allocated after each event
         self._allocations: list[int] = []  # the indices of the events that are allocations
@@ -182,12 +158,6 @@ class Replay:
         """Number the allocations so that the measurement begins and ends where the allocator says.
 
         Several numbers are possible only if other threads allocated while the blocks were read.
-
-        Args:
-            most: The highest possible number of the last allocation before the events.
-
-        Returns:
-            Whether there is such a number.
         """
         least, aligned = self.first_count, False
         for self.first_count in range(least, max(most, least) + 1):
@@ -212,12 +182,6 @@ class Replay:
         Another block may be at the address of one that was freed. That is excluded where the numbers of
         blocks and of lost allocations leave no room for a lost free. It is also excluded if what is there now
         has no stack, and whatever was allocated meanwhile has one.
-
-        Args:
-            earlier: At the beginning.
-            later: Before the first event.
-            lost: How many allocations are lost; None if that is not certain.
-            stacks: As for `Replay`.
         """
         no_frees = lost is not None and len(later) == len(earlier) + lost
         allocations = [event for event in self._events if event["action"] == "alloc"]
@@ -302,13 +266,7 @@ def _allocations(events: Sequence[Event]) -> int:
 
 
 def _begin_of(history: DeviceHistory, begin: AllocatorState, begin_blocks: int) -> int | None:
-    """Return the index of the event that is our look at the beginning; None if it is lost.
-
-    Args:
-        history: Of the device.
-        begin: What that look found.
-        begin_blocks: How many blocks there were.
-    """
+    """Return the index of the event that is our look at the beginning; None if it is lost."""
     end, found = history.end, None
     least, most, blocks = end.before.allocated, end.after.allocated, end.before.blocks
     for i in range(len(history.events) - 1, -1, -1):

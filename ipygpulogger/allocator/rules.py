@@ -29,17 +29,12 @@ SEGMENT_GRAIN_BYTES = 2 * MB
 
 
 class Settings(NamedTuple):
-    """What `PYTORCH_CUDA_ALLOC_CONF` says about the size of blocks.
+    """What `PYTORCH_CUDA_ALLOC_CONF` says about the size of blocks."""
 
-    Attributes:
-        max_split_bytes: Larger requests take a whole free block; None without a limit.
-        expandable: Segments grow where they are, so that nothing of a free block is wasted.
-        divisions: Of each power of two into how many sizes a request is rounded up, by the request's
-            size: up to 2 MB, 4 MB, and so on; 0 or 1 means that it is not.
-    """
-
-    max_split_bytes: int | None = None
-    expandable: bool = False
+    max_split_bytes: int | None = None  # larger requests take a whole free block; None without a limit
+    expandable: bool = False  # segments grow where they are, so that nothing of a free block is wasted
+    # Of each power of two into how many sizes a request is rounded up, by the request's size: up to 2
+    # MB, 4 MB, and so on; 0 or 1 means that it is not.
     divisions: tuple[int, ...] = ()
 
     @classmethod
@@ -73,13 +68,7 @@ def always_fits(rounded_bytes: int, settings: Settings) -> bool:
 
 
 def block_bytes(rounded_bytes: int, free_bytes: int, settings: Settings) -> int:
-    """Return the size of the block that a request takes from a free one, which is split if it is worth it.
-
-    Args:
-        rounded_bytes: The request, rounded.
-        free_bytes: The size of the free block.
-        settings: The allocator's.
-    """
+    """Return the size of the block that a request takes from a free one, which is split if it is worth it."""
     rest_bytes = free_bytes - rounded_bytes
     if always_fits(rounded_bytes, settings):
         splits = rest_bytes >= BLOCK_BYTES
@@ -106,13 +95,7 @@ _FREE = "inactive"
 
 
 class Layout:
-    """Follows which blocks of the large pool exist.
-
-    Args:
-        segments: Those that there are.
-        addresses: Of the blocks in use.
-        settings: The allocator's.
-    """
+    """Follows which blocks of the large pool exist."""
 
     def __init__(self, segments: Iterable[Segment], addresses: Iterable[int], settings: Settings) -> None:
         self._ends = {segment["address"]: segment["address"] + segment["total_size"] for segment in segments}
@@ -182,13 +165,7 @@ def undone(
     """Return the blocks and segments before the first event, found from those after the last.
 
     The size of a block that was freed meanwhile is what its request is rounded to, or up to the next block if
-    it cannot have been split.
-
-    Args:
-        events: In their order.
-        segments: After them.
-        settings: The allocator's.
-        stacks: Whether the event of a free has the stack of the allocation.
+    it cannot have been split. `stacks`: whether the event of a free has the stack of the allocation.
     """
     blocks = blocks_of(segments)
     sizes = {segment["address"]: segment["total_size"] for segment in segments}

@@ -40,21 +40,13 @@ _MANY_EVENTS = 4096  # fewer take less than that
 
 
 class _Watched(NamedTuple):
-    """The allocator of one device while the recording lasts.
+    """The allocator of one device while the recording lasts."""
 
-    Attributes:
-        device: The device.
-        tracker: Of the allocator's peaks.
-        interval: From beginning to end of the recording.
-        since: Where the allocator stood just before the interval.
-        still: Whether nothing was allocated or freed between that and the interval.
-    """
-
-    device: Device
-    tracker: PeakTracker
-    interval: Interval
-    since: Position
-    still: bool
+    device: Device  # the device
+    tracker: PeakTracker  # of the allocator's peaks
+    interval: Interval  # from beginning to end of the recording
+    since: Position  # where the allocator stood just before the interval
+    still: bool  # whether nothing was allocated or freed between that and the interval
 
 
 class _Peak(NamedTuple):
@@ -70,20 +62,10 @@ class DeviceRecording(Measuring):
 
     None of its methods raises: what is unknown is a note. It is an open measurement of the machine as a
     scope is, and follows the devices that torch begins to use meanwhile.
-
-    Attributes:
-        notes: What is not known, and why.
-        at_failure: By device, what was alive when an allocation last failed there, the largest first.
-        failed: torch's snapshot at the end, if an allocation failed and the recording was ours.
     """
 
     def __init__(self, shell: Any = None, *, always_named: bool = True) -> None:
-        """Prepare; nothing is recorded before `begin`.
-
-        Args:
-            shell: IPython's, whose cells and variables are named; by default the one of this process.
-            always_named: Whether to name what a device holds even if nothing was allocated or freed there.
-        """
+        # `always_named`: name what a device holds even if nothing was allocated or freed there.
         self._always_named = always_named
         self._breakdown = Breakdown(shell)
         self._machine: Machine | None = None
@@ -93,8 +75,10 @@ class DeviceRecording(Measuring):
         self._ended_s = 0.0
         self._is_long = False  # whether torch's history may have taken much general RAM
         self._peaks: dict[int, _Peak] = {}  # by torch's index
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # what is not known, and why
+        # By device, what was alive when an allocation last failed there, the largest first.
         self.at_failure: dict[str, tuple[AtPeak, ...]] = {}
+        # torch's snapshot at the end, if an allocation failed and the recording was ours.
         self.failed: KeptSnapshot | None = None
 
     def begin(self) -> None:

@@ -26,59 +26,40 @@ class BackwardPass:
 
     Attributes:
         stack: The Python stack that waits for it, innermost first.
-        begin: By device, the position at which it began.
-        end: The same for its end; None while it runs.
         retained: Whether its graph stays for another pass.
         inner: Whether it runs within another pass.
         walked: Whether its graph was walked.
         whole: Whether the walk found all that the graph keeps.
-        leaves: While it runs, the tensors whose gradients were not read yet.
     """
 
     __slots__ = ("begin", "end", "inner", "leaves", "retained", "stack", "walked", "whole")
 
     def __init__(self, stack: tuple[Frame, ...], *, retained: bool, inner: bool) -> None:
         self.stack, self.retained, self.inner = stack, retained, inner
-        self.begin: dict[int, int] = {}
-        self.end: dict[int, int] | None = None
+        self.begin: dict[int, int] = {}  # by device, the position at which it began
+        self.end: dict[int, int] | None = None  # the same for its end; None while it runs
         self.walked = self.whole = False
-        self.leaves: list[Any] = []
+        self.leaves: list[Any] = []  # while it runs, the tensors whose gradients were not read yet
 
 
 class LabelSnapshot(NamedTuple):
-    """What the blocks at some addresses held at one moment.
+    """What the blocks at some addresses held at one moment."""
 
-    Attributes:
-        positions: By device, the position at that moment.
-        labels: By address.
-        graph_of: The backward pass whose graph was walked; None for another source.
-    """
-
-    positions: dict[int, int]
-    labels: Labels
-    graph_of: BackwardPass | None = None
+    positions: dict[int, int]  # by device, the position at that moment
+    labels: Labels  # by address
+    graph_of: BackwardPass | None = None  # the backward pass whose graph was walked; None for another source
 
 
 class TrainingHistory(NamedTuple):
-    """All that was observed of training.
+    """All that was observed of training."""
 
-    Attributes:
-        snapshots: In their order; those of modules and optimizers come first.
-        passes: In the order in which they began.
-        exact: Whether this version of torch let us watch backward passes.
-    """
-
-    snapshots: tuple[LabelSnapshot, ...] = ()
-    passes: tuple[BackwardPass, ...] = ()
-    exact: bool = True
+    snapshots: tuple[LabelSnapshot, ...] = ()  # in their order; those of modules and optimizers come first
+    passes: tuple[BackwardPass, ...] = ()  # in the order in which they began
+    exact: bool = True  # whether this version of torch let us watch backward passes
 
 
 class BoundedLog:
-    """The latest items, and of the older ones those around which the peak rose.
-
-    Args:
-        count: How many of the latest are kept; of the older ones twice as many.
-    """
+    """The latest items, and of the older ones those around which the peak rose."""
 
     def __init__(self, count: int) -> None:
         self._latest: deque[tuple[Any, list[bool]]] = deque()
@@ -105,7 +86,7 @@ class BoundedLog:
 
 # The figures of aten/src/ATen/cuda/CublasHandlePool.cpp: of each handle and stream, kept for good.
 _CUBLAS_BYTES = {8_519_680, 33_554_432}  # the default; that of Hopper and later
-_CUBLAS = "workspace of cuBLAS"
+CUBLAS = "workspace of cuBLAS"
 _CHECKPOINT = "checkpoint.py"
 _RECOMPUTES = "recompute_fn", "unpack_hook"
 _ENGINE = "_engine_run_backward"
@@ -114,14 +95,7 @@ _AT_ONCE = 64  # backward passes that may be under way, in all threads together
 
 
 class Kinds:
-    """Tells what the blocks of one device were for.
-
-    Args:
-        index: torch's index of the device.
-        count: The number of allocations until the peak.
-        history: What was observed of training.
-        names: What names hold at the end.
-    """
+    """Tells what the blocks of one device were for."""
 
     def __init__(self, index: int, count: int, history: TrainingHistory, names: Labels) -> None:
         self._index, self._count, self._names = index, count, names
@@ -138,12 +112,7 @@ class Kinds:
         self._workspaces = workspaces()
 
     def label_of(self, block: Block, stack: list[Frame]) -> Label:
-        """Return what a block was for.
-
-        Args:
-            block: One that was alive at the peak.
-            stack: Who allocated it, innermost first.
-        """
+        """Return what a block was for."""
         label = self._observed(block)
         if label is None or label.computed:
             if _is_recomputed(stack) or (self._was_saved(block) and not _is_first_gradient(stack)):
@@ -153,7 +122,7 @@ class Kinds:
         if label is not None:
             return label
         if block.alive and block.size_bytes in self._workspaces:
-            return Label("before" if block.before else "temporaries", _CUBLAS)
+            return Label("before" if block.before else "temporaries", CUBLAS)
         if block.before:
             return Label("before")
         return Label("variables" if block.alive else "temporaries")

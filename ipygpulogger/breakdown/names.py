@@ -43,15 +43,7 @@ _Pending = tuple[str, str, "Iterator[Any]"]  # a name, what stands before the va
 
 
 class Search:
-    """Finds what names hold, the nearest first; none of the user's code runs.
-
-    Args:
-        shell: IPython's; None outside.
-        frame: Of the code that ends the measurement; the variables of the user's functions that called it
-            come first.
-        readers: Functions that return the memory behind a value.
-        blocks: How many are looked for.
-    """
+    """Finds what names hold, the nearest first; none of the user's code runs."""
 
     def __init__(self, shell: Any, frame: FrameType | None, readers: ArrayReaders, blocks: int) -> None:
         self._roots, closed = roots_at(user_frames(frame), shell, sys.exc_info()[1])
@@ -121,13 +113,7 @@ Labels = dict["Address", "Label"]
 
 
 def names_at_end(shell: Any, frame: FrameType | None, wanted: Iterable[Address]) -> Labels:
-    """Return what names hold now, by address.
-
-    Args:
-        shell: IPython's; None outside.
-        frame: Of the code that ends the measurement.
-        wanted: The addresses of the blocks in use; the search ends when all of them are found.
-    """
+    """Return what names hold now, by address."""
     torch, missing = module(), set(wanted)
     if torch is None or not missing:
         return {}
@@ -177,16 +163,11 @@ _ITEMS = 64  # of one list, tuple or dict
 
 
 class Label(NamedTuple):
-    """What a block of memory holds.
+    """What a block of memory holds."""
 
-    Attributes:
-        kind: As in `AtPeak`.
-        name: The variable through which it was found; "" for none.
-        computed: Whether autograd made it: a variable may hold it, and a graph keep it all the same.
-    """
-
-    kind: Kind
-    name: str = ""
+    kind: Kind  # as in `AtPeak`
+    name: str = ""  # the variable through which it was found; "" for none
+    # Whether autograd made it: a variable may hold it, and a graph keep it all the same.
     computed: bool = False
 
     @property
@@ -286,13 +267,9 @@ class Values:
                 add(labels, self.graphs.addresses_of(value), Label("optimizer state", name))
 
     def of_names(self, labels: Labels, lasting: Labels, names: Iterable[tuple[str, Any]]) -> None:
-        """Add what variables hold.
+        """Add what variables hold; to `lasting` what modules and optimizers do that are new (`is_new`).
 
-        Args:
-            labels: What is added to.
-            lasting: The same for modules and optimizers that are new (`is_new`). The other variables may
-                refer to something else at any time.
-            names: The variables.
+        The other variables may refer to something else at any time.
         """
         for name, value in names:
             kind = type(value)

@@ -45,11 +45,6 @@ class Pages:
     """Which pages of the heap were resident at one moment: when this is made."""
 
     def __init__(self, heap: Heap | None) -> None:
-        """Read them.
-
-        Args:
-            heap: What malloc holds, in bytes; None where that is unknown.
-        """
         self._first, self._pages = 0, b""  # the first page, and for each whether it was resident
         if heap is not None and heap.kept_bytes >= _NOTABLE_BYTES and (found := main_heap()) is not None:
             start, end = found
@@ -57,12 +52,7 @@ class Pages:
                 self._first, self._pages = start // PAGE_BYTES, page_table(start, end).translate(_FLAGS)
 
     def risen_bytes(self, block: RamBlock, *, held: bool) -> int | None:
-        """Return by how much resident memory rose for a block; None where that is unknown.
-
-        Args:
-            block: A large one.
-            held: Whether it is still there now.
-        """
+        """Return by how much resident memory rose for a block; None where that is unknown."""
         first = -(-block.address // PAGE_BYTES)  # the whole pages of it; how its ends came about is unknown
         last = (block.address + block.size_bytes) // PAGE_BYTES
         if first >= last:
@@ -88,21 +78,13 @@ ARENA_BYTES = 1 << 20
 
 
 class RamBlock(NamedTuple):
-    """Memory that one call asked for and that was not freed at the peak.
+    """Memory that one call asked for and that was not freed at the peak."""
 
-    Attributes:
-        address: Where it begins.
-        size_bytes: What was asked for; of a mapping, for how much it counts.
-        stack: A number that is equal for equal stacks, see `RamPeak.askers`.
-        mapped: Whether it is a mapping.
-        alive: Whether it was still not freed at the end.
-    """
-
-    address: int
-    size_bytes: int
-    stack: int
-    mapped: bool
-    alive: bool
+    address: int  # where it begins
+    size_bytes: int  # what was asked for; of a mapping, for how much it counts
+    stack: int  # A number that is equal for equal stacks, see `RamPeak.askers`
+    mapped: bool  # whether it is a mapping
+    alive: bool  # whether it was still not freed at the end
 
     @property
     def is_arena(self) -> bool:
@@ -111,29 +93,18 @@ class RamBlock(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """A mapping, and what became of it.
+    """A mapping, and what became of it."""
 
-    Attributes:
-        size_bytes: What was asked for.
-        ranges: The addresses (start, end) of it that were mapped at the end.
-    """
-
-    size_bytes: int
-    ranges: list[tuple[int, int]]
+    size_bytes: int  # what was asked for
+    ranges: list[tuple[int, int]]  # the addresses (start, end) of it that were mapped at the end
 
 
 class RamPeak(NamedTuple):
-    """The moment when most was asked for.
+    """The moment when most was asked for."""
 
-    Attributes:
-        size_bytes: The sum of the blocks.
-        blocks: What was asked for since the beginning and not freed then.
-        askers: By `RamBlock.stack`, an event that has this stack.
-    """
-
-    size_bytes: int
-    blocks: list[RamBlock]
-    askers: dict[int, Event]
+    size_bytes: int  # the sum of the blocks
+    blocks: list[RamBlock]  # what was asked for since the beginning and not freed then
+    askers: dict[int, Event]  # by `RamBlock.stack`, an event that has this stack
 
 
 class _Live(NamedTuple):
@@ -147,12 +118,7 @@ class _Replay:
     """What is not freed at one moment, and what of the peak was freed since."""
 
     def __init__(self, calls: Calls, counted: Dict[int, int]) -> None:
-        """Prepare.
-
-        Args:
-            calls: The numbers of functions.
-            counted: For how much a mapping counts, by the number of its event; for what was asked by default.
-        """
+        # `counted`: for how much a mapping counts, by the number of its event; by default what was asked for.
         self._calls, self._counted = calls, counted
         self.blocks: dict[int, _Live] = {}  # by address
         self.maps: dict[int, _Live] = {}  # by address
@@ -222,13 +188,7 @@ class _Replay:
 
 
 def peak_of(events: Callable[[], Iterable[Event]], calls: Calls, counts: Callable[[Mapping], int]) -> RamPeak:
-    """Return what was alive when most was asked for.
-
-    Args:
-        events: Yields the events from their beginning; called once more where a mapping counts for less.
-        calls: The numbers of functions in the events.
-        counts: For how many bytes a mapping counts.
-    """
+    """Return what was alive when most was asked for."""
     replay = _Replay(calls, {})
     replay.run(events())
     counted = {
@@ -262,21 +222,13 @@ class RamRecording:
 
     None of its methods raises: what is unknown is a note. Recordings nest and overlap in any order,
     across threads.
-
-    Attributes:
-        notes: What is not known, and why.
     """
 
     def __init__(self, shell: Any = None) -> None:
-        """Prepare; nothing is recorded before `begin`.
-
-        Args:
-            shell: IPython's, whose cells are named; by default the one of this process.
-        """
         self._shell = shell
         self._window: Window | None = None
         self._pages: Pages | None = None
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # what is not known, and why
 
     def begin(self) -> None:
         """Begin to record."""
@@ -343,10 +295,6 @@ def _counts(mapping: Mapping, rise_bytes: int) -> int:
 
     Where that is unknown, as it is of one that was unmapped, for what was asked for, unless resident memory
     rose by clearly less.
-
-    Args:
-        mapping: The mapping.
-        rise_bytes: The most by which resident memory may have risen.
     """
     if mapping.size_bytes == ARENA_BYTES:  # small objects use all of it
         return mapping.size_bytes

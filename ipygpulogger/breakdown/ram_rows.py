@@ -34,13 +34,7 @@ _UNLISTED = (_OURS, 0, "")
 
 
 def ram_rows(peak: RamPeak, pages: Pages | None, shell: Any) -> tuple[AtPeak, ...]:
-    """Return the rows of "cpu", without what our own code asked for.
-
-    Args:
-        peak: What was alive.
-        pages: Those that were resident when the measurement began; None where that is unknown.
-        shell: IPython's, whose cells and variables are named; None outside.
-    """
+    """Return the rows of "cpu", without what our own code asked for."""
     lines = {stack: _line(peak.askers[stack]) for stack in {block.stack for block in peak.blocks}}
     lines = {stack: line for stack, line in lines.items() if line is None or not line[0].startswith(_OURS)}
     places = Places(shell)

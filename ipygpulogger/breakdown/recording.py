@@ -37,15 +37,9 @@ class PeakRecording:
     """
 
     def __init__(self, shell: Any = None, *, ram: bool | None = None, always_named: bool = True) -> None:
-        """Prepare; nothing is recorded before `begin`.
-
-        Args:
-            shell: IPython's, whose cells and variables are named; by default the one of this process.
-            ram: Whether general RAM is recorded too, which slows down code that does little else than to
-                call functions and allocate; by default where no GPU is recorded. See `ram`.
-            always_named: Whether to name what a device holds even if nothing was allocated or freed there.
-                That looks at each of its blocks, and at all that names hold.
-        """
+        # `ram`: whether general RAM is recorded too, which slows down code that does little else than to call
+        # functions and allocate; by default where no GPU is. `always_named`: look at each block of a device,
+        # and at all that names hold, even if nothing was allocated or freed there.
         self._devices = DeviceRecording(shell, always_named=always_named)
         self._ram = RamRecording(shell) if ram is not False else None
         self._ram_beside_gpus = bool(ram)
@@ -87,12 +81,7 @@ class PeakRecording:
         return self._devices.at_failure
 
     def keep_failure(self, where: str, *, ended: bool) -> None:
-        """Keep torch's snapshot for ``%gpulog snapshot`` if an allocation failed; the latest one is kept.
-
-        Args:
-            where: What was measured: "In [7]".
-            ended: Whether the error ended it.
-        """
+        """Keep torch's snapshot for ``%gpulog snapshot`` if an allocation failed; the latest one is kept."""
         failed, self._devices.failed = self._devices.failed, None
         if failed is not None:
             machine().failed_snapshot = failed._replace(where=where, ended=ended)

@@ -41,23 +41,14 @@ _BY_LINE = "activations", "temporaries", "gradients"  # named after the line tha
 
 
 class LabelledBlock(NamedTuple):
-    """A block that was alive at the peak, with what is known of it.
+    """A block that was alive at the peak, with what is known of it."""
 
-    Attributes:
-        kind: As in `AtPeak`.
-        place: The line that asked for it.
-        name: The variable that holds it; "" for none.
-        size_bytes: Its size.
-        apart: What its row is called, where that tells it from others of the kind and place.
-        risen_bytes: By how much resident memory rose for it; None where that is unknown.
-    """
-
-    kind: Kind
-    place: Place
-    name: str
-    size_bytes: int
-    apart: str = ""
-    risen_bytes: int | None = None
+    kind: Kind  # as in `AtPeak`
+    place: Place  # the line that asked for it
+    name: str  # the variable that holds it; "" for none
+    size_bytes: int  # its size
+    apart: str = ""  # what its row is called, where that tells it from others of the kind and place
+    risen_bytes: int | None = None  # by how much resident memory rose for it; None where that is unknown
 
     @classmethod
     def of(cls, label: Label, place: Place, size_bytes: int, *, alive: bool) -> LabelledBlock:
@@ -69,18 +60,11 @@ class LabelledBlock(NamedTuple):
 
 
 class Breakdown:
-    """Tells kinds and places of blocks; watches training from `begin` to `read_names`.
-
-    Args:
-        shell: IPython's; by default the one of this process.
-
-    Attributes:
-        notes: Sentences on what is less exact.
-    """
+    """Tells kinds and places of blocks; watches training from `begin` to `read_names`."""
 
     def __init__(self, shell: Any = None) -> None:
         self._shell = shell
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # sentences on what is less exact
         self._watching = False
         self._history = TrainingHistory()
         self._first: tuple[LabelSnapshot, ...] = ()
@@ -167,13 +151,7 @@ def _place(block: Block, lines: list[Frame], places: Places) -> Place:
 
 
 def rows_of(device: str, blocks: Iterable[LabelledBlock], least_bytes: float = 0.0) -> tuple[AtPeak, ...]:
-    """Return one row for all blocks of one kind, place and `apart`, the largest first.
-
-    Args:
-        device: As in `AtPeak`.
-        blocks: In any order.
-        least_bytes: Rows of less stand as one.
-    """
+    """Return one row for all blocks of one kind, place and `apart`, the largest first."""
     rows: dict[tuple[str, Place, str], _Row] = {}
     for block in blocks:
         key = block.kind, block.place, block.apart

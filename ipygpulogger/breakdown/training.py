@@ -70,11 +70,7 @@ class Training:
         self._stacks: dict[Any, Any] = {}
 
     def begin(self, user: object) -> None:
-        """Watch from here on; nothing happens where torch is not there.
-
-        Args:
-            user: The recording that needs it, until `end` is called with the same object.
-        """
+        """Watch from here on; nothing happens where torch is not there."""
         torch = module()
         if torch is None:
             return

@@ -34,7 +34,6 @@ class Allocation:
         name: What holds it; empty if nothing that has a name.
         place: The user's line that requested it; None for what was there before.
         born: The event that allocated it.
-        died: The event that freed it; None while it is alive.
     """
 
     __slots__ = ("born", "died", "kind", "name", "number", "place", "requested_bytes", "size_bytes")
@@ -42,20 +41,17 @@ class Allocation:
     def __init__(self, number: int, requested_bytes: int, place: Frame | None, born: int) -> None:
         self.number, self.requested_bytes, self.place, self.born = number, requested_bytes, place, born
         self.size_bytes, self.kind, self.name = 0, "", ""
-        self.died: int | None = None
+        self.died: int | None = None  # the event that freed it; None while it is alive
 
 
 class Allocations:
-    """Follows the storages of fake tensors: each is a block until nothing holds it any more.
-
-    Attributes:
-        events: In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
-        before: Called before the peak may rise, to free what nothing holds any more.
-    """
+    """Follows the storages of fake tensors: each is a block until nothing holds it any more."""
 
     def __init__(self) -> None:
+        # Called before the peak may rise, to free what nothing holds any more.
         self.before: Callable[[], None] = lambda: None
         self.allocator = CachingAllocator()
+        # In their order: the number of an allocation, and its requested bytes; -1 where it is freed.
         self.events: list[tuple[int, int]] = []
         self._all: list[Allocation] = []
         self._at_peak_event = -1

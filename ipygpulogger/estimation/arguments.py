@@ -35,6 +35,7 @@ _LARGEST_CAPACITY_BYTES = 1 << 60
 _MOST_SIZES = 1000  # each is a run of the function
 _LARGEST_SIZE = 1 << 40
 _NAME = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # as in `owners.oom_advice`
+_LATER = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 _NAMES = 4  # arguments that are described by name
 _OWN = frozenset(("device", "capacity", "batch_sizes"))  # the parameters of `estimate`
 
@@ -47,11 +48,7 @@ class Arguments(NamedTuple):
 
 
 def imported_torch() -> ModuleType:
-    """Return torch.
-
-    Raises:
-        ModuleNotFoundError: It is not installed.
-    """
+    """Return torch."""
     try:
         return import_module("torch")
     except ModuleNotFoundError as error:
@@ -65,10 +62,6 @@ def device_index(device: Any, torch: ModuleType) -> int:
 
     "cuda" is torch's current device, which is the first one as long as CUDA is not initialised. On a machine
     that has no CUDA device every index is accepted.
-
-    Raises:
-        TypeError: It is nothing that names a device.
-        ValueError: The index is beyond the devices of this machine, or the device is not a CUDA device.
     """
     named = _device_named(device, torch)
     if named.type == "cpu":
@@ -112,12 +105,7 @@ def _device_named(device: Any, torch: ModuleType) -> Any:
 
 
 def capacity_bytes(capacity: Any) -> int | None:
-    """Return the bytes of a capacity that a user gave: "16GB", or bytes as an int; None for None.
-
-    Raises:
-        TypeError: It is neither.
-        ValueError: It is not a memory size.
-    """
+    """Return the bytes of a capacity that a user gave: "16GB", or bytes as an int; None for None."""
     if capacity is None:
         return None
     size_bytes = whole_number(capacity)
@@ -134,30 +122,17 @@ def capacity_bytes(capacity: Any) -> int | None:
 
 
 def sizes_of(batch_sizes: Any) -> tuple[int, ...]:
-    """Return the batch sizes that a user gave, each once, in their order.
-
-    Raises:
-        TypeError: They are not whole numbers, or not a sequence.
-        ValueError: There is none, one is not positive, or one is absurdly large.
-    """
+    """Return the batch sizes that a user gave, each once, in their order."""
     try:
-        given = None if isinstance(batch_sizes, (str, bytes)) else list(islice(batch_sizes, _MOST_SIZES + 1))
+        given = [] if isinstance(batch_sizes, (str, bytes)) else list(islice(batch_sizes, _MOST_SIZES + 1))
     except TypeError:
-        given = None
-    if given is None:
-        raise TypeError(f"batch_sizes takes sizes such as [8, 16, 32], not {shown(batch_sizes)}")
-    if not given:
-        raise ValueError("batch_sizes is empty: give sizes such as [8, 16, 32], or leave it out")
-    if len(given) > _MOST_SIZES:
-        raise ValueError(f"batch_sizes has more than {_MOST_SIZES} sizes")
-    found: dict[int, None] = {}
-    for one in given:
-        size = whole_number(one)
-        if size is None:
-            raise TypeError(f"a batch size is a whole number, not {shown(one)}")
-        if not 0 < size <= _LARGEST_SIZE:
-            raise ValueError(f"a batch size is at least 1 and no more than 2**40, not {shown(one)}")
-        found[size] = None
+        given = []
+    sizes = list(map(whole_number, given))
+    if not 0 < len(sizes) <= _MOST_SIZES or None in sizes:
+        raise TypeError(f"batch_sizes takes whole numbers such as [8, 16, 32], not {shown(batch_sizes)}")
+    found = dict.fromkeys(size for size in sizes if size is not None)
+    if not 0 < min(found) <= max(found) <= _LARGEST_SIZE:
+        raise ValueError(f"a batch size is at least 1 and no more than 2**40, not as in {shown(batch_sizes)}")
     return tuple(found)
 
 
@@ -170,11 +145,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def check_callable(fn: Any, arguments: Arguments) -> None:
-    """Check that a function can be called with these arguments.
-
-    Raises:
-        TypeError: It is not a function, does not run when it is called, or takes other arguments.
-    """
+    """Check that a function can be called with these arguments."""
     if not callable(fn):
         raise TypeError(
             f"estimate takes a function and its arguments, not {shown(fn)}:"
@@ -182,13 +153,11 @@ def check_callable(fn: Any, arguments: Arguments) -> None:
         )
     plain = inspect.isroutine(fn) or isinstance(fn, (type, functools.partial))
     code = fn if plain else type(fn).__call__
-    for kind, is_one in (
-        ("a coroutine function", inspect.iscoroutinefunction),
-        ("a generator function", inspect.isgeneratorfunction),
-        ("an asynchronous generator function", inspect.isasyncgenfunction),
-    ):
-        if is_one(code):
-            raise TypeError(f"{label_of(fn)} is {kind}: give estimate a function that runs when it is called")
+    if any(is_one(code) for is_one in _LATER):
+        raise TypeError(
+            f"{label_of(fn)} is a coroutine function or a generator function:"
+            " give estimate a function that runs when it is called"
+        )
     signature = _signature_of(fn)
     if signature is None:
         return
@@ -241,21 +210,14 @@ def shown(value: Any) -> str:
 
 
 class Batched(NamedTuple):
-    """What of a function's arguments a batch size replaces.
+    """What of a function's arguments a batch size replaces."""
 
-    Attributes:
-        arguments: The arguments as they were given.
-        size: The batch size that they have.
-        number: The name or position of the int argument that is replaced; None if there is none.
-        names: The arguments that hold tensors with this leading dimension.
-        number_name: What the int argument is called.
-    """
-
-    arguments: Arguments
-    size: int
+    arguments: Arguments  # the arguments as they were given
+    size: int  # the batch size that they have
+    # The name or position of the int argument that is replaced; None if there is none.
     number: str | int | None
-    names: tuple[str, ...]
-    number_name: str = ""
+    names: tuple[str, ...]  # the arguments that hold tensors with this leading dimension
+    number_name: str = ""  # what the int argument is called
 
     def described(self) -> str:
         """Return what is replaced: "the leading dimension 8 of images and labels"."""
@@ -288,11 +250,7 @@ class Batched(NamedTuple):
 
 
 def batched(fn: Callable[..., Any], arguments: Arguments, torch: ModuleType) -> Batched:
-    """Return what of a function's arguments a batch size replaces.
-
-    Raises:
-        ValueError: There is nothing that it can replace.
-    """
+    """Return what of a function's arguments a batch size replaces."""
     named = list(named_arguments(fn, arguments))
     tensors = [(name, one) for _, name, value in named for one in _tensors(value, torch)]
     numbers = [(place, name, value) for place, name, value in named if type(value) is int and value > 0]
@@ -341,11 +299,8 @@ def _empty(shape: tuple[int, ...], like: Any, torch: ModuleType) -> Any:
     """Return a fake tensor of this shape, otherwise like another one."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    kwargs = {}
-    if like.dim() == 4 and not like.is_contiguous() and like.is_contiguous(memory_format=torch.channels_last):
-        kwargs["memory_format"] = torch.channels_last
     with FakeTensorMode():  # keeps the device, and creates no context there
-        made = torch.empty(shape, dtype=like.dtype, device=like.device, **kwargs)
+        made = torch.empty(shape, dtype=like.dtype, device=like.device)
         return made.requires_grad_(like.requires_grad)
 
 

@@ -203,11 +203,7 @@ def _mask(torch: ModuleType, mask: Any, query: Any, key: Any) -> Any:
 
 
 def none_on_a_device(original: Callable[..., Any], mode: Any, func: Any, flat: Any, *rest: Any) -> Any:
-    """Call `run_fallback_kernel` for the CPU alone: on a device it would allocate real tensors there.
-
-    Raises:
-        UnsupportedOperatorException: The operator has no implementation for fake tensors.
-    """
+    """Call `run_fallback_kernel` for the CPU alone: on a device it would allocate real tensors there."""
     from torch._subclasses import fake_tensor
 
     if all(one.fake_device.type == "cpu" for one in flat if isinstance(one, fake_tensor.FakeTensor)):

@@ -162,22 +162,14 @@ def _of_batch(size: int, found: Run | str, available_bytes: int | None) -> Batch
 
 
 class MemoryLimit(NamedTuple):
-    """The memory of a device that a function can have.
+    """The memory of a device that a function can have."""
 
-    Attributes:
-        capacity_bytes: The size of the device's memory; None when unknown.
-        available_bytes: What this process can still allocate of it, cached memory included; None when
-            unknown.
-        unknown: Why it is unknown; else empty.
-        given: Whether the user gave it as a capacity.
-        note: What has to be known about it; empty if there is nothing.
-    """
-
-    capacity_bytes: int | None
+    capacity_bytes: int | None  # the size of the device's memory; None when unknown
+    # What this process can still allocate of it, cached memory included; None when unknown.
     available_bytes: int | None
-    unknown: str = ""
-    given: bool = False
-    note: str = ""
+    unknown: str = ""  # why it is unknown; else empty
+    given: bool = False  # whether the user gave it as a capacity
+    note: str = ""  # what has to be known about it; empty if there is nothing
 
 
 def limit_of(index: int, torch: ModuleType) -> MemoryLimit:

@@ -27,12 +27,6 @@ class FakeMap:
 
     A fake is alive for as long as the real tensor would be.
 
-    Args:
-        torch: The module.
-        reach: What takes part.
-        device_of: Returns the device of a tensor's fake.
-        made: Called for each fake that has a storage of its own: the fake and the real tensor.
-
     Attributes:
         is_real: Returns whether something is a tensor that has a fake.
         mixed: Whether a function that failed was given tensors on several devices.

@@ -179,13 +179,7 @@ def as_subclass(original: Callable[..., Any], tensor: Any, cls: type) -> Any:
 
 
 def methods(torch: ModuleType, index: int, operators: Operators) -> dict[str, Any]:
-    """Return the attributes by name that fake tensors need so that Python code sees them on their device.
-
-    Args:
-        torch: The module.
-        index: Of the device that "cuda" means.
-        operators: Answers for values, and knows what the CPU means.
-    """
+    """Return the attributes by name that fake tensors need so that Python code sees them on their device."""
     base, item, array = torch._C.TensorBase, operators.values.item, operators.values.array
 
     def indexed(device: Any) -> Any:

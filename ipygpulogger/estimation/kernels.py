@@ -6,10 +6,10 @@ transformers; `nox -s operators` runs all operators on a simulated device, and f
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..breakdown.kinds import CUBLAS, workspaces
 from .values import user_line
 
 if TYPE_CHECKING:
@@ -20,17 +20,14 @@ if TYPE_CHECKING:
 
 Dimensions = list[tuple[int, int]]  # sizes and strides
 Sizes = tuple[int, ...]  # what is there at the same time
-CUBLAS = "workspace of cuBLAS"
-# aten/src/ATen/cuda/CublasHandlePool.cpp: for each handle and stream, kept for good.
-_CUBLAS_BYTES, _CUBLAS_HOPPER_BYTES = 8_519_680, 33_554_432
 _LT_BYTES = 1 << 20
 _ONE_WORKSPACE, _OWN_WORKSPACE = (2, 7), (2, 14)  # versions: of both; of cuBLAS itself, not of torch
 _FACTORS = {"mm": 0, "bmm": 0, "mv": 0, "addmm": 1, "baddbmm": 1, "addmv": 1}  # where the first matrix is
 _USES_CUBLAS = frozenset(
     (
         *(*_FACTORS, "dot", "vdot", "_addmm_activation", "_scaled_mm", "addbmm", "_euclidean_dist"),
-        *("_transformer_encoder_layer_fwd", "_native_multi_head_attention", "affine_grid_generator"),
         *("_trilinear", "linalg_solve_triangular", "cholesky_solve", "cholesky_inverse", "linear"),
+        "affine_grid_generator",
         *("triangular_solve", "_linear_cross_entropy_batch_chunked"),
         "_linear_cross_entropy_batch_chunked_no_reduction",
     )
@@ -59,18 +56,14 @@ _ROWS = 10  # of an embedding's gradient, which one thread adds up
 
 
 class Kernels:
-    """Notes what kernels allocate besides their results.
-
-    Attributes:
-        partly: Operators of which only a part is known, for these arguments.
-    """
+    """Notes what kernels allocate besides their results."""
 
     def __init__(self, torch: ModuleType, device: Any, allocations: Allocations) -> None:
         found = re.match(r"(\d+)\.(\d+)", torch.__version__)
         self._version = (int(found[1]), int(found[2])) if found else _ONE_WORKSPACE
         self._processor, self._device = Processor.of(torch, device.index), device
         self._allocations, self._has_cublas = allocations, False
-        self.partly: set[str] = set()
+        self.partly: set[str] = set()  # operators of which only a part is known, for these arguments
 
     def use(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Note what an operator needs that has just allocated its result."""
@@ -130,16 +123,11 @@ class Kernels:
         frees = [self._allocations.allocate(size_bytes, line)[1] for size_bytes in sizes]
         if not self._has_cublas and self._version < _OWN_WORKSPACE:
             self._has_cublas = True
-            made, _ = self._allocations.allocate(self._cublas_bytes(), line)
+            workspace_bytes = (max if self._processor.is_hopper else min)(workspaces())
+            made, _ = self._allocations.allocate(workspace_bytes, line)
             made.kind, made.name = "temporaries", CUBLAS
         for free in reversed(frees):
             free()
-
-    def _cublas_bytes(self) -> int:
-        wanted = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-        if wanted:
-            return sum(int(size) * int(count) * 1024 for size, count in wanted)
-        return _CUBLAS_HOPPER_BYTES if self._processor.is_hopper else _CUBLAS_BYTES
 
 
 def is_seed(func: Any, tensor: Any) -> bool:
@@ -203,35 +191,8 @@ def _flash_attention_backward(_: Any, *args: Any) -> Iterator[Sizes]:
     yield *_copied(args[0], args[4]), *shared, 4 * rows, 4 * rows * _ceil(size, grain) * grain
 
 
-def _encoder_layer(_: Any, source: Any, *args: Any) -> Iterator[Sizes]:
-    """Yield what a layer of a transformer needs where it is one operator, besides its result."""
-    heads, is_norm_first, wide, mask = args[1], args[7], args[13], args[17] if len(args) > 17 else None
-    size, (batch, length, width) = _size(source), source.shape
-    statistics = (4 * batch * length,) * 2
-    first = (size,) if is_norm_first else ()
-    if mask is None and width // heads % 8 == 0:
-        yield *first, 3 * size, size  # the projection, what the weights weigh
-    else:
-        pairs = batch * heads * length * length
-        weights_bytes = pairs * source.element_size()
-        yield *first, 5 * size
-        if mask is not None:
-            yield (
-                *first,
-                2 * size,
-                weights_bytes,
-                weights_bytes,
-                mask.numel() if len(mask) == batch else pairs,
-            )
-        yield *first, 3 * size, weights_bytes
-    yield size, *statistics
-    yield *first, batch * length * wide.shape[0] * source.element_size(), size
-    yield size, size, *statistics
-
-
 _TEMPORARIES: dict[str, Callable[..., Iterator[Sizes]]] = {  # of an operator's result and arguments
     "_softmax_backward_data": lambda _, gradient, *__: iter([(_size(gradient),)]),
-    "_transformer_encoder_layer_fwd": _encoder_layer,
     "cumsum": _scan,
     "cumprod": _scan,
     "roll": _roll,
@@ -272,17 +233,11 @@ def _size(tensor: Any) -> int:
 
 
 class Processor(NamedTuple):
-    """The processor of a device: by default an A100.
+    """The processor of a device: by default an A100."""
 
-    Attributes:
-        multiprocessors: How many it has.
-        threads: How many run on one of them.
-        is_hopper: Whether its compute capability is 9.0.
-    """
-
-    multiprocessors: int = 108
-    threads: int = 2048
-    is_hopper: bool = False
+    multiprocessors: int = 108  # how many it has
+    threads: int = 2048  # how many run on one of them
+    is_hopper: bool = False  # whether its compute capability is 9.0
 
     @classmethod
     def of(cls, torch: ModuleType, index: int) -> Processor:
@@ -304,13 +259,6 @@ def reduction_bytes(
 
     Where many values are reduced to few, blocks of threads share the work: the rules are those of
     `setReduceConfig` in aten/src/ATen/native/cuda/Reduce.cuh.
-
-    Args:
-        tensor: What is reduced.
-        out: The result.
-        wide: Bytes of one partial result.
-        processor: Of the device.
-        dims: Which dimensions are reduced; none for all.
     """
     outputs = max(out.numel(), 1)
     inputs = tensor.numel() // outputs

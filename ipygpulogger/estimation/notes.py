@@ -42,7 +42,8 @@ _LESS = frozenset(
 )
 DIFFERENTIATED = _MORE | _LESS
 _STEPS = "_dense_backward", "_backward", "_forward"  # of one operator that users call
-_RECURRENT = frozenset(("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell"))  # one RNNCell is counted as it is
+RECURRENT = frozenset(("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell"))  # one RNNCell is counted as it is
+FUSED = frozenset(("TransformerEncoderLayer", "MultiheadAttention"))  # one operator in inference on CUDA
 
 
 def notes_of(operators: Operators, torch: ModuleType, device: str, *, all_on_device: bool) -> tuple[str, ...]:
@@ -72,7 +73,7 @@ def _notes_of_operators(names: set[str], *, has_cudnn: bool) -> Iterator[str]:
         yield "The workspaces of cuDNN, which chooses them when it runs, are not part of the estimate."
     elif names & _CUDNN:
         yield "Without cuDNN, convolution allocates memory inside that is not counted."
-    if found := sorted(names & _RECURRENT):
+    if found := sorted(names & RECURRENT):
         yield (
             f"{listed(found)} {'has' if len(found) == 1 else 'have'} kernels on CUDA that keep other tensors"
             " for the backward pass than those that are counted."
@@ -84,7 +85,7 @@ def _notes_of_operators(names: set[str], *, has_cudnn: bool) -> Iterator[str]:
         )
     if "sparse" in names:
         yield "Sparse tensors are not part of the estimate."
-    inside = {one for name in names if (one := _inside(name))}
+    inside = {one for name in names if (one := _inside(name))} | (names & FUSED)
     inside |= {f"the gradient of {name}" for name in _MORE if name + GRADIENT in names}
     if found := sorted(inside):
         verb = "allocates" if len(found) == 1 else "allocate"

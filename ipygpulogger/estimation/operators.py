@@ -83,15 +83,11 @@ class Operators:
         reporting: What C++ code is told about devices.
         values: Answers for the values of tensors.
         threads: Those in which the function runs.
-        fakes: The fake tensors of real ones; None until the modes are on.
         all_on_device: Whether tensors that the user's lines make on the CPU are on the device.
         reads_cpu_as_device: Whether a line of the user's that names the CPU means the device.
         mixed: Whether an operator found tensors on several devices.
         allocates: Whether an operator has allocated memory on the device.
         touches: Whether an operator has had a tensor on the device.
-        failed: The error of the last operator that raised one, its name, and the line.
-        refusal: The error that C++ code may have made another one of.
-        names: The operators that were called.
     """
 
     def __init__(
@@ -106,12 +102,13 @@ class Operators:
         self._sums = GradientSums(torch, allocations)
         self._kernels, self.allocator = Kernels(torch, device, allocations), allocations.allocator
         self.values, self.threads = Values(torch, FakeTensor), OwnThreads()
-        self.fakes: FakeMap | None = None
+        self.fakes: FakeMap | None = None  # the fake tensors of real ones; None until the modes are on
         self.all_on_device = self.reads_cpu_as_device = False
         self.mixed = self.allocates = self.touches = False
+        # The error of the last operator that raised one, its name, and the line.
         self.failed: tuple[Exception, str, Frame] | None = None
-        self.refusal: EstimateError | None = None
-        self.names: set[str] = set()
+        self.refusal: EstimateError | None = None  # the error that C++ code may have made another one of
+        self.names: set[str] = set()  # the operators that were called
 
     @property
     def all_names(self) -> set[str]:
@@ -161,11 +158,7 @@ class Operators:
             self.names |= {one + GRADIENT for one in known}
 
     def _check_devices(self, func: Any, args: Any) -> None:
-        """Check that the arguments of an operator are on one device, where fake tensors do not.
-
-        Raises:
-            RuntimeError: They are not, and torch raises an error for real ones.
-        """
+        """Check that the arguments of an operator are on one device, where fake tensors do not."""
         if func._opname in _UNCHECKED or not self.touches:
             found = {one.fake_device for one in self._fakes_in(args)}
             self.touches = self.touches or self._device in found
@@ -196,11 +189,7 @@ class Operators:
         return self._device if is_any or device == self._meta else device
 
     def _faked(self, func: Any, values: Any) -> Any:
-        """Return arguments with fakes for real tensors, which C++ code has that does not ask Python.
-
-        Raises:
-            EstimateError: One needs a gradient, which autograd would give to the real tensor.
-        """
+        """Return arguments with fakes for real tensors, which C++ code has that does not ask Python."""
         fakes = self.fakes
         if fakes is None or (found := fakes.faked(values)) is values:
             return values

@@ -25,11 +25,7 @@ _MISSING = object()
 
 
 class Patches:
-    """Attributes of torch that are ours for a while.
-
-    Args:
-        threads: Those for which functions are replaced.
-    """
+    """Attributes of torch that are ours for a while."""
 
     def __init__(self, threads: OwnThreads) -> None:
         self.only = threads.only
@@ -46,14 +42,7 @@ class Patches:
             self.put(holder, name, self.only(new, old))
 
     def replace(self, holder: Any, name: str, new: Callable[..., Any], *first: Any) -> None:
-        """Replace a function, if there is one, for own threads: the new one is given the original first.
-
-        Args:
-            holder: What has the function.
-            name: Of the function.
-            new: What replaces it.
-            first: What it is given before the original.
-        """
+        """Replace a function, if there is one, for own threads: the new one is given the original first."""
         if (old := getattr(holder, name, None)) is not None:
             self.answer(holder, name, functools.partial(new, *first, old))
 
@@ -129,8 +118,6 @@ def _replace_for_fakes(
     patches.put(torch.autograd.Function, "apply", classmethod(of_fakes))
     for name in ("_apply", "__setattr__", "__delattr__", "register_buffer", "register_parameter"):
         patches.replace(torch.nn.Module, name, fakes.meeting)
-    # Modules take their fast path only where no mode looks at what they call.
-    patches.answer(torch.overrides, "has_torch_function", lambda _: False)
     # The lists of what can be computed together have the exact classes.
     supported = [*optimizer._foreach_supported_types, FakeTensor]
     patches.put(optimizer, "_foreach_supported_types", supported)
@@ -208,11 +195,7 @@ def fetch(torch: ModuleType, place: Any, original: Callable[..., Any], fetcher: 
 
 
 def unsaved(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Open a file for `torch.load`, and none for `torch.save`: it would be emptied.
-
-    Raises:
-        EstimateError: It is for `torch.save`, and fake tensors have no values.
-    """
+    """Open a file for `torch.load`, and none for `torch.save`: it would be emptied."""
     if original.__name__ == "_open_zipfile_writer" or "w" in args[1]:
         raise EstimateError(
             f"torch.save at {written(user_line())} cannot be estimated: the tensors have no values to"

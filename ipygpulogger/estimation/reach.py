@@ -49,22 +49,16 @@ _HOLDERS = frozenset(("collections", "types", "functools", "argparse"))  # of th
 
 
 class Reach:
-    """What takes part.
-
-    Attributes:
-        held: The tensors, by identity.
-        mode: The fake mode of the tensors that are ours.
-        restored: What is put back at the end.
-    """
+    """What takes part."""
 
     def __init__(self, torch: ModuleType) -> None:
         from torch._subclasses.fake_tensor import FakeTensor
 
         self._torch, self._fake = torch, FakeTensor
         self._is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor  # of `torch.func`
-        self.held: dict[int, RealTensor] = {}
-        self.mode: Any = None
-        self.restored = Restored(self._hold)
+        self.held: dict[int, RealTensor] = {}  # the tensors, by identity
+        self.mode: Any = None  # the fake mode of the tensors that are ours
+        self.restored = Restored(self._hold)  # what is put back at the end
         self._seen: dict[int, Any] = {}
         self._named: set[tuple[int, str]] = set()
         self._pending: deque[tuple[Any, str]] = deque()

@@ -75,11 +75,7 @@ _ALONE = RealTensor(object(), "", "", of_model=False).references()
 
 
 class Restored:
-    """What was noted, to be put back at the end.
-
-    Args:
-        hold: Returns the `RealTensor` of a tensor, and anything else as it is.
-    """
+    """What was noted, to be put back at the end."""
 
     def __init__(self, hold: Callable[[Any], Any]) -> None:
         self._hold = hold
@@ -96,9 +92,7 @@ class Restored:
     def place(self, *access: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
         """Note what one place holds, and return it; None if there is nothing.
 
-        Args:
-            access: What reads the place, what puts something there, and what leaves nothing there.
-            args: What these are given first.
+        `access`: what reads the place, what puts something there, and what leaves nothing there.
         """
         get, put, remove = (partial(one, *args) for one in access)
         value = _value_of(get)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import sys
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ from ..allocator.caching_allocator import fits_within
 from .allocations import Allocations, Kinds
 from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
-from .notes import note_of_state, notes_of
+from .notes import FUSED, RECURRENT, note_of_state, notes_of
 from .operators import Operators, is_mixed
 from .patches import patched
 from .reach import Reach
@@ -22,49 +20,36 @@ from .threads import Interrupts
 from .values import EstimateError, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
     from ..records import AtPeak
     from .restored import RealTensor
 
 _MOST_AGAIN = 3
-_RNN = "torch.nn.modules.rnn"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a function on fake tensors found, as torch's allocator would count it.
+    """What one run of a function on fake tensors found, as torch's allocator would count it."""
 
-    Attributes:
-        peak_bytes: The highest that live tensors would take, those that were there before included.
-        reserved_bytes: The most that the allocator would reserve for them.
-        rows: What would be alive at the peak, the largest first; they add up to `peak_bytes`.
-        notes: Plain sentences: what is left out, and why.
-        held_bytes: How much of the peak is on the device already, in tensors of this process.
-        fits_within: Repeats the allocations with no more than so many bytes to reserve, and returns whether
-            all succeeded; None if that cannot be told.
-    """
-
-    peak_bytes: int
-    reserved_bytes: int
+    peak_bytes: int  # the highest that live tensors would take, those that were there before included
+    reserved_bytes: int  # the most that the allocator would reserve for them
+    # What would be alive at the peak, the largest first; they add up to `peak_bytes`.
     rows: Sequence[AtPeak] = ()
-    notes: Sequence[str] = ()
-    held_bytes: int = 0
+    notes: Sequence[str] = ()  # plain sentences: what is left out, and why
+    held_bytes: int = 0  # how much of the peak is on the device already, in tensors of this process
+    # Repeats the allocations with no more than so many bytes to reserve, and returns whether all
+    # succeeded; None if that cannot be told.
     fits_within: Callable[[int], bool] | None = field(default=None, repr=False)
 
 
 def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> Run:
-    """Run a function on fake tensors, as if it ran on a CUDA device.
-
-    Raises:
-        EstimateError: Something cannot be estimated.
-        Exception: What the function raised; a note says which operator was the last.
-    """
+    """Run a function on fake tensors, as if it ran on a CUDA device."""
     import torch
 
     all_on_device = False
-    with _collected(), contextlib.closing(Reach(torch)) as reach:
+    with contextlib.closing(Reach(torch)) as reach:
         reach.walk(fn, args, kwargs)
         for is_last in (*(False,) * _MOST_AGAIN, True):
             one = FakeRun(torch, torch.device(device), reach, all_on_device=all_on_device)
@@ -72,8 +57,8 @@ def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], 
                 one.run(fn, args, kwargs)
             except Exception as error:
                 if is_last or not one.is_to_run_again(error):
-                    if (refused := one.operators.refusal or one.operators.values.refused(error)) is not None:
-                        raise refused from error
+                    if one.operators.refusal is not None:
+                        raise one.operators.refusal from error
                     one.explain(error)
                     raise
             else:
@@ -83,17 +68,6 @@ def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], 
             one.operators.failed = None  # with its traceback, in which the function's objects are
             all_on_device = all_on_device or not one.is_late
         return one.result()
-
-
-@contextlib.contextmanager
-def _collected() -> Iterator[None]:
-    """Collect the garbage of the import of `torch._dynamo`, 20 MB, which the first fake tensor causes."""
-    is_first = "torch._dynamo" not in sys.modules
-    try:
-        yield
-    finally:
-        if is_first and "torch._dynamo" in sys.modules and gc.isenabled():
-            gc.collect()
 
 
 class FakeRun:
@@ -132,11 +106,7 @@ class FakeRun:
         return not self.operators.allocates
 
     def check(self) -> None:
-        """Check that a model did not run elsewhere.
-
-        Raises:
-            EstimateError: It ran on the CPU, which the figures would not show.
-        """
+        """Check that a model did not run elsewhere."""
         if self._calls_modules and not self.operators.touches:
             raise EstimateError(
                 f"the model and its input are on the CPU, so nothing runs on {self._device}: move them there,"
@@ -185,7 +155,8 @@ class FakeRun:
 
     def _called(self, module: Any, _: Any) -> None:
         self._calls_modules = True
-        self.operators.names |= {kind.__name__ for kind in type(module).__mro__ if kind.__module__ == _RNN}
+        known = RECURRENT if module.training or self._torch.is_grad_enabled() else RECURRENT | FUSED
+        self.operators.names |= known & {kind.__name__ for kind in type(module).__mro__}
         self._reach.meet_module(module)
 
     def _steps(self, optimizer: Any, *_: Any) -> None:

@@ -35,16 +35,13 @@ class OwnThreads:
     """The threads in which the function that is estimated runs.
 
     One of a `ThreadPoolExecutor` that was there before is of them for as long as it does the function's work.
-
-    Attributes:
-        started: Lines that started other threads.
-        mode: Returns what has these take fake tensors for real ones.
     """
 
     def __init__(self) -> None:
+        # Returns what has these take fake tensors for real ones.
         self.mode: Callable[[], Any] = contextlib.nullcontext
         self._threads = {threading.current_thread()}
-        self.started: list[Frame] = []
+        self.started: list[Frame] = []  # lines that started other threads
 
     def is_own(self) -> bool:
         """Return whether the function that is estimated runs in the current thread."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 import sys
 import weakref
 from collections import Counter
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from ..allocator.places import Frame
 
-_NAMED = re.compile(r"\bCount\b")
 _FINITE = {"isnan": False, "isinf": False, "isneginf": False, "isposinf": False}
 # What torch's own modules ask about their arguments.
 _CHECKS = {"all": True, "_is_all_true": True, "any": False, "_is_any_true": False}
@@ -87,21 +85,15 @@ def unknown(what: str, frame: Frame) -> EstimateError:
 
 
 class Values:
-    """Answers for the values of fake tensors.
-
-    Attributes:
-        floats: How often a line asked for a float.
-        counts: How often a line asked for an int.
-    """
+    """Answers for the values of fake tensors."""
 
     def __init__(self, torch: ModuleType, fake: Any) -> None:
         from torch.utils import _pytree
 
         self._torch, self._fake, self._leaves = torch, fake, _pytree.tree_leaves
         self._known: list[tuple[Any, float | bool]] = []  # reference to a storage, its value
-        self.floats: Counter[Frame] = Counter()
-        self.counts: Counter[Frame] = Counter()
-        self._last_count: Frame | None = None
+        self.floats: Counter[Frame] = Counter()  # how often a line asked for a float
+        self.counts: Counter[Frame] = Counter()  # how often a line asked for an int
 
     def item(self, tensor: Any) -> Any:
         """Return what stands for the value of a tensor with one element, as `Tensor.item` is called."""
@@ -111,16 +103,11 @@ class Values:
         if is_int and tensor.numel() == 1 and not is_known:
             frame = user_line()
             self._read(self.counts, frame)
-            self._last_count = frame
             return Count(f"{tensor.dtype} of {_shape(tensor)}", frame)
         return torch._C.TensorBase.item(tensor)
 
     def scalar(self, func: Any, tensor: Any) -> Any:
-        """Return what stands for a value that an operator needs.
-
-        Raises:
-            EstimateError: It is an int or a bool, which would decide what happens.
-        """
+        """Return what stands for a value that an operator needs."""
         known = self._value_of(tensor)
         if known is not None:
             return known
@@ -131,28 +118,13 @@ class Values:
         raise unknown(str(func), frame)
 
     def _read(self, lines: Counter[Frame], frame: Frame) -> None:
-        """Note that a line asked for a value.
-
-        Raises:
-            EstimateError: It has asked so often that it may wait for another value, which never comes.
-        """
+        """Note that a line asked for a value."""
         lines[frame] += 1
         if lines[frame] > _MOST_READS:
             raise EstimateError(
                 f"{written(frame)} has asked {_MOST_READS} times for the value of a tensor, which is always 1"
                 " in an estimate: a loop that waits for another value would never end"
             )
-
-    def refused(self, error: Exception) -> EstimateError | None:
-        """Return the error for an int that was given where torch or Python wants a known one, else None."""
-        text = str(error).partition("\n")[0]
-        if self._last_count is None or not isinstance(error, TypeError):
-            return None
-        function = re.match(r"(\w+)\(\)", text)
-        is_torchs = function is not None and hasattr(self._torch, function[1])
-        if not _NAMED.search(text) and not (is_torchs and "positional argument" in text):
-            return None
-        return unknown(f"given to {function[0]}" if function else "used as an int", self._last_count)
 
     def array(self, tensor: Any) -> Any:
         """Return an array of the tensor's shape, without memory."""

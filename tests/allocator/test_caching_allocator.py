@@ -1,29 +1,14 @@
-"""The model of torch's caching allocator: beside torch's own on the simulated device, and its settings by hand."""
+"""The model of torch's caching allocator: beside torch's own on the simulated device."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.allocator.caching_allocator import CachingAllocator, FullError, fits_within
-from ipygpulogger.allocator.rules import Settings
 
 MB = 2**20
-SIZES = [
-    0,
-    1,
-    512,
-    513,
-    300_000,
-    MB - 1,
-    MB,
-    MB + 1,
-    2 * MB,
-    3 * MB + 5,
-    10 * MB - 1,
-    10 * MB,
-    19 * MB,
-    21 * MB,
-]
+SIZES = [0, 1, 512, 513, 300_000, MB - 1, MB, MB + 1, 2 * MB, 3 * MB + 5, 10 * MB - 1]
+SIZES += [10 * MB, 19 * MB, 21 * MB]
 STEPS = st.one_of(
     st.tuples(st.just("allocate"), st.sampled_from(SIZES)),
     st.tuples(st.just("free"), st.integers(0, 99)),
@@ -73,34 +58,6 @@ def test_a_limit():
         allocator.allocate(512)
 
 
-def test_blocks_that_are_not_split():
-    """With `max_split_size_mb` a larger block serves a request that is nearly as large, and no smaller one."""
-    wanted = Settings(max_split_bytes=40 * MB)
-    allocator = CachingAllocator(wanted)
-    allocator.free(allocator.allocate(64 * MB))
-    for size_mb, reserved_mb in ((39, 104), (44, 148), (40, 188)):
-        allocator.allocate(size_mb * MB)
-        assert allocator.reserved_bytes == reserved_mb * MB
-    assert allocator.allocate(45 * MB).size_bytes == 64 * MB
-    allocator = CachingAllocator(wanted)
-    allocator.free(allocator.allocate(40 * MB))
-    allocator.allocate(38 * MB)
-    assert allocator.reserved_bytes == 78 * MB
-    assert allocator.allocate(40 * MB).size_bytes == 40 * MB
-    assert allocator.reserved_bytes == 78 * MB
-
-
-@pytest.mark.parametrize(
-    ("size", "reserved"),
-    [(512, 2 * MB), (MB, 2 * MB), (MB + 512, 20 * MB), (20 * MB, 20 * MB), (21 * MB, 40 * MB)],
-)
-def test_expandable_segments(size, reserved):
-    """They have whole pages: of 2 MB for small blocks, of 20 MB for large ones."""
-    allocator = CachingAllocator(Settings(expandable=True))
-    allocator.allocate(size)
-    assert allocator.reserved_bytes == reserved
-
-
 def test_whether_a_run_fits():
     """The allocations are repeated in their order."""
     events = [(0, 12 * MB), (1, 0), (1, -1), (0, -1), (2, 14 * MB), (3, 512)]
@@ -111,4 +68,3 @@ def test_whether_a_run_fits():
     wasted = [(0, 40 * MB), (0, -1), (1, 30 * MB), (2, 12 * MB)]  # of the first block 10 MB are left
     assert fits_within(wasted, 52 * MB)
     assert not fits_within(wasted, 51 * MB)
-    assert fits_within(wasted, 42 * MB, Settings(max_split_bytes=40 * MB))

@@ -157,12 +157,11 @@ def test_what_a_batch_size_replaces(args, kwargs, shapes, described):
 
 
 def test_a_resized_tensor_is_like_the_given_one():
-    """It has the same type, layout and need of a gradient, and one given twice stays one."""
-    images = torch.zeros(8, 3, 4, 4, dtype=torch.half).to(memory_format=torch.channels_last).requires_grad_()
+    """It has the same type and need of a gradient, and one given twice stays one."""
+    images = torch.zeros(8, 3, dtype=torch.half).requires_grad_()
     first, (second,) = batched(named, Arguments((images, [images]), {}), torch).resized(16, torch).args
     assert first is second
     assert (first.dtype, first.requires_grad) == (torch.half, True)
-    assert first.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +201,8 @@ def needs(x, device):
         (torch.zeros(3), (), "takes a function"),
         (coroutine, (1,), "coroutine is a coroutine function"),
         (Called(), (1,), "Called is a coroutine function"),
-        (generator, (1,), "generator is a generator function"),
-        (functools.partial(generator, 1), (), "generator is a generator function"),
+        (generator, (1,), "generator is a coroutine function or a generator function"),
+        (functools.partial(generator, 1), (), "give estimate a function that runs when it is called"),
         (needs, (), "missing a required argument: 'x'"),
         (needs, (1,), "its own device can be given by functools.partial"),
         (lambda: 0, (1,), "too many positional arguments"),
