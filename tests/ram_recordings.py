@@ -1,4 +1,4 @@
-"""What is struck by interrupts (see `strikes`): the recording of general RAM, alone and within another."""
+"""What is struck by interrupts (see `interrupt_injection`): the recording of general RAM, alone and within another."""
 
 import sys
 import tempfile

@@ -176,7 +176,7 @@ def difference(before, after):
 
 
 class Estimating:
-    """A scenario of `strikes`: a struck estimate leaves all as it was, and the next one is right."""
+    """A scenario of `interrupt_injection`: a struck estimate leaves all as it was, and the next one is right."""
 
     def __init__(self, _):
         self.training = Training()

@@ -20,9 +20,7 @@ snapshot       which names held which blocks at one moment, and how much each gr
 growth         the names to which a cell's consumption is attributed
 libraries      memory that came with imported libraries
 garbage        garbage: when a full collection runs, and the proof that what was dropped is garbage
-cycles         memory that unreachable reference cycles hold, found without collecting them
 release        drops the shell's hidden references
-batch          the batch size of code that failed
 dimensions     how large the data of a cell was, and whether its source is the same
 oom_snapshot   memory as an out-of-memory error left it
 oom_advice     what is reported of such an error, with the one next step

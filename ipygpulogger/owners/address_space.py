@@ -1,35 +1,25 @@
 """The address space of this process: its mappings, and the memory of mapped files.
 
-Linux 6.11 and later answer for one address at a time, in a microsecond. Before that the whole list is read,
-which takes 2 us a range: 0.1 s where 60,000 are mapped.
-
-Read from `address_space`, ``/proc/self/pagemap`` and mincore(2); where they do not exist, nothing is known.
+Read from ``/proc/self/maps``, ``/proc/self/pagemap`` and mincore(2); without these nothing is known.
+The list of mappings takes 2 us a range to read, so it is read only where something has to be looked up.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
-import functools
 import mmap
 import os
 import sys
 from bisect import bisect_right
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-from ..sources.system.system_calls import gil_held
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 _PATH = "/proc/self/maps"
 _FILES_IN_MEMORY = b"/dev/zero", b"/dev/shm/", b"/memfd:", b"/SYSV", b"/dev/nvidia"
-# From linux/fs.h: PROCMAP_QUERY is _IOWR('f', 17, struct procmap_query).
-_READABLE, _EXECUTABLE, _OR_NEXT = 0x01, 0x04, 0x10
-_NAME_BYTES = 8192
-_Name = ctypes.c_char * _NAME_BYTES  # kept: made anew for each buffer, the class would be garbage
 
 
 class MappedRange(NamedTuple):
@@ -46,122 +36,30 @@ class MappedRange(NamedTuple):
         return self.path.startswith(b"/") and not self.path.startswith(_FILES_IN_MEMORY)
 
 
-class AddressSpace(Protocol):
-    """The mapped ranges."""
+class AddressSpace:
+    """The ranges that are mapped now."""
+
+    def __init__(self, listing: bytes) -> None:
+        self.ranges = [_range_in(line) for line in listing.splitlines()]
+        self._starts = [one.start for one in self.ranges]
 
     def at(self, address: int) -> MappedRange | None:
         """Return the range that an address lies in."""
-
-    def at_or_after(self, address: int) -> MappedRange | None:
-        """Return the range that an address lies in, or else the next one."""
-
-    def shared_objects(self) -> Iterator[MappedRange]:
-        """Yield the ranges of mapped shared objects."""
-
-
-@contextmanager
-def address_space() -> Iterator[AddressSpace | None]:
-    """Yield the ranges that are mapped now; None where they are unknown."""
-    try:
-        fd = gil_held().open_file(_PATH)
-    except (AttributeError, OSError):
-        yield None
-        return
-    try:
-        queried = _Queried(fd)
-        yield queried if queried.works() else _Listed(fd)
-    finally:
-        gil_held().close(fd)
-
-
-class _Query(ctypes.Structure):
-    """The kernel's struct procmap_query."""
-
-    _fields_ = (
-        *((name, ctypes.c_uint64) for name in ("size", "query_flags", "query_addr", "vma_start", "vma_end")),
-        *((name, ctypes.c_uint64) for name in ("vma_flags", "vma_page_size", "vma_offset", "inode")),
-        *((name, ctypes.c_uint32) for name in ("dev_major", "dev_minor", "vma_name_size", "build_id_size")),
-        *((name, ctypes.c_uint64) for name in ("vma_name_addr", "build_id_addr")),
-    )
-
-
-_PROCMAP_QUERY = 3 << 30 | ctypes.sizeof(_Query) << 16 | ord("f") << 8 | 17
-
-
-class _Queried:
-    """Asks the kernel for each range, with the GIL held."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._name = _Name()
-
-    def works(self) -> bool:
-        """Return whether the kernel answers."""
-        try:
-            return self.at_or_after(0) is not None
-        except (AttributeError, OSError):
-            return False
-
-    def at(self, address: int) -> MappedRange | None:
-        return self._ask(address, 0)
-
-    def at_or_after(self, address: int) -> MappedRange | None:
-        return self._ask(address, _OR_NEXT)
-
-    def shared_objects(self) -> Iterator[MappedRange]:
-        """Yield them: the code of each, and what is mapped of the same file right before and behind it."""
-        address = 0
-        while (code := self._ask(address, _EXECUTABLE | _OR_NEXT)) is not None:
-            address = code.end
-            if b".so" not in code.path:
-                continue
-            before, part = [], code
-            while (lower := self.at(part.start - 1)) is not None and lower.path == code.path:
-                before.append(lower)
-                part = lower
-            yield from reversed(before)
-            yield code
-            while (upper := self.at(address)) is not None and upper.path == code.path:
-                yield upper
-                address = upper.end
-
-    def _ask(self, address: int, flags: int) -> MappedRange | None:
-        query = _Query(ctypes.sizeof(_Query), flags, address)
-        query.vma_name_size, query.vma_name_addr = _NAME_BYTES, ctypes.addressof(self._name)
-        if _ioctl()(self._fd, _PROCMAP_QUERY, ctypes.byref(query)) != 0:
-            number = ctypes.get_errno()
-            if number == errno.ENOENT:
-                return None
-            raise OSError(number, os.strerror(number), _PATH)
-        path = self._name.value if query.vma_name_size else b""
-        return MappedRange(query.vma_start, query.vma_end, bool(query.vma_flags & _READABLE), path)
-
-
-@functools.cache
-def _ioctl() -> Any:
-    function = ctypes.PyDLL(None, use_errno=True).ioctl
-    function.argtypes = ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p
-    return function
-
-
-class _Listed:
-    """Has read the whole list."""
-
-    def __init__(self, fd: int) -> None:
-        with os.fdopen(os.dup(fd), "rb") as file:
-            self._ranges = [_range_in(line) for line in file.read().splitlines()]
-        self._starts = [one.start for one in self._ranges]
-
-    def at(self, address: int) -> MappedRange | None:
         found = self.at_or_after(address)
         return found if found is not None and found.start <= address else None
 
     def at_or_after(self, address: int) -> MappedRange | None:
+        """Return the range that an address lies in, or else the next one."""
         place = max(0, bisect_right(self._starts, address) - 1)
-        return next((one for one in self._ranges[place : place + 2] if address < one.end), None)
+        return next((one for one in self.ranges[place : place + 2] if address < one.end), None)
 
-    def shared_objects(self) -> Iterator[MappedRange]:
-        return (one for one in self._ranges if b".so" in one.path)
+
+def address_space() -> AddressSpace | None:
+    """Return the ranges that are mapped now; None where they are unknown."""
+    try:
+        return AddressSpace(Path(_PATH).read_bytes())
+    except OSError:
+        return None
 
 
 def _range_in(line: bytes) -> MappedRange:
@@ -180,8 +78,9 @@ PRESENT = bytes(range(128, 256))  # the highest bit of an entry's highest byte, 
 def shared_objects() -> dict[str, list[tuple[int, int]]]:
     """Return each mapped shared object, and the ranges of addresses (start, end) where it is."""
     found: dict[str, list[tuple[int, int]]] = {}
-    with address_space() as mapped:
-        for one in () if mapped is None else mapped.shared_objects():
+    mapped = address_space()
+    for one in () if mapped is None else mapped.ranges:
+        if b".so" in one.path:
             found.setdefault(os.fsdecode(one.path), []).append((one.start, one.end))
     return found
 
@@ -192,12 +91,10 @@ def of_files(addresses: Iterable[int]) -> set[int]:
     Where that is unknown, none.
     """
     addresses = set(addresses)
-    if not addresses:
-        return addresses
-    with address_space() as mapped:
-        if mapped is None:
-            return set()
-        ranges = {address: mapped.at(address) for address in addresses}
+    mapped = address_space() if addresses else None
+    if mapped is None:
+        return set()
+    ranges = {address: mapped.at(address) for address in addresses}
     return {address for address, one in ranges.items() if one is not None and one.is_file}
 
 
@@ -212,21 +109,21 @@ def resident_bytes(blocks: Sequence[Iterable[tuple[int, int]]]) -> list[int]:
     if not blocks:
         return []
     found, left_bytes = [], _CHECKED_BYTES
-    with address_space() as mapped:
-        if mapped is None:
-            return [sum(end - start for start, end in ranges) for ranges in blocks]
-        for ranges in blocks:
-            size_bytes = 0
-            for start, end in ranges:
-                at = start
-                while at < end and (one := mapped.at_or_after(at)) is not None and one.start < end:
-                    first, last = max(start, one.start), min(end, one.end)
-                    if one.readable and not one.is_file:
-                        looked_up = min(last, first + left_bytes)
-                        size_bytes += _in_core(first, looked_up) + last - looked_up
-                        left_bytes -= looked_up - first
-                    at = one.end
-            found.append(size_bytes)
+    mapped = address_space()
+    if mapped is None:
+        return [sum(end - start for start, end in ranges) for ranges in blocks]
+    for ranges in blocks:
+        size_bytes = 0
+        for start, end in ranges:
+            at = start
+            while at < end and (one := mapped.at_or_after(at)) is not None and one.start < end:
+                first, last = max(start, one.start), min(end, one.end)
+                if one.readable and not one.is_file:
+                    looked_up = min(last, first + left_bytes)
+                    size_bytes += _in_core(first, looked_up) + last - looked_up
+                    left_bytes -= looked_up - first
+                at = one.end
+        found.append(size_bytes)
     return found
 
 
@@ -279,12 +176,6 @@ def main_heap() -> tuple[int, int] | None:
 
     The heaps that other threads use, and large blocks, lie elsewhere.
     """
-    start = end = 0
-    with address_space() as mapped:
-        while mapped is not None and (one := mapped.at_or_after(end)) is not None:
-            if one.path == b"[heap]":  # adjacent ranges, of different access or history
-                start = start or one.start
-            elif start:
-                return start, end
-            end = one.end
-    return (start, end) if start else None
+    mapped = address_space()
+    heap = [one for one in mapped.ranges if one.path == b"[heap]"] if mapped is not None else []
+    return (heap[0].start, heap[-1].end) if heap else None  # adjacent ranges, of different access or history

@@ -14,7 +14,6 @@ from itertools import islice
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .batch import is_a_batch_size, names_in
 from .memory_blocks import holding_of
 from .referents import module_name, own_attribute
 
@@ -86,6 +85,8 @@ def fingerprint(code: str, sizes: Mapping[str, int]) -> str:
 if TYPE_CHECKING:
     Found = tuple[str, int]
 
+_BATCH_SIZE = re.compile(r"(?:\w+_)?batch_?size|bsz?", re.IGNORECASE)  # `batch` counts batches in many a loop
+_SETTINGS = 1000  # names: a larger dict holds no settings
 _KEPT = 12  # of a cell
 _NAMES = 200  # that are looked up, with those of the functions
 _MEMBERS = 8  # of a batch that is a tuple, a list or a dict
@@ -176,6 +177,20 @@ def _globals_of(code: CodeType, depth: int = 3) -> Iterator[str]:
         for inner in code.co_consts:
             if type(inner) is CodeType:
                 yield from _globals_of(inner, depth - 1)
+
+
+def is_a_batch_size(name: str) -> bool:
+    """Return whether a variable with this name holds a batch size."""
+    return _BATCH_SIZE.fullmatch(name) is not None
+
+
+def names_in(value: Any) -> list[tuple[Any, Any]]:
+    """Return the settings in a dict or in an object's own attributes, such as `args.batch_size`."""
+    if type(value) is not dict:
+        if issubclass(type(value), (type, ModuleType)):
+            return []
+        value = own_attribute(value, "__dict__")
+    return list(value.items()) if type(value) is dict and len(value) <= _SETTINGS else []
 
 
 def _settings(name: str, value: Any) -> Iterable[Found]:

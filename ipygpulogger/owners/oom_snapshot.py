@@ -7,23 +7,34 @@ user's is kept alive.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..records import device_id
 from ..records.units import MB
+from ..runtime.shell import is_shell_code, is_users_file
 from ..sources import Unavailable
-from .batch import find_batch
-from .exceptions import FRAMEWORKS, first_word, message_of, out_of_memory_in
+from .dimensions import is_a_batch_size, names_in
+from .exceptions import (
+    FRAMEWORKS,
+    exception_chain,
+    first_word,
+    frames_of,
+    locals_of,
+    message_of,
+    out_of_memory_in,
+)
+from .memory_blocks import holding_of
 from .roots import owners_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
 
     from ..records import Owner
     from ..sources import DeviceCounter, Framework
-    from .batch import Batch
 
 _SIZE = r"(?P<number>\d[\d,]*(?:\.\d+)?)\s*(?P<unit>bytes|[KMGT]i?B)\b"
 _ASKED = re.compile(rf"(?:tr(?:ied|ying) to allocate|out of memory allocating)\s+{_SIZE}", re.IGNORECASE)
@@ -101,6 +112,22 @@ def _rounding_bytes(found: re.Match[str] | None) -> int:
 
 def _unit_bytes(unit: str) -> int:
     return int(1024 ** " KMGT".index(unit[0].upper())) if unit.lower() != "bytes" else 1
+
+
+class Batch(NamedTuple):
+    """A number that the memory of the failed code probably grows with.
+
+    Attributes:
+        name: The variable, "batch_size"; "" if it is the leading dimension of several arrays.
+        size: The number.
+    """
+
+    name: str
+    size: int
+
+    def of_size(self, size: int) -> str:
+        """Return another size of the batch as the report writes it: "`batch_size = 32`"."""
+        return f"`{self.name} = {size}`" if self.name else f"a leading dimension of {size}"
 
 
 @dataclass(frozen=True)
@@ -235,3 +262,59 @@ def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
     if not readings:
         return None, None
     return readings[0].current_bytes, readings[min(1, len(readings) - 1)].current_bytes
+
+
+def find_batch(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
+    """Return the variable nearest to the error, named like a batch size, or the arrays' leading dimension.
+
+    Args:
+        error: What ended the cell.
+        shell: IPython's.
+        frameworks: Those of this process.
+    """
+    frames = [
+        frame
+        for one in exception_chain(error)
+        for frame in reversed(frames_of(one))
+        if not is_shell_code(frame)
+    ]
+    users = [
+        frame
+        for frame in frames
+        if frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename)
+    ]
+    for names in _namespaces(users):
+        for name, value in names:
+            if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
+                return Batch(name, value)
+    return _leading_dimension(users, shell, frameworks)
+
+
+def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yield the names that each frame sees: its locals, those in its objects and dicts, its globals."""
+    for frame in frames:
+        names = locals_of(frame)
+        yield names
+        yield from (names_in(value) for _, value in names)
+    for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
+        yield names
+        yield from (names_in(value) for name, value in names if name[:1] != "_")
+
+
+def _leading_dimension(frames: list[FrameType], shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
+    """Return the leading dimension that the most arrays of these frames have, if two or more have it."""
+    found: Counter[int] = Counter()
+    seen = set()
+    for frame in frames:
+        for _, value in locals_of(frame) if frame.f_locals is not shell.user_ns else ():
+            for framework in frameworks:
+                holding = holding_of(value, (framework.holding,))
+                if holding is not None and holding.key not in seen:
+                    seen.add(holding.key)
+                    size = framework.leading_dimension(value)
+                    if size is not None and size > 1:
+                        found[size] += 1
+    for size, arrays in found.most_common(1):
+        if arrays > 1:
+            return Batch("", size)
+    return None

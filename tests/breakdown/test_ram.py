@@ -9,8 +9,8 @@ import sys
 import threading
 
 import pytest
+from interrupt_injection import STRIKES, strike
 from memory import MB, blip
-from strikes import STRIKES, strike
 
 from ipygpulogger import measure
 from ipygpulogger.allocator.places import Place

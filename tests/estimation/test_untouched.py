@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from strikes import SIGNALS, strike
+from interrupt_injection import SIGNALS, strike
 from untouched import Training, difference, forget
 
 from ipygpulogger import estimate, measure

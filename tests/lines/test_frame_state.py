@@ -72,13 +72,6 @@ after = Block(5)
     )
 
 
-def test_one_hot_line_is_told_of_in_the_singular():
-    """A note says "its memory" of one line."""
-    cell = Cell("for i in range(2_000):\n    pass\n").run()
-    said = "line 2: measured until 1,000 lines had run there, from then on its memory is added up in line 1"
-    assert cell.lines.notes == (said,)
-
-
 def test_a_hot_loops_memory_is_its_headers():
     """What hot lines keep and need, once they are only counted, is in the loop's own line, exact."""
     cell = Cell(

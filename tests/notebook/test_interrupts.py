@@ -7,7 +7,7 @@ thousand signals: ``STRIKES=0 SIGNALS=1000 python -m pytest tests/notebook/test_
 import signal
 
 import pytest
-from strikes import SIGNALS, STRIKES, strike
+from interrupt_injection import SIGNALS, STRIKES, strike
 
 TORCH = [pytest.param(name, marks=pytest.mark.torch) for name in ("torch", "torch lines")]
 PLAIN = ["plain", "lines", "nested", "nested lines", "fails", "live", "gpu", "stops", "expected", "blocks"]

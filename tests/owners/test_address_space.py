@@ -1,77 +1,49 @@
-"""The mapped ranges of addresses, asked one by one or read as a list: the same."""
+"""The mapped ranges of addresses: which of them show files, and which are memory."""
 
 import mmap
-import os
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ipygpulogger.owners import address_space as module
 from ipygpulogger.owners.address_space import (
-    _Listed,
-    _Queried,
     address_space,
+    main_heap,
     of_files,
     resident_bytes,
     shared_objects,
 )
 
-# /proc/self/maps: elsewhere there is nothing to ask, as where it cannot be opened (`test_what_nobody_tells`).
+# /proc/self/maps: elsewhere there is nothing to ask, as where it cannot be opened (`test_without_a_list`).
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has such a file")
 
 
-@pytest.fixture
-def opened():
-    fd = os.open("/proc/self/maps", os.O_RDONLY)
-    if not _Queried(fd).works():
-        # PROCMAP_QUERY came with Linux 6.11. Before, all ranges are read as a list, in every other test of owners.
-        pytest.skip("this kernel answers for no single address")
-    yield fd
-    os.close(fd)
-
-
-def settled_list(opened):
-    """The list, read until two readings agree: one takes several steps, in which ranges may move past it."""
-    listed = _Listed(opened)
-    for _ in range(20):
-        os.lseek(opened, 0, os.SEEK_SET)
-        again = _Listed(opened)
-        if again._ranges == listed._ranges:
-            return again
-        listed = again
-    raise AssertionError("this process maps memory all the time")
-
-
-def test_asked_and_listed_are_the_same(opened):
-    """Of any address: its range, or the next one; and all that is mapped of shared objects."""
-    queried, listed = _Queried(opened), settled_list(opened)
-    edges = [edge for one in listed._ranges for edge in (one.start, one.end)][
-        :-2
-    ]  # without the vsyscall page
-
-    @settings(max_examples=300, deadline=None)
-    @given(st.sampled_from(edges), st.integers(-8192, 8192))
-    def same(edge, off):
-        address = max(0, edge + off)
-        for name in ("at", "at_or_after"):
-            asked, read = getattr(queried, name)(address), getattr(listed, name)(address)
-            if not any(one is not None and not one.is_file for one in (asked, read)):
-                assert asked == read  # of files: the other ranges grow and shrink meanwhile
-
-    same()
-    mine = [one for one in queried.shared_objects() if not one.path.endswith(b"(deleted)")]
-    assert mine
-    assert set(mine) <= set(listed.shared_objects())
-    assert {one.path for one in mine} == {one.path for one in listed.shared_objects()} - {
-        one.path for one in listed._ranges if one.path.endswith(b"(deleted)")
+def test_what_lies_at_an_address():
+    """The range that contains it, else the next one; a range ends before its end."""
+    listed = module.AddressSpace(
+        b"1000-3000 r--p 0 00:00 1 /lib/a.so\n3000-4000 ---p 0 00:00 0\n9000-a000 rw-p 0 00:00 2 /dev/shm/x y\n"
+    )
+    starts = {
+        address: getattr(listed.at(address), "start", None) for address in (0, 0x1000, 0x2FFF, 0x3000, 0x4000)
     }
+    assert starts == {0: None, 0x1000: 0x1000, 0x2FFF: 0x1000, 0x3000: 0x3000, 0x4000: None}
+    assert [one.start for one in map(listed.at_or_after, (0, 0x3FFF, 0x4000, 0x9FFF))] == [
+        0x1000,
+        0x3000,
+        0x9000,
+        0x9000,
+    ]
+    assert listed.at_or_after(0xA000) is None
+    assert [(one.readable, one.is_file) for one in listed.ranges] == [
+        (True, True),
+        (False, False),
+        (True, False),
+    ]
+    assert listed.ranges[2].path == b"/dev/shm/x y"
 
 
-def test_the_list_is_not_read_where_the_kernel_answers(opened, monkeypatch, tmp_path):
-    """However much is mapped: 60,000 ranges take 0.1 s to read."""
-    monkeypatch.setattr(module, "_Listed", None)
+def test_what_shows_a_file_takes_no_memory(tmp_path):
+    """A mapped file is told from memory; shared objects and the heap are found."""
     (tmp_path / "file").write_bytes(b"x" * (1 << 20))
     with (
         (tmp_path / "file").open("rb") as file,
@@ -83,13 +55,15 @@ def test_the_list_is_not_read_where_the_kernel_answers(opened, monkeypatch, tmp_
         assert of_files([address, 16]) == {address}
         assert resident_bytes([[(address, address + (1 << 20))]]) == [0]
     assert any("libc" in name or "musl" in name for name in shared_objects())
+    start, end = main_heap()
+    assert {one.path for one in address_space().ranges if start <= one.start < end} == {b"[heap]"}
 
 
-def test_what_nobody_tells(monkeypatch, tmp_path):
-    """No list, no ranges."""
+def test_without_a_list(monkeypatch, tmp_path):
+    """No list, no ranges: nothing is taken for a file's, and lengths count."""
     monkeypatch.setattr(module, "_PATH", str(tmp_path / "none"))
-    with address_space() as found:
-        assert found is None
+    assert address_space() is None
     assert of_files([1 << 20]) == set()
     assert shared_objects() == {}
+    assert main_heap() is None
     assert resident_bytes([[(0, 5)], [(7, 9), (10, 12)]]) == [5, 4]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger.owners import growth as growth_module
-from ipygpulogger.owners import roots
 from ipygpulogger.owners.growth import Growth, bindings
 from ipygpulogger.owners.libraries import Loaded
 from ipygpulogger.owners.snapshot import OwnedBlock, Snapshot, growth
@@ -187,22 +186,6 @@ def test_what_a_new_name_keeps_when_not_all_was_seen(world):
     assert found.unexplained == ()
 
 
-def test_names_and_sizes_largest_first(world):
-    """What a cell binds is named with its size and device; what it deletes again never is."""
-    found = world.cell(
-        bind(world, "df", 20),
-        bind(world, "tmp", 300),
-        delete(world, "tmp"),
-        bind(world, "model", 900, device="cuda:0"),
-    )
-    assert found.owners == (
-        Owner("model", 900 * MB, "cuda:0", "variable"),
-        Owner("df", 20 * MB, "cpu", "variable"),
-    )
-    assert found.owners_complete
-    assert found.unexplained == ()
-
-
 def test_a_cell_that_consumes_next_to_nothing_is_not_looked_at(world):
     """Less than 1 MB, or at most 1 % of what is used: no owners; a walk only once 1 MB has moved."""
     world.cell()
@@ -330,45 +313,6 @@ def test_without_a_whole_baseline_nothing_is_named_that_exceeds_what_was_consume
     found = world.cell(rename(world, "huge", "x"), bind(world, "new", 50))
     assert found.owners == ()
     assert found.unexplained == (("cpu", 50 * MB),)
-
-
-def test_nested_and_overlapping_cells(world):
-    """Each cell has the growth since its own beginning."""
-    world.growth.refresh()
-    start = world.used()
-    outside = world.growth.begin()
-    bind(world, "a", 30)()
-    world.growth.refresh()
-    middle = world.used()
-    inside = world.growth.begin()
-    bind(world, "b", 40)()
-    inner = world.growth.end(inside, record(middle, world.used()))
-    bind(world, "c", 50)()
-    outer = world.growth.end(outside, record(start, world.used()))
-    assert grew(inner) == {("b", "cpu"): 40}
-    assert grew(outer) == {("a", "cpu"): 30, ("b", "cpu"): 40, ("c", "cpu"): 50}
-
-
-def test_many_small_names_are_added_up(world):
-    """A hundred names of half a megabyte account for 50 MB together."""
-    steps = [bind(world, "large", 10)]
-    steps += [bind(world, f"n{i}", 0.5) for i in range(100)]
-    found = world.cell(*steps)
-    assert [(owner.name, owner.size_bytes) for owner in found.owners] == [
-        ("large", 10 * MB),
-        ("100 smaller names", 50 * MB),
-    ]
-    assert found.unexplained == ()
-
-
-def test_nothing_of_the_user_s_is_kept_alive(world):
-    """After a walk a deleted block dies at once; after `close` nothing is kept at all."""
-    world.cell(bind(world, "a", 50))
-    alive = weakref.ref(world.names["a"][0])
-    world.names.clear()
-    assert alive() is None
-    world.growth.close()
-    assert world.growth._last is None
 
 
 # -- when it is looked -----------------------------------------------------------------------------
@@ -585,19 +529,6 @@ def test_what_the_names_of_a_shell_are_bound_to(monkeypatch):
     names["_oh"] = None
     found = bindings(SimpleNamespace(user_ns=names))
     assert found == {"x": id(value), "_oh": id(None), "last traceback": id(None)}
-
-
-def test_the_first_walk_of_a_shell_has_twenty_milliseconds(monkeypatch):
-    """However much there is to see: the cells of a notebook shall not wait for us."""
-    asked = []
-
-    def owners_in(_, __, *, budget_s, urgent):
-        asked.append((budget_s, urgent))
-        return Found((), True, {}, frozenset(), {}, {})
-
-    monkeypatch.setattr(roots, "owners_in", owners_in)
-    Growth.of(SimpleNamespace(user_ns={"x": 1})).refresh()
-    assert asked == [(0.02, set())]
 
 
 @pytest.mark.parametrize(

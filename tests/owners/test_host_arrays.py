@@ -1,7 +1,6 @@
 """What numpy's and Python's own objects hold: by their buffer, whatever looks into it."""
 
 import array
-import contextlib
 import ctypes
 import gc
 import itertools
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from memory import MB
 
 from ipygpulogger.owners import address_space
-from ipygpulogger.owners.address_space import of_files
 from ipygpulogger.owners.attribution import Attribution, Root, Traversal
 from ipygpulogger.owners.host_arrays import HOST
 from ipygpulogger.owners.memory_blocks import MemoryBlocks
@@ -81,11 +79,6 @@ def test_a_bytearray_cut_at_its_front():
     found = held(buffer=buffer, beside=beside, view=view)
     assert found["buffer"] == (3 * MB, ("view",))
     assert found["beside"][1] == ()
-
-
-def test_a_view_alone_holds_it_all():
-    """Ten bytes of a megabyte keep the megabyte."""
-    assert held(few=np.ones(MB, np.uint8)[5:15]) == {"few": (MB, ())}
 
 
 @pytest.mark.parametrize(
@@ -157,18 +150,6 @@ def test_a_file_in_shared_memory_is_memory():
     }
     assert held(shared=shared, **looks) == {"shared": (2 * MB, ("array", "view"))}
     assert held(**looks) == {"array": (2 * MB, ("view",))}
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nobody else tells")
-def test_the_system_tells_which_are_files(tmp_path):
-    """By address: of a mapping of a file it says so, of one of memory not."""
-    (tmp_path / "file").write_bytes(b"x" * 2 * MB)
-    mapped = np.memmap(tmp_path / "file", np.uint8, mode="r")
-    memory = np.ones(2 * MB, np.uint8)
-    starts = [one.__array_interface__["data"][0] for one in (mapped, memory)]
-    assert of_files(starts) == {starts[0]}
-    assert of_files([starts[0] + MB, starts[1] + MB]) == {starts[0] + MB}
-    assert of_files([]) == set()
 
 
 def test_pandas():
@@ -250,31 +231,6 @@ def test_looking_holds_nothing():
 sizes = st.integers(1500, 5000)
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(sizes, min_size=1, max_size=5), st.data())
-def test_any_views_against_a_model(lengths, data):
-    """Arrays, views of views, in lists and dicts: each buffer once, the first name's, whole."""
-    buffers = [np.ones(length, np.uint8) for length in lengths]
-    names, model = {}, {}
-    for place in range(data.draw(st.integers(1, 6))):
-        values, reached = [], set()
-        for number in data.draw(st.lists(st.integers(0, len(buffers) - 1), max_size=3)):
-            value = buffers[number]
-            for start in data.draw(st.lists(st.integers(0, 400), max_size=3)):
-                value = value[start:]
-            values.append([value, [value], {"a": value}, memoryview(value)][data.draw(st.integers(0, 3))])
-            reached.add(number)
-        names[f"n{place}"], model[f"n{place}"] = values, reached
-    expected, taken = {}, set()
-    for name, reached in model.items():
-        new = reached - taken
-        taken |= new
-        if new:
-            shared = tuple(other for other in model if model[other] & new and other != name)
-            expected[name] = sum(lengths[number] for number in new), shared
-    assert held(**names) == expected
-
-
 # -- views of any shape ----------------------------------------------------------------------------
 
 
@@ -350,7 +306,7 @@ def test_a_hidden_owner_and_a_stride_over_the_whole_heap():
 
 def test_a_hidden_owner_where_the_system_tells_nothing(monkeypatch):
     """What the view can touch counts."""
-    monkeypatch.setattr(address_space, "address_space", contextlib.nullcontext)
+    monkeypatch.setattr(address_space, "address_space", lambda: None)
     assert held(shown=hidden(sparse_mapping(8)[MB::2])) == {"shown": (7 * MB - 1, ())}
 
 

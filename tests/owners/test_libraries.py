@@ -1,8 +1,6 @@
 """What came with imported libraries is named as theirs; the truth is a shared object of known size."""
 
-import ctypes
 import importlib.util
-import mmap
 import shutil
 import subprocess
 import sys
@@ -14,9 +12,8 @@ from memory import MB
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.owners import growth, libraries
-from ipygpulogger.owners.address_space import page_table_bytes
 from ipygpulogger.owners.libraries import Libraries, LibrariesNow
-from ipygpulogger.records import CellRecord, DeviceUsage, Owner, Peak, RamUsage
+from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
 from ipygpulogger.render import growth as growth_text
 from ipygpulogger.render import text
 
@@ -179,17 +176,6 @@ def test_our_own_modules_are_no_libraries_of_the_users():
     assert here.loaded(LibrariesNow(without, now.files)) is None
 
 
-def test_what_is_resident_of_a_range():
-    """As the page table has it: of 100 pages the 40 that were touched."""
-    page = mmap.PAGESIZE
-    block = mmap.mmap(-1, 100 * page)
-    for i in range(40):
-        block[i * page] = 1
-    start = ctypes.addressof(ctypes.c_char.from_buffer(block))
-    found = page_table_bytes([(start, start + 100 * page)])
-    assert found in ((40 * page, 0) if not Path("/proc/self/pagemap").exists() else (40 * page,))
-
-
 # -- in the report ---------------------------------------------------------------------------------
 
 
@@ -217,9 +203,3 @@ def test_little_is_not_called_unexplained(consumed_mb, device, unexplained_mb, s
     """Only what is more than 5 MB and more than 5 % of what came; the record keeps it."""
     given = record(consumed_mb, unexplained=((device, unexplained_mb * MB),))
     assert ("unexplained" in text.report(given)) is said
-
-
-def test_names_of_libraries_are_printable():
-    """They are foreign words as any other."""
-    owner = Owner("libraries loaded: \x1b[31mred", 9 * MB, "cpu", "other")
-    assert growth_text.grew(record(10, owners=(owner,))) == "libraries loaded: ?[31mred 9 MB"

@@ -132,14 +132,6 @@ def test_who_shares_an_exception(notebook, capsys):
     assert not [name for name, (_, kind, _) in found.items() if kind == "traceback"]
 
 
-def test_a_second_name_is_no_output(notebook, capsys):
-    """What is a variable and an output too is told as shared: deleting the variable would not free it."""
-    run(notebook, "a = Array(10)")
-    run(notebook, "a")
-    number = notebook.execution_count - 1
-    assert shared_in(notebook) == {"a": (10, "variable", (f"Out[{number}]", "_"))}
-
-
 def test_debuggers_and_figures(notebook, capsys, monkeypatch):
     """What pdb keeps for its convenience is hidden; pyplot's open figures have their number."""
     notebook.user_ns[roots.DEBUGGERS] = {"_exception": [Array(7)]}

@@ -214,31 +214,6 @@ def test_what_an_object_alive_holds_is_no_garbage(holder, below):
         release()
 
 
-def test_a_variable_here_is_alive():
-    """A local of a running function."""
-    node = Node(value=array(30))
-    root = weakref.ref(node)
-    assert found_mb(root) == 0
-    del node
-    assert found_mb(root) == 30
-
-
-def test_nothing_changes():
-    """No object dies, none is made to live, and the collector's settings stay."""
-    died = []
-    node = Node(value=array(2))
-    weakref.finalize(node, died.append, 1).atexit = False
-    root = weakref.ref(node)
-    del node
-    before = gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count()
-    assert found_mb(root) == 2
-    assert (gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.get_freeze_count()) == before
-    assert not died
-    gc.collect()
-    assert died
-    assert found_mb(root) == 0
-
-
 def test_a_finalizer_may_keep_it():
     """Nothing is proven where code of the user's runs before the memory is freed."""
     kept = []

@@ -167,23 +167,6 @@ def test_any_graph_against_a_model(drawn, memory, roots):
     assert blocks == {name: new for name, (_, _, new) in expected.items()}
 
 
-def test_devices_apart_and_the_largest_first():
-    """One owner for each name and device."""
-    found = walk(
-        [
-            Root("a", "variable", [Array(5), Array(7, device="cpu")]),
-            Root("b", "output", Array(6)),
-            Root("nothing", "variable", Array(0)),
-        ],
-        [holding],
-    )
-    assert [(o.name, o.size_bytes, o.device, o.kind) for o in found.owners] == [
-        ("a", 7, "cpu", "variable"),
-        ("b", 6, "gpu:0", "output"),
-        ("a", 5, "gpu:0", "variable"),
-    ]
-
-
 class Bomb:
     """Anything that it is asked goes off; it holds an array all the same."""
 
@@ -407,41 +390,6 @@ def test_what_nobody_can_count_is_named():
     )
     assert found.uncounted == ("a",)
     assert found.owners == ()
-
-
-def test_memory_within_memory():
-    """A block inside another is that one; blocks that only overlap are one block that holds both."""
-    blocks = {
-        "view": (110, 10),
-        "whole": (100, 50),
-        "other": (200, 10),
-        "left": (300, 20),
-        "right": (310, 20),
-    }
-
-    def asks(value):
-        return (
-            Holding(("cpu", blocks[value.key][0]), blocks[value.key][1], "cpu")
-            if type(value) is Array
-            else None
-        )
-
-    found = walk([Root(name, "variable", Array(1, key=name)) for name in blocks], [asks])
-    assert {o.name: (o.size_bytes, o.shared) for o in found.owners} == {
-        "view": (50, ("whole",)),
-        "other": (10, ()),
-        "left": (30, ("right",)),
-    }
-
-
-def test_cut_short_names(monkeypatch):
-    """Of what was not seen whole the names are told."""
-    clock = itertools.count()
-    monkeypatch.setattr(walk_module, "clock", types.SimpleNamespace(monotonic_s=lambda: next(clock) / 1000))
-    roots = [Root("huge", "variable", [[i] for i in range(1_000_000)]), Root("a", "variable", Array(2))]
-    found = walk(roots, [holding], budget_s=0.05)
-    assert not found.complete
-    assert found.cut_short == {"huge"}
 
 
 @pytest.mark.parametrize("links", [20_000])

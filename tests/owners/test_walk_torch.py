@@ -51,13 +51,6 @@ def test_model_gradients_and_optimizer(cuda):
     assert held({"optimizer": optimizer, "net": net}) == {"optimizer": 4 * weights, "net": 4000}
 
 
-def test_views_and_shared_storage(cuda):
-    """A view holds the whole block, and whoever comes first has it."""
-    block = floats(1 << 20)
-    names = {"part": block[5:7], "block": block, "again": [block.view(2, -1), block.detach()]}
-    assert held(names) == {"part": 4 << 20}
-
-
 def test_an_intermediate_results_gradient_is_not_asked_for(cuda):
     """Reading it would print a warning into the user's cell."""
     leaf = floats(1 << 20, requires_grad=True)

@@ -5,7 +5,7 @@ after each call. `walk` compiles the package anew so that each of these points, 
 KeyboardInterrupt, without any trace function, which would collide with those that measure lines. One run for
 each point that a scenario reaches; after it the next cell must be right, and after `stop` nothing may be left.
 
-As a program, in a process of its own: ``strikes.py walk|signals SCENARIO COUNT [SEED [FILE]]`` prints what went wrong.
+As a program, in a process of its own: ``interrupt_injection.py walk|signals SCENARIO COUNT [SEED [FILE]]`` prints what went wrong.
 """
 
 import ast
@@ -582,7 +582,7 @@ def strike(env, how, scenario, count):
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here.parent), str(here)])
     done = subprocess.run(
-        [sys.executable, here / "strikes.py", how, scenario, str(count), "7"],
+        [sys.executable, here / "interrupt_injection.py", how, scenario, str(count), "7"],
         env={**env, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
