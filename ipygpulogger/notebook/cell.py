@@ -92,6 +92,8 @@ def options_of(first_line: str) -> str | None:
 
 def request_of(source: str) -> Request | None:
     """Return what a cell asks for, from its text as the user wrote it; None if nothing, or nothing valid."""
+    if "%%gpulog" not in source:
+        return None
     first, _, body = source.lstrip().partition("\n")
     options = options_of(first)
     if options is None or not body.strip():
