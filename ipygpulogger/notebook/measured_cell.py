@@ -63,7 +63,6 @@ class MeasuredCell:
 
     def begin(self) -> None:
         """Begin to measure the cell; its clock starts last."""
-        self._ours_before_s = self._ours_s()
         if self.live is not None:
             self.live.begin()
         if self.lines is not None:
@@ -71,7 +70,7 @@ class MeasuredCell:
         if self.recording is not None:
             self.recording.begin()
         self.scope.open()
-        self._ours_before_s = self._ours_s()  # again: what tracing cost before the clock started is not in it
+        self._ours_before_s = self._ours_s()  # what tracing cost before the clock started is not in it
 
     def end(self) -> None:
         """Stop the clock and read the peaks, because the cell's code has ended."""
