@@ -92,6 +92,8 @@ def options_of(first_line: str) -> str | None:
 
 def request_of(source: str) -> Request | None:
     """Return what a cell asks for, from its text as the user wrote it; None if nothing, or nothing valid."""
+    if "%%gpulog" not in source:
+        return None
     first, _, body = source.lstrip().partition("\n")
     options = options_of(first)
     if options is None or not body.strip():
@@ -127,36 +129,27 @@ def split_words(line: str) -> list[str]:
 
 
 class Cell:
-    """One running cell.
-
-    Attributes:
-        info: IPython's own description of it; None once it has ended.
-        ours: Whether it is to be measured; code that a front end runs silently is not.
-        nested: Whether it runs within another, as `%%capture` makes one.
-        label: "In [4]", or "nested in In [4]"; known once the cell was named.
-        execution_count: The 4 of "In [4]"; None for a nested cell.
-        cell_id: The front end's name of the cell, where it sends one.
-        source: The first line after ``%%gpulog``, shortened.
-        status: "ok", "error" or "interrupted".
-        error: Name of the exception type that ended the cell.
-        exception: That exception, while subscribers handle that it ended the cell; None before and after.
-        hooks_s: The part of its time so far that our hooks for cells nested in it took.
-    """
+    """One running cell."""
 
     def __init__(self, info: Any, count: int | None, outer: Cell | None) -> None:
+        """Take IPython's description of a cell, its execution count, and the cell that runs already.
+
+        Code that a front end runs silently is no cell of ours, but one may run nested within a cell of ours,
+        as `%%capture` nests its body.
+        """
         stored = bool(getattr(info, "store_history", True))
-        self.info, self._outer = info, None if stored else outer
-        self.ours: bool = self._outer.ours if self._outer else stored
+        self.info, self._outer = info, None if stored else outer  # both None once it has ended
+        self.ours: bool = self._outer.ours if self._outer else stored  # it is to be measured
         self.nested = self._outer is not None
-        self.label = "?"
+        self.label = "?"  # "In [4]", or "nested in In [4]", once the cell was named
         self.execution_count = None if self._outer else count
-        self.cell_id: str | None = getattr(info, "cell_id", None)
+        self.cell_id: str | None = getattr(info, "cell_id", None)  # the front end's, where it sends one
         self.raw = getattr(info, "raw_cell", None) or ""
         self.source = first_line(body_of(self.raw))
         self.status: Status = "ok"
-        self.error: str | None = None
-        self.exception: BaseException | None = None
-        self.hooks_s = 0.0  # negative for the time before its own clock began
+        self.error: str | None = None  # the class of the exception that ended the cell
+        self.exception: BaseException | None = None  # that, while subscribers handle that it ended the cell
+        self.hooks_s = 0.0  # of its time our hooks of nested cells; negative before its own clock began
 
     def around(self) -> Iterator[Cell]:
         """Yield the cells in which this one is nested, the innermost first; none once it has ended."""

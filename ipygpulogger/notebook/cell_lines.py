@@ -66,11 +66,6 @@ class CellLines:
         self._info = None
 
     @property
-    def overhead_s(self) -> float:
-        """The time that measuring has cost the cell so far."""
-        return self._lines.overhead_s
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """A sentence for each thing that could not be measured."""
         return self._lines.notes_of(self._place_of)

@@ -1,5 +1,7 @@
 """Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor, and nothing else.
 
+Paths are left to IPython, which completes them as for any other magic.
+
 IPython merges what all its matchers offer: file names, and with jedi the names of Python. Only a matcher that
 offers something can suppress the others. How it does so differs:
 
@@ -9,9 +11,7 @@ offers something can suppress the others. How it does so differs:
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import IPython.core.completer
@@ -21,13 +21,11 @@ from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY
 from .options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 _SUPPRESSES = hasattr(IPython.core.completer, "SimpleCompletion")  # IPython 8.6 and later
 _LINE = r"\s*(?:\w+ *= *(?=%))?(?P<magic>%{0,2}gpulog)(?P<rest>\s.*)"
 _WORD = r"""(?:[^\s'"]|'[^']*(?:'|$)|"[^"]*(?:"|$))+"""
-_LOGGED = (".jsonl",)  # how the names of files end
-_FILES = {"save": (".jsonl", ".csv", ".parquet"), "snapshot": (".pickle", ".pkl")}  # by command
 
 
 class _None(list[Any]):
@@ -101,7 +99,7 @@ def _offered_in(before: str, above: Iterable[str], shell: Any) -> tuple[str, lis
 
 
 def offered(before: str) -> tuple[str, list[str]] | None:
-    """Return what may follow in a line of one of the magics; None in any other line.
+    """Return what may follow in a line of one of the magics; None in any other line, and for a path.
 
     Args:
         before: The line up to the cursor.
@@ -114,8 +112,10 @@ def offered(before: str) -> tuple[str, list[str]] | None:
         return None
     words = re.findall(_WORD, line["rest"])
     current = words.pop() if words and line["rest"].endswith(words[-1]) else ""
-    of = _of_a_cell if line["magic"].startswith("%%") else _of_a_line
-    begun, found = of(words, current)
+    may_follow = (_of_a_cell if line["magic"].startswith("%%") else _of_a_line)(words, current)
+    if may_follow is None:
+        return None
+    begun, found = may_follow
     return begun, [word for word in found if word.startswith(begun)]
 
 
@@ -123,31 +123,21 @@ def _of_a_cell(words: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
     return current, () if words[-1:] == ["--label"] else [word for word in OPTIONS if word not in words]
 
 
-def _of_a_line(words: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
-    """Return what is being typed, and what may stand there, after these words."""
+def _of_a_line(words: Sequence[str], current: str) -> tuple[str, Iterable[str]] | None:
+    """Return what is being typed, and what may stand there, after these words; None for a path."""
     if not words:
         return current, ASKS_FOR_HELP if current.startswith("-") else COMMANDS
     command, *given = words
     if command == "start":
         return _option(given, current)
-    if command in _FILES:
-        return _file(command, given, current)
     if command == "summary":
         _, equals, begun = current.partition("--by=")
         if equals or given == ["--by"]:
             return begun if equals else current, RANKED_BY
         return current, () if given else ("--by",)
-    return current, ()
-
-
-def _file(command: str, given: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
-    """Return what is being typed of the one path that a command takes, or of the word before it."""
-    if command == "snapshot" and current.startswith("-") and not given:
-        return current, (FAILED,)
-    if given and (command, *given) != ("snapshot", FAILED):
-        return current, ()
-    quote = current[:1] if current[:1] in ("'", '"') else ""
-    return current[len(quote) :], _paths(current[len(quote) :], _FILES[command], quoted=bool(quote))
+    if command in ("save", "snapshot") and not current.startswith("-") and given in ([], [FAILED]):
+        return None  # a path
+    return current, (FAILED,) if command == "snapshot" and current and not given else ()
 
 
 def _option(given: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
@@ -159,31 +149,4 @@ def _option(given: Sequence[str], current: str) -> tuple[str, Iterable[str]]:
         return current, [f"{name}=" for name in traits if name not in before]
     if name not in traits:
         return value, ()
-    begun = value.rpartition(",")[2]
-    words = [*traits[name].words, *(["None"] if traits[name].allow_none else [])]
-    return begun, [*words, *_paths(value, _LOGGED)] if name == "log" else words
-
-
-def _paths(begun: str, ends: tuple[str, ...], *, quoted: bool = False) -> Iterator[str]:
-    """Yield the folders, and the files with these endings, whose path begins so.
-
-    Args:
-        begun: What is typed of the path.
-        ends: How the names of files end.
-        quoted: Whether a quote was opened before it; if not, a path with a space in it is quoted.
-    """
-    at = max(begun.rfind("/"), begun.rfind(os.sep)) + 1
-    folder, name = begun[:at], begun[at:]
-    try:
-        with os.scandir(Path(folder).expanduser()) as entries:
-            found = sorted((entry.name, entry.is_dir()) for entry in entries)
-    except (OSError, RuntimeError):  # the folder does not exist, or the home directory is unknown
-        return
-    for entry, is_folder in found:
-        hidden = entry.startswith(".") and not name.startswith(".")
-        if entry.startswith(name) and not hidden and (is_folder or entry.lower().endswith(ends)):
-            path = f"{folder}{entry}/" if is_folder else f"{folder}{entry}"
-            if quoted or " " not in path:
-                yield path
-            elif not begun:
-                yield f"'{path}'"
+    return value.rpartition(",")[2], (*traits[name].words, *(["None"] if traits[name].allow_none else []))

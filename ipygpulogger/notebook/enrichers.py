@@ -7,7 +7,7 @@ fails, that is said once, and the record goes on without it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.budget import excesses
 from ..engine.machine import importing, machine
@@ -33,11 +33,31 @@ _SMALL_BYTES = 5 * MB  # a cell that needs less is not compared with the limits
 
 def enriched(cell: MeasuredCell, reporter: Reporter) -> CellRecord:
     """Return the record of a cell that has ended, with all that there is to say."""
-    record = _each(_FIGURES, cell.record(), cell, reporter)
-    if cell.freed is None and reporter.attempt(_GARBAGE, _collected, record, cell):
-        again = _each(_FIGURES, cell.record(), cell, reporter)
-        record = replace(again, notes=tuple(dict.fromkeys((*record.notes, *again.notes))))
-    return _each(_REMARKS, record, cell, reporter)
+    figures = [
+        *([("tell what changed before the cell", _between_cells)] if cell.gap is not None else ()),
+        *([("explain an error", _out_of_memory)] if cell.oom is not None else ()),
+        *([("tell what each line used", _lines)] if cell.lines is not None else ()),
+        ("tell who holds memory", _owners),
+    ]
+    record = _each(figures, cell.record(), cell, reporter)
+    if cell.garbage is None or cell.before is None:
+        return _each(_remarks(cell), record, cell, reporter)
+    if cell.freed is None:
+        record = _each([(_GARBAGE, _collected)], record, cell, reporter)
+        if cell.freed is not None:  # the figures are read again
+            again = _each(figures, cell.record(), cell, reporter)
+            record = replace(again, notes=tuple(dict.fromkeys((*record.notes, *again.notes))))
+    return _each([(_GARBAGE, _garbage), *_remarks(cell)], record, cell, reporter)
+
+
+def _remarks(cell: MeasuredCell) -> list[tuple[str, Enricher]]:
+    return [
+        *([("tell what was alive at the peak", _at_peak)] if cell.recording is not None else ()),
+        ("tell how large its data was", _dimensions),
+        ("tell who holds memory", _grew),
+        *([("tell whether it went over its budget", _over_budget)] if cell.budget else ()),
+        ("tell how much RAM is left", _little_left),
+    ]
 
 
 def _each(
@@ -59,26 +79,23 @@ def _noted(record: CellRecord, *notes: str) -> CellRecord:
 
 
 def _between_cells(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    if cell.gap is None:
-        return record
-    moved, notes = cell.gap.moved(cell.scope, record.gen.before_bytes), cell.gap.notes(cell.scope)
+    gap: Any = cell.gap
+    moved, notes = gap.moved(cell.scope, record.gen.before_bytes), gap.notes(cell.scope)
     return replace(record, between=moved, notes=(*notes, *record.notes)) if moved or notes else record
 
 
 def _out_of_memory(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    if cell.oom is None:
-        return record
     with importing():
         from ..owners.oom_advice import out_of_memory
+    oom: Any = cell.oom
     advised = cell.advised.setdefault(body_of(cell.cell.raw), {})
-    record = replace(record, out_of_memory=out_of_memory(cell.oom, record.gpus, advised))
-    return record if cell.oom.complete else _noted(record, "There was no time to find all who hold memory.")
+    record = replace(record, out_of_memory=out_of_memory(oom, record.gpus, advised))
+    return record if oom.complete else _noted(record, "There was no time to find all who hold memory.")
 
 
 def _lines(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    if cell.lines is None:
-        return record
-    return _noted(replace(record, lines=cell.lines.result()), *cell.lines.notes)
+    lines: Any = cell.lines
+    return _noted(replace(record, lines=lines.result()), *lines.notes)
 
 
 def _owners(record: CellRecord, cell: MeasuredCell) -> CellRecord:
@@ -86,45 +103,39 @@ def _owners(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 
 _GARBAGE = "tell what garbage the cell left"
-_FIGURES = (
-    ("tell what changed before the cell", _between_cells),
-    ("explain an error", _out_of_memory),
-    ("tell what each line used", _lines),
-    ("tell who holds memory", _owners),
-)
 
 
 # -- what is found once --------------------------------------------------------------------------------------
 
 
-def _collected(record: CellRecord, cell: MeasuredCell) -> bool:
-    """Collect the garbage that the cell dropped, if that is worth it: then the figures are read again."""
-    if cell.garbage is None or cell.before is None:
-        return False
-    cell.freed = cell.garbage.settle_dropped(cell.cell.raw, record, cell.before.snapshot)
+def _collected(record: CellRecord, cell: MeasuredCell) -> CellRecord:
+    """Collect the garbage that the cell dropped, if that is worth it."""
+    garbage: Any = cell.garbage
+    before: Any = cell.before
+    cell.freed = garbage.settle_dropped(cell.cell.raw, record, before.snapshot)
     if cell.freed is not None and cell.clear_cache:
         machine().settling.empty_caches()
-    return cell.freed is not None
+    return record
 
 
 def _garbage(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    if cell.garbage is None or cell.before is None:
-        return record
-    before = cell.before.snapshot
+    garbage: Any = cell.garbage
+    before: Any = cell.before
     if cell.freed is None:
-        return _noted(record, *cell.garbage.dropped_notes(before))
-    return _noted(record, *cell.garbage.freed_notes(cell.cell.raw, record, before, cell.freed))
+        notes = garbage.dropped_notes(before.snapshot)
+    else:
+        notes = garbage.freed_notes(cell.cell.raw, record, before.snapshot, cell.freed)
+    return _noted(record, *notes) if notes else record
 
 
 def _at_peak(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     """Add what was alive at the peak, and as an allocation failed, if allocations were recorded."""
-    if cell.recording is None:
-        return record
-    record, card = cell.recording.result(record), record.out_of_memory
-    cell.recording.keep_failure(cell.cell.label, ended=card is not None)
+    recording: Any = cell.recording
+    record, card = recording.result(record), record.out_of_memory
+    recording.keep_failure(cell.cell.label, ended=card is not None)
     if card is None:
         return record
-    alive = cell.recording.at_failure.get(card.device, ())
+    alive = recording.at_failure.get(card.device, ())
     return replace(record, out_of_memory=replace(card, alive=alive))
 
 
@@ -147,12 +158,13 @@ def _grew(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 
 def _over_budget(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    return _noted(record, *over_budget(record, cell.budget)) if cell.budget else record
+    return _noted(record, *over_budget(record, cell.budget))
 
 
 def _little_left(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     seen = None if cell.live is None else cell.live.tightest
-    return _noted(record, *little_left(record, seen, cell.refused))
+    notes = little_left(record, seen, cell.refused)
+    return _noted(record, *notes) if notes else record
 
 
 # -- what warns ----------------------------------------------------------------------------------------------
@@ -198,11 +210,11 @@ def little_left(
     """
     if refused is not None:
         return (left_note(refused, "; the cell failed for lack of it"),)
-    usages = [usage for usage in (measurement.gen, measurement.children) if usage is not None]
-    need_bytes = sum(usage.needed_bytes for usage in usages)
+    own, children = measurement.gen, measurement.children
+    need_bytes = own.needed_bytes + (0 if children is None else children.needed_bytes)
     if need_bytes < _SMALL_BYTES and seen is None:
         return ()
-    transient_bytes = sum(usage.peaked_bytes for usage in usages)
+    transient_bytes = own.peaked_bytes + (0 if children is None else children.peaked_bytes)
     limit = machine().limits.short(need_bytes, transient_bytes)
     if limit is not None and limit.left_bytes is not None:
         if limit.left_bytes < need_bytes:
@@ -217,13 +229,3 @@ def little_left(
 def left_note(limit: MemoryLimit, more: str = "", *, when: str = "") -> Note:
     """Return what is left under a limit, as a note."""
     return Note(NoteKind.LITTLE_LEFT, f"{limit.title}{when}: {limit}{more}")
-
-
-_REMARKS = (
-    (_GARBAGE, _garbage),
-    ("tell what was alive at the peak", _at_peak),
-    ("tell how large its data was", _dimensions),
-    ("tell who holds memory", _grew),
-    ("tell whether it went over its budget", _over_budget),
-    ("tell how much RAM is left", _little_left),
-)

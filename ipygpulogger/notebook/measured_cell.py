@@ -34,60 +34,35 @@ class MeasuredCell:
     """One running cell, what measures it, and what its record's enrichers need.
 
     Nothing is measured, traced or shown before `begin`.
-
-    Attributes:
-        cell: What IPython says about it.
-        request: The options that the cell itself gives.
-        scope: What measures it.
-        growth: Finds out which names account for what it consumes.
-        history: The cells before it.
-        garbage: Decides which garbage to collect; None where `gc_collect` is another than True.
-        clear_cache: Whether the frameworks' caches are emptied after a collection.
-        gap: The time before it; None where another cell ran then.
-        before: Which names held memory as it began; None where that is unknown.
-        live: Its display while it runs; None where it is not shown.
-        lines: What measures its lines; None where they are not measured.
-        recording: What records its allocations; None where they are not recorded.
-        within: Whether the report of another cell, in which this one is nested, has its figures as well.
-        publisher: IPython's, that displays its report.
-        advised: By code, of the cells that ran out of memory and were advised to run again: see
-            `owners.oom_advice`.
-        budget: The option, as the cell ends.
-        freed: What a full collection after it freed; None if there was none.
-        oom: The memory as an out-of-memory error left it, if that ended the cell.
-        refused: The limit of RAM that made an allocation fail, if that ended the cell.
-        reported: Whether it has its record.
-        over: Whether everything of it has ended.
     """
 
     cell: Cell
-    request: Request
+    request: Request  # the options that the cell itself gives
     scope: Scope
-    growth: Growth
-    history: History
-    garbage: Garbage | None = None
-    clear_cache: bool = True
-    gap: Gap | None = None
-    before: Before | None = None
+    growth: Growth  # finds out which names account for what it consumes
+    history: History  # of the cells before it
+    garbage: Garbage | None = None  # decides what to collect; None where `gc_collect` is another than True
+    clear_cache: bool = True  # after a collection
+    gap: Gap | None = None  # the time before it; None where another cell ran then
+    before: Before | None = None  # which names held memory as it began, where that is known
     live: LiveCell | None = None
     lines: CellLines | None = None
     recording: PeakRecording | None = None
-    within: bool = False
-    publisher: Any = None
-    advised: dict[str, dict[str, int | None]] = field(default_factory=dict)
-    budget: str | None = None
-    freed: Freed | None = None
-    oom: OomSnapshot | None = None
-    refused: MemoryLimit | None = None
-    reported: bool = False
-    over: bool = False
+    within: bool = False  # the report of a cell around it has its figures as well
+    publisher: Any = None  # displays its report
+    advised: dict[str, dict[str, int | None]] = field(default_factory=dict)  # see `owners.oom_advice`
+    budget: str | None = None  # the option, as the cell ends
+    freed: Freed | None = None  # by a full collection after it, if there was one
+    oom: OomSnapshot | None = None  # the memory as an out-of-memory error left it, if that ended the cell
+    refused: MemoryLimit | None = None  # the limit of RAM that made an allocation fail, if that ended it
+    reported: bool = False  # it has its record
+    over: bool = False  # everything of it has ended
 
     _ended: bool = field(default=False, init=False)
     _ours_before_s: float = field(default=0.0, init=False)  # what our work had taken of it when it began
 
     def begin(self) -> None:
         """Begin to measure the cell; its clock starts last."""
-        self._ours_before_s = self._ours_s()
         if self.live is not None:
             self.live.begin()
         if self.lines is not None:
@@ -95,7 +70,7 @@ class MeasuredCell:
         if self.recording is not None:
             self.recording.begin()
         self.scope.open()
-        self._ours_before_s = self._ours_s()  # again: what tracing cost before the clock started is not in it
+        self._ours_before_s = self._ours_s()  # what tracing cost before the clock started is not in it
 
     def end(self) -> None:
         """Stop the clock and read the peaks, because the cell's code has ended."""

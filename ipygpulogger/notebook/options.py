@@ -87,60 +87,66 @@ class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ig
         return tuple(value)
 
 
-class Size(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
-    """A size of memory, such as "10GB"."""
+class _Text(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+    """A text that something else understands."""
 
-    takes = "a size such as '10GB', or None"
+    kinds: tuple[type, ...] = (str,)
 
     def validate(self, obj: Any, value: Any) -> Any:
-        """Return the text if it is a size; called by traitlets."""
-        if not isinstance(value, str):
+        """Return the text if it is understood; called by traitlets."""
+        if not isinstance(value, self.kinds):
             self.error(obj, value)
-        from ..records.units import parse_size
-
         try:
-            parse_size(value)
+            self.understand(value)
         except ValueError as error:
             raise BadOption(str(error)) from error
         return value
 
+    def understand(self, value: Any) -> None:
+        """Raise a `ValueError` if the text means nothing."""
+        raise NotImplementedError
 
-class Quiet(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+
+class Size(_Text):
+    """A size of memory, such as "10GB"."""
+
+    takes = "a size such as '10GB', or None"
+
+    def understand(self, value: Any) -> None:
+        """Refuse what is no size."""
+        from ..records.units import parse_size
+
+        parse_size(value)
+
+
+class Quiet(_Text):
     """A size of memory, a time, or both, such as "10MB 1s"."""
 
     takes = "a size, a time or both, such as '10MB', '1s' or '10MB 1s', or None"
 
-    def validate(self, obj: Any, value: Any) -> Any:
-        """Return the text if it says a size or a time; called by traitlets."""
-        if not isinstance(value, str):
-            self.error(obj, value)
+    def understand(self, value: Any) -> None:
+        """Refuse what is neither a size nor a time."""
         from .quiet import Threshold
 
         try:
             Threshold.parse(value)
         except ValueError:
-            self.error(obj, value)
-        return value
+            self.error(None, value)
 
 
-class LogPath(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+class LogPath(_Text):
     """The path of a log that can be written and that `History.load` reads."""
 
     takes = "the path of a .jsonl file, or None"
+    kinds = (str, Path)
 
-    def validate(self, obj: Any, value: Any) -> Any:
-        """Return the path if there can be a log; called by traitlets."""
-        if not isinstance(value, (str, Path)):
-            self.error(obj, value)
+    def understand(self, value: Any) -> None:
+        """Refuse a path at which there can be no log."""
         if Path(value).suffix.lower() != ".jsonl":
             raise BadOption(f"{self.name} takes the path of a .jsonl file, not {str(value)!r}")
         from ..storage.log import Log
 
-        try:
-            Log(value)
-        except ValueError as error:
-            raise BadOption(str(error)) from error
-        return value
+        Log(value)
 
 
 class Options(Configurable):

@@ -61,7 +61,12 @@ def wall_s() -> float:
     return now_s
 
 
+# Python's own class, even if freezegun has replaced it before this module is loaded.
+_own = next(kind for kind in datetime.__mro__ if kind.__module__ == "datetime")
+_at = functools.partial(_own.fromtimestamp, tz=timezone.utc)  # type: ignore[attr-defined] # no other base
+
+
 def utc_now() -> datetime:
-    """Return the time of day, as Python's own `datetime` even if freezegun has replaced the class."""
-    own = next(kind for kind in datetime.__mro__ if kind.__module__ == "datetime")
-    return own.fromtimestamp(wall_s(), timezone.utc)  # type: ignore[attr-defined, no-any-return] # no other base
+    """Return the time of day, as Python's own `datetime`."""
+    now: datetime = _at(wall_s())
+    return now

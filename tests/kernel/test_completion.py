@@ -13,7 +13,6 @@ OFFERED = {
     "%gpulog summary --by ": ["peak", "consumed", "time"],
     "%gpulog free ": [],
     "%gpulog free st": [],
-    "%gpulog save run": ["run.jsonl"],
     "%%gpulog --l": ["--lines", "--label"],
     "%%gpulog --label st": [],
 }
@@ -36,6 +35,7 @@ def test_tab(kernel, jedi):
         reply = ask(kernel, "complete", line)
         begun = line[reply["cursor_start"] : reply["cursor_end"]]
         assert (line, [word for word in reply["matches"] if word != begun]) == (line, words)
+    assert "run.jsonl" in ask(kernel, "complete", "%gpulog save run")["matches"]
     assert "quiet=" in ask(kernel, "complete", "IPyGPULogger(qu")["matches"]
     assert "statement" in ask(kernel, "complete", "stat")["matches"]
 

@@ -88,22 +88,6 @@ def test_the_report_follows_the_cells_own_output(kernel):
     assert ran.stderr == ""
 
 
-def test_the_report_follows_the_traceback(kernel):
-    """A failed cell's report comes after its error and says how it ended."""
-    ran = kernel.run("1 / 0")
-    assert ran.kinds[0] == "error"
-    (match,) = REPORT.finditer(ran.stdout)
-    assert match["after"].endswith("  failed: ZeroDivisionError")
-    assert match["label"] == f"In [{ran.reply['execution_count']}]"
-
-
-@pytest.mark.parametrize("code", ["", "  ", "\n\n"])
-def test_an_empty_cell_has_no_report(kernel, code):
-    """An empty cell puts out nothing and is kept nowhere."""
-    assert kernel.run(code).kinds == []
-    assert kernel.value("len(il.history)") == 0
-
-
 @pytest.mark.parametrize(
     ("code", "status", "error"),
     [
@@ -204,12 +188,6 @@ def test_a_nested_cell_in_a_background_task_is_nested(kernel):
     assert labels(ran.stdout) == [f"nested in In [{number}]", f"In [{number}]"]
 
 
-def test_the_front_ends_cell_id_is_kept(kernel):
-    """The id that JupyterLab sends is in the record."""
-    kernel.run("x = 1", cell_id="abc-1")
-    assert last(kernel)["cell_id"] == "abc-1"
-
-
 def test_a_reset_of_the_namespace_does_not_end_the_reports(kernel):
     """%reset takes il away; the logger goes on, and still stops."""
     kernel.run("machine.keep = il", silent=True)
@@ -242,27 +220,6 @@ def test_the_cell_that_starts_and_the_cell_that_stops(kernel, awaits):
     assert kernel.run(f"il.stop(){wait}").kinds == []
     assert kernel.run("x = 1").kinds == []
     assert kernel.value("len(il.history)") == 2
-
-
-@without_a_logger
-def test_a_start_within_a_nested_cell(kernel):
-    """Both the captured cell and the one around it are told from there."""
-    ran = kernel.run("%%capture inner\nil = IPyGPULogger().start()")
-    number = ran.reply["execution_count"]
-    assert labels(ran.stdout) == [f"In [{number}]"]
-    assert labels(kernel.value("inner.stdout")) == [f"nested in In [{number}]"]
-
-
-def test_two_loggers_print_two_reports(kernel):
-    """Each logger reports once, with the same memory."""
-    kernel.run("other = IPyGPULogger(compact=True).start()", silent=True)
-    ran = kernel.run("blob = b'x' * (300 << 20)")
-    number = ran.reply["execution_count"]
-    assert len(REPORT.findall(ran.stdout)) == 1
-    assert f"In [{number}] (Consumed/Peaked/Used Total)" in ran.stdout
-    both = "[[round(r.gen.consumed_bytes / 2**20), r.label] for r in (il.record, other.record)]"
-    assert kernel.value(both) == [[300, f"In [{number}]"]] * 2
-    kernel.run("del blob", silent=True)
 
 
 @without_a_logger
@@ -383,42 +340,6 @@ def test_a_moments_need_is_seen_20_times_of_20_without_a_thread(kernel):
         assert abs(consumed(record)) < 2 * MB
         assert record["gen"]["peak"]["quality"] == "exact"
         assert kernel.value("seen") == threads
-
-
-def test_what_is_given_back_is_negative(kernel):
-    """300 MB taken show 300 0, deleted -300 0."""
-    kernel.run("x = 1")
-    (match,) = REPORT.finditer(kernel.run("blob = b'x' * (300 << 20)").stdout)
-    assert (match["consumed"], match["peaked"]) == ("  300", "    0")
-    (match,) = REPORT.finditer(kernel.run("del blob").stdout)
-    assert (match["consumed"], match["peaked"]) == (" -300", "    0")
-
-
-def test_a_short_cell_after_a_big_one_has_its_own_numbers(kernel):
-    """Neither time nor peak of the cell before; and the long one lasted as long as it slept."""
-    kernel.run("len(b'x' * (300 << 20))\ntime.sleep(0.5)")
-    long = last(kernel)
-    kernel.run("x = 1")
-    short = last(kernel)
-    assert long["time_s"] >= 0.5
-    assert peaked(long) > 298 * MB
-    assert short["time_s"] < long["time_s"]
-    assert peaked(short) < 2 * MB
-    assert abs(consumed(short)) < 2 * MB
-
-
-def test_data_before_and_after(kernel):
-    """il.data: nothing but the use before the first cell, then the cell's own whole megabytes."""
-    before = kernel.value("il.data")
-    assert [*before[:2], *before[3:]] == [0, 0, 0, 0, 0, 0]
-    assert before[2] > 0
-    kernel.run("blob = b'x' * (300 << 20)")
-    data, record = kernel.value("il.data"), last(kernel)
-    assert data[0] == int(consumed(record) / MB)
-    assert data[0] in (299, 300, 301)
-    assert data[2] == int(record["gen"]["after_bytes"] / MB)
-    assert data[6] == record["time_s"]
-    kernel.run("del blob", silent=True)
 
 
 def test_500_cells_leave_500_records_and_nothing_else(kernel):

@@ -98,23 +98,6 @@ def test_the_acceptance_cell(kernel):
     assert kernel.value("[il.running, il.record.label]") == [False, "acceptance"]
 
 
-def test_every_cell_with_lines(kernel):
-    """lines=True: the record has them, the report names the heaviest, and there is no table."""
-    kernel.run("%gpulog start lines=True", silent=True)
-    ran = kernel.run("a = b'x' * (64 << 20)\nb = len(b'x' * (100 << 20))\ndel a")
-    assert table(ran.stdout) == {}
-    assert "\nheaviest line 2: b = len(b'x' * (100 << 20))  peaked 100 MB of RAM (" in ran.stdout
-    assert [(n, c, p) for _, n, _, c, p in recorded(kernel).values()] == [
-        (1, about(64), about(0)),
-        (2, about(0), about(100)),
-        (3, about(-64), about(0)),
-    ]
-    del ran
-    ran = kernel.run("x = 1")
-    assert "heaviest" not in ran.stdout
-    assert list(recorded(kernel)) == ["x = 1"]
-
-
 def test_a_rich_table(kernel):
     """report="rich": one more display, as text and as an escaped table that needs no style."""
     kernel.run("%gpulog start report=rich", silent=True)
@@ -164,16 +147,6 @@ def test_a_cell_that_fails(kernel):
     assert "failed: ZeroDivisionError" in ran.stdout
     assert kernel.value("il.running") is False
     kernel.run("del x", silent=True)
-
-
-def test_a_captured_cell(kernel):
-    """%%capture below %%gpulog: the lines of the captured body, numbered as in the whole cell."""
-    ran = kernel.run("%%gpulog --lines\n%%capture out\nprint('mine')\nx = len(b'x' * (64 << 20))")
-    shown = table(ran.stdout)
-    assert shown["x = len(b'x' * (64 << 20))"] == (4, 1, about(0), about(64))
-    assert shown["print('mine')"][:2] == (3, 1)
-    assert shown["%%capture out"] == (2, 1, about(0), about(64))
-    assert kernel.value("out.stdout") == "mine\n"
 
 
 def test_the_table_is_captured_with_the_cell(kernel):

@@ -93,15 +93,6 @@ def test_a_cell_of_five_seconds_as_users_have_it(kernel):
     assert kernel.value(OURS) == []
 
 
-def test_a_short_cell_is_one_display_as_ever(kernel):
-    """No id, no update."""
-    kernel.run("live.AFTER_S = 3600; il.stop(); il = IPyGPULogger(report='rich').start()", silent=True)
-    ((kind, name, data),) = shown(kernel.run("x = 1"))
-    assert (kind, name) == ("display_data", None)
-    assert MIME in data
-    kernel.run("live.AFTER_S = 0.1", silent=True)
-
-
 def test_figures_so_far_are_the_cells(kernel):
     """What it holds and what it gave back, while it runs; the report says the same of the whole."""
     asked = kernel.send(
@@ -136,16 +127,6 @@ for thread in threads: thread.join()
     is_settled(ran)
     assert sorted(ran.stdout.split()) == sorted(f"{name}{i}" for name in "ab" for i in range(200))
     assert ran.stderr == ""
-
-
-def test_a_capture_neither_holds_nor_loses_it(kernel):
-    """%%capture: the outer cell is live outside; inside there is nothing of ours."""
-    asked = kernel.send("%%capture inner\nwait_for(go)\nprint('captured')")
-    until(kernel, asked, times(3))
-    kernel.go.touch()
-    is_settled(kernel.wait(asked))
-    assert kernel.value("inner.outputs") == []
-    assert kernel.value("inner.stdout") == "captured\n"
 
 
 @pytest.mark.parametrize(
@@ -225,36 +206,6 @@ def test_a_task_of_an_earlier_cell_clears_whom_the_kernel_says(kernel):
         is_settled(ran)
 
 
-@pytest.mark.parametrize(
-    "code", ["wait_for(go)", "while True: await asyncio.sleep(0.01)"], ids=["sync", "await"]
-)
-def test_an_interrupted_cell_settles(kernel, code):
-    """The interrupt ends the cell, not us: the report says interrupted."""
-    asked = kernel.send(code)
-    until(kernel, asked, times(2))
-    kernel.manager.interrupt_kernel()
-    bundles = is_settled(kernel.wait(asked))
-    assert bundles[-1]["text/plain"].splitlines()[1].endswith("  interrupted")
-    assert kernel.run("1").result == "1"
-
-
-def test_a_failed_cell_settles(kernel):
-    """After the traceback the report says how the cell failed."""
-    asked = kernel.send("wait_for(go); raise type('<script>', (Exception,), {})")
-    until(kernel, asked, times(2))
-    kernel.go.touch()
-    bundles = is_settled(kernel.wait(asked))
-    assert "failed: &lt;script&gt;" in bundles[-1]["text/html"]
-
-
-def test_an_awaiting_cell_is_live(kernel):
-    """The loop runs, we look on."""
-    asked = kernel.send("while not os.path.exists(go): await asyncio.sleep(0.01)")
-    until(kernel, asked, times(3))
-    kernel.go.touch()
-    is_settled(kernel.wait(asked))
-
-
 @SUBSHELLS
 def test_two_cells_at_once_have_a_display_each(kernel):
     """Each message is its own cell's, whichever the kernel took in last."""
@@ -278,16 +229,6 @@ def test_a_stop_in_a_long_cell_wipes_it_out(kernel):
     found = shown(kernel.wait(asked))
     assert found[-1][2] == {"text/html": ""}
     assert found[-1][1] == found[0][1]
-    assert kernel.value("names") == []
-
-
-@pytest.mark.parametrize("report", ["text", "none"])
-def test_what_cannot_be_rewritten_is_not_live(kernel, report):
-    """Printed output stays printed: a text report comes at the end alone, and no thread is made for it."""
-    kernel.run(f"il.stop(); il = IPyGPULogger(report={report!r}).start()", silent=True)
-    ran = kernel.run(f"names = {OURS}")
-    assert shown(ran) == []
-    assert ran.stdout.count("RAM:") == (report == "text")
     assert kernel.value("names") == []
 
 

@@ -116,19 +116,6 @@ def test_each_kind_of_output(kernel, before, after, expected, long):
     assert found == [*expected, ("report", label)]
 
 
-def test_it_prints_all_the_while(kernel):
-    """One line after the other, as a training does: each whole and in order, and the report last."""
-    ran = long_cell(
-        kernel,
-        "i = 0\nwhile not os.path.exists(go): print('epoch', i := i + 1); time.sleep(0.001)\nprint('done')",
-    )
-    (stream, text), (kind, _) = ends_with_the_report(ran)
-    assert (stream, kind) == ("stdout", "report")
-    *epochs, last = text.splitlines()
-    assert last == "done"
-    assert epochs == [f"epoch {i + 1}" for i in range(len(epochs))]
-
-
 @pytest.mark.parametrize("end", ["", "\\r"], ids=["dots", "rewritten"])
 def test_a_line_in_pieces_is_never_cut(kernel, end):
     """A line that grows, or is rewritten as progress bars are: no display comes into the middle of it."""
@@ -143,31 +130,6 @@ def test_a_line_in_pieces_is_never_cut(kernel, end):
     (stream, text), (kind, _) = ends_with_the_report(ran)
     assert (stream, kind) == ("stdout", "report")
     assert text.count("39") == 1
-
-
-def test_after_the_line_it_is_shown(kernel):
-    """Once the line is whole, the figures so far come below it."""
-    ran = long_cell(kernel, "print('a', end='', flush=True); time.sleep(0.3); print('b'); wait_for(go)")
-    assert ends_with_the_report(ran)[0] == ("stdout", "ab\n")
-    assert [output["output_type"] for output in saved(ran.messages)] == [
-        "stream",
-        "display_data",
-        "display_data",
-    ]
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("tqdm"), reason="tqdm is not installed")
-def test_a_progress_bar_is_one_line(kernel):
-    """tqdm as text: the bar of the saved notebook is one, and it is full."""
-    ran = long_cell(
-        kernel,
-        "from tqdm import tqdm\nfor i in tqdm(range(40), mininterval=0): time.sleep(0.01)",
-        live=False,
-    )
-    assert len(saved(ran.messages)) == 2
-    (stream, text), (kind, _) = ends_with_the_report(ran)
-    assert (stream, kind) == ("stderr", "report")
-    assert text.rpartition("\r")[2].startswith("100%")
 
 
 def test_a_thread_prints_after_the_end(kernel):
@@ -333,14 +295,6 @@ def test_what_is_asked_for_is_shown_outside(kernel):
     assert report.startswith("RAM: Consumed Peaked  Used Total in ")
     assert "display('mine')" in table
     assert kernel.value("[o.data for o in inner.outputs]") == [{"text/plain": "'mine'"}]
-
-
-def test_the_printed_form_stays_in_the_capture(kernel):
-    """report="text": code reads it there."""
-    kernel.run("il.stop(); il = IPyGPULogger().start()", silent=True)
-    ran = kernel.run("%%capture inner\nprint('mine')")
-    assert kernel.value("inner.stdout").startswith("mine\nRAM: Consumed Peaked  Used Total in ")
-    assert ran.stdout.count("RAM: Consumed") == 1
 
 
 # -- an output widget, two loggers, and saved notebooks ---------------------------------------------------

@@ -86,9 +86,3 @@ def test_the_line_of_the_cell_that_asked(kernel, cell):
     label = kernel.value("il.record.label")
     found = "[row.place for row in il.record.at_peak if row.place != 'before the cell' and row.size_bytes > 1 << 20]"
     assert kernel.value(found) == [f"{label}:{PLACES[cell]}"]
-
-
-def test_off_by_default(kernel):
-    """A cell that does not ask has no rows."""
-    kernel.run("moment(8)")
-    assert not kernel.value("il.record.at_peak")

@@ -28,16 +28,6 @@ def test_a_small_cell_leaves_nothing(kernel):
     assert kernel.value("len(il.history)") == before + 5
 
 
-@pytest.mark.parametrize(
-    "magic", ["%gpulog status", "%config IPyGPULogger.compact = True", "%load_ext ipygpulogger"]
-)
-def test_our_own_magics_leave_no_report(kernel, magic):
-    """Nothing with a record in it."""
-    ran = kernel.run(magic)
-    assert ran.status == "ok"
-    assert not [display for display in ran.displays if MIME in display["data"]]
-
-
 def test_the_live_line_of_a_long_cell_comes_and_goes(kernel):
     """A cell of three seconds under `quiet` is shown while it runs; of that nothing readable is left."""
     kernel.run("il.quiet = '10MB'")
@@ -51,21 +41,6 @@ def test_the_live_line_of_a_long_cell_comes_and_goes(kernel):
     assert len({content["transient"]["display_id"] for content in shown}) == 1
     assert readable(shown[-1]["data"]) == ""
     assert not any(MIME in content["data"] for content in shown)
-
-
-@pytest.mark.kernel
-@pytest.mark.parametrize("new_kernel", [1, 2])
-def test_that_there_is_no_gpu_is_said_once_per_kernel(kernel, new_kernel):
-    """At the first start that says anything; a new kernel says it again."""
-    assert kernel.run("%load_ext ipygpulogger").stdout.startswith("No GPU here (")
-    ran = kernel.run(
-        "%reload_ext ipygpulogger\n"
-        "from ipygpulogger import IPyGPULogger\nfrom ipygpulogger.experiments import IPyExperimentsCPU\n"
-        "other = IPyGPULogger().start()\nother.stop()\nother.start()\nother.stop()\n"
-        "exp = IPyExperimentsCPU()\nexp.finish();"
-    )
-    assert "IPyExperimentsCPU: Finishing" in ran.stdout
-    assert "No GPU here" not in ran.stdout
 
 
 @pytest.mark.torch

@@ -14,7 +14,6 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import between_cells
 from ipygpulogger.records import CPU, DeviceHolding, moved_between
-from ipygpulogger.storage.decode import record_from
 
 
 @pytest.fixture
@@ -195,15 +194,6 @@ def test_a_logger_started_within_a_cell(shell, il, run):
     block.free()
 
 
-def test_a_cell_that_fails(run):
-    """It ends as any other."""
-    run("1 / 0")
-    block = Block(20)
-    assert between(run("raise KeyboardInterrupt")) == {"cpu": 20}
-    block.free()
-    assert between(run("x = 1")) == {"cpu": -20}
-
-
 def test_no_figure_where_memory_cannot_be_read(il, run, monkeypatch):
     """For want of descriptors, say: then nothing is told, and the cell is measured all the same."""
     counter = machine().process.counter
@@ -258,10 +248,3 @@ def test_the_grain_is_general_rams_alone():
     now = {CPU: held(CPU, 104), "GPU-1": held("cuda:0", 104)}
     assert moved_between(was, now, 8 * MB) == (("cuda:0", 4 * MB),)
     assert dict(moved_between(was, now, 0)) == {CPU: 4 * MB, "cuda:0": 4 * MB}
-
-
-def test_an_older_log_has_none(run):
-    """A record without the field loads."""
-    values = run("x = 1").to_dict()
-    del values["between"]
-    assert record_from(values).between == ()

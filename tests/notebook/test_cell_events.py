@@ -49,14 +49,6 @@ def test_an_empty_cell_does_not_end_the_one_around_it(shell, il, capsys):
         assert len(labels(out)) == 1
 
 
-def test_a_comment_is_a_cell(shell, il, capsys):
-    """A cell of comments has its report, with its comment for source."""
-    run(shell, "# nothing here")
-    assert len(labels(capsys.readouterr().out)) == 1
-    assert il.record.source == "# nothing here"
-    assert il.record.status == "ok"
-
-
 @pytest.mark.parametrize(
     ("code", "status", "error"),
     [

@@ -559,16 +559,6 @@ def test_above_nothing_it_is_a_usage_error(stopped, capsys, options, below, runn
     assert "Hits" not in capsys.readouterr().out
 
 
-def test_help_is_help(stopped, capsys):
-    """%%gpulog? tells what it takes, and is no cell to be measured."""
-    shell, il = stopped
-    shown = []
-    shell.set_hook("show_in_pager", lambda _shell, data, **_: shown.append(str(data)))
-    run(shell, "%%gpulog?")
-    assert "%%gpulog [--lines] [--peak[=all]] [--label TEXT]" in shown[0]
-    assert (il.running, len(il.history)) == (False, 0)
-
-
 def test_a_cell_that_never_comes_is_not_waited_for(stopped, capsys):
     """Whoever only transforms the cell: the next one is not measured, and the logger is stopped again."""
     shell, il = stopped

@@ -12,12 +12,6 @@ from ipygpulogger.notebook.options import Options
 from ipygpulogger.render import text
 
 
-def test_an_unknown_option_is_a_type_error(shell):
-    """The error names the option and the valid ones."""
-    with pytest.raises(TypeError, match=r"no option 'colour'.*clear_cache, compact, devices, gc_collect"):
-        IPyGPULogger(colour=True)
-
-
 @given(
     st.one_of(
         st.sampled_from(sorted(IPyGPULogger.class_traits(config=True))).flatmap(
@@ -106,19 +100,6 @@ def test_percent_config_changes_a_running_logger(shell, il, capsys):
     il.stop()
     run(shell, "%config IPyGPULogger.compact = False")
     assert il.compact is True  # a stopped logger is not found
-
-
-def test_a_budget_that_is_no_size_is_refused(shell):
-    """By the keyword, by the check and by %config, in one sentence; nothing is a budget of none."""
-    for bad in ("ten parsecs", 10, "", "-1GB", "10"):
-        with pytest.raises(ValueError, match=r"a size such as '?10GB"):
-            IPyGPULogger(budget=bad)
-    il = IPyGPULogger(budget=None)
-    for bad in ("ten parsecs", "10"):
-        with pytest.raises(TraitError, match="write a size such as 10GB"):
-            il.budget = bad
-    il.budget = "1.5 GB"
-    assert il.budget == "1.5 GB"
 
 
 BAD = {

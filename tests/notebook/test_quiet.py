@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from IPython.utils.capture import capture_output
 from memory import Block, blip
-from reports import REPORT, labels, run
+from reports import REPORT, run
 
-from ipygpulogger import History, IPyGPULogger
+from ipygpulogger import History
 from ipygpulogger.analysis.group import Group, Missing
 from ipygpulogger.notebook.quiet import Threshold, has_table, is_reported
 from ipygpulogger.records import ChildrenUsage, Note, NoteKind, Peak, Usage
@@ -204,30 +204,6 @@ def test_small_cells_say_nothing_and_are_recorded(shell, il, said, tmp_path, way
     ]
     said("il.quiet = None")
     assert len(said("x = 1")) == 1
-
-
-def test_configuration_and_keyword(shell, capsys):
-    """The configuration file's is the default; a call's is the last word."""
-    shell.config.IPyGPULogger.quiet = "1s"
-    il = IPyGPULogger().start()
-    assert il.quiet == "1s"
-    capsys.readouterr()
-    run(shell, "x = 1")
-    assert capsys.readouterr().out == ""
-    assert len(il.history) == 1
-    il.stop()
-    il = IPyGPULogger(quiet="1ms").start()
-    capsys.readouterr()
-    run(shell, "import time; time.sleep(0.01)")
-    assert len(labels(capsys.readouterr().out)) == 1
-    il.stop()
-
-
-def test_a_time_alone(said):
-    """What took less says nothing, whatever it needed."""
-    said("il.quiet = '0.1s'; import time")
-    assert said("kept = Block(30)") == []
-    assert len(said("time.sleep(0.11)")) == 1
 
 
 def test_small_cells_that_speak_all_the_same(shell, il, said):

@@ -56,20 +56,6 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr("ipygpulogger.sources.nvidia.nvml.Nvml.devices", lambda _: ())
 
 
-def test_a_logger_starts_whatever_stdout_is(shell, broken, no_gpu, monkeypatch, capsys):
-    """It runs, reports the next cell, and stops."""
-    stdout = sys.stdout
-    broken()
-    il = IPyGPULogger()
-    assert il.start() is il
-    assert il.running
-    monkeypatch.setattr(sys, "stdout", stdout)
-    assert shell.run_cell("x = 1", store_history=True).success
-    il.stop()
-    assert [record.status for record in il.history] == ["ok"]
-    assert "RAM:" in capsys.readouterr().out
-
-
 def test_the_extension_loads_and_starts_whatever_stdout_is(shell, broken, no_gpu):
     """`%load_ext`, `%gpulog start` and `%unload_ext` do what they do, and raise nothing."""
     broken()
