@@ -86,8 +86,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
         if _fit() is None:
             return
         record = self._epochs.end(self.learn.epoch, getattr(self.learn.dls, "device", None))
-        if record is not None:
-            recorder = getattr(self.learn, "recorder", None)
+        recorder = getattr(self.learn, "recorder", None)
         if recorder is not None:
             missing = self._column - len(recorder.log)  # metrics that a cancelled epoch has no value for
             figures = record.memory() if record else [None] * len(self._names)

@@ -27,6 +27,7 @@ from fastai.callback.all import CSVLogger, ProgressCallback, SaveModelCallback
 from memory import MB, Block, blip
 from torch import nn
 
+from ipygpulogger.callbacks import Epochs
 from ipygpulogger.callbacks.mem import PeakMemMetric
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
@@ -369,6 +370,14 @@ def test_without_a_recorder_or_a_progress_bar():
     learn.remove_cbs([ProgressCallback, Recorder])
     learn.fit(2)
     assert [record.label for record in peaks.history] == ["epoch 0", "epoch 1"]
+
+
+def test_an_epoch_that_cannot_be_measured(monkeypatch):
+    """Its row has no figures, and the training goes on."""
+    monkeypatch.setattr(Epochs, "end", lambda *_: None)
+    learn = learner(PeakMemMetric())
+    quietly(learn.fit, 2)
+    assert rows(learn) == [[None] * 4] * 2
 
 
 def test_twice():
