@@ -98,6 +98,7 @@ def _replace_for_fakes(
     patches: Patches, torch: ModuleType, fakes: FakeMap, backward: Callable[..., Any]
 ) -> None:
     """Replace what does not ask Python before it takes a tensor, and what would change torch's allocator."""
+    from torch._functorch import eager_transforms, vmap
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.optim import optimizer
 
@@ -111,8 +112,9 @@ def _replace_for_fakes(
     patches.replace(torch.autograd, "_engine_run_backward", fakes.engine, backward)
     patches.replace(torch._C, "_group_tensors_by_device_and_dtype", fakes.mapping)
     patches.replace(torch, "as_subclass", lambda old, *args: fakes.mapping(as_subclass, old, *args))
-    for name in ("_wrap_for_grad", "_add_batch_dim"):
-        patches.replace(torch._C._functorch, name, fakes.mapping)
+    for holder in (torch._C._functorch, eager_transforms, vmap):  # modules that imported them by name
+        for name in ("_wrap_for_grad", "_add_batch_dim"):
+            patches.replace(holder, name, fakes.mapping)
     apply = vars(torch.autograd.Function)["apply"].__func__
     of_fakes = patches.only(functools.partial(fakes.mapping, apply), apply)
     patches.put(torch.autograd.Function, "apply", classmethod(of_fakes))

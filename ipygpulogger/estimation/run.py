@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..allocator.caching_allocator import fits_within
+from ..runtime.errors import named
 from .allocations import Allocations, Kinds
 from .fake_map import FakeMap
 from .fake_tensors import DeviceReporting, cuda_guard, dispatch_mode, fake_mode
@@ -48,7 +49,7 @@ def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], 
     """Run a function on fake tensors, as if it ran on a CUDA device."""
     import torch
 
-    all_on_device = False
+    all_on_device, earlier = False, ""
     with contextlib.closing(Reach(torch)) as reach:
         reach.walk(fn, args, kwargs)
         for is_last in (*(False,) * _MOST_AGAIN, True):
@@ -59,8 +60,9 @@ def run(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], 
                 if is_last or not one.is_to_run_again(error):
                     if one.operators.refusal is not None:
                         raise one.operators.refusal from error
-                    one.explain(error)
+                    one.explain(error, earlier)
                     raise
+                earlier = earlier or named(error)
             else:
                 if is_last or not one.is_to_run_again(None):
                     one.check()
@@ -162,8 +164,8 @@ class FakeRun:
     def _steps(self, optimizer: Any, *_: Any) -> None:
         self._reach.meet(optimizer)
 
-    def explain(self, error: Exception) -> None:
-        """Add notes to an error: the operator that raised it, and the lines that got a value made up."""
+    def explain(self, error: Exception, earlier: str) -> None:
+        """Add notes to an error: the operator that raised it, lines with a made-up value, an earlier error."""
         failed, values = self.operators.failed, self.operators.values
         notes = []
         if failed is not None and failed[0] is error:
@@ -175,6 +177,8 @@ class FakeRun:
                 "1.0 stood for values of tensors, which an estimate does not compute"
                 f" ({', '.join(lines[:3])})."
             )
+        if earlier and earlier != named(error):
+            notes.append(f"It was called more than once to be estimated; the first call ended with {earlier}")
         for text in notes:
             if hasattr(error, "add_note"):
                 error.add_note(text)

@@ -42,6 +42,22 @@ def test_models(cuda, builder):
     assert sum(row.size_bytes for row in on_device.rows) == peak_bytes
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        torch.func.grad(lambda y: y.sin().sum()),
+        torch.vmap(torch.func.grad(lambda y: (y * y).sum())),
+        lambda x: torch.func.vjp(torch.sin, x)[1](x),
+        lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
+    ],
+    ids=["grad", "vmap of grad", "vjp", "jvp"],
+)
+def test_function_transforms(cuda, transform):
+    """torch.func wraps a tensor in C++ code, which does not ask Python for its fake."""
+    args = (torch.ones(1024, 1024, device="cuda"),)
+    assert run(transform, args, {}, "cuda:0").peak_bytes == really(transform, args)[0]
+
+
 @pytest.mark.parametrize("foreach", [True, False])
 def test_a_later_step(cuda, foreach):
     """The optimizer's state is there, and its count of steps is a number on the CPU, which it asks for."""

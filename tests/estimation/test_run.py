@@ -103,6 +103,21 @@ def test_an_operator_that_fails(net):
     assert told[0].startswith("aten.addmm.default raised it, at test_run.py:")
 
 
+def test_an_error_of_a_later_call(net):
+    """A generator that the first call ended fails the next one: the error says how the first call ended."""
+
+    def generator():
+        while True:
+            net((yield)).sum()
+
+    waiting = generator()
+    next(waiting)
+    with pytest.raises(StopIteration) as raised:
+        estimated(waiting.send, X)
+    notes = getattr(raised.value, "__notes__", None) or [str(raised.value.__cause__)]
+    assert "more than once" in notes[-1] and "cpu" in notes[-1]
+
+
 def test_batches_of_a_loader(net):
     """They stay in general RAM until the function moves them; workers are no processes."""
 
