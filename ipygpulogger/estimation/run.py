@@ -165,7 +165,7 @@ class FakeRun:
         self._reach.meet(optimizer)
 
     def explain(self, error: Exception, earlier: str) -> None:
-        """Add notes to an error: the operator that raised it, lines with a made-up value, an earlier error."""
+        """Add notes to an error: the operator that raised it, made-up values, how the first call ended."""
         failed, values = self.operators.failed, self.operators.values
         notes = []
         if failed is not None and failed[0] is error:
