@@ -262,6 +262,7 @@ class Session:
         for name in ("last_traceback", "last_value", "last_exc", "last_type"):
             sys.__dict__.pop(name, None)
         self.shell.last_execution_result = None
+        gc.collect()  # what an interrupted cell held is garbage, which Python may free within any later line
 
     # -- one run ------------------------------------------------------------------------------------
 
