@@ -23,7 +23,7 @@ from ..sources import Device, Unavailable
 from .children import Children
 from .device_scope import METRICS, DeviceScope, TimeSeries, energy_now_j, metric, without_unused
 from .interval import peak_of_sum
-from .ledger import Allowance, DeviceSnapshot, surely_uses
+from .ledger import Allowance, surely_uses
 from .machine import machine
 from .open_scopes import Measuring
 from .settling import without
@@ -61,9 +61,8 @@ class Scope(Measuring):
             on: The machine; by default the process's own.
             reset_peaks: Reset the kernel's high-water mark of resident memory.
             all_devices: Include the devices that this process does not use.
-            metrics: What else to measure on each device, of `metrics.METRICS`.
-            during: A call that the scope must not outlive. The machine closes the scope after that call. It
-                is for callers that get no event at its end.
+            metrics: What else to measure on each device, of `device_scope.METRICS`.
+            during: A call that the scope must not outlive, for callers that get no event at its end.
         """
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
@@ -91,7 +90,7 @@ class Scope(Measuring):
             self._begin_raw()
             for tracker in on.allocators.pinned():
                 self._begin_interval(self._pinned, tracker, tracker.open)
-            if any(device_scope.device.uuid for device_scope in self._device_scopes.values()):
+            if self._device_scopes and any(one.device.uuid for one in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
             self.ours_before_bytes = on.own_imports.bytes
@@ -112,7 +111,15 @@ class Scope(Measuring):
         if self._over or not self._end.acquire(blocking=False):
             return
         try:
-            self._end_peaks(now_s)
+            if not self._closed:
+                self._closed, self.time_s = True, now_s - self._start_s
+            try:
+                self._read_peaks(final=True)
+            finally:
+                self._sampling = False
+                self._machine.sampler.stop(self)
+                self._machine.leave(self)
+            self._over = True  # last: after an interrupt above, the next `close` does all of it again
         finally:
             self._end.release()
 
@@ -139,30 +146,31 @@ class Scope(Measuring):
             label: What the scope is called.
             more: Further fields of that class.
         """
-        assert self._ram is not None and self.children is not None, "open() comes first"  # noqa: PT018 - one
+        assert self._ram is not None and self.children is not None, "open() comes first"  # noqa: PT018
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
         on, ram_peak = self._machine, without(self._imports_in_peak_bytes, self._ram.peak())
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
+        gen = RamUsage(
+            before_bytes,
+            after_bytes,
+            _with_ends(ram_peak, before_bytes, after_bytes),
+            heap_before=self._heap,
+            heap_after=on.process.heap(),
+            timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
+            precision_bytes=precision_bytes,
+        )
+        more |= {"children": self.children.usage(self._ram, self.time_s), "pinned": pinned}
+        notes = *self._notes, *on.take_notes()
         return kind(
             label=label,
             started_at=self.started_at,
             time_s=self.time_s,
-            gen=RamUsage(
-                before_bytes,
-                after_bytes,
-                _with_ends(ram_peak, before_bytes, after_bytes),
-                heap_before=self._heap,
-                heap_after=on.process.heap(),
-                timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
-                precision_bytes=precision_bytes,
-            ),
+            gen=gen,
             gpus=gpus,
-            children=self.children.usage(self._ram, self.time_s),
-            pinned=pinned,
-            notes=(*self._notes, *on.take_notes()),
+            notes=notes,
             **more,
         )
 
@@ -194,13 +202,19 @@ class Scope(Measuring):
             gpus=self._gpus(final=False),
         )
 
-    def held_before(self) -> dict[str, DeviceHolding]:
-        """Return what this process held on each device when the scope opened, by UUID or by id."""
-        return _held((device_scope.device, device_scope.before) for device_scope in self.device_scopes())
+    def held(self, *, after: bool = False) -> dict[str, DeviceHolding]:
+        """Return what this process held on each device where that is known, by UUID, or by id without one.
 
-    def held_after(self) -> dict[str, DeviceHolding]:
-        """Return the same at its end; after `result`."""
-        return _held((device_scope.device, device_scope.after) for device_scope in self.device_scopes())
+        Args:
+            after: At the end of the scope, after `result`, instead of its beginning.
+        """
+        held = {}
+        for one in tuple(self._device_scopes.values()):
+            device, snapshot = one.device, one.after if after else one.before
+            if snapshot is not None and (snapshot.allocated is not None or snapshot.own is not None):
+                allocated_bytes = snapshot.allocated or 0
+                held[device.uuid or device.id] = DeviceHolding(device.id, allocated_bytes, snapshot.outside)
+        return held
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """Measure a device from zero; see `Measuring`."""
@@ -241,18 +255,6 @@ class Scope(Measuring):
                 device_scope.sampled(used_bytes, other_bytes, found)
                 device_scope.series.add(clock.monotonic_s() - self._start_s, used_bytes)
 
-    def _end_peaks(self, now_s: float) -> None:
-        on = self._machine
-        if not self._closed:
-            self._closed, self.time_s = True, now_s - self._start_s
-        try:
-            self._read_peaks(final=True)
-        finally:
-            self._sampling = False
-            on.sampler.stop(self)
-            on.leave(self)
-        self._over = True  # last: after an interrupt above, the next `close` does all of it again
-
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
         """Return what was resident at the beginning, what is now, and the precision of their difference."""
         on, before_bytes = self._machine, self._exact_before_bytes
@@ -277,11 +279,12 @@ class Scope(Measuring):
         on.discover()  # devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)
-        for device_scope in self.device_scopes():
-            found = [self._read_peak(*one, final=final) for one in device_scope.intervals.items()]
+        wanted = [name for name in METRICS if name in self._metrics] if self._metrics else []
+        for one in tuple(self._device_scopes.values()):
+            found = [self._read_peak(*pair, final=final) for pair in one.intervals.items()]
             if final and not all(found):
-                device_scope.leave_allocators()
-        self._read_metrics()
+                one.leave_allocators()
+            one.metrics = tuple(metric(name, on.nvml, one, self.started_at, self.time_s) for name in wanted)
 
     def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> bool:
         known = True
@@ -290,8 +293,8 @@ class Scope(Measuring):
         except Unavailable as reason:
             self._note(reason)
             known = False
-        if loss := tracker.loss(interval):
-            self._note(loss)
+        if interval.reset_elsewhere:
+            self._note(tracker.loss(interval))
         return known
 
     def _begin_interval(
@@ -319,13 +322,15 @@ class Scope(Measuring):
 
     def _begin_raw(self) -> None:
         """Open the devices that NVML lists and that no framework of this process uses."""
-        known = {device_scope.device.uuid for device_scope in self._device_scopes.values()}
+        known = [one.device.uuid for one in self._device_scopes.values()] if self._device_scopes else ()
         for seen in self._machine.nvml.devices():
             if seen.uuid not in known:
                 self._begin(Device(DRIVER, seen.index, seen.name, seen.uuid, seen.total_bytes))
 
     def _gpus(self, *, final: bool = True) -> tuple[DeviceUsage, ...]:
-        on, usages, found = self._machine, [], self.device_scopes()
+        on, usages, found = self._machine, [], list(self._device_scopes.values())
+        if not found:
+            return ()
         for device_scope in without_unused(found) if final and not self._all_devices else found:
             device = device_scope.device
             try:
@@ -346,8 +351,11 @@ class Scope(Measuring):
 
     def _pinned_usage(self) -> Usage | None:
         """Return the usage of page-locked host memory; None where none was ever used."""
+        if not self._pinned:
+            return None
         intervals = list(self._pinned.values())
-        if not intervals or (peak := peak_of_sum(intervals, 0)).hi_bytes == 0:
+        peak = peak_of_sum(intervals, 0)
+        if peak.hi_bytes == 0:
             return None
         try:
             after_bytes = sum(tracker.current_bytes() for tracker in self._pinned)
@@ -356,11 +364,6 @@ class Scope(Measuring):
             return None
         before_bytes = sum(interval.before_bytes() for interval in intervals)
         return Usage(before_bytes, after_bytes, _with_ends(peak, before_bytes, after_bytes))
-
-    def _read_metrics(self) -> None:
-        nvml, wanted = self._machine.nvml, [name for name in METRICS if name in self._metrics]
-        for on in self.device_scopes() if wanted else ():
-            on.metrics = tuple(metric(name, nvml, on, self.started_at, self.time_s) for name in wanted)
 
 
 def measured_now(*, reset_peaks: bool = True, all_devices: bool = True) -> Measurement:
@@ -373,17 +376,6 @@ def measured_now(*, reset_peaks: bool = True, all_devices: bool = True) -> Measu
     scope = Scope(reset_peaks=reset_peaks, all_devices=all_devices).open()
     scope.close()
     return scope.result(Measurement, "now")
-
-
-def _held(found: Iterable[tuple[Device, DeviceSnapshot | None]]) -> dict[str, DeviceHolding]:
-    """Return what this process held on each device where that is known, by UUID, or by id without one."""
-    held = {}
-    for device, snapshot in found:
-        if snapshot is not None and (snapshot.allocated is not None or snapshot.own is not None):
-            held[device.uuid or device.id] = DeviceHolding(
-                device.id, snapshot.allocated or 0, snapshot.outside
-            )
-    return held
 
 
 def _raw_key(device: Device) -> tuple[str, int]:

@@ -357,3 +357,28 @@ def test_torch_that_grows_by_itself_is_no_jump(cuda, on, asked):
     assert usages[0].peak.quality == "exact"
     assert usages[0].peaked_bytes == GB
     assert not asked
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("first", ["allocates", "reads"])
+def test_torch_that_moves_while_nvml_is_read(cuda, on, asked, monkeypatch, first):
+    """What was outside torch at that moment is unknown: no jump, and the peak stays exact."""
+    kept, real = [], on.nvml.memory
+
+    def memory(uuid):
+        if first == "allocates":
+            kept.append(tensor(GB))
+        found = real(uuid)
+        if first == "reads":
+            kept.clear()
+            on.settling.empty_caches()
+        return found
+
+    def spike():
+        if first == "reads":
+            kept.append(tensor(GB))
+        monkeypatch.setattr(on.nvml, "memory", memory)
+
+    usages, _ = measured(on, spike, lambda: monkeypatch.setattr(on.nvml, "memory", real))
+    assert usages[0].peak.quality == "exact"
+    assert not asked

@@ -295,7 +295,7 @@ def test_a_device_and_its_course(on):
     light = scope.so_far("x").gpus[0]
     assert (light.timeline, light.limit_bytes, light.pools_bytes) == ((), None, None)
     assert light.peak == Peak(350, 350, "exact")
-    assert scope.held_after() == {}
+    assert scope.held(after=True) == {}
     on.s += 1
     scope.close()
     scope.device_sampled("GPU-1", 9999, 50, None)
@@ -305,8 +305,8 @@ def test_a_device_and_its_course(on):
     assert (gpu.limit_bytes, gpu.pools_bytes, gpu.neighbours_before_bytes) == (7, 8, 0)
     assert on.said[:2] == ["enter", "start"]
     assert on.said[-2:] == ["stop", "leave"]
-    assert scope.held_before() == {"GPU-1": DeviceHolding("cuda:0", 0, 50)}
-    assert scope.held_after() == {"GPU-1": DeviceHolding("cuda:0", 30, 50)}
+    assert scope.held() == {"GPU-1": DeviceHolding("cuda:0", 0, 50)}
+    assert scope.held(after=True) == {"GPU-1": DeviceHolding("cuda:0", 30, 50)}
 
 
 def test_no_sampler_for_what_nobody_can_sample(on):
@@ -351,7 +351,7 @@ def test_what_is_held_where_anything_tells_it(on, allocated, own):
     scope = Scope(on).open()
     outside = None if own is None else own - (allocated or 0)
     known = {"GPU-1": DeviceHolding("cuda:0", allocated or 0, outside)}
-    assert scope.held_before() == ({} if allocated is own is None else known)
+    assert scope.held() == ({} if allocated is own is None else known)
     scope.close()
 
 
@@ -394,7 +394,7 @@ def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     scope = Scope(on).open()
     scope.close()
     assert scope.result(Measurement, "x").gpus == ()
-    assert scope.held_after() == {
+    assert scope.held(after=True) == {
         "GPU-1": DeviceHolding("nvml:0", 0, 0)
     }  # what is used from here on, is used anew
 
@@ -479,7 +479,7 @@ def test_what_is_held_has_the_name_of_its_device(on):
     card = Device("xpu", 3, "a card")
     on.found[card] = [PeakTracker(Number())], held(9, None, allocated=4)
     scope = Scope(on).open()
-    assert scope.held_before() == {"xpu:3": DeviceHolding("xpu:3", 4, None)}
+    assert scope.held() == {"xpu:3": DeviceHolding("xpu:3", 4, None)}
     scope.close()
 
 
