@@ -58,6 +58,7 @@ class Children:
 
     Attributes:
         intervals: The interval of each child that was seen; empty once they are final.
+        any_before: Whether there was any child as the scope opened.
     """
 
     def __init__(self, on: Machine, *, reset: bool = True) -> None:
@@ -72,10 +73,11 @@ class Children:
         self._final: dict[ChildProcess, Peak] | None = None  # the peaks at the end of the scope
         self._together_bytes = 0  # the most that all of them were seen to have at once
         self._ended_before = children_ended()
+        self.any_before = bool(forks.living) or self._ended_before.more
         self._before: dict[ChildProcess, _Held] | None = {}
         self._states: dict[ChildProcess, object] = {}  # as the scope opened
         self._among: Among | None = None  # what forked ones shared with each other as the scope opened
-        if self._has_any():
+        if self.any_before:
             living = on.child_peaks.look(self, reset=reset)
             if living is None:
                 self._before = None

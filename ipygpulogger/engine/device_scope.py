@@ -99,6 +99,8 @@ class TimeSeries:
         A scope's time excludes the cost of measuring within it, so the last samples may lie beyond its end.
         They are moved to its end.
         """
+        if not self._points:
+            return ()
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:
             return ()

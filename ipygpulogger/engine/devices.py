@@ -104,6 +104,8 @@ class Allocators:
 
     def by_device(self) -> list[tuple[Device, list[PeakTracker]]]:
         """Return the frameworks' devices, by index, and the tracker of each allocator's peaks there."""
+        if not self._trackers:
+            return []
         found: dict[tuple[str, int], list[PeakTracker]] = {}
         for (_, key), tracker in tuple(self._trackers.items()):
             found.setdefault(key, []).append(tracker)

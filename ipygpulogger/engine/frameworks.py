@@ -12,7 +12,7 @@ import threading
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import is_from_a_handler, named
@@ -156,13 +156,15 @@ class Frameworks:
 
     def can_preload(self) -> bool:
         """Return whether `preload` of an imported framework would create a context now."""
-        return any(can for _, can in self.ask(methodcaller("can_preload")))
+        return any(map(itemgetter(1), self.ask(methodcaller("can_preload"))))
 
     def current_index(self) -> int | None:
         """Return the current device of the first framework that has one; None if none has."""
-        return next(
-            (index for _, index in self.ask(methodcaller("current_index")) if index is not None), None
-        )
+        answers: list[tuple[Framework, int | None]] = self.ask(methodcaller("current_index"))
+        for _, index in answers:
+            if index is not None:
+                return index
+        return None
 
     def hold(self, of: Iterable[Framework] | None = None) -> set[str]:
         """Keep the user's own counters true from now on, until `release`.

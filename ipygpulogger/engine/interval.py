@@ -34,7 +34,7 @@ class _Series:
 
     __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "older_peak_bytes", "sampled")
 
-    def __init__(self, reading: Reading, *, fresh: bool) -> None:
+    def __init__(self, reading: Reading, fresh: bool) -> None:
         self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
         self.sampled = reading.peak_bytes is None
         # Without a reset the counter still holds an older peak: it bounds this interval's own, and only a
@@ -55,10 +55,6 @@ class _Series:
                 at_least = peak_bytes
         self.lo_bytes = max(self.lo_bytes, at_least)
         self.hi_bytes = max(self.hi_bytes, highest)
-
-    def bounds(self) -> tuple[int, int | None]:
-        """Return both bounds of the peak; the upper one is None where there is none."""
-        return self.lo_bytes, None if self.sampled else self.hi_bytes
 
 
 class Interval:
@@ -81,8 +77,7 @@ class Interval:
 
     def _begin(self, observation: Observation, fresh: Sequence[bool]) -> None:
         self._stamp, self.moved = observation.stamp, not observation.stamp
-        pairs = zip(observation.readings, fresh, strict=True)
-        self._series = [_Series(reading, fresh=is_fresh) for reading, is_fresh in pairs]
+        self._series = list(map(_Series, observation.readings, fresh))
 
     @property
     def before(self) -> list[int]:
@@ -95,7 +90,8 @@ class Interval:
 
     def peak(self, series: int = 0) -> Peak:
         """Return the highest use so far."""
-        return Peak.within(*self._series[series].bounds(), self._precision_bytes)
+        one = self._series[series]
+        return Peak.within(one.lo_bytes, None if one.sampled else one.hi_bytes, self._precision_bytes)
 
     def fold(self, observation: Observation) -> None:
         """Raise the peaks of all series to what the counter shows, where that is higher."""
@@ -138,8 +134,8 @@ class Interval:
         """
         readings = observation.readings
         ended = [
-            Segment(*series.bounds(), reading.current_bytes)
-            for series, reading in zip(self._series, readings, strict=True)
+            Segment(one.lo_bytes, None if one.sampled else one.hi_bytes, reading.current_bytes)
+            for one, reading in zip(self._series, readings, strict=True)
         ]
         self._begin(observation, [fresh or r.peak_bytes == r.current_bytes for r in readings])
         return ended

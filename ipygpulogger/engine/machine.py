@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..sources import Device, DeviceMemory, Framework
+    from ..sources.nvidia.nvml import NvmlDevice
     from ..sources.torch.snapshot import KeptSnapshot
     from .child_peaks import ChildPeaks
     from .children import Children
@@ -187,16 +188,18 @@ class Machine:
             self.scopes.loggers.discard(logger)
         self._rest()
 
-    def enter(self, scope: Measuring) -> None:
-        """Register a scope that opens."""
+    def enter(self, scope: Measuring) -> tuple[NvmlDevice, ...]:
+        """Register a scope that opens, and return the devices that NVML lists."""
         self._end_orphans()
         with self._lock:
-            self.nvml.devices()  # opened here, by one thread at a time
+            listed = self.nvml.devices()  # opened here, by one thread at a time
             self.discover()
             self.scopes.add(scope)
-        if not scope.sees_children:
-            return
-        if self.process.has_children():
+        return listed
+
+    def watch_children(self, scope: Measuring) -> None:
+        """Sample the children of a scope that opens, or those that it starts later."""
+        if scope.children is not None and scope.children.any_before:
             self.sampler.start(scope)
         else:
             self._programs.put_on()
@@ -204,8 +207,7 @@ class Machine:
     def leave(self, scope: Measuring) -> None:
         """Unregister a scope that has ended."""
         with self._lock:
-            if scope in self.scopes:
-                self.settling.users_code_ran()
+            self.settling.ran = True
             self.scopes.discard(scope)
         self._end_orphans()
         self._rest()
@@ -259,7 +261,7 @@ class Machine:
     def _sample_children(self) -> None:
         """Look at the children of the open scopes while they last."""
         for scope in self.scopes:
-            if scope.sees_children:
+            if scope.children is not None:
                 self.sampler.start(scope)
 
     def after_fork_in_child(self) -> None:

@@ -24,7 +24,6 @@ class Measuring:
     """
 
     children: Children | None = None
-    sees_children = False
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """Measure a device that a framework began to use, from zero.

@@ -148,8 +148,12 @@ class PeakTracker:
             Unavailable: The counter cannot be read now.
         """
         with self._lock:
-            counter, observation = self.counter, self._first_look()
-            fresh = all(reading.peak_bytes == reading.current_bytes for reading in observation.readings)
+            counter = self.counter
+            if not self._open:
+                counter.watch(on=True)
+            observation, fresh = self.look(), True
+            for reading in observation.readings:
+                fresh = fresh and reading.peak_bytes == reading.current_bytes
             if not fresh and reset and counter.peak_class == "resettable":
                 try:
                     observation, fresh = self._reset(counter.reset, observation), True
@@ -169,7 +173,9 @@ class PeakTracker:
             Unavailable: The counter cannot be read now.
         """
         with self._lock:
-            observation = self._first_look()
+            if not self._open:
+                self.counter.watch(on=True)
+            observation = self.look()
             zeros = tuple(
                 reading._replace(current_bytes=0, peak_bytes=None if reading.peak_bytes is None else 0)
                 for reading in observation.readings
@@ -181,11 +187,6 @@ class PeakTracker:
                 interval.mark_sampled()
             self._open.add(interval)
             return interval
-
-    def _first_look(self) -> Observation:
-        if not self._open:
-            self.counter.watch(on=True)
-        return self.look()
 
     def fold(self, interval: Interval) -> None:
         """Read the counter for an open interval, which stays open.

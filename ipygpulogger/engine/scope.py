@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ..records import DeviceUsage
     from ..runtime.wrappers import Call
+    from ..sources.nvidia.nvml import NvmlDevice
     from .interval import Interval
     from .ledger import Shares
     from .machine import Machine
@@ -43,8 +44,6 @@ M = TypeVar("M", bound=Measurement)
 
 class Scope(Measuring):
     """One measurement. Scopes nest and overlap in any order, across threads; each has its own peak."""
-
-    sees_children = True
 
     def __init__(
         self,
@@ -73,6 +72,7 @@ class Scope(Measuring):
         self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = False
+        self._ram_tracker: PeakTracker | None = None
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
         self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`: before it, and in it
@@ -81,20 +81,22 @@ class Scope(Measuring):
         """Take the first snapshot, open the peaks' intervals, and start the clock."""
         on = self._machine
         try:
-            on.enter(self)
+            listed = on.enter(self)
             self.started_at = clock.utc_now()
             self.children = Children(on, reset=self._reset_peaks)
+            on.watch_children(self)
             for device, trackers in on.allocators.by_device():
                 if device.key not in self._device_scopes:  # since `enter` another thread may `adopt` it
                     self._begin(device, trackers)
-            self._begin_raw()
+            self._begin_raw(listed)
             for tracker in on.allocators.pinned():
                 self._begin_interval(self._pinned, tracker, tracker.open)
             if self._device_scopes and any(one.device.uuid for one in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
             self.ours_before_bytes = on.own_imports.bytes
-            self._ram = on.ram.open(reset=self._reset_peaks)
+            self._ram_tracker = on.ram
+            self._ram = self._ram_tracker.open(reset=self._reset_peaks)
             self._exact_before_bytes = on.process.exact_resident_bytes()
         except BaseException:
             self.close()
@@ -150,7 +152,9 @@ class Scope(Measuring):
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
-        on, ram_peak = self._machine, without(self._imports_in_peak_bytes, self._ram.peak())
+        on, ram_peak = self._machine, self._ram.peak()
+        if self._imports_in_peak_bytes:
+            ram_peak = without(self._imports_in_peak_bytes, ram_peak)
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
         gen = RamUsage(
@@ -262,8 +266,9 @@ class Scope(Measuring):
         after_bytes = None if before_bytes is None else on.process.exact_resident_bytes()
         if before_bytes is not None and after_bytes is not None:
             return before_bytes, after_bytes - late_bytes, 0
-        now_bytes = on.ram.current_bytes() - late_bytes
-        return ram.before_bytes(), now_bytes, 2 * on.ram.counter.current_precision_bytes
+        tracker = on.ram
+        now_bytes = tracker.current_bytes() - late_bytes
+        return ram.before_bytes(), now_bytes, 2 * tracker.counter.current_precision_bytes
 
     def _note(self, reason: Unavailable | str) -> None:
         if self._machine.notes.is_new(str(reason)):
@@ -271,8 +276,8 @@ class Scope(Measuring):
 
     def _read_peaks(self, *, final: bool) -> None:
         on = self._machine
-        if self._ram is not None:
-            self._read_peak(on.ram, self._ram, final=final)
+        if self._ram is not None and self._ram_tracker is not None:
+            self._read_peak(self._ram_tracker, self._ram, final=final)
             self._imports_in_peak_bytes = on.own_imports.bytes - self.ours_before_bytes
         if final and self.children is not None:
             self.children.close()
@@ -320,10 +325,10 @@ class Scope(Measuring):
             device_scope.energy_j = energy_now_j(self._machine.nvml, device.uuid or "")
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
-    def _begin_raw(self) -> None:
+    def _begin_raw(self, listed: Iterable[NvmlDevice]) -> None:
         """Open the devices that NVML lists and that no framework of this process uses."""
         known = [one.device.uuid for one in self._device_scopes.values()] if self._device_scopes else ()
-        for seen in self._machine.nvml.devices():
+        for seen in listed:
             if seen.uuid not in known:
                 self._begin(Device(DRIVER, seen.index, seen.name, seen.uuid, seen.total_bytes))
 

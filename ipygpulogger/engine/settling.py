@@ -79,11 +79,14 @@ def without(imports_bytes: int, peak: Peak) -> Peak:
 
 
 class Settling:
-    """Garbage collection, the frameworks' caches, and the context of the current device."""
+    """Garbage collection, the frameworks' caches, and the context of the current device.
+
+    Attributes:
+        ran: Whether the user's code ran since the last full collection.
+    """
 
     def __init__(self, frameworks: Frameworks) -> None:
-        self._frameworks = frameworks
-        self._ran = True  # whether the user's code ran since the last full collection
+        self._frameworks, self.ran = frameworks, True
 
     def preload(self) -> None:
         """Create the context of the current device if the user has imported its framework."""
@@ -100,18 +103,10 @@ class Settling:
             clear_cache: Empty the frameworks' caches.
         """
         if gc_collect:
-            if self._ran:
-                self._ran = False
+            if self.ran:
+                self.ran = False
                 collector.run()
             else:
                 collector.collect(1)
         if clear_cache:
-            self.empty_caches()
-
-    def empty_caches(self) -> None:
-        """Empty the frameworks' caches."""
-        self._frameworks.ask(methodcaller("settle"))
-
-    def users_code_ran(self) -> None:
-        """Note that a scope ended, so that the next collection is a full one."""
-        self._ran = True
+            self._frameworks.ask(methodcaller("settle"))

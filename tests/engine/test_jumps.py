@@ -371,7 +371,7 @@ def test_torch_that_moves_while_nvml_is_read(cuda, on, asked, monkeypatch, first
         found = real(uuid)
         if first == "reads":
             kept.clear()
-            on.settling.empty_caches()
+            on.settling.settle(gc_collect=False, clear_cache=True)
         return found
 
     def spike():

@@ -523,7 +523,7 @@ def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
     """Ctrl-C at any step of opening: no scope, no interval, nobody holding the machine."""
     steps = [
         (fresh.nvml, "devices"),
-        (fresh.process, "has_children"),
+        (fresh, "watch_children"),
         (fresh, "snapshot"),
         (fresh.ram, "open"),
     ]

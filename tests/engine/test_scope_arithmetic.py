@@ -110,7 +110,11 @@ class Fake:
     def __init__(self, monkeypatch):
         self.s, self.ended, self.may_use_others = 1000.0, NONE_ENDED, True
         monkeypatch.setattr(scopes.clock, "monotonic_s", lambda: self.s)
-        monkeypatch.setattr(children, "children_ended", lambda **_: self.ended)
+        monkeypatch.setattr(
+            children,
+            "children_ended",
+            lambda **_: self.ended._replace(more=self.ended.more or self.kids != []),
+        )
         monkeypatch.setattr(scopes, "surely_uses", lambda device: device.backend != DRIVER)
         monkeypatch.setattr(device_scope, "may_use_others", lambda _: self.may_use_others)
         self.counter = Number(100 * MB)
@@ -154,6 +158,10 @@ class Fake:
     def enter(self, scope):
         self.open.add(scope)
         self.said.append("enter")
+        return self.raw
+
+    def watch_children(self, scope):
+        pass
 
     def leave(self, scope):
         self.open.discard(scope)
