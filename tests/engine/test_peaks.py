@@ -99,14 +99,17 @@ class Play:
         for step in program.split("; "):
             what, _, name = step.partition(" ")
             interval = self.intervals.get(name)
+            how = {"open!": {"reset": False}, "segment!": {"reset": False}, "adopt?": {"sure": False}}.get(
+                what, {}
+            )
             if what[0] in "+-":
                 model.move(int(what), int(name or 0))
             elif what in ("open", "open!"):
-                self.intervals[name] = tracker.open(reset=what == "open")
+                self.intervals[name] = tracker.open(**how)
             elif what in ("adopt", "adopt?"):
-                self.intervals[name] = tracker.adopt(sure=what == "adopt")
+                self.intervals[name] = tracker.adopt(**how)
             elif what in ("segment", "segment!"):
-                self.told += map(tuple, tracker.next_segment(interval, reset=what == "segment"))
+                self.told += map(tuple, tracker.next_segment(interval, **how))
             elif what == "peek":
                 self.told.append(bounds(interval.peak()))
             elif what in ("close", "fold"):
