@@ -238,7 +238,7 @@ class Machine:
             for scope in scopes:
                 scope.sampled(resident_bytes)
         if has_children:
-            self.child_peaks.look()
+            self.child_peaks.observe()
         for uuid, device in devices.items():
             sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
 

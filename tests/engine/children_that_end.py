@@ -45,15 +45,15 @@ def count_reads():
     from ipygpulogger.engine.child_peaks import ChildPeaks
 
     descriptor = os.open(os.environ[READS], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    look, ours = ChildPeaks.look, os.getpid()
+    observe, ours = ChildPeaks.observe, os.getpid()
 
     def counted(*args, **kwargs):
-        living = look(*args, **kwargs)
+        living = observe(*args, **kwargs)
         if os.getpid() == ours:
             os.write(descriptor, b".")
         return living
 
-    ChildPeaks.look = counted
+    ChildPeaks.observe = counted
 
 
 def until_read(times=2):

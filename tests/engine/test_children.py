@@ -322,7 +322,7 @@ def test_a_child_of_which_little_is_told(fault, monkeypatch):
 
     monkeypatch.setattr(linux, "read", refuse)
     peaks = ChildPeaks(Process(), list)
-    found = {child.pid: child for child in peaks.look()}
+    found = {child.pid: child for child in peaks.observe()}
     if fault == "no flags":
         assert pid not in found
     else:

@@ -47,7 +47,7 @@ def test_asking_lists_no_processes(monkeypatch):
     """Neither the children nor the driver's processes: no question that takes milliseconds."""
     scope = Scope().open()
     on = machine()
-    monkeypatch.setattr(on.child_peaks, "look", lambda: pytest.fail("asked for children"))
+    monkeypatch.setattr(on.child_peaks, "observe", lambda: pytest.fail("asked for children"))
     monkeypatch.setattr(on.nvml, "processes", lambda _: pytest.fail("asked for processes"))
     scope.so_far("x")
     monkeypatch.undo()
