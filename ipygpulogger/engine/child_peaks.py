@@ -94,14 +94,10 @@ def families(children: Iterable[ChildProcess]) -> dict[ChildProcess | None, list
 
 
 def without_program(members: Sequence[Sharing], count: int) -> SharedBounds:
-    """Return bounds of what forks share, without a walk of the pages of the program that they come from.
+    """Return bounds of what `count` forks share, without a walk of the pages of their program.
 
     A page of the program counts at least 1/(n+1) with n forks, one of n forks alone at least 1/n. So what
-    their proportional shares exceed the former by bounds what is not the program's.
-
-    Args:
-        members: Of each fork whose pages were walked, of `count` forks.
-        count: How many there are.
+    the proportional shares of those that were walked exceed the former by bounds what is not the program's.
     """
     if count < 2:
         return NOTHING
@@ -141,9 +137,7 @@ class Families:
     ) -> bool:
         """Forget all walks if pages may be shared with others than before, without their owner having run.
 
-        Args:
-            groups: The forks of each program.
-            own_state: Changes with the memory of this process.
+        `own_state` changes with the memory of this process.
         """
         members = {child for group in groups.values() for child in group}
         nested = any(child.parent is not root for root, group in groups.items() for child in group)
@@ -215,14 +209,9 @@ class ChildPeaks:
         self._state = 0, 0  # page faults and size of this process when its forks were last walked anew
 
     def observe(self, opening: Children | None = None, *, reset: bool = True) -> list[ChildProcess] | None:
-        """Read every descendant, fold the reading into the open scopes, and return those that live.
+        """Read every descendant, and fold the reading into the open scopes; return those that live.
 
-        Args:
-            opening: A scope that opens now: it gets an interval of each.
-            reset: Whether it may reset their high-water marks.
-
-        Returns:
-            None where the kernel does not list children.
+        A scope that opens now gets an interval of each. None where the kernel does not list children.
         """
         with self._lock:
             found: dict[ChildProcess, PeakTracker] = {}
@@ -308,12 +297,9 @@ class ChildPeaks:
             forks.forget(pid)
 
     def walk(self, living: Iterable[ChildProcess], limit_s: float, *, again: bool) -> SharedBounds | None:
-        """Find what the forked ones share with each other, as far as there is time; None if none is forked.
+        """Find what the forked ones share with each other, in so much time; None if none is forked.
 
-        Args:
-            living: Those that live.
-            limit_s: The time, with pages of 4 kB on a machine that does nothing else.
-            again: Also of those of which it was found before, unless nothing changed since.
+        `again`: also of those of which it was found before, unless nothing changed since.
         """
         forked = [child for child in living if child.forked]
         if not forked:

@@ -88,10 +88,7 @@ class Children:
             self.intervals = {}  # nothing is folded into them any more
 
     def usage(self, own: Interval, time_s: float) -> ChildrenUsage | None:
-        """Return what they used in the scope of `time_s`; None if there were none, or they cannot be listed.
-
-        `own` is this process's own memory within the scope.
-        """
+        """Return what they used beside this process's own; None if there were none, or none are listed."""
         before, living = self._before, self._on.child_peaks.observe() if self._has_any() else []
         resident = self._final or self._resident_peaks()
         ended = children_ended(more=False)  # only those before the scope matter
@@ -148,8 +145,7 @@ class Children:
     def _more_bytes(self, after: dict[ChildProcess, _ChildMemory], shared: SharedBounds | None) -> int:
         """Return what the sum of the children's peaks has less than their peak together can have.
 
-        What they share with each other was subtracted from each peak. Only from one that forks it was
-        not, as its own memory may be shared since. Together it can: such memory is shared shared them.
+        What they share was subtracted from each peak, but for one that forks: its own may be shared since.
         """
         if shared is None or shared.hi_bytes is None:
             return 0
@@ -200,14 +196,7 @@ class Children:
         before: _ChildMemory | None,
         after: _ChildMemory | None,
     ) -> ChildUsage:
-        """Return what one child used.
-
-        Args:
-            child: The process; its figures are those of the last look.
-            resident: The bounds of its mark within the scope; None if it was born after the peaks were read.
-            before: What it had as the scope opened; None if it began within it.
-            after: What it has now; None if it ended.
-        """
+        """Return what one child used; it has no `resident` peak if it was born after the peaks were read."""
         last = after
         if child.left:  # as if it lived still
             own_bytes = child.shares.private_bytes if child.shares else 0

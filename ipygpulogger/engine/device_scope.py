@@ -38,15 +38,7 @@ def energy_now_j(nvml: Nvml, uuid: str) -> float | Unavailable:
 
 
 def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: float) -> Metric:
-    """Return one metric of a scope that ends now: a value, or the reason why there is none.
-
-    Args:
-        name: One of `METRICS`.
-        nvml: The driver.
-        on: The device in the scope, with the energy counter as read at the beginning.
-        began: When the scope began.
-        time_s: How long it lasted. The driver's energy counter needs a while to move.
-    """
+    """Return one of `METRICS` of a scope that ends now: a value, or the reason why there is none."""
     uuid, unit = on.device.uuid or "", METRICS[name]
     try:
         if name == "utilization":
@@ -76,12 +68,7 @@ class TimeSeries:
         self._points: dict[int, tuple[float, int]] = {}  # by the number of its stride
 
     def add(self, time_s: float, size_bytes: int) -> None:
-        """Add a sample.
-
-        Args:
-            time_s: Seconds since the beginning, not less than for the last sample.
-            size_bytes: The figure then.
-        """
+        """Add the figure at so many seconds since the beginning, not less than for the last sample."""
         slot = int(time_s / self._stride_s)
         if slot not in self._points or size_bytes > self._points[slot][1]:
             self._points[slot] = time_s, size_bytes
@@ -96,8 +83,7 @@ class TimeSeries:
     ) -> tuple[tuple[float, int], ...]:
         """Return the points between the scope's two ends; nothing where nothing was sampled.
 
-        A scope's time excludes the cost of measuring within it, so the last samples may lie beyond its end.
-        They are moved to its end.
+        Samples beyond its end, which excludes the cost of measuring, are moved there.
         """
         if not self._points:
             return ()
@@ -168,13 +154,7 @@ class DeviceScope:
         return self._jumps(other_bytes) and len(self._jumped) < _MOST_QUERIES
 
     def sampled(self, used_bytes: int, other_bytes: int | None, found: Shares | None) -> None:
-        """Record a sample.
-
-        Args:
-            used_bytes: In use on the whole device.
-            other_bytes: The part outside the allocators; None if the allocators changed while NVML was read.
-            found: Which processes hold that part, if it jumped and the driver reported it.
-        """
+        """Record a sample; see `Measuring.device_sampled`."""
         self.highest_used_bytes = max(self.highest_used_bytes, used_bytes)
         self.highest_other_bytes = max(self.highest_other_bytes, other_bytes or 0)
         known_bytes = None
@@ -208,13 +188,7 @@ class DeviceScope:
         return self._known_bytes if self._known_bytes is not None else self.before and self.before.other
 
     def usage(self, after: DeviceSnapshot, allowance: Allowance, timeline: Timeline) -> DeviceUsage:
-        """Return what the scope used of the device.
-
-        Args:
-            after: The snapshot at the end.
-            allowance: The limit, fragmentation and private pools of its allocators.
-            timeline: The time series for the record.
-        """
+        """Return what the scope used of the device, given the snapshot at its end."""
         before, device, intervals = self.before, self.device, list(self.intervals.values())
         tells_reserved = bool(intervals) and all(len(interval.before) > 1 for interval in intervals)
         outside_before = before.outside if before else after.outside  # a new context is not consumed
@@ -316,10 +290,7 @@ class DeviceScope:
         return self.highest_used_bytes if alone and (after.own or (before and before.own)) else 0
 
     def _fell_bytes(self, after: DeviceSnapshot) -> int:
-        """Return how far memory outside the allocators was seen to fall below both ends.
-
-        It may have been this process's own.
-        """
+        """Return how far memory outside the allocators, perhaps our own, fell below both ends."""
         if self.lowest_other_bytes is None or self.device.unified:
             return 0
         fell_bytes = min(self._ends_bytes(after), default=0) - self.lowest_other_bytes
@@ -337,9 +308,9 @@ class DeviceScope:
 
 
 def without_unused(found: list[DeviceScope]) -> list[DeviceScope]:
-    """Return the devices of a scope that are worth a look at its end.
+    """Return the devices worth a look at the end of a scope.
 
-    On the others this process certainly holds nothing, nor did when the scope began; this is noted there.
+    On the others this process certainly holds nothing, nor did it at the beginning; this is noted there.
     """
     raws = [one for one in found if one.device.backend == DRIVER and not (one.before and one.before.own)]
     ordinals = {one.device.index for one in found if one.device.backend == "cuda"}

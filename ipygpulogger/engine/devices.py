@@ -34,11 +34,7 @@ GROUP = "ipygpulogger.sources"
 
 @cache
 def offered() -> tuple[EntryPoint, ...]:
-    """Return the entry points of the group; read once in the life of the process.
-
-    Raises:
-        Exception: The distributions cannot be read: no descriptors left, a broken one.
-    """
+    """Return the entry points of the group; read once in the life of the process. It may fail in any way."""
     if not _may_be_offered():
         return ()
     from importlib.metadata import entry_points
@@ -167,10 +163,7 @@ class Devices:
         return self._known[key]
 
     def uuid(self, index: int) -> str | None:
-        """Return the UUID of the device with this index in the frameworks; None where it is unknown.
-
-        It may be called while no scope is open.
-        """
+        """Return the UUID of the device with this index in the frameworks; None where it is unknown."""
         counters = self._counters(index)
         known = self.identify(counters[0].device).uuid if counters else driver.facts(index).uuid
         if known is not None:

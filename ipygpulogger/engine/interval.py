@@ -102,12 +102,7 @@ class Interval:
             series.fold(reading)
 
     def widen(self, observation: Observation, growth_bytes: Sequence[int | None]) -> None:
-        """Raise the upper bounds for what a reset may have lost.
-
-        Args:
-            observation: The last one before the reset.
-            growth_bytes: For each series, an upper bound of what was allocated since; None if unknown.
-        """
+        """Raise the upper bounds for what a reset may have lost: of each series, at most its growth."""
         for series, reading, growth in zip(self._series, observation.readings, growth_bytes, strict=True):
             if growth is None:
                 series.sampled = True
@@ -126,12 +121,7 @@ class Interval:
             series.older_peak_bytes = None
 
     def next_segment(self, observation: Observation, *, fresh: bool) -> list[Segment]:
-        """End the segment of each series with this observation, begin the next, and return the ended ones.
-
-        Args:
-            observation: Of the counter, now.
-            fresh: The counter was reset just before.
-        """
+        """End the segment of each series and begin the next, `fresh` if the counter was just reset."""
         readings = observation.readings
         ended = [
             Segment(one.lo_bytes, None if one.sampled else one.hi_bytes, reading.current_bytes)

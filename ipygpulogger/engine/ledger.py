@@ -149,13 +149,9 @@ class Ledger:
         Args:
             device: The device.
             trackers: Those of the frameworks' allocators there whose counters can be read.
-            counters: Those of all allocators there. They may report the whole device where NVML does not.
+            counters: Of all allocators there, which may report the whole device where NVML does not.
             levels: What each of these trackers' allocators holds, if it was read just now.
-            processes: False for any thread at any time: without a CUDA call or the list of processes. Where
-                memory outside the allocators changed, this process's part of it is then unknown.
-
-        Raises:
-            Unavailable: An allocator cannot be read.
+            processes: False for any thread at any time: without a CUDA call or the list of processes.
         """
         uuid = device.uuid or ""
         levels = _levels(trackers) if levels is None else levels
@@ -173,18 +169,10 @@ class Ledger:
         return snapshot
 
     def examine(self, device: Device, trackers: Sequence[PeakTracker], memory: DeviceMemory) -> Shares | None:
-        """Query per-process usage of a device now; slow, for any thread.
+        """Query per-process usage of a device now; slow, for any thread. None where it is unknown.
 
-        The result is not kept for snapshots. If an allocator changed during the query, only what this process
-        holds beyond that allocator's peak is certainly outside it.
-
-        Args:
-            device: The device.
-            trackers: Those of the frameworks' allocators there whose counters can be read.
-            memory: The whole device a moment ago.
-
-        Returns:
-            None where it is unknown.
+        If an allocator changed during the query, only what this process holds beyond that allocator's peak is
+        certainly outside it. `memory` is the whole device a moment ago.
         """
         try:
             first = [tracker.look() for tracker in trackers]
@@ -287,11 +275,7 @@ def surely_uses(device: Device) -> bool:
 
 
 def may_use_others(ordinals: Collection[int]) -> bool:
-    """Return whether this process may hold memory on a device beside these.
-
-    Args:
-        ordinals: CUDA's numbers of the devices that its frameworks use.
-    """
+    """Return whether this process may hold memory on a device beside those that CUDA numbers so."""
     if driver.absent():
         return False
     contexts = driver.contexts()

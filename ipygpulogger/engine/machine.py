@@ -91,11 +91,7 @@ class Machine:
 
     @property
     def ram(self) -> PeakTracker:
-        """The tracker of general RAM's peaks.
-
-        Raises:
-            Unavailable: The memory of this process cannot be read here.
-        """
+        """The tracker of general RAM's peaks; `Unavailable` where that cannot be read."""
         if self._ram is None:
             with self._lock:
                 self._ram = self._ram or PeakTracker(self.process.counter)
@@ -112,11 +108,7 @@ class Machine:
         return self._child_peaks
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of this process now.
-
-        Raises:
-            Unavailable: It cannot be read.
-        """
+        """Return the resident memory of this process now; `Unavailable` where it cannot be read."""
         return self.ram.current_bytes()
 
     def device_memory(self, index: int) -> DeviceMemory | None:
@@ -136,17 +128,7 @@ class Machine:
         *,
         processes: bool = True,
     ) -> DeviceSnapshot:
-        """Return who holds the memory of a device now; slow if per-process usage may have changed.
-
-        Args:
-            device: The device.
-            trackers: Those of the frameworks' allocators there.
-            levels: What each of these allocators holds, if it was read just now.
-            processes: False, for any thread, never queries per-process usage.
-
-        Raises:
-            Unavailable: An allocator cannot be read.
-        """
+        """Return who holds the memory of a device now; see `Ledger.take`."""
         counters = self.allocators.counters(device)
         return self.ledger.take(device, tuple(trackers), counters, levels, processes=processes)
 

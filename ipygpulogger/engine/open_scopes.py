@@ -26,13 +26,7 @@ class Measuring:
     children: Children | None = None
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
-        """Measure a device that a framework began to use, from zero.
-
-        Args:
-            tracker: Of the peaks of its allocator there.
-            device: The device.
-            sure: The user cannot have reset those peaks unseen.
-        """
+        """Measure a device that a framework began to use, from zero; `sure` if no reset was unseen."""
 
     def adopt_pinned(self, tracker: PeakTracker) -> None:
         """Measure the page-locked host memory that a framework began to count, from zero."""

@@ -93,11 +93,7 @@ class Sampler:
         self._calls: SimpleQueue[bool] | None = None
 
     def start(self, whom: object) -> bool:
-        """Sample for one more scope, until `stop` or until it is garbage.
-
-        Returns:
-            False where the system gives no thread.
-        """
+        """Sample for one more scope, until `stop` or its death; False where the system gives no thread."""
         with self._lock:
             if not self._wanted:
                 self._since_s = clock.monotonic_s()
@@ -139,11 +135,7 @@ class Sampler:
         return bool(self._wanted)
 
     def close(self, *, although_wanted: bool = False) -> None:
-        """End the thread, unless samples are still wanted; it ends as soon as the driver answers.
-
-        Args:
-            although_wanted: End it all the same, until something else wants samples.
-        """
+        """End the thread, unless samples are still wanted; it ends as soon as the driver answers."""
         with self._lock:
             if self._wanted and not although_wanted:
                 return

@@ -105,10 +105,7 @@ class Scope(Measuring):
         return self
 
     def close(self) -> None:
-        """Stop the clock, then read the final peaks.
-
-        Closing it again changes nothing, or completes what an interrupt cut short.
-        """
+        """Stop the clock, then read the final peaks; again, it does what an interrupt left to do."""
         now_s = clock.monotonic_s()
         if self._over or not self._end.acquire(blocking=False):
             return
@@ -141,12 +138,9 @@ class Scope(Measuring):
         return self._during is not None and not self._during.running()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
-        """Take the second snapshot and return the figures; of a scope still open, those so far.
+        """Take the second snapshot and return a record; of a scope still open, the figures so far.
 
-        Args:
-            kind: The class of the record: `Measurement`, or derived from it.
-            label: What the scope is called.
-            more: Further fields of that class.
+        `more` are further fields of its kind.
         """
         assert self._ram is not None and self.children is not None, "open() comes first"  # noqa: PT018
         if not self._closed:
@@ -181,11 +175,8 @@ class Scope(Measuring):
     def so_far(self, label: str) -> Measurement:
         """Return the figures so far of the open scope, without the slow parts of `result`; for any thread.
 
-        Child processes and per-process usage are not read, and no note is made. If memory outside the
-        allocators changed, only that of the allocators is known.
-
-        Args:
-            label: What the scope is called.
+        Neither children nor processes are read, no note is made. If memory outside the allocators changed, only
+        that of the allocators is known.
         """
         assert self._ram is not None and self._start_s, "open() comes first"  # noqa: PT018 - one
         time_s = clock.monotonic_s() - self._start_s
@@ -207,11 +198,7 @@ class Scope(Measuring):
         )
 
     def held(self, *, after: bool = False) -> dict[str, DeviceHolding]:
-        """Return what this process held on each device where that is known, by UUID, or by id without one.
-
-        Args:
-            after: At the end of the scope, after `result`, instead of its beginning.
-        """
+        """Return what this process held where that is known, by UUID or id, as the scope began or ended."""
         held = {}
         for one in tuple(self._device_scopes.values()):
             device, snapshot = one.device, one.after if after else one.before
@@ -372,12 +359,7 @@ class Scope(Measuring):
 
 
 def measured_now(*, reset_peaks: bool = True, all_devices: bool = True) -> Measurement:
-    """Return what is in use now, by a scope that is closed as soon as it is open.
-
-    Args:
-        reset_peaks: Reset the kernel's peak counter, as other measurements of this process do.
-        all_devices: Include devices that this process does not use.
-    """
+    """Return what is in use now, by a scope that is closed as soon as it is open."""
     scope = Scope(reset_peaks=reset_peaks, all_devices=all_devices).open()
     scope.close()
     return scope.result(Measurement, "now")

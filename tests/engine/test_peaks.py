@@ -608,6 +608,7 @@ def test_without_a_stamp_anything_may_have_moved(certified):
     assert play.intervals["a"].moved is (not certified)
     assert play.run("segment a").intervals["a"].moved is (not certified)
     assert play.run("adopt b").intervals["b"].moved
+    assert play.intervals["b"].before == [0]
 
 
 # -- a stranger's counter ---------------------------------------------------------------------------

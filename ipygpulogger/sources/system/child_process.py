@@ -89,11 +89,7 @@ class ChildProcess(Counter):
         """Read the resident memory and its high-water mark, with the page faults as the stamp.
 
         Its status takes most of the time. It is not read again if no page was mapped since, and what is
-        resident is the same.
-
-        Raises:
-            Unavailable: It has ended, its pid is another process's now, it called exec, which loses the mark,
-                or the kernel does not tell.
+        resident is the same. A process that ended or called exec, which loses the mark, is `Unavailable`.
         """
         if self.left:
             return self._last_look()
@@ -130,11 +126,7 @@ class ChildProcess(Counter):
         return look._replace(reset_elsewhere=True) if reset else look
 
     def _find_card(self, stat: _Stat) -> None:
-        """Take the card of this process, if it has one.
-
-        Raises:
-            Unavailable: It left its last figures, and they were taken; so it is counted already.
-        """
+        """Take the card of this process; it is `Unavailable` if its last figures were taken already."""
         if not stat.forked or self.parent is not None:
             return
         if forks.has_left(self.pid, int(stat.identity[0])):
@@ -156,10 +148,7 @@ class ChildProcess(Counter):
     def is_seen_from_its_start(self, earlier: ChildProcess | None) -> bool:
         """Return whether its mark explains all that it mapped until its first look, or it tells itself.
 
-        Otherwise it may have had more, before it called exec or reset the mark.
-
-        Args:
-            earlier: What had its pid at the last look.
+        Otherwise it may have had more, before it called exec (as `earlier`) or reset the mark.
         """
         if self.card is not None:
             return True
@@ -213,11 +202,7 @@ class ChildProcess(Counter):
         return Observation((Reading(0, peak_bytes),), (self.card["faults"], 0))
 
     def _check_separate(self, stat: _Stat, sizes: bytes) -> None:
-        """Tell a process on its way from vfork to exec, which still has the memory of its parent.
-
-        Raises:
-            Unavailable: It is one.
-        """
+        """Refuse a process on its way from vfork to exec, which still has the memory of its parent."""
         if not stat.forked:
             self._separate = True
         elif not self._separate:
@@ -240,11 +225,7 @@ class ChildProcess(Counter):
             raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
 
     def reset(self) -> None:
-        """Lower the high-water mark to what is resident now.
-
-        Raises:
-            Unavailable: It has ended, or it is another user's; then its mark only rises.
-        """
+        """Lower the high-water mark to what is resident now; that of another user's process only rises."""
         self._known = self._reset_faults = None
         try:
             faults = _read_stat(self.pid).faults
@@ -264,11 +245,7 @@ class ChildProcess(Counter):
         return ((sum(later) - sum(earlier)) * self._fault_bytes,)
 
     def list_children(self, *, again: bool = False) -> tuple[int, ...]:
-        """Return the pids of its children; they are listed again only if it ran since.
-
-        Args:
-            again: List them in any case: it may have adopted orphans.
-        """
+        """Return the pids of its children, listed again if it ran since, or `again`: it may adopt orphans."""
         assert self._stat is not None, "look() comes first"
         when = _ran_ns(self.pid), self._stat.faults
         if again or when != self._listed or when[0] is None:
@@ -292,11 +269,7 @@ class ChildProcess(Counter):
         return 0.0 if self.is_walked else self.current_bytes * self._walk_s_per_byte
 
     def walk(self) -> None:
-        """Find what it shares, unless nothing of its own changed since it was last found.
-
-        Raises:
-            OSError: It ended, or the file may not be read.
-        """
+        """Find what it shares, unless nothing of its own changed since it was last found."""
         if self.is_walked:
             return
         assert self._stat is not None, "look() comes first"
@@ -325,15 +298,10 @@ def _grain() -> tuple[int, int, int]:
 
 
 def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
-    """Return whether two processes have one address space, by their ``statm``.
+    """Return whether two processes have one address space, by their ``statm``, the first one's read twice.
 
     A forked process begins with the same addresses, but without the pages of files. Those may be few in a
     process that was forked itself. So only equal figures tell, unless they change as they are read.
-
-    Args:
-        sizes: Of the one process.
-        parents: Of the other one, read next.
-        again: Of the first one, read last.
     """
     if sizes == again:
         return sizes == parents
@@ -344,11 +312,7 @@ def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
 
 
 def _ran_ns(pid: int) -> int | None:
-    """Return the CPU time that all threads of a process have used; None where that cannot be read.
-
-    Read from the clock that clock_getcpuclockid(3) returns for it, which takes a microsecond. The kernel
-    counts a running thread's time at its next tick, within 10 ms.
-    """
+    """Return the CPU time of a process, counted at ticks (clock_getcpuclockid(3)); None if unknown."""
     try:
         return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
     except (AttributeError, OSError):
@@ -356,12 +320,7 @@ def _ran_ns(pid: int) -> int | None:
 
 
 def _read_stat(pid: int) -> _Stat:
-    """Read a process's stat, proc_pid_stat(5).
-
-    Raises:
-        OSError: It ended meanwhile.
-        ValueError: It is a zombie, it calls exec just now, or the kernel writes too little.
-    """
+    """Read proc_pid_stat(5); a ValueError if it has ended or calls exec just now."""
     head, _, tail = linux.read(f"/proc/{pid}/stat").rpartition(b")")
     fields = tail.split()
     if len(fields) < 26:

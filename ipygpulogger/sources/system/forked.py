@@ -79,12 +79,7 @@ class Sharing(NamedTuple):
 
 
 def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
-    """Return how much a process shares.
-
-    Args:
-        rollup: Its sizes, from `procfs.rollup_bytes`.
-        mapped_bytes: What it has resident of files and shared memory.
-    """
+    """Return how much a process shares, by `linux.rollup_bytes` and its resident files and shared memory."""
     private_bytes = rollup["Private_Clean"] + rollup["Private_Dirty"]
     return Sharing(
         private_bytes,
@@ -166,12 +161,7 @@ class Forks:
                     self._left.append(card)
 
     def has_left(self, pid: int, began: int) -> bool:
-        """Return whether a process is a child whose last figures were taken, and that has yet to end.
-
-        Args:
-            pid: Its process id.
-            began: When it began, in clock ticks.
-        """
+        """Return whether a process of this pid and start has left its last figures, and has yet to end."""
         return any(
             card["pid"] == pid and card["began"] == began and card["ended_ns"] for card in tuple(self._left)
         )
@@ -241,11 +231,6 @@ class Starts:
     """Notices that `subprocess` or `multiprocessing` starts a program, which runs no fork hook."""
 
     def __init__(self, called: Callable[[], None]) -> None:
-        """Prepare.
-
-        Args:
-            called: Called before each start.
-        """
         self._called, self._on = called, False
         self._places = {
             Wrappers(lambda: sys.modules.get("_posixsubprocess")): ["fork_exec"],
