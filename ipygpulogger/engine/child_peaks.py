@@ -220,8 +220,7 @@ class ChildPeaks:
                 tracker = self._trackers.get(child) or self._tracker_of(child)
                 if opening is not None:
                     measures_itself = child.pid in self._measuring_themselves
-                    may_reset = not (measures_itself or (child.card and child.card["measures"]))
-                    interval = opening.intervals[child] = tracker.open(reset=reset and may_reset)
+                    interval = opening.intervals[child] = tracker.open(reset=reset and not measures_itself)
                     if measures_itself:
                         interval.mark_sampled()
                 else:

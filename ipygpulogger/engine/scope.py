@@ -175,8 +175,8 @@ class Scope(Measuring):
     def so_far(self, label: str) -> Measurement:
         """Return the figures so far of the open scope, without the slow parts of `result`; for any thread.
 
-        Neither children nor processes are read, no note is made. If memory outside the allocators changed, only
-        that of the allocators is known.
+        Neither children nor processes are read, no note is made. Where memory outside the allocators changed,
+        only theirs is known.
         """
         assert self._ram is not None and self._start_s, "open() comes first"  # noqa: PT018 - one
         time_s = clock.monotonic_s() - self._start_s

@@ -213,17 +213,6 @@ class ChildProcess(Counter):
                     raise Unavailable(f"the child process {self.pid} has no memory of its own yet")
             self._separate = True
 
-    def stamp(self) -> tuple[int, ...]:
-        """Return the page faults.
-
-        Raises:
-            Unavailable: It has ended.
-        """
-        try:
-            return _read_stat(self.pid).faults
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
-
     def reset(self) -> None:
         """Lower the high-water mark to what is resident now; that of another user's process only rises."""
         self._known = self._reset_faults = None

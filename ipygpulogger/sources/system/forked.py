@@ -35,7 +35,6 @@ _FIELDS = (
     "birth_bytes",  # resident as it was forked
     "birth_mapped_bytes",  # the part of it that is files and shared memory
     "reset_bytes",  # its highest mark before it reset that itself, since our last reset
-    "measures",  # whether it measures itself just now
     "ended_ns",  # when it left these last figures; 0 before
     "mark_bytes",
     "faults",
@@ -192,11 +191,6 @@ class Forks:
         """Keep the mark of this process, which is about to be reset here."""
         if self.mine is not None:
             self.mine["reset_bytes"] = max(self.mine["reset_bytes"], linux.faults_and_mark()[1])
-
-    def measures(self, *, on: bool) -> None:
-        """Say whether this process measures itself."""
-        if self.mine is not None:
-            self.mine["measures"] = on
 
     def leave(self) -> None:
         """Leave the last figures of this process, which is about to end."""
