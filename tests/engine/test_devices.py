@@ -687,55 +687,38 @@ def pinned(size_bytes):
     return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
 
-def test_pinned_memory_is_a_figure_of_its_own(cuda, on, host):
-    """Before, after and peak; in the text beside RAM; a smaller peak than an older one is bounded by it."""
-    kept = []
-    assert run(on).pinned is None
+@pytest.mark.parametrize("again_mb", [None, 0, 128, 512])
+def test_pinned_memory_is_a_figure_of_its_own(cuda, on, host, again_mb):
+    """Beside RAM; a peak under an older one is bounded; after the user's reset never exact and wrong."""
+
+    def moment(size_mb):
+        if size_mb:
+            pinned(size_mb * MB)
+            torch._C._host_emptyCache()
 
     def cell():
-        pinned(256 * MB)
-        torch._C._host_emptyCache()
+        moment(256)
+        if again_mb is not None:
+            torch.cuda.reset_peak_host_memory_stats()
+            moment(again_mb)
         kept.append(pinned(64 * MB))
 
+    kept = []
+    assert run(on).pinned is None
     result = run(on, cell)
-    usage = result.pinned
-    assert (usage.before_bytes, usage.after_bytes, usage.peak) == (
-        0, 64 * MB, Peak(256 * MB, 256 * MB, "exact"),
-    )  # fmt: skip
-    assert "(pinned 64 MB, peak 256 MB)" in text.report(result)
-
-    def smaller():
-        pinned(128 * MB)
-        torch._C._host_emptyCache()
-
-    peak = run(on, smaller).pinned.peak
-    assert peak.lo_bytes <= 192 * MB <= peak.hi_bytes <= 256 * MB
-    assert peak.quality == "bounded"
-    kept.clear()
-    torch._C._host_emptyCache()
-    assert run(on).pinned.after_bytes == 0
-
-
-@pytest.mark.parametrize("again_mb", [0, 128, 512])
-def test_the_users_reset_of_pinned_peaks(cuda, on, host, again_mb):
-    """However high it rises again: never an exact number that is wrong."""
-    pinned(64 * MB)
-    torch._C._host_emptyCache()
-    run(on)
-
-    def cell():
-        pinned(256 * MB)
-        torch._C._host_emptyCache()
-        torch.cuda.reset_peak_host_memory_stats()
-        kept = pinned(again_mb * MB) if again_mb else None
-        del kept
-        torch._C._host_emptyCache()
-
-    peak = run(on, cell).pinned.peak
-    true_bytes = max(256, again_mb) * MB
+    usage, peak = result.pinned, result.pinned.peak
+    true_bytes = max(256, again_mb or 0) * MB
+    assert (usage.before_bytes, usage.after_bytes) == (0, 64 * MB)
     assert peak.lo_bytes <= true_bytes
     assert peak.hi_bytes is None or peak.hi_bytes >= true_bytes
     assert peak.quality != "exact" or peak.lo_bytes == true_bytes
+    if again_mb is None:
+        assert peak == Peak(256 * MB, 256 * MB, "exact")
+        assert "(pinned 64 MB, peak 256 MB)" in text.report(result)
+        peak = run(on, lambda: moment(128)).pinned.peak
+        assert (peak.quality, peak.lo_bytes <= 192 * MB <= peak.hi_bytes <= 256 * MB) == ("bounded", True)
+    kept.clear()
+    torch._C._host_emptyCache()
 
 
 # -- headroom --------------------------------------------------------------------------------------
@@ -782,46 +765,16 @@ ARENA = """
         stats_.peak_bytes = max(stats_.peak_bytes, stats_.live_bytes)
     def give(n): stats_.live_bytes -= n
 """
-BROKEN = """
-    import sys
-    sys.modules.update(dict.fromkeys(("raises", "looks", "half"), sys))  # imported, as it seems
-    from ipygpulogger.sources import Device, DeviceCounter, Framework, Observation, Reading
-    class Raises(Framework):
-        name = "raises"
-        def counters(self): raise KeyError("no arena here")
-    class Blind(DeviceCounter):
-        peak_class = "resettable"
-        device = Device("cuda", 1, "blind")
-        def look(self): raise OSError("gone")
-    class Looks(Framework):
-        name = "looks"
-        blind = Blind()
-        def counters(self): return [self.blind]
-    class HalfCounter(DeviceCounter):
-        peak_class = "resettable"
-        device = Device("cuda", 0, "half")
-        def look(self): return Observation((Reading(0, 0),), (0,))
-        def reset(self): raise OSError("no reset")
-        def device_memory(self): raise OSError("no memory")
-        def limit_bytes(self): raise OSError("no limit")
-        def pools_bytes(self): raise OSError("no pools")
-    class Half(Framework):
-        name = "half"
-        counter = HalfCounter()
-        def counters(self): return [self.counter]
-"""
 
 
 def test_somebody_elses_sources(cuda, tmp_path, in_a_new_process):
-    """Through real entry points: the good one is measured, the bad ones are said once and left out."""
+    """Through real entry points: the good one is measured, the bad one is said once and left out."""
     (tmp_path / "arena.py").write_text(textwrap.dedent(ARENA))
-    (tmp_path / "broken.py").write_text(textwrap.dedent(BROKEN))
     info = tmp_path / "third-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[ipygpulogger.sources]\narena = example_source:Arena\nnone = no_such_module:Source\n"
-        "raises = broken:Raises\nlooks = broken:Looks\nhalf = broken:Half\n"
     )
     program = """
         import arena, os
@@ -849,11 +802,10 @@ def test_somebody_elses_sources(cuda, tmp_path, in_a_new_process):
         assert notes == first, notes
         from ipygpulogger.engine.machine import machine
         failed = [one.source for one in machine().diagnose() if "left out" in one.says]
-        assert sorted(failed) == ["none", "raises"], failed
+        assert failed == ["none"], failed
         print(*notes, sep=chr(10))
     """
     env = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"}
     notes = in_a_new_process(program, **env)
-    for name in ("source none", "source raises", "broken.Blind"):
-        assert sum(name in note for note in notes) == 1, notes
+    assert sum("source none" in note for note in notes) == 1, notes
     assert not any("Arena" in note for note in notes)
