@@ -525,6 +525,14 @@ def test_an_interval_that_missed_its_owners_looks_is_never_exact(end):
         assert play.intervals[name].peak().quality == quality
 
 
+@pytest.mark.parametrize("program", ["adopt a; adopt b", "open a; adopt b", "adopt a; open b"])
+def test_watched_while_anything_is_open(program):
+    """Told once when the first begins, however it does, and once when the last ends."""
+    play = Play(Model()).run(program)
+    assert play.run("close a").model.watched == [True]
+    assert play.run("close b").model.watched == [True, False]
+
+
 # -- several series, several counters ----------------------------------------------------------------
 
 
