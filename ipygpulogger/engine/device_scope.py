@@ -100,39 +100,23 @@ _MOST_QUERIES = 32  # such queries in one scope, at most
 
 
 class DeviceScope:
-    """One device in one scope.
-
-    Attributes:
-        device: The device.
-        intervals: One over each framework's allocator on it.
-        before: The snapshot at the beginning; None if the device was first used within the scope.
-        after: The snapshot at the end; None until then.
-        neighbours_before_bytes: Held by other processes at the beginning; None where unknown.
-        highest_used_bytes: The most that the sampler saw in use on the whole device.
-        highest_other_bytes: The most that it saw in use outside the allocators.
-        lowest_other_bytes: The least of that; None without a sample.
-        seen_bytes: The most that this process was seen to hold.
-        listed_peak_bytes: The most that all other processes were seen to hold; None where unknown.
-        series: The whole device's memory over time.
-        energy_j: The driver's energy counter at the beginning, in joules, or why it is unknown.
-        metrics: The energy and utilization that were asked for.
-    """
+    """One device in one scope."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.intervals: dict[PeakTracker, Interval] = {}
-        self.before: DeviceSnapshot | None = None
-        self.after: DeviceSnapshot | None = None
-        self.neighbours_before_bytes: int | None = None
-        self.highest_used_bytes = 0
-        self.highest_other_bytes = 0
+        self.intervals: dict[PeakTracker, Interval] = {}  # over each framework's allocator on it
+        self.before: DeviceSnapshot | None = None  # None if it was first used within the scope
+        self.after: DeviceSnapshot | None = None  # None until its end
+        self.neighbours_before_bytes: int | None = None  # held by other processes at the beginning
+        # What the sampler saw: in use on the whole device, and outside the allocators; held by this process,
+        # and by all others.
+        self.highest_used_bytes = self.highest_other_bytes = self.seen_bytes = 0
         self.lowest_other_bytes: int | None = None
-        self.seen_bytes = 0
         self.listed_peak_bytes: int | None = None
         self._known_bytes: int | None = None  # outside the allocators, as last known: a jump is above that
         self._jumped: list[tuple[int, int | None]] = []  # seen outside the allocators, and of that attributed
-        self.series = TimeSeries()
-        self.energy_j: float | Unavailable = Unavailable("first used within this scope")
+        self.series = TimeSeries()  # of the whole device
+        self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
 
     def inherit(self, raw: DeviceScope) -> None:

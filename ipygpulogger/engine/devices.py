@@ -15,9 +15,8 @@ import sys
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from ..sources import DeviceCounter
 from ..sources.nvidia import driver
 from .peaks import PeakTracker
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.metadata import EntryPoint
 
-    from ..sources import Device, DeviceMemory
+    from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvidia.nvml import Nvml
     from .frameworks import Frameworks
 
@@ -114,7 +113,7 @@ class Allocators:
     def counters(self, device: Device) -> list[DeviceCounter]:
         """Return the counters of the allocators on a device."""
         wanted, trackers = device.key, tuple(self._trackers.items())
-        return [_device_counter(tracker) for (_, key), tracker in trackers if key == wanted]
+        return [cast("DeviceCounter", tracker.counter) for (_, key), tracker in trackers if key == wanted]
 
     def tracker(self, framework: str, index: int | None) -> PeakTracker | None:
         """Return the tracker of the peaks on a device, or of page-locked host memory (index None), if any."""
@@ -122,12 +121,6 @@ class Allocators:
             return self._pinned.get(framework)
         trackers = self._trackers.items()
         return next((tracker for (f, (_, i)), tracker in trackers if (f, i) == (framework, index)), None)
-
-
-def _device_counter(tracker: PeakTracker) -> DeviceCounter:
-    counter = tracker.counter
-    assert isinstance(counter, DeviceCounter)
-    return counter
 
 
 class Devices:

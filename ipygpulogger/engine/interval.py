@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """One series between two boundaries of an interval, such as one visit of a line.
-
-    Attributes:
-        lo_bytes: The lower bound of its peak.
-        hi_bytes: The upper bound; None where there is none.
-        after_bytes: In use at its end, and at the beginning of the next.
-    """
+    """The peak of one series between two boundaries of an interval, as of one visit of a line, and its end."""
 
     lo_bytes: int
     hi_bytes: int | None

@@ -33,21 +33,13 @@ AllocatorLevels = Sequence[Sequence[int]]  # what each allocator of a device hol
 
 
 class DeviceSnapshot(NamedTuple):
-    """One device at one moment, in bytes; None where unknown.
+    """One device at one moment, in bytes; None where unknown."""
 
-    Attributes:
-        allocated: Held by live arrays of all frameworks of this process.
-        reserved: Taken from the device by their allocators; for one that does not report it, the allocated.
-        memory: The whole device.
-        own: Held by this process, context and libraries included.
-        listed: Held by all other processes that the driver lists.
-    """
-
-    allocated: int | None
-    reserved: int | None
-    memory: DeviceMemory | None
-    own: int | None
-    listed: int | None
+    allocated: int | None  # held by live arrays of all frameworks of this process
+    reserved: int | None  # taken by their allocators; for one that does not report it, the allocated
+    memory: DeviceMemory | None  # the whole device
+    own: int | None  # held by this process, context and libraries included
+    listed: int | None  # held by all other processes that the driver lists
 
     @property
     def other(self) -> int | None:
@@ -91,17 +83,11 @@ NOTHING = DeviceSnapshot(None, None, None, 0, None)  # of a device that this pro
 
 
 class Shares(NamedTuple):
-    """Lower bounds of what is held on a device at one moment, in bytes.
+    """Lower bounds of what is held on a device at one moment, in bytes."""
 
-    Attributes:
-        outside: By this process outside the allocators.
-        own: The same, with what the allocators have allocated.
-        listed: By all other processes that the driver lists; None where unknown.
-    """
-
-    outside: int
-    own: int
-    listed: int | None
+    outside: int  # by this process outside the allocators
+    own: int  # the same, with what the allocators have allocated
+    listed: int | None  # by all other processes that the driver lists; None where unknown
 
 
 class Allowance(NamedTuple):
@@ -112,19 +98,12 @@ class Allowance(NamedTuple):
 
 
 class _Outside(NamedTuple):
-    """Memory outside a device's allocators, in bytes, as the driver last reported it.
+    """Memory outside a device's allocators, in bytes, as the driver last reported it; None where unknown."""
 
-    Attributes:
-        other: All of it.
-        own: This process's part; None where unknown.
-        listed: What all other processes hold; None where unknown.
-        queried_s: When per-process usage was queried.
-    """
-
-    other: int
-    own: int | None
-    listed: int | None
-    queried_s: float
+    other: int  # all of it
+    own: int | None  # this process's part
+    listed: int | None  # what all other processes hold
+    queried_s: float  # when per-process usage was queried
 
 
 class Ledger:

@@ -41,21 +41,10 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """Every source of this process. One per process: `machine()`.
+    """Every source of this process, and what all scopes share. One per process: `machine()`.
 
     Attributes:
-        process: General RAM, of this process and its children.
-        limits: Of RAM, under which this process lives.
-        nvml: The driver's view of the devices.
-        frameworks: Those that have a device allocator.
-        devices: Matches the frameworks' devices with NVML's.
-        allocators: The frameworks' allocators in use, and the trackers of their peaks.
-        settling: Garbage collection and emptying caches around a measurement.
-        scopes: Those that are open, and the loggers that run.
-        ledger: Who holds the memory of each device.
-        sampler: The thread that samples while a scope lasts.
         notes: What could not be measured.
-        own_imports: The memory that our own late imports take.
         failed_snapshot: Of torch's allocator, from the last recording in which an allocation failed.
     """
 

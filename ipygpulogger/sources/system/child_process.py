@@ -27,19 +27,13 @@ _EXEC_WITHIN_S = 2  # a process that calls exec after vfork does so at once
 
 
 class _Stat(NamedTuple):
-    """What ``/proc/<pid>/stat`` says, but for its time.
+    """What ``/proc/<pid>/stat`` says, but for its time."""
 
-    Attributes:
-        name: The program or thread name, at most 15 bytes.
-        forked: Whether it was forked and has not called exec since.
-        faults: Minor and major page faults so far.
-        identity: When it started, in clock ticks, whether it is forked, and the addresses of its code and
-            stack, which another exec changes; the same numbers for all without permission.
-    """
-
-    name: bytes
-    forked: bool
-    faults: tuple[int, int]
+    name: bytes  # of the program or thread, at most 15 bytes
+    forked: bool  # whether it was forked and has not called exec since
+    faults: tuple[int, int]  # minor and major page faults so far
+    # When it started, in clock ticks, whether it is forked, and the addresses of its code and stack, which
+    # another exec changes; the same numbers for all without permission.
     identity: tuple[Any, ...]
 
 
@@ -47,18 +41,15 @@ class ChildProcess(Counter):
     """One descendant of this process, for as long as it lives and runs the same program.
 
     Attributes:
-        pid: Its process id.
         parent: The descendant that is its parent; None if that is this process.
         name: As the kernel knows it: the program, or what the process calls itself.
         forked: Whether it was forked and has not called exec since; then it shares pages with its parent.
-        current_bytes: What it had resident at the last look.
-        mapped_bytes: The part of it that is files and shared memory.
+        mapped_bytes: The part of its resident memory that is files and shared memory.
         high_bytes: The highest mark that was ever read.
         inherited_bytes: The most that it can share since its fork; None while unknown.
         card: What it tells of itself, if this process forked it while something was measured.
         left: Whether it has ended, and its figures are those that it left on that card.
         shares: What it shared when its pages were last walked; None if they never were.
-        children: The pids of its own.
     """
 
     peak_class: PeakClass = "resettable"
