@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """The peak of one series between two boundaries of an interval, as of one visit of a line, and its end."""
+    """The peak of one series between two boundaries of an interval, as of a visit of a line, and its end."""
 
     lo_bytes: int
     hi_bytes: int | None

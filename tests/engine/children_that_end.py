@@ -225,25 +225,6 @@ def dataloader(how, epochs, *, cells, persistent=False):
     del loader
 
 
-def loky():
-    """Workers of joblib, which are programs of their own."""
-    import joblib
-
-    with measure() as m:
-        found = joblib.Parallel(2, backend="loky")(
-            joblib.delayed(blip)("loky", BIG_MB, True) for _ in range(4)
-        )
-    truth = {}
-    for pid, most_bytes in found:
-        truth[pid] = max(most_bytes, truth.get(pid, 0))
-    told(m.last.children, truth)
-    from joblib.externals.loky import get_reusable_executor
-
-    with measure() as m:
-        get_reusable_executor().shutdown(wait=True, kill_workers=True)
-    assert m.last.children.ended >= len(truth)
-
-
 def program(size_mb, more=""):
     """The words that start a program which needs so much, says how much it had, and lives on for a while."""
     folder, name = Path(__file__).parent, Path(__file__).stem
@@ -439,7 +420,6 @@ CASES = {
     "a fork that dies": kills_itself,
     "plain forks": plain_forks,
     "unlucky moments": unlucky_moments,
-    "loky": loky,
     "epochs in one cell": lambda: dataloader("fork", 3, cells=False),
     "an epoch a cell": lambda: dataloader("fork", 3, cells=True),
     "persistent workers": lambda: dataloader("fork", 3, cells=True, persistent=True),

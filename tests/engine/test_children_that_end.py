@@ -67,12 +67,6 @@ def test_workers_of_a_dataloader_that_end(case, tmp_path, kernel_env):
     run("children_that_end.py", case, env=reads(tmp_path, kernel_env))
 
 
-def test_workers_of_joblib(tmp_path):
-    """They are programs of their own, and live on between two calls."""
-    pytest.importorskip("joblib")
-    run("children_that_end.py", "loky", env=reads(tmp_path))
-
-
 @pytest.mark.parametrize("seed", ["3", "4"])
 def test_any_program_of_children(seed):
     """Random steps of living children: each at its worst moment, to 2 MB, and bounds of their sum with the truth."""

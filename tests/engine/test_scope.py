@@ -18,6 +18,7 @@ from memory import MB, Block, blip
 
 from ipygpulogger import measure
 from ipygpulogger.engine import machine as machines
+from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
@@ -84,6 +85,32 @@ def test_without_resets_the_users_ru_maxrss_stays():
     )
     out = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert out.splitlines() == ["bounded True", "exact False"]
+
+
+def test_asking_takes_no_note_and_sets_no_clock(monkeypatch):
+    """What is missing is said in the record, whoever asked before; the time is the scope's own."""
+    on = machine()
+    scope = Scope().open()
+    monkeypatch.setattr(on, "notes", Notes())
+    on.notes.add("a driver went away")
+    assert scope.so_far("x").notes == ()
+    assert scope.time_s == 0.0
+    scope.close()
+    time_s = scope.time_s
+    scope.so_far("x")  # a thread that comes late
+    assert scope.time_s == time_s
+    assert scope.result(Measurement, "x").notes == ("a driver went away",)
+
+
+def test_asking_lists_no_processes(monkeypatch):
+    """Neither the children nor the driver's processes: no question that takes milliseconds."""
+    scope = Scope().open()
+    on = machine()
+    monkeypatch.setattr(on.child_peaks, "observe", lambda: pytest.fail("asked for children"))
+    monkeypatch.setattr(on.nvml, "processes", lambda _: pytest.fail("asked for processes"))
+    scope.so_far("x")
+    monkeypatch.undo()
+    scope.close()
 
 
 def test_a_scope_ends_with_the_call_that_it_must_not_outlive(fresh):
