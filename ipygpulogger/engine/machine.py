@@ -23,9 +23,8 @@ from ..sources.system.ram_limit import RamLimits
 from .devices import Allocators, Devices
 from .frameworks import Frameworks, Notes
 from .ledger import AllocatorLevels, Allowance, DeviceSnapshot, Ledger, allowance
-from .open_scopes import OpenScopes
 from .peaks import PeakTracker
-from .sampler import Sampler, sample_device
+from .sampler import OpenScopes, Sampler, sample_device
 from .settling import OwnImports, Settling
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from ..sources.torch.snapshot import KeptSnapshot
     from .child_peaks import ChildPeaks
     from .children import Children
-    from .open_scopes import Measuring
+    from .sampler import Measuring
 
 
 class Machine:

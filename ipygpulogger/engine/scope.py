@@ -25,7 +25,7 @@ from .device_scope import METRICS, DeviceScope, TimeSeries, energy_now_j, metric
 from .interval import peak_of_sum
 from .ledger import Allowance, surely_uses
 from .machine import machine
-from .open_scopes import Measuring
+from .sampler import Measuring
 from .settling import without
 
 if TYPE_CHECKING:
