@@ -344,6 +344,7 @@ def test_so_many_questions_and_no_more():
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=5),
     st.integers(0, 3),
 )
+@example([(1, 0, 1, True)], 0)
 def test_what_of_a_rise_nobody_could_attribute(rises, unlisted):
     """By how much it stood above both ends and above all that was told; at most 64 MB are not worth a word."""
     story = Story(mine=20 * MB, unlisted=unlisted * MB)
