@@ -233,8 +233,8 @@ class Ledger:
 
     def _processes(self, device: Device, reserved: int) -> tuple[int | None, int | None]:
         """Return what the driver lists for this process, everything included, and for all others."""
-        own, listed = self._nvml.processes(device.uuid or "") if _may_use(device) else (0, None)
-        if own is not None and own <= reserved and surely_uses(device):
+        own, listed = self._nvml.processes(device.uuid or "") if uses(device) is not False else (0, None)
+        if own is not None and own <= reserved and uses(device):
             return None, None  # less than a context: the driver lists the host's process ids, not ours
         return own, listed
 
@@ -246,11 +246,14 @@ def allowance(counters: Sequence[DeviceCounter]) -> Allowance:
     return Allowance(min(limits, default=None), sum(pools) if pools else None)
 
 
-def surely_uses(device: Device) -> bool:
-    """Return whether this process has a context on a device, whatever the driver's list of processes says."""
+def uses(device: Device) -> bool | None:
+    """Return whether this process has a context on a device, whatever the driver lists; None if unknown."""
     if device.backend != DRIVER:
         return True
-    return device.uuid in {driver.facts(ordinal).uuid for ordinal in driver.contexts() or ()}
+    contexts = driver.contexts()
+    if not contexts:  # only primary contexts are listed: a library may have made another one
+        return False if driver.absent() else None
+    return device.uuid in {driver.facts(ordinal).uuid for ordinal in contexts}
 
 
 def may_use_others(ordinals: Collection[int]) -> bool:
@@ -259,15 +262,6 @@ def may_use_others(ordinals: Collection[int]) -> bool:
         return False
     contexts = driver.contexts()
     return any(one not in ordinals for one in contexts) if contexts else True
-
-
-def _may_use(device: Device) -> bool:
-    """Return whether this process may hold memory on a device: on a shared machine, not on most of them."""
-    if device.backend != DRIVER:
-        return True
-    if not driver.contexts():  # only primary contexts are listed: a library may have made another one
-        return not driver.absent()
-    return surely_uses(device)
 
 
 def _levels(trackers: Sequence[PeakTracker]) -> AllocatorLevels:

@@ -23,7 +23,7 @@ from ..sources import Device, Unavailable
 from .children import Children
 from .device_scope import METRICS, DeviceScope, TimeSeries, energy_now_j, metric, without_unused
 from .interval import peak_of_sum
-from .ledger import Allowance, surely_uses
+from .ledger import Allowance, uses
 from .machine import machine
 from .sampler import Measuring
 from .settling import without
@@ -333,7 +333,7 @@ class Scope(Measuring):
                 continue
             device_scope.after = after if final else device_scope.after
             own = after.own or (device_scope.before and device_scope.before.own)
-            touched = device.backend != DRIVER or own or (after.own is None and surely_uses(device))
+            touched = device.backend != DRIVER or own or (after.own is None and uses(device))
             if touched or self._all_devices:
                 used, now = [h and h.memory and h.memory.used_bytes for h in (device_scope.before, after)]
                 timeline = device_scope.series.between(used, now, self.time_s) if final else ()

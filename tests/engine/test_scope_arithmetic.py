@@ -115,7 +115,7 @@ class Fake:
             "children_ended",
             lambda **_: self.ended._replace(more=self.ended.more or self.kids != []),
         )
-        monkeypatch.setattr(scopes, "surely_uses", lambda device: device.backend != DRIVER)
+        monkeypatch.setattr(scopes, "uses", lambda device: device.backend != DRIVER)
         monkeypatch.setattr(device_scope, "may_use_others", lambda _: self.may_use_others)
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], []
@@ -381,7 +381,7 @@ def test_on_a_raw_device_at_either_end(on):
     on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
 
     def touched(before, after, *, context=False):
-        scopes.surely_uses = lambda _: context
+        scopes.uses = lambda _: context
         on.found[raw] = [], before
         return bool(run(on, lambda: on.found.update({raw: ([], after)})).gpus)
 
