@@ -231,7 +231,7 @@ class Machine:
     def _sample_children(self) -> None:
         """Look at the children of the open scopes while they last."""
         for scope in self.scopes:
-            if scope.children is not None:
+            if scope.sees_children:
                 self.sampler.start(scope)
 
     def after_fork_in_child(self) -> None:

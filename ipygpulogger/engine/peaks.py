@@ -252,9 +252,9 @@ class PeakTracker:
 
     def _look_after_reset(self, before: Observation) -> Observation:
         after = self.look()
-        growth_bytes: Sequence[int | None] = [None] * len(before.readings)
         if before.stamp and after.stamp == before.stamp:
             return after
+        growth_bytes: Sequence[int | None] = [None] * len(before.readings)
         if before.stamp:
             growth_bytes = self.counter.growth_bytes(before.stamp, after.stamp)
         for interval in self._open:

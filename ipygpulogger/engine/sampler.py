@@ -38,6 +38,7 @@ class Measuring:
     """
 
     children: Children | None = None
+    sees_children = False  # already while it opens
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """Measure a device that a framework began to use, from zero; `sure` if no reset was unseen."""

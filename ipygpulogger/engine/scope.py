@@ -45,6 +45,8 @@ M = TypeVar("M", bound=Measurement)
 class Scope(Measuring):
     """One measurement. Scopes nest and overlap in any order, across threads; each has its own peak."""
 
+    sees_children = True
+
     def __init__(
         self,
         on: Machine | None = None,
