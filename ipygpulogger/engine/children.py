@@ -90,7 +90,7 @@ class Children:
     def usage(self, own: Interval, time_s: float) -> ChildrenUsage | None:
         """Return what they used beside this process's own; None if there were none, or none are listed."""
         before, living = self._before, self._on.child_peaks.observe() if self._has_any() else []
-        resident = self._final or self._resident_peaks()
+        resident = self._final or (self._resident_peaks() if self.intervals else {})
         ended = children_ended(more=False)  # only those before the scope matter
         if before is None or living is None:
             return None

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+from functools import cached_property
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
@@ -77,13 +78,12 @@ class Machine:
         self._ram: PeakTracker | None = None
         self._lock = threading.RLock()
 
-    @property
+    @cached_property
     def ram(self) -> PeakTracker:
         """The tracker of general RAM's peaks; `Unavailable` where that cannot be read."""
-        if self._ram is None:
-            with self._lock:
-                self._ram = self._ram or PeakTracker(self.process.counter)
-        return self._ram
+        with self._lock:  # two threads that ask first get the same one
+            self._ram = self._ram or PeakTracker(self.process.counter)
+            return self._ram
 
     @property
     def child_peaks(self) -> ChildPeaks:

@@ -126,7 +126,8 @@ class Scope(Measuring):
 
     def __del__(self) -> None:
         try:
-            self.close()  # the caller was interrupted, or forgot it
+            if not self._over:
+                self.close()  # the caller was interrupted, or forgot it
         except Exception:  # at the interpreter's exit the engine may be gone
             pass
 

@@ -565,7 +565,7 @@ def test_a_child_of_another_user_is_bounded():
     in_a_new_process(
         """
         import ctypes
-        from ipygpulogger.engine.machine import machine
+        from ipygpulogger.engine import machine as machines
         words = "x = b'x' * (90 << 20); del x; print(flush=True); input()"
         child = subprocess.Popen([sys.executable, "-I", "-S", "-c", words], stdin=-1, stdout=-1)
         child.stdout.readline()
@@ -575,7 +575,7 @@ def test_a_child_of_another_user_is_bounded():
             pass
         own, = (one for one in m.last.children.largest if one.pid == child.pid)
         assert own.peak.quality == "exact" and own.peak.hi_bytes < 40 * MB
-        machine()._ram, machine().process._counter = None, None
+        machines._machine = None
         other = subprocess.Popen([sys.executable, "-I", "-S", "-c", words], stdin=-1, stdout=-1)
         other.stdout.readline()
         os.setuid(65534)
