@@ -136,13 +136,10 @@ class Devices:
         if known is None or known.uuid is None:
             seen = self._nvml.device(device.uuid)
             if seen is None and device.backend == "cuda":
-                seen = (
-                    self._nvml.visible(device.index)
-                    if device.uuid is None
-                    else self._nvml.device(
-                        driver.facts(device.index).uuid
-                    )  # older CUDA: the card's UUID for a slice
-                )
+                if device.uuid is None:
+                    seen = self._nvml.visible(device.index)
+                else:  # older CUDA: the card's UUID for a slice
+                    seen = self._nvml.device(driver.facts(device.index).uuid)
             if seen is not None:
                 total_bytes = seen.total_bytes or device.total_bytes
                 device = replace(

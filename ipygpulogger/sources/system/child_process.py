@@ -87,10 +87,9 @@ class ChildProcess(Counter):
         was = self._stat
         try:
             stat = _read_stat(self.pid)
-            if self.card is None:
-                self._find_card(stat)
-                if self._watching and self.card is None:
-                    self._resets.start()
+            self.find_card(stat)
+            if self._watching and self.card is None:
+                self._resets.start()
             sizes = linux.read(f"/proc/{self.pid}/statm")
             if was is not None and stat.identity != was.identity:
                 raise Unavailable(f"{self.pid} is another process now, or runs another program")
@@ -116,9 +115,10 @@ class ChildProcess(Counter):
         reset = self.card is None and self._resets.take()
         return look._replace(reset_elsewhere=True) if reset else look
 
-    def _find_card(self, stat: _Stat) -> None:
+    def find_card(self, stat: _Stat | None = None) -> None:
         """Take the card of this process; it is `Unavailable` if its last figures were taken already."""
-        if not stat.forked or self.parent is not None:
+        stat = stat or self._stat
+        if self.card is not None or stat is None or not stat.forked or self.parent is not None:
             return
         if forks.has_left(self.pid, int(stat.identity[0])):
             raise Unavailable(f"the child process {self.pid} has left its last figures")
@@ -126,11 +126,6 @@ class ChildProcess(Counter):
         if card is not None and card["began"] == int(stat.identity[0]):
             self.card = card
             self.inherited_bytes = card["birth_bytes"] - card["birth_mapped_bytes"]
-
-    def find_card(self) -> None:
-        """Take the card of this process, if it was not written yet when it was last read."""
-        if self.card is None and self._stat is not None:
-            self._find_card(self._stat)
 
     def watch(self, *, on: bool) -> None:
         """Watch from now on for resets of the mark by other code; a child with a card tells them itself."""
@@ -179,10 +174,9 @@ class ChildProcess(Counter):
         if not self.name:  # it was never seen alive
             with suppress(OSError):
                 self.name = linux.read("/proc/self/comm").decode(errors="replace").strip()
-        shared_bytes = card["shared_bytes"]
-        if shared_bytes:
+        if card["shared_bytes"]:
             self.shares = Sharing(
-                card["private_bytes"], shared_bytes, card["inherited_bytes"], 0, self.mapped_bytes
+                card["private_bytes"], card["shared_bytes"], card["inherited_bytes"], 0, self.mapped_bytes
             )
         return True
 
@@ -307,9 +301,7 @@ def _read_stat(pid: int) -> _Stat:
         raise ValueError(f"/proc/{pid}/stat is too short")
     if fields[0] in (b"Z", b"X"):
         raise ValueError("it has ended")
-    if (
-        fields[23] == b"0"
-    ):  # within exec the old memory is gone, and the addresses of the code are not set yet
+    if fields[23] == b"0":  # within exec: the addresses of the code are not set yet
         raise ValueError("it is just loading its program")
     forked = bool(int(fields[6]) & _FORK_NO_EXEC)
     return _Stat(
