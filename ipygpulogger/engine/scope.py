@@ -12,7 +12,6 @@ Its life, in order::
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -183,12 +182,6 @@ class Scope(Measuring):
         """
         assert self._ram is not None and self._start_s, "open() comes first"  # noqa: PT018 - one
         time_s = clock.monotonic_s() - self._start_s
-        intervals = [(self._machine.ram, self._ram)]
-        for device_scope in self.device_scopes():
-            intervals += device_scope.intervals.items()
-        for tracker, interval in intervals:
-            with contextlib.suppress(Unavailable):
-                tracker.fold(interval)
         before_bytes, now_bytes = self._ram.before_bytes(), self._machine.ram.current_bytes()
         if not self._sampling:  # then nothing else feeds the time series
             self.sampled(now_bytes)
