@@ -179,16 +179,11 @@ class Ledger:
         Called after the snapshots of a scope's end, whose per-process usage is used again. A device that this
         process does not use is queried only if its use changed.
         """
-        devices = self._nvml.devices()
-        held = dict.fromkeys(pids if devices else (), 0)
-        for device in devices:
-            listed = self._listed_now(device.uuid)
-            for pid in list(held):
-                size = None if listed is None else listed.get(pid, 0)
-                if size is None:
-                    del held[pid]
-                else:
-                    held[pid] += size
+        lists, held = [self._listed_now(device.uuid) for device in self._nvml.devices()], {}
+        for pid in pids if lists else ():
+            sizes = [None if listed is None else listed.get(pid, 0) for listed in lists]
+            if None not in sizes:
+                held[pid] = sum(filter(None, sizes))
         return held
 
     def _listed_now(self, uuid: str) -> Mapping[int, int | None] | None:
