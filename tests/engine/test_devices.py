@@ -721,9 +721,6 @@ def test_pinned_memory_is_a_figure_of_its_own(cuda, on, host, again_mb):
     torch._C._host_emptyCache()
 
 
-# -- headroom --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fraction", [None, 0.5])
 def test_headroom_is_what_can_still_be_had(cuda, on, fraction):
     """A little less than it says can be allocated, 64 MB more cannot; a limit of torch's own included."""

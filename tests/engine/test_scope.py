@@ -206,19 +206,6 @@ def test_scopes_in_threads_each_get_their_own(fresh):
     assert not fresh.ram.is_open
 
 
-def test_a_scope_that_cannot_open_leaves_nothing(fresh, monkeypatch):
-    """If the last step of opening fails, no scope, interval or thread remains."""
-    monkeypatch.setattr(fresh.process, "heap", lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        Scope(fresh).open()
-    assert not fresh.scopes
-    assert not fresh.sampler.is_wanted
-    assert not fresh.scopes.loggers
-
-
-# -- devices without a framework -------------------------------------------------------------------
-
-
 @pytest.fixture
 def raw(monkeypatch):
     """The process has loaded CUDA's library, by which way ever."""
