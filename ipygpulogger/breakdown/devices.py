@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..allocator.replay import Replay
 from ..allocator.rules import blocks_of, live
 from ..engine.machine import machine
-from ..engine.open_scopes import Measuring
+from ..engine.sampler import Measuring
 from ..records.explained import BEFORE, AtPeak
 from ..records.units import MB, size_text
 from ..runtime import clock

@@ -13,8 +13,7 @@ device_scope  one device in one scope: its memory, energy and utilization, and t
 ledger        who holds the memory of a device
 child_peaks   the peaks of child processes, and what forked ones share
 children      the child processes in one scope
-sampler       the background thread that samples devices while a scope is open, and what it does
+sampler       what is open, as the machine treats it, and the thread that samples it
 settling      garbage and caches around a measurement, and the memory that our own late imports take
-open_scopes   what is open, as the machine treats it, and the running loggers
 ============  =======================================================================
 """

@@ -34,13 +34,8 @@ _SMALL_BYTES = 5 * MB  # of so much that ended within the scope nothing is said,
 NEARLY_BYTES = MB  # if what children share is known as well as that, nothing is said
 
 
-class Among(NamedTuple):
-    """The bounds of what forked children have in common, each page counted once; no upper one if it is None.
-
-    Attributes:
-        lo_bytes: At least.
-        hi_bytes: At most.
-    """
+class SharedBounds(NamedTuple):
+    """What forked children have in common, each page counted once; no upper bound if that is None."""
 
     lo_bytes: int
     hi_bytes: int | None
@@ -51,7 +46,7 @@ class Among(NamedTuple):
         return self.hi_bytes is not None and self.hi_bytes - self.lo_bytes < NEARLY_BYTES
 
 
-NOTHING = Among(0, 0)
+NOTHING = SharedBounds(0, 0)
 
 
 def is_small(usage: ChildUsage) -> bool:
@@ -60,13 +55,9 @@ def is_small(usage: ChildUsage) -> bool:
 
 
 def most_at_once(found: dict[ChildProcess, ChildUsage]) -> int | None:
-    """Return the most that all can have had at once: the peaks of those that lived at the same time.
-
-    Returns:
-        None if the peak of one has no upper bound.
-    """
+    """Return the most that all can have had at once: the peaks of those that lived together, if known."""
     most_bytes = 0
-    for newest in found:  # more of them live as one is born
+    for newest in found:  # most of them live just after one is born
         at_ns, sum_bytes = newest.life_ns[0], 0
         for child, usage in found.items():
             born_ns, left_ns = child.life_ns
@@ -102,30 +93,26 @@ def families(children: Iterable[ChildProcess]) -> dict[ChildProcess | None, list
     return found
 
 
-def without_program(members: Sequence[Sharing], count: int) -> Among:
-    """Return bounds of what forks share, without a walk of the pages of the program that they come from.
+def without_program(members: Sequence[Sharing], count: int) -> SharedBounds:
+    """Return bounds of what `count` forks share, without a walk of the pages of their program.
 
     A page of the program counts at least 1/(n+1) with n forks, one of n forks alone at least 1/n. So what
-    their proportional shares exceed the former by bounds what is not the program's.
-
-    Args:
-        members: Of each fork whose pages were walked.
-        count: How many forks there are.
+    the proportional shares of those that were walked exceed the former by bounds what is not the program's.
     """
     if count < 2:
         return NOTHING
     proportional_bytes = excess_bytes = 0.0
     for one in members:
         if one.anonymous_pss_bytes is None:
-            return Among(0, None)
+            return SharedBounds(0, None)
         private_bytes = max(0, one.private_anonymous_bytes - one.shmem_bytes)
         share_bytes = max(0, one.anonymous_pss_bytes - private_bytes)
         proportional_bytes += share_bytes
         excess_bytes += max(0.0, share_bytes - (one.anonymous_bytes - private_bytes) / (count + 1))
-    return Among(0, int(min(proportional_bytes, excess_bytes * count * (count + 1) / 2)))
+    return SharedBounds(0, int(min(proportional_bytes, excess_bytes * count * (count + 1) / 2)))
 
 
-def with_program(members: Sequence[Sharing], program: Sharing) -> Among:
+def with_program(members: Sequence[Sharing], program: Sharing) -> SharedBounds:
     """Return what forks share, with the pages of the program that they come from."""
     most = without_program(members, len(members))
     if most.hi_bytes is None or program.anonymous_pss_bytes is None:
@@ -133,35 +120,29 @@ def with_program(members: Sequence[Sharing], program: Sharing) -> Among:
     sum_bytes = program.anonymous_pss_bytes - program.anonymous_bytes
     sum_bytes += sum((one.anonymous_pss_bytes or 0) - one.private_anonymous_bytes for one in members)
     hi_bytes = min(most.hi_bytes, max(0, sum_bytes + sum(one.shmem_bytes for one in members)))
-    return Among(min(max(0, sum_bytes), hi_bytes), hi_bytes)
+    return SharedBounds(min(max(0, sum_bytes), hi_bytes), hi_bytes)
 
 
 class Families:
     """Remembers whose walks still hold, and what was found with the pages of the programs that forked."""
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
         self._roots: dict[ChildProcess | None, object] = {}  # what changes with the memory of each program
         self._members: set[ChildProcess] = set()
         self._share = False  # whether the forks may share pages with each other only
-        self._found: dict[ChildProcess | None, tuple[object, Among]] = {}
+        self._found: dict[ChildProcess | None, tuple[object, SharedBounds]] = {}
 
     def forget_stale(
-        self, groups: Mapping[ChildProcess | None, Sequence[ChildProcess]], stand: object
+        self, groups: Mapping[ChildProcess | None, Sequence[ChildProcess]], own_state: object
     ) -> bool:
         """Forget all walks if pages may be shared with others than before, without their owner having run.
 
-        Args:
-            groups: The forks of each program.
-            stand: Changes with the memory of this process.
-
-        Returns:
-            Whether they were forgotten.
+        `own_state` changes with the memory of this process.
         """
         members = {child for group in groups.values() for child in group}
         nested = any(child.parent is not root for root, group in groups.items() for child in group)
         ran = members != self._members or not all(child.is_walked for child in members)
-        roots = {root: stand if root is None else root.state for root in groups}
+        roots = {root: own_state if root is None else root.state for root in groups}
         stale = any(self._roots.get(root, state) != state for root, state in roots.items())
         stale = stale or ((nested or self._share) and ran)
         self._roots, self._members, self._share = roots, members, nested
@@ -170,31 +151,28 @@ class Families:
                 child.forget_walk()
         return stale
 
-    def find(self, groups: Mapping[ChildProcess | None, Sequence[ChildProcess]], limit_s: float) -> Among:
-        """Return what all forks share with each other.
-
-        Args:
-            groups: The forks of each program.
-            limit_s: So long may walks of the programs' pages take.
-        """
+    def find(
+        self, groups: Mapping[ChildProcess | None, Sequence[ChildProcess]], limit_s: float
+    ) -> SharedBounds:
+        """Return what all forks share with each other; walks of the programs' pages may take so long."""
         found, lo_bytes = {}, 0
         hi_bytes: int | None = 0
         for root, members in groups.items():
             walked = [child.shares for child in members if child.shares is not None and child.is_walked]
-            among = without_program(walked, len(members))  # the peaks of others include what they share
-            if len(walked) == len(members) and not among.is_known:
+            shared = without_program(walked, len(members))  # the peaks of others include what they share
+            if len(walked) == len(members) and not shared.is_known:
                 state: object = (self._roots[root], walked)
                 was = self._found.get(root)
                 if was is not None and was[0] == state:
-                    among = was[1]
+                    shared = was[1]
                 elif (program := _walk(root, limit_s)) is not None:
                     limit_s -= (program.private_bytes + program.shared_bytes) * WALK_S_PER_BYTE
-                    among = with_program(walked, program)
-                found[root] = state, among
-            lo_bytes += among.lo_bytes
-            hi_bytes = None if hi_bytes is None or among.hi_bytes is None else hi_bytes + among.hi_bytes
+                    shared = with_program(walked, program)
+                found[root] = state, shared
+            lo_bytes += shared.lo_bytes
+            hi_bytes = None if hi_bytes is None or shared.hi_bytes is None else hi_bytes + shared.hi_bytes
         self._found = found
-        result = Among(lo_bytes, hi_bytes)
+        result = SharedBounds(lo_bytes, hi_bytes)
         self._share = self._share or lo_bytes >= NEARLY_BYTES or not result.is_known
         return result
 
@@ -222,28 +200,18 @@ class ChildPeaks:
     """
 
     def __init__(self, process: Process, open_scopes: Callable[[], Iterable[Children]]) -> None:
-        """Prepare; nothing is read before `look`.
-
-        Args:
-            process: Which children there are.
-            open_scopes: Returns the part of every open scope that is about children.
-        """
+        """Prepare; `open_scopes` returns the part of every open scope that is about children."""
         self._descendants, self._open_scopes = process.descendants, open_scopes
         self._measuring_themselves: set[int] = set()  # process ids
         self._trackers: dict[ChildProcess, PeakTracker] = {}
         self._lock = threading.RLock()
-        self._families: Families | None = None
-        self._stand = 0, 0  # page faults and size of this process when its forks were last walked anew
+        self._families = Families()
+        self._state = 0, 0  # page faults and size of this process when its forks were last walked anew
 
-    def look(self, opening: Children | None = None, *, reset: bool = True) -> list[ChildProcess] | None:
-        """Read every descendant, and fold the reading into the open scopes.
+    def observe(self, opening: Children | None = None, *, reset: bool = True) -> list[ChildProcess] | None:
+        """Read every descendant, and fold the reading into the open scopes; return those that live.
 
-        Args:
-            opening: A scope that opens now: it gets an interval of each.
-            reset: Whether it may reset their high-water marks.
-
-        Returns:
-            Those that live; None where the kernel does not list children.
+        A scope that opens now gets an interval of each. None where the kernel does not list children.
         """
         with self._lock:
             found: dict[ChildProcess, PeakTracker] = {}
@@ -252,11 +220,9 @@ class ChildPeaks:
                 tracker = self._trackers.get(child) or self._tracker_of(child)
                 if opening is not None:
                     measures_itself = child.pid in self._measuring_themselves
-                    may_reset = not (measures_itself or (child.card and child.card["measures"]))
-                    interval = tracker.open(reset=reset and may_reset)
+                    interval = opening.intervals[child] = tracker.open(reset=reset and not measures_itself)
                     if measures_itself:
                         interval.mark_sampled()
-                    opening.begins(child, interval)
                 else:
                     tracker.look()
                 if child.forked and child.inherited_bytes is None and child.parent is not None:
@@ -269,7 +235,7 @@ class ChildPeaks:
             if living:
                 total_bytes = sum(map(self.at_least_bytes, living))
                 for scope in self._open_scopes():
-                    scope.seen(total_bytes)
+                    scope.together_bytes = max(scope.together_bytes, total_bytes)
             return living
 
     def leave_alone(self, pid: int) -> None:
@@ -287,18 +253,15 @@ class ChildPeaks:
             self._measuring_themselves.difference_update(pids)
 
     def _tracker_of(self, child: ChildProcess) -> PeakTracker:
-        """Return the tracker of a new child, which was born within every scope that is open already.
-
-        Raises:
-            Unavailable: It has ended.
-        """
+        """Return the tracker of a new child, which was born within every scope that is open already."""
         tracker, life = PeakTracker(child), None
         for scope in self._open_scopes():
             if life is None:
                 life = tracker.adopt()
                 if not child.is_seen_from_its_start(self._earlier(child)):
                     life.mark_sampled()
-            scope.born(child, life)
+            if not scope.ended:
+                scope.intervals[child] = life
         return tracker
 
     def _earlier(self, child: ChildProcess) -> ChildProcess | None:
@@ -332,25 +295,16 @@ class ChildPeaks:
                 continue
             forks.forget(pid)
 
-    def walk(self, living: Iterable[ChildProcess], limit_s: float, *, again: bool) -> Among | None:
-        """Find what the forked ones share, those first that take the least time, as far as there is time.
+    def walk(self, living: Iterable[ChildProcess], limit_s: float, *, again: bool) -> SharedBounds | None:
+        """Find what the forked ones share with each other, in so much time; None if none is forked.
 
-        Args:
-            living: Those that live.
-            limit_s: The time, with pages of 4 kB on a machine that does nothing else.
-            again: Also of those of which it was found before, unless nothing changed since.
-
-        Returns:
-            What they share with each other; None if none is forked.
+        `again`: also of those of which it was found before, unless nothing changed since.
         """
         forked = [child for child in living if child.forked]
         if not forked:
             return None
-
-        if self._families is None:
-            self._families = Families()
         groups = families(forked)
-        again = self._families.forget_stale(groups, self._stand_now()) or again
+        again = self._families.forget_stale(groups, self._own_state()) or again
         new = [child for child in forked if again or child.shares is None]
         for child in sorted(new, key=lambda child: child.walk_s()):
             took_s = child.walk_s()
@@ -363,16 +317,16 @@ class ChildPeaks:
                 continue
         return self._families.find(groups, limit_s)
 
-    def _stand_now(self) -> object:
+    def _own_state(self) -> object:
         """Return what changes as soon as this process may have changed more than a little of its memory."""
         try:
             faults, size_bytes = sum(linux.faults_and_mark()[0]), linux.resident_bytes()
         except (OSError, ValueError):
             return object()
-        was_faults, was_bytes = self._stand
+        was_faults, was_bytes = self._state
         if abs(size_bytes - was_bytes) + (faults - was_faults) * linux.PAGE_BYTES > _STILL_BYTES:
-            self._stand = faults, size_bytes
-        return self._stand
+            self._state = faults, size_bytes
+        return self._state
 
     @staticmethod
     def at_least_bytes(child: ChildProcess) -> int:

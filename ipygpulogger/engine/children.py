@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..sources.system.child_process import ChildProcess
     from ..sources.system.children import Ended
     from ..sources.system.forked import Sharing
-    from .child_peaks import Among
+    from .child_peaks import SharedBounds
     from .interval import Interval
     from .machine import Machine
 
@@ -38,86 +38,58 @@ _NOTABLE_FAULTS = 4096
 _LEAVING_FAULTS = 256  # a child that left its figures maps no more pages than that until it ends
 
 
-class _Held(NamedTuple):
-    """What one child has at an end of the scope.
+class _ChildMemory(NamedTuple):
+    """What one child has at an end of the scope."""
 
-    Attributes:
-        own_bytes: Resident, without what it shares if it is forked.
-        shares: What it shares; None for a program of its own, and where it was not found out.
-        fresh: Whether that is what it shares at this end. Otherwise it is what it shared before, which was
-            more rather than less.
-    """
-
-    own_bytes: int
-    shares: Sharing | None = None
-    fresh: bool = True
+    own_bytes: int  # resident, without what it shares if it is forked
+    shares: Sharing | None = None  # None for a program of its own, and where it was not found out
+    fresh: bool = True  # False if it is what it shared before, which was more rather than less
 
 
 class Children:
     """The children from the opening of a scope to its end.
 
     Attributes:
+        any_before: Whether there was any child as the scope opened.
         intervals: The interval of each child that was seen; empty once they are final.
+        together_bytes: The most that all of them were seen to have at once.
+        ended: Whether their peaks are final.
     """
 
     def __init__(self, on: Machine, *, reset: bool = True) -> None:
-        """Record their memory now, and begin the peaks of each.
-
-        Args:
-            on: The machine.
-            reset: Whether their high-water marks may be reset.
-        """
+        """Record their memory now, and begin the peaks of each; `reset` their marks, if that may be."""
         self._on = on
         self.intervals: dict[ChildProcess, Interval] = {}
-        self._final: dict[ChildProcess, Peak] | None = None  # the peaks at the end of the scope
-        self._together_bytes = 0  # the most that all of them were seen to have at once
+        self.together_bytes, self.ended = 0, False
+        self._final: dict[ChildProcess, Peak] = {}  # the peaks at the end of the scope
         self._ended_before = children_ended()
-        self._before: dict[ChildProcess, _Held] | None = {}
+        self.any_before = bool(forks.living) or self._ended_before.more
+        self._before: dict[ChildProcess, _ChildMemory] | None = {}
         self._states: dict[ChildProcess, object] = {}  # as the scope opened
-        self._among: Among | None = None  # what forked ones shared with each other as the scope opened
-        if self._has_any():
-            living = on.child_peaks.look(self, reset=reset)
+        self._shared: SharedBounds | None = (
+            None  # what forked ones shared with each other as the scope opened
+        )
+        if self.any_before:
+            living = on.child_peaks.observe(self, reset=reset)
             if living is None:
                 self._before = None
             else:
                 self._states = {child: child.state for child in living}
-                self._before, self._among = self._held(living, WALK_S, again=False)
-
-    # -- called by ChildPeaks ------------------------------------------------------------------
-
-    def begins(self, child: ChildProcess, interval: Interval) -> None:
-        """Take the interval of a child that is there as the scope opens."""
-        self.intervals[child] = interval
-
-    def born(self, child: ChildProcess, life: Interval) -> None:
-        """Take the interval of a child that began within the scope."""
-        if self._final is None:
-            self.intervals[child] = life
-
-    def seen(self, total_bytes: int) -> None:
-        """Take what all children had at one look."""
-        self._together_bytes = max(self._together_bytes, total_bytes)
-
-    # ------------------------------------------------------------------------------------------
+                self._before, self._shared = self._held(living, WALK_S, again=False)
 
     def close(self) -> None:
         """Read the final peaks of those that are known; closing again changes nothing.
 
         Of one that is seen later, the whole life lies within the scope.
         """
-        if self._final is None and (self.intervals or self._has_any()):
-            self._on.child_peaks.look()
-            self._final = self._resident_peaks()
+        if not self.ended and (self.intervals or self._has_any()):
+            self._on.child_peaks.observe()
+            self._final, self.ended = self._resident_peaks(), True
             self.intervals = {}  # nothing is folded into them any more
 
     def usage(self, own: Interval, time_s: float) -> ChildrenUsage | None:
-        """Return what they used since the scope opened; None if there were none, or they cannot be listed.
-
-        Args:
-            own: This process's own memory within the scope.
-            time_s: How long the scope took.
-        """
-        before, living = self._before, self._on.child_peaks.look() if self._has_any() else []
+        """Return what they used beside this process's own; None if there were none, or none are listed."""
+        before, living = self._before, self._on.child_peaks.observe() if self._has_any() else []
         resident = self._final or (self._resident_peaks() if self.intervals else {})
         ended = children_ended(more=False)  # only those before the scope matter
         if before is None or living is None:
@@ -129,9 +101,10 @@ class Children:
             return None
         from .child_peaks import is_small, most_at_once, one_moved  # most notebooks have no child
 
-        each_s = 0.0 if time_s < _SHORT_S else WALK_S * (1 + len(living or ()))
-        limit_s = min(max(WALK_S, each_s, _WALK_SHARE * time_s), _WALK_MOST_S)
-        after, among = self._held(living, limit_s, again=True) if living else ({}, None)
+        limit_s = WALK_S
+        if time_s >= _SHORT_S:
+            limit_s = min(max(WALK_S * (1 + len(living)), _WALK_SHARE * time_s), _WALK_MOST_S)
+        after, shared = self._held(living, limit_s, again=True) if living else ({}, None)
         found = {
             child: self._one(child, resident.get(child), before.get(child), after.get(child))
             for child in dict.fromkeys((*before, *resident, *after))
@@ -139,31 +112,25 @@ class Children:
         shown = [usage for child, usage in found.items() if not (child.left and is_small(usage))]
         if not (before or living or shown or notable) and record_bytes < MB:
             return None
-        before_bytes = sum(held.own_bytes for held in before.values()) + (
-            self._among.lo_bytes if self._among else 0
-        )
-        after_bytes = sum(held.own_bytes for held in after.values()) + (among.lo_bytes if among else 0)
+        before_bytes, after_bytes = _sum_bytes(before, self._shared), _sum_bytes(after, shared)
         gone_count = len({child.pid for child in found} - {child.pid for child in after})
         ended_count = self._ended_count(ended, before, after, found)
         left = [child for child in found if child.left]
         faults -= sum(child.faults for child in left)
         all_seen = ended_count == gone_count and faults <= len(left) * _LEAVING_FAULTS
-        lo_bytes = max(before_bytes, after_bytes, record_bytes, self._together_bytes, one_moved(found))
+        lo_bytes = max(before_bytes, after_bytes, record_bytes, self.together_bytes, one_moved(found))
         most_bytes = most_at_once(found) if all_seen else None
         at_least = any(_is_at_least(before.get(child), after.get(child)) for child in found)
-        at_least = at_least or not (among is None or among.is_known)
-        hi_bytes = None
-        if most_bytes is not None and (among is None or among.hi_bytes is not None):
-            hi_bytes = max(lo_bytes, most_bytes + self._more_bytes(after, among))
+        at_least = at_least or not (shared is None or shared.is_known)
+        hi_bytes, precision_bytes = None, 0
+        if most_bytes is not None and (shared is None or shared.hi_bytes is not None):
+            hi_bytes = max(lo_bytes, most_bytes + self._more_bytes(after, shared))
+            precision_bytes = sum(child.precision_bytes for child in found)
         forked = [held for child, held in after.items() if child.forked]
         return ChildrenUsage(
             before_bytes,
             after_bytes,
-            Peak.within(
-                lo_bytes,
-                hi_bytes,
-                sum(child.precision_bytes for child in found) if hi_bytes is not None else 0,
-            ),
+            Peak.within(lo_bytes, hi_bytes, precision_bytes),
             count=len(after),
             at_least=at_least,
             ended=ended_count if all_seen else max(1, ended_count),
@@ -175,22 +142,21 @@ class Children:
         """Return whether there is any child, or one that ended and left its figures."""
         return bool(forks.living) or self._on.process.has_children()
 
-    def _more_bytes(self, after: dict[ChildProcess, _Held], among: Among | None) -> int:
+    def _more_bytes(self, after: dict[ChildProcess, _ChildMemory], shared: SharedBounds | None) -> int:
         """Return what the sum of the children's peaks has less than their peak together can have.
 
-        What they share with each other was subtracted from each peak. Only from one that forks it was
-        not, as its own memory may be shared since. Together it can: such memory is shared among them.
+        What they share was subtracted from each peak, but for one that forks: its own may be shared since.
         """
-        if among is None or among.hi_bytes is None:
+        if shared is None or shared.hi_bytes is None:
             return 0
         if not all(held.fresh for held in after.values()):
-            return among.hi_bytes
+            return shared.hi_bytes
         left_bytes = sum(
             held.shares.inherited_bytes
             for child, held in after.items()
             if held.shares and child.children and not self._is_idle(child)
         )
-        return among.hi_bytes - left_bytes
+        return shared.hi_bytes - left_bytes
 
     def _is_idle(self, child: ChildProcess) -> bool:
         """Return whether a child mapped and freed nothing within the scope."""
@@ -208,39 +174,33 @@ class Children:
 
     def _held(
         self, living: list[ChildProcess], limit_s: float, *, again: bool
-    ) -> tuple[dict[ChildProcess, _Held], Among | None]:
-        """Return what each child has now, and what the forked ones share with each other.
+    ) -> tuple[dict[ChildProcess, _ChildMemory], SharedBounds | None]:
+        """Return what each child has now, and what the forked ones share, as far as there is time."""
+        shared = self._on.child_peaks.walk(living, limit_s, again=again)
+        return {child: self._held_by(child) for child in living}, shared
 
-        It is found as far as there is time.
-        """
-        among = self._on.child_peaks.walk(living, limit_s, again=again)
-        return {child: self._held_by(child) for child in living}, among
-
-    def _held_by(self, child: ChildProcess) -> _Held:
+    def _held_by(self, child: ChildProcess) -> _ChildMemory:
         if not child.forked:
-            return _Held(child.current_bytes)
+            return _ChildMemory(child.current_bytes)
         if child.shares is not None and child.is_walked:
-            return _Held(child.shares.private_bytes, child.shares)
+            return _ChildMemory(child.shares.private_bytes, child.shares)
         own_bytes = self._on.child_peaks.at_least_bytes(child)
         if child.shares is None and not own_bytes:
             own_bytes = max(0, child.current_bytes - self._inherited_bytes(child))
-        return _Held(own_bytes, child.shares, fresh=False)
+        return _ChildMemory(own_bytes, child.shares, fresh=False)
 
     def _one(
-        self, child: ChildProcess, resident: Peak | None, before: _Held | None, after: _Held | None
+        self,
+        child: ChildProcess,
+        resident: Peak | None,
+        before: _ChildMemory | None,
+        after: _ChildMemory | None,
     ) -> ChildUsage:
-        """Return what one child used.
-
-        Args:
-            child: The process; its figures are those of the last look.
-            resident: The bounds of its mark within the scope; None if it was born after the peaks were read.
-            before: What it had as the scope opened; None if it began within it.
-            after: What it has now; None if it ended.
-        """
+        """Return what one child used; it has no `resident` peak if it was born after the peaks were read."""
         last = after
         if child.left:  # as if it lived still
             own_bytes = child.shares.private_bytes if child.shares else 0
-            last = _Held(own_bytes, child.shares, fresh=child.shares is not None)
+            last = _ChildMemory(own_bytes, child.shares, fresh=child.shares is not None)
         ends_bytes = [held.own_bytes for held in (before, last) if held is not None]
         if resident is None:
             resident = Peak.within(child.high_bytes, child.high_bytes)
@@ -262,7 +222,7 @@ class Children:
         )
 
     def _unshared(
-        self, child: ChildProcess, resident: Peak, before: _Held | None, after: _Held | None
+        self, child: ChildProcess, resident: Peak, before: _ChildMemory | None, after: _ChildMemory | None
     ) -> tuple[int, int | None]:
         """Return the peak of a forked child without what it shared.
 
@@ -329,7 +289,11 @@ class Children:
         return ended.largest_bytes - ours_bytes if forked else ended.largest_bytes
 
 
-def _is_at_least(before: _Held | None, after: _Held | None) -> bool:
+def _sum_bytes(held: dict[ChildProcess, _ChildMemory], shared: SharedBounds | None) -> int:
+    return sum(one.own_bytes for one in held.values()) + (shared.lo_bytes if shared else 0)
+
+
+def _is_at_least(before: _ChildMemory | None, after: _ChildMemory | None) -> bool:
     """Return whether more than a little of a child's memory at an end may not be counted."""
     if after is not None and not after.fresh:
         return True
@@ -340,7 +304,7 @@ def _is_at_least(before: _Held | None, after: _Held | None) -> bool:
     return before.shares.shared_bytes - after.shares.shared_bytes > _NEARLY_BYTES
 
 
-def _shared_bytes(forked: list[_Held]) -> int | None:
+def _shared_bytes(forked: list[_ChildMemory]) -> int | None:
     """Return what forked children share, in proportion; None if that was not read of all of them."""
     if not forked or not all(held.fresh for held in forked):
         return None

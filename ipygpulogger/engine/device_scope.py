@@ -38,15 +38,7 @@ def energy_now_j(nvml: Nvml, uuid: str) -> float | Unavailable:
 
 
 def metric(name: str, nvml: Nvml, on: DeviceScope, began: datetime, time_s: float) -> Metric:
-    """Return one metric of a scope that ends now: a value, or the reason why there is none.
-
-    Args:
-        name: One of `METRICS`.
-        nvml: The driver.
-        on: The device in the scope, with the energy counter as read at the beginning.
-        began: When the scope began.
-        time_s: How long it lasted. The driver's energy counter needs a while to move.
-    """
+    """Return one of `METRICS` of a scope that ends now: a value, or the reason why there is none."""
     uuid, unit = on.device.uuid or "", METRICS[name]
     try:
         if name == "utilization":
@@ -76,12 +68,7 @@ class TimeSeries:
         self._points: dict[int, tuple[float, int]] = {}  # by the number of its stride
 
     def add(self, time_s: float, size_bytes: int) -> None:
-        """Add a sample.
-
-        Args:
-            time_s: Seconds since the beginning, not less than for the last sample.
-            size_bytes: The figure then.
-        """
+        """Add the figure at so many seconds since the beginning, not less than for the last sample."""
         slot = int(time_s / self._stride_s)
         if slot not in self._points or size_bytes > self._points[slot][1]:
             self._points[slot] = time_s, size_bytes
@@ -96,9 +83,10 @@ class TimeSeries:
     ) -> tuple[tuple[float, int], ...]:
         """Return the points between the scope's two ends; nothing where nothing was sampled.
 
-        A scope's time excludes the cost of measuring within it, so the last samples may lie beyond its end.
-        They are moved to its end.
+        Samples beyond its end, which excludes the cost of measuring, are moved there.
         """
+        if not self._points:
+            return ()
         inner = [(min(at, end_s), size) for at, size in tuple(self._points.values()) if at > 0]
         if not inner:
             return ()
@@ -112,39 +100,23 @@ _MOST_QUERIES = 32  # such queries in one scope, at most
 
 
 class DeviceScope:
-    """One device in one scope.
-
-    Attributes:
-        device: The device.
-        intervals: One over each framework's allocator on it.
-        before: The snapshot at the beginning; None if the device was first used within the scope.
-        after: The snapshot at the end; None until then.
-        neighbours_before_bytes: Held by other processes at the beginning; None where unknown.
-        highest_used_bytes: The most that the sampler saw in use on the whole device.
-        highest_other_bytes: The most that it saw in use outside the allocators.
-        lowest_other_bytes: The least of that; None without a sample.
-        seen_bytes: The most that this process was seen to hold.
-        listed_peak_bytes: The most that all other processes were seen to hold; None where unknown.
-        series: The whole device's memory over time.
-        energy_j: The driver's energy counter at the beginning, in joules, or why it is unknown.
-        metrics: The energy and utilization that were asked for.
-    """
+    """One device in one scope."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.intervals: dict[PeakTracker, Interval] = {}
-        self.before: DeviceSnapshot | None = None
-        self.after: DeviceSnapshot | None = None
-        self.neighbours_before_bytes: int | None = None
-        self.highest_used_bytes = 0
-        self.highest_other_bytes = 0
+        self.intervals: dict[PeakTracker, Interval] = {}  # over each framework's allocator on it
+        self.before: DeviceSnapshot | None = None  # None if it was first used within the scope
+        self.after: DeviceSnapshot | None = None  # None until its end
+        self.neighbours_before_bytes: int | None = None  # held by other processes at the beginning
+        # What the sampler saw: in use on the whole device, and outside the allocators; held by this process,
+        # and by all others.
+        self.highest_used_bytes = self.highest_other_bytes = self.seen_bytes = 0
         self.lowest_other_bytes: int | None = None
-        self.seen_bytes = 0
         self.listed_peak_bytes: int | None = None
         self._known_bytes: int | None = None  # outside the allocators, as last known: a jump is above that
         self._jumped: list[tuple[int, int | None]] = []  # seen outside the allocators, and of that attributed
-        self.series = TimeSeries()
-        self.energy_j: float | Unavailable = Unavailable("first used within this scope")
+        self.series = TimeSeries()  # of the whole device
+        self.energy_j: float | Unavailable = Unavailable("first used within this scope")  # at the beginning
         self.metrics: tuple[Metric, ...] = ()
 
     def inherit(self, raw: DeviceScope) -> None:
@@ -166,13 +138,7 @@ class DeviceScope:
         return self._jumps(other_bytes) and len(self._jumped) < _MOST_QUERIES
 
     def sampled(self, used_bytes: int, other_bytes: int | None, found: Shares | None) -> None:
-        """Record a sample.
-
-        Args:
-            used_bytes: In use on the whole device.
-            other_bytes: The part outside the allocators; None if the allocators changed while NVML was read.
-            found: Which processes hold that part, if it jumped and the driver reported it.
-        """
+        """Record a sample; see `Measuring.device_sampled`."""
         self.highest_used_bytes = max(self.highest_used_bytes, used_bytes)
         self.highest_other_bytes = max(self.highest_other_bytes, other_bytes or 0)
         known_bytes = None
@@ -206,13 +172,7 @@ class DeviceScope:
         return self._known_bytes if self._known_bytes is not None else self.before and self.before.other
 
     def usage(self, after: DeviceSnapshot, allowance: Allowance, timeline: Timeline) -> DeviceUsage:
-        """Return what the scope used of the device.
-
-        Args:
-            after: The snapshot at the end.
-            allowance: The limit, fragmentation and private pools of its allocators.
-            timeline: The time series for the record.
-        """
+        """Return what the scope used of the device, given the snapshot at its end."""
         before, device, intervals = self.before, self.device, list(self.intervals.values())
         tells_reserved = bool(intervals) and all(len(interval.before) > 1 for interval in intervals)
         outside_before = before.outside if before else after.outside  # a new context is not consumed
@@ -314,10 +274,7 @@ class DeviceScope:
         return self.highest_used_bytes if alone and (after.own or (before and before.own)) else 0
 
     def _fell_bytes(self, after: DeviceSnapshot) -> int:
-        """Return how far memory outside the allocators was seen to fall below both ends.
-
-        It may have been this process's own.
-        """
+        """Return how far memory outside the allocators, perhaps our own, fell below both ends."""
         if self.lowest_other_bytes is None or self.device.unified:
             return 0
         fell_bytes = min(self._ends_bytes(after), default=0) - self.lowest_other_bytes
@@ -335,9 +292,9 @@ class DeviceScope:
 
 
 def without_unused(found: list[DeviceScope]) -> list[DeviceScope]:
-    """Return the devices of a scope that are worth a look at its end.
+    """Return the devices worth a look at the end of a scope.
 
-    On the others this process certainly holds nothing, nor did when the scope began; this is noted there.
+    On the others this process certainly holds nothing, nor did it at the beginning; this is noted there.
     """
     raws = [one for one in found if one.device.backend == DRIVER and not (one.before and one.before.own)]
     ordinals = {one.device.index for one in found if one.device.backend == "cuda"}

@@ -15,9 +15,8 @@ import sys
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from ..sources import DeviceCounter
 from ..sources.nvidia import driver
 from .peaks import PeakTracker
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.metadata import EntryPoint
 
-    from ..sources import Device, DeviceMemory
+    from ..sources import Device, DeviceCounter, DeviceMemory
     from ..sources.nvidia.nvml import Nvml
     from .frameworks import Frameworks
 
@@ -34,11 +33,7 @@ GROUP = "ipygpulogger.sources"
 
 @cache
 def offered() -> tuple[EntryPoint, ...]:
-    """Return the entry points of the group; read once in the life of the process.
-
-    Raises:
-        Exception: The distributions cannot be read: no descriptors left, a broken one.
-    """
+    """Return the entry points of the group; read once in the life of the process. It may fail in any way."""
     if not _may_be_offered():
         return ()
     from importlib.metadata import entry_points
@@ -104,6 +99,8 @@ class Allocators:
 
     def by_device(self) -> list[tuple[Device, list[PeakTracker]]]:
         """Return the frameworks' devices, by index, and the tracker of each allocator's peaks there."""
+        if not self._trackers:
+            return []
         found: dict[tuple[str, int], list[PeakTracker]] = {}
         for (_, key), tracker in tuple(self._trackers.items()):
             found.setdefault(key, []).append(tracker)
@@ -116,7 +113,7 @@ class Allocators:
     def counters(self, device: Device) -> list[DeviceCounter]:
         """Return the counters of the allocators on a device."""
         wanted, trackers = device.key, tuple(self._trackers.items())
-        return [_device_counter(tracker) for (_, key), tracker in trackers if key == wanted]
+        return [cast("DeviceCounter", tracker.counter) for (_, key), tracker in trackers if key == wanted]
 
     def tracker(self, framework: str, index: int | None) -> PeakTracker | None:
         """Return the tracker of the peaks on a device, or of page-locked host memory (index None), if any."""
@@ -124,12 +121,6 @@ class Allocators:
             return self._pinned.get(framework)
         trackers = self._trackers.items()
         return next((tracker for (f, (_, i)), tracker in trackers if (f, i) == (framework, index)), None)
-
-
-def _device_counter(tracker: PeakTracker) -> DeviceCounter:
-    counter = tracker.counter
-    assert isinstance(counter, DeviceCounter)
-    return counter
 
 
 class Devices:
@@ -145,13 +136,10 @@ class Devices:
         if known is None or known.uuid is None:
             seen = self._nvml.device(device.uuid)
             if seen is None and device.backend == "cuda":
-                seen = (
-                    self._nvml.visible(device.index)
-                    if device.uuid is None
-                    else self._nvml.device(
-                        driver.facts(device.index).uuid
-                    )  # older CUDA: the card's UUID for a slice
-                )
+                if device.uuid is None:
+                    seen = self._nvml.visible(device.index)
+                else:  # older CUDA: the card's UUID for a slice
+                    seen = self._nvml.device(driver.facts(device.index).uuid)
             if seen is not None:
                 total_bytes = seen.total_bytes or device.total_bytes
                 device = replace(
@@ -165,10 +153,7 @@ class Devices:
         return self._known[key]
 
     def uuid(self, index: int) -> str | None:
-        """Return the UUID of the device with this index in the frameworks; None where it is unknown.
-
-        It may be called while no scope is open.
-        """
+        """Return the UUID of the device with this index in the frameworks; None where it is unknown."""
         counters = self._counters(index)
         known = self.identify(counters[0].device).uuid if counters else driver.facts(index).uuid
         if known is not None:

@@ -12,7 +12,7 @@ import threading
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import is_from_a_handler, named
@@ -84,8 +84,8 @@ class Frameworks:
 
         Args:
             notes: Where to say that one is left out.
-            known: The frameworks; by default those of this package and of the entry points.
-            user_resets: Called when users reset the same peaks as we do; see `Framework.on_user_reset`.
+            known: By default those of this package and of the entry points.
+            user_resets: See `Framework.on_user_reset`.
             importing: Encloses the import of an adapter.
         """
         self._notes, self._user_resets, self._importing = notes, user_resets, importing
@@ -125,12 +125,8 @@ class Frameworks:
     ) -> list[tuple[Framework, T]]:
         """Call a function with each framework, and permanently leave out those for which it fails.
 
-        Args:
-            question: The function.
-            of: Which of them; by default those that are imported.
-
         Returns:
-            Each framework that answered, with its answer.
+            Each framework that answered, with its answer; by default of those that are imported.
         """
         answers = []
         for framework in self.imported() if of is None else of:
@@ -143,11 +139,7 @@ class Frameworks:
         return answers
 
     def counters(self, of: Iterable[Framework] | None = None) -> list[tuple[Framework, list[DeviceCounter]]]:
-        """Return the counters of the devices that each imported framework uses.
-
-        Args:
-            of: Which of the frameworks; by default those that are imported.
-        """
+        """Return the counters of the devices that each framework uses; by default those that are imported."""
         return self.ask(_counters_of, of)
 
     def pinned(self, of: Iterable[Framework]) -> list[tuple[Framework, Counter | None]]:
@@ -156,22 +148,21 @@ class Frameworks:
 
     def can_preload(self) -> bool:
         """Return whether `preload` of an imported framework would create a context now."""
-        return any(can for _, can in self.ask(methodcaller("can_preload")))
+        return any(map(itemgetter(1), self.ask(methodcaller("can_preload"))))
 
     def current_index(self) -> int | None:
         """Return the current device of the first framework that has one; None if none has."""
-        return next(
-            (index for _, index in self.ask(methodcaller("current_index")) if index is not None), None
-        )
+        answers: list[tuple[Framework, int | None]] = self.ask(methodcaller("current_index"))
+        for _, index in answers:
+            if index is not None:
+                return index
+        return None
 
     def hold(self, of: Iterable[Framework] | None = None) -> set[str]:
         """Keep the user's own counters true from now on, until `release`.
 
-        Args:
-            of: Those of which of the frameworks; by default of those that are imported.
-
         Returns:
-            The names of those that were in use before, so that resets by the user may have gone unnoticed.
+            The names of those that were in use before: resets by the user may have gone unnoticed.
         """
         held = self.imported() if of is None else of
         for framework in held:  # first: after an interrupt below, `release` reaches all of them

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """One series between two boundaries of an interval, such as one visit of a line.
-
-    Attributes:
-        lo_bytes: The lower bound of its peak.
-        hi_bytes: The upper bound; None where there is none.
-        after_bytes: In use at its end, and at the beginning of the next.
-    """
+    """The peak of one series between two boundaries of an interval, as of a visit of a line, and its end."""
 
     lo_bytes: int
     hi_bytes: int | None
@@ -34,7 +28,7 @@ class _Series:
 
     __slots__ = ("before_bytes", "hi_bytes", "lo_bytes", "older_peak_bytes", "sampled")
 
-    def __init__(self, reading: Reading, *, fresh: bool) -> None:
+    def __init__(self, reading: Reading, fresh: bool) -> None:
         self.before_bytes = self.lo_bytes = self.hi_bytes = reading.current_bytes
         self.sampled = reading.peak_bytes is None
         # Without a reset the counter still holds an older peak: it bounds this interval's own, and only a
@@ -55,10 +49,6 @@ class _Series:
                 at_least = peak_bytes
         self.lo_bytes = max(self.lo_bytes, at_least)
         self.hi_bytes = max(self.hi_bytes, highest)
-
-    def bounds(self) -> tuple[int, int | None]:
-        """Return both bounds of the peak; the upper one is None where there is none."""
-        return self.lo_bytes, None if self.sampled else self.hi_bytes
 
 
 class Interval:
@@ -81,8 +71,7 @@ class Interval:
 
     def _begin(self, observation: Observation, fresh: Sequence[bool]) -> None:
         self._stamp, self.moved = observation.stamp, not observation.stamp
-        pairs = zip(observation.readings, fresh, strict=True)
-        self._series = [_Series(reading, fresh=is_fresh) for reading, is_fresh in pairs]
+        self._series = list(map(_Series, observation.readings, fresh))
 
     @property
     def before(self) -> list[int]:
@@ -95,7 +84,8 @@ class Interval:
 
     def peak(self, series: int = 0) -> Peak:
         """Return the highest use so far."""
-        return Peak.within(*self._series[series].bounds(), self._precision_bytes)
+        one = self._series[series]
+        return Peak.within(one.lo_bytes, None if one.sampled else one.hi_bytes, self._precision_bytes)
 
     def fold(self, observation: Observation) -> None:
         """Raise the peaks of all series to what the counter shows, where that is higher."""
@@ -106,12 +96,7 @@ class Interval:
             series.fold(reading)
 
     def widen(self, observation: Observation, growth_bytes: Sequence[int | None]) -> None:
-        """Raise the upper bounds for what a reset may have lost.
-
-        Args:
-            observation: The last one before the reset.
-            growth_bytes: For each series, an upper bound of what was allocated since; None if unknown.
-        """
+        """Raise the upper bounds for what a reset may have lost: of each series, at most its growth."""
         for series, reading, growth in zip(self._series, observation.readings, growth_bytes, strict=True):
             if growth is None:
                 series.sampled = True
@@ -130,16 +115,11 @@ class Interval:
             series.older_peak_bytes = None
 
     def next_segment(self, observation: Observation, *, fresh: bool) -> list[Segment]:
-        """End the segment of each series with this observation, begin the next, and return the ended ones.
-
-        Args:
-            observation: Of the counter, now.
-            fresh: The counter was reset just before.
-        """
+        """End the segment of each series and begin the next, `fresh` if the counter was just reset."""
         readings = observation.readings
         ended = [
-            Segment(*series.bounds(), reading.current_bytes)
-            for series, reading in zip(self._series, readings, strict=True)
+            Segment(one.lo_bytes, None if one.sampled else one.hi_bytes, reading.current_bytes)
+            for one, reading in zip(self._series, readings, strict=True)
         ]
         self._begin(observation, [fresh or r.peak_bytes == r.current_bytes for r in readings])
         return ended

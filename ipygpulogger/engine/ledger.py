@@ -33,21 +33,13 @@ AllocatorLevels = Sequence[Sequence[int]]  # what each allocator of a device hol
 
 
 class DeviceSnapshot(NamedTuple):
-    """One device at one moment, in bytes; None where unknown.
+    """One device at one moment, in bytes; None where unknown."""
 
-    Attributes:
-        allocated: Held by live arrays of all frameworks of this process.
-        reserved: Taken from the device by their allocators; for one that does not report it, the allocated.
-        memory: The whole device.
-        own: Held by this process, context and libraries included.
-        listed: Held by all other processes that the driver lists.
-    """
-
-    allocated: int | None
-    reserved: int | None
-    memory: DeviceMemory | None
-    own: int | None
-    listed: int | None
+    allocated: int | None  # held by live arrays of all frameworks of this process
+    reserved: int | None  # taken by their allocators; for one that does not report it, the allocated
+    memory: DeviceMemory | None  # the whole device
+    own: int | None  # held by this process, context and libraries included
+    listed: int | None  # held by all other processes that the driver lists
 
     @property
     def other(self) -> int | None:
@@ -91,17 +83,11 @@ NOTHING = DeviceSnapshot(None, None, None, 0, None)  # of a device that this pro
 
 
 class Shares(NamedTuple):
-    """Lower bounds of what is held on a device at one moment, in bytes.
+    """Lower bounds of what is held on a device at one moment, in bytes."""
 
-    Attributes:
-        outside: By this process outside the allocators.
-        own: The same, with what the allocators have allocated.
-        listed: By all other processes that the driver lists; None where unknown.
-    """
-
-    outside: int
-    own: int
-    listed: int | None
+    outside: int  # by this process outside the allocators
+    own: int  # the same, with what the allocators have allocated
+    listed: int | None  # by all other processes that the driver lists; None where unknown
 
 
 class Allowance(NamedTuple):
@@ -112,19 +98,12 @@ class Allowance(NamedTuple):
 
 
 class _Outside(NamedTuple):
-    """Memory outside a device's allocators, in bytes, as the driver last reported it.
+    """Memory outside a device's allocators, in bytes, as the driver last reported it; None where unknown."""
 
-    Attributes:
-        other: All of it.
-        own: This process's part; None where unknown.
-        listed: What all other processes hold; None where unknown.
-        queried_s: When per-process usage was queried.
-    """
-
-    other: int
-    own: int | None
-    listed: int | None
-    queried_s: float
+    other: int  # all of it
+    own: int | None  # this process's part
+    listed: int | None  # what all other processes hold
+    queried_s: float  # when per-process usage was queried
 
 
 class Ledger:
@@ -149,13 +128,9 @@ class Ledger:
         Args:
             device: The device.
             trackers: Those of the frameworks' allocators there whose counters can be read.
-            counters: Those of all allocators there. They may report the whole device where NVML does not.
+            counters: Of all allocators there, which may report the whole device where NVML does not.
             levels: What each of these trackers' allocators holds, if it was read just now.
-            processes: False for any thread at any time: without a CUDA call or the list of processes. Where
-                memory outside the allocators changed, this process's part of it is then unknown.
-
-        Raises:
-            Unavailable: An allocator cannot be read.
+            processes: False for any thread at any time: without a CUDA call or the list of processes.
         """
         uuid = device.uuid or ""
         levels = _levels(trackers) if levels is None else levels
@@ -173,18 +148,10 @@ class Ledger:
         return snapshot
 
     def examine(self, device: Device, trackers: Sequence[PeakTracker], memory: DeviceMemory) -> Shares | None:
-        """Query per-process usage of a device now; slow, for any thread.
+        """Query per-process usage of a device now; slow, for any thread. None where it is unknown.
 
-        The result is not kept for snapshots. If an allocator changed during the query, only what this process
-        holds beyond that allocator's peak is certainly outside it.
-
-        Args:
-            device: The device.
-            trackers: Those of the frameworks' allocators there whose counters can be read.
-            memory: The whole device a moment ago.
-
-        Returns:
-            None where it is unknown.
+        If an allocator changed during the query, only what this process holds beyond that allocator's peak is
+        certainly outside it. `memory` is the whole device a moment ago.
         """
         try:
             first = [tracker.look() for tracker in trackers]
@@ -212,16 +179,11 @@ class Ledger:
         Called after the snapshots of a scope's end, whose per-process usage is used again. A device that this
         process does not use is queried only if its use changed.
         """
-        devices = self._nvml.devices()
-        held = dict.fromkeys(pids if devices else (), 0)
-        for device in devices:
-            listed = self._listed_now(device.uuid)
-            for pid in list(held):
-                size = None if listed is None else listed.get(pid, 0)
-                if size is None:
-                    del held[pid]
-                else:
-                    held[pid] += size
+        lists, held = [self._listed_now(device.uuid) for device in self._nvml.devices()], {}
+        for pid in pids if lists else ():
+            sizes = [None if listed is None else listed.get(pid, 0) for listed in lists]
+            if None not in sizes:
+                held[pid] = sum(filter(None, sizes))
         return held
 
     def _listed_now(self, uuid: str) -> Mapping[int, int | None] | None:
@@ -266,8 +228,8 @@ class Ledger:
 
     def _processes(self, device: Device, reserved: int) -> tuple[int | None, int | None]:
         """Return what the driver lists for this process, everything included, and for all others."""
-        own, listed = self._nvml.processes(device.uuid or "") if _may_use(device) else (0, None)
-        if own is not None and own <= reserved and surely_uses(device):
+        own, listed = self._nvml.processes(device.uuid or "") if uses(device) is not False else (0, None)
+        if own is not None and own <= reserved and uses(device):
             return None, None  # less than a context: the driver lists the host's process ids, not ours
         return own, listed
 
@@ -279,32 +241,22 @@ def allowance(counters: Sequence[DeviceCounter]) -> Allowance:
     return Allowance(min(limits, default=None), sum(pools) if pools else None)
 
 
-def surely_uses(device: Device) -> bool:
-    """Return whether this process has a context on a device, whatever the driver's list of processes says."""
+def uses(device: Device) -> bool | None:
+    """Return whether this process has a context on a device, whatever the driver lists; None if unknown."""
     if device.backend != DRIVER:
         return True
-    return device.uuid in {driver.facts(ordinal).uuid for ordinal in driver.contexts() or ()}
+    contexts = driver.contexts()
+    if not contexts:  # only primary contexts are listed: a library may have made another one
+        return False if driver.absent() else None
+    return device.uuid in {driver.facts(ordinal).uuid for ordinal in contexts}
 
 
 def may_use_others(ordinals: Collection[int]) -> bool:
-    """Return whether this process may hold memory on a device beside these.
-
-    Args:
-        ordinals: CUDA's numbers of the devices that its frameworks use.
-    """
+    """Return whether this process may hold memory on a device beside those that CUDA numbers so."""
     if driver.absent():
         return False
     contexts = driver.contexts()
     return any(one not in ordinals for one in contexts) if contexts else True
-
-
-def _may_use(device: Device) -> bool:
-    """Return whether this process may hold memory on a device: on a shared machine, not on most of them."""
-    if device.backend != DRIVER:
-        return True
-    if not driver.contexts():  # only primary contexts are listed: a library may have made another one
-        return not driver.absent()
-    return surely_uses(device)
 
 
 def _levels(trackers: Sequence[PeakTracker]) -> AllocatorLevels:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+from functools import cached_property
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,8 @@ from ..sources.system.ram_limit import RamLimits
 from .devices import Allocators, Devices
 from .frameworks import Frameworks, Notes
 from .ledger import AllocatorLevels, Allowance, DeviceSnapshot, Ledger, allowance
-from .open_scopes import OpenScopes
 from .peaks import PeakTracker
-from .sampler import Sampler, sample_device
+from .sampler import OpenScopes, Sampler, sample_device
 from .settling import OwnImports, Settling
 
 if TYPE_CHECKING:
@@ -33,28 +33,18 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ..sources import Device, DeviceMemory, Framework
+    from ..sources.nvidia.nvml import NvmlDevice
     from ..sources.torch.snapshot import KeptSnapshot
     from .child_peaks import ChildPeaks
     from .children import Children
-    from .open_scopes import Measuring
+    from .sampler import Measuring
 
 
 class Machine:
-    """Every source of this process. One per process: `machine()`.
+    """Every source of this process, and what all scopes share. One per process: `machine()`.
 
     Attributes:
-        process: General RAM, of this process and its children.
-        limits: Of RAM, under which this process lives.
-        nvml: The driver's view of the devices.
-        frameworks: Those that have a device allocator.
-        devices: Matches the frameworks' devices with NVML's.
-        allocators: The frameworks' allocators in use, and the trackers of their peaks.
-        settling: Garbage collection and emptying caches around a measurement.
-        scopes: Those that are open, and the loggers that run.
-        ledger: Who holds the memory of each device.
-        sampler: The thread that samples while a scope lasts.
         notes: What could not be measured.
-        own_imports: The memory that our own late imports take.
         failed_snapshot: Of torch's allocator, from the last recording in which an allocation failed.
     """
 
@@ -88,17 +78,12 @@ class Machine:
         self._ram: PeakTracker | None = None
         self._lock = threading.RLock()
 
-    @property
+    @cached_property
     def ram(self) -> PeakTracker:
-        """The tracker of general RAM's peaks.
-
-        Raises:
-            Unavailable: The memory of this process cannot be read here.
-        """
-        if self._ram is None:
-            with self._lock:
-                self._ram = self._ram or PeakTracker(self.process.counter)
-        return self._ram
+        """The tracker of general RAM's peaks; `Unavailable` where that cannot be read."""
+        with self._lock:  # two threads that ask first get the same one
+            self._ram = self._ram or PeakTracker(self.process.counter)
+            return self._ram
 
     @property
     def child_peaks(self) -> ChildPeaks:
@@ -111,11 +96,7 @@ class Machine:
         return self._child_peaks
 
     def resident_bytes(self) -> int:
-        """Return the resident memory of this process now.
-
-        Raises:
-            Unavailable: It cannot be read.
-        """
+        """Return the resident memory of this process now; `Unavailable` where it cannot be read."""
         return self.ram.current_bytes()
 
     def device_memory(self, index: int) -> DeviceMemory | None:
@@ -135,17 +116,7 @@ class Machine:
         *,
         processes: bool = True,
     ) -> DeviceSnapshot:
-        """Return who holds the memory of a device now; slow if per-process usage may have changed.
-
-        Args:
-            device: The device.
-            trackers: Those of the frameworks' allocators there.
-            levels: What each of these allocators holds, if it was read just now.
-            processes: False, for any thread, never queries per-process usage.
-
-        Raises:
-            Unavailable: An allocator cannot be read.
-        """
+        """Return who holds the memory of a device now; see `Ledger.take`."""
         counters = self.allocators.counters(device)
         return self.ledger.take(device, tuple(trackers), counters, levels, processes=processes)
 
@@ -187,16 +158,18 @@ class Machine:
             self.scopes.loggers.discard(logger)
         self._rest()
 
-    def enter(self, scope: Measuring) -> None:
-        """Register a scope that opens."""
+    def enter(self, scope: Measuring) -> tuple[NvmlDevice, ...]:
+        """Register a scope that opens, and return the devices that NVML lists."""
         self._end_orphans()
         with self._lock:
-            self.nvml.devices()  # opened here, by one thread at a time
+            listed = self.nvml.devices()  # opened here, by one thread at a time
             self.discover()
             self.scopes.add(scope)
-        if not scope.sees_children:
-            return
-        if self.process.has_children():
+        return listed
+
+    def watch_children(self, scope: Measuring) -> None:
+        """Sample the children of a scope that opens, or those that it starts later."""
+        if scope.children is not None and scope.children.any_before:
             self.sampler.start(scope)
         else:
             self._programs.put_on()
@@ -204,8 +177,7 @@ class Machine:
     def leave(self, scope: Measuring) -> None:
         """Unregister a scope that has ended."""
         with self._lock:
-            if scope in self.scopes:
-                self.settling.users_code_ran()
+            self.settling.ran = True
             self.scopes.discard(scope)
         self._end_orphans()
         self._rest()
@@ -236,7 +208,7 @@ class Machine:
             for scope in scopes:
                 scope.sampled(resident_bytes)
         if has_children:
-            self.child_peaks.look()
+            self.child_peaks.observe()
         for uuid, device in devices.items():
             sample_device(scopes, device, trackers.get(uuid, []), self.nvml, self.ledger)
 

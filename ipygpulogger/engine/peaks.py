@@ -53,13 +53,9 @@ class PeakTracker:
         return bool(self._open)
 
     def look(self) -> Observation:
-        """Read the counter, and fold the reading into the open intervals.
+        """Read the counter, and fold the reading into the open intervals; `Unavailable` if it cannot be read.
 
-        All reading goes through here, because a counter reports some things only once, such as the highest
-        value that a sampler saw.
-
-        Raises:
-            Unavailable: It cannot be read now.
+        All reading goes through here: a counter reports some things only once, such as what a sampler saw.
         """
         with self._lock:
             try:
@@ -80,21 +76,13 @@ class PeakTracker:
             return observation
 
     def current_bytes(self, series: int = 0) -> int:
-        """Return what is in use now.
-
-        Raises:
-            Unavailable: The counter cannot be read now.
-        """
+        """Return what is in use now."""
         return self.look().readings[series].current_bytes
 
     def last_bytes(self) -> int:
         """Return what was in use at the last look if nothing was allocated since, else what is in use now.
 
-        Memory that was freed since still counts: this is for the second look of one hook, which frees nothing
-        of the user's in between. It costs a fifth of a look.
-
-        Raises:
-            Unavailable: The counter cannot be read now.
+        Memory that was freed since still counts. It costs a fifth of a look.
         """
         last = self._last
         if last is None or not last.stamp or self.counter.stamp() != last.stamp:
@@ -102,11 +90,7 @@ class PeakTracker:
         return last.readings[0].current_bytes
 
     def lifetime_peak_bytes(self, series: int = 0) -> int:
-        """Return the highest peak ever read here, whatever has reset the counter since.
-
-        Raises:
-            Unavailable: The counter cannot be read now.
-        """
+        """Return the highest peak ever read here, whatever has reset the counter since."""
         self.look()
         return self._lifetime[series]
 
@@ -119,8 +103,7 @@ class PeakTracker:
     def _fold(self, observation: Observation) -> None:
         """Raise the peaks to an observation, having found out whether something else reset the counter.
 
-        Within its precision even a peak may fall: where the exact resident size is above the stored
-        high-water mark, which is not exact, Linux reports the former.
+        Within its precision even a peak may fall: Linux reports the exact resident size if that is higher.
         """
         precision_bytes = self.counter.precision_bytes
         peaks = [reading.peak_bytes or 0 for reading in observation.readings]
@@ -140,16 +123,15 @@ class PeakTracker:
     def open(self, *, reset: bool = True) -> Interval:
         """Open an interval.
 
-        Args:
-            reset: Reset the counter if its peak is above what is in use, so that the interval's own peak is
-                exact. Without it that older peak may hide the interval's own, which is then bounded.
-
-        Raises:
-            Unavailable: The counter cannot be read now.
+        Unless `reset`, and where the counter cannot be reset, an older peak may bound the interval's own.
         """
         with self._lock:
-            counter, observation = self.counter, self._first_look()
-            fresh = all(reading.peak_bytes == reading.current_bytes for reading in observation.readings)
+            counter = self.counter
+            if not self._open:
+                counter.watch(on=True)
+            observation, fresh = self.look(), True
+            for reading in observation.readings:
+                fresh = fresh and reading.peak_bytes == reading.current_bytes
             if not fresh and reset and counter.peak_class == "resettable":
                 try:
                     observation, fresh = self._reset(counter.reset, observation), True
@@ -162,14 +144,12 @@ class PeakTracker:
     def adopt(self, *, sure: bool = True) -> Interval:
         """Open an interval, from zero, over a counter that did not exist when the scope began.
 
-        Args:
-            sure: Whether the counter has certainly not been reset since.
-
-        Raises:
-            Unavailable: The counter cannot be read now.
+        It is `sure` if the counter has certainly not been reset since.
         """
         with self._lock:
-            observation = self._first_look()
+            if not self._open:
+                self.counter.watch(on=True)
+            observation = self.look()
             zeros = tuple(
                 reading._replace(current_bytes=0, peak_bytes=None if reading.peak_bytes is None else 0)
                 for reading in observation.readings
@@ -182,27 +162,14 @@ class PeakTracker:
             self._open.add(interval)
             return interval
 
-    def _first_look(self) -> Observation:
-        if not self._open:
-            self.counter.watch(on=True)
-        return self.look()
-
     def fold(self, interval: Interval) -> None:
-        """Read the counter for an open interval, which stays open.
-
-        Raises:
-            Unavailable: The counter cannot be read now.
-        """
+        """Read the counter for an open interval, which stays open."""
         with self._lock:
             if self._has(interval):
                 self.look()
 
     def close(self, interval: Interval) -> None:
-        """Close an interval: its peak is final. Closing it again changes nothing.
-
-        Raises:
-            Unavailable: The counter cannot be read now. The peak known so far is kept, as "sampled".
-        """
+        """Close an interval: its peak is final, and "sampled" if the counter cannot be read."""
         with self._lock:
             if not self._has(interval):
                 return
@@ -228,17 +195,8 @@ class PeakTracker:
     def next_segment(self, interval: Interval, *, reset: bool = True) -> list[Segment]:
         """Close an open interval and open it again at the same moment, at a third of what both would cost.
 
-        The counter is reset only if its peak is more than `SEGMENT_SLACK_BYTES` above what is in use.
-
-        Args:
-            interval: Open. From here on its figures are those of the new segment.
-            reset: As in `open`.
-
-        Returns:
-            For each series, the segment that ends here.
-
-        Raises:
-            Unavailable: The counter cannot be read now. The segment goes on.
+        It resets only where the peak is more than `SEGMENT_SLACK_BYTES` above what is in use. Returns the
+        segment of each series that ends here; the interval's figures are those of the new one.
         """
         with self._lock:
             counter, observation, fresh = self.counter, self.look(), False
@@ -255,11 +213,7 @@ class PeakTracker:
             return interval.next_segment(observation, fresh=fresh)
 
     def user_resets(self, reset: Callable[[], None]) -> None:
-        """Reset the counter for the user; the open intervals keep the peaks it had.
-
-        Args:
-            reset: The user's own call.
-        """
+        """Reset the counter by the user's own call; the open intervals keep the peaks it had."""
         with self._lock:
             if self._open:
                 self._reset(reset, self.look())
@@ -274,10 +228,7 @@ class PeakTracker:
         return f"Something else resets or switches off {counter}: peaks are then at least what was seen."
 
     def _reset(self, reset: Callable[[], None], before: Observation) -> Observation:
-        """Reset after a look, and return the look right after.
-
-        What may have been lost in between widens the bounds of the open intervals.
-        """
+        """Reset after a look, and return the look after; what may be lost between widens the open ones."""
         if self._open:
             for _ in range(QUIET_TRIES):
                 earlier, before = before, self.look()
@@ -301,9 +252,9 @@ class PeakTracker:
 
     def _look_after_reset(self, before: Observation) -> Observation:
         after = self.look()
-        growth_bytes: Sequence[int | None] = [None] * len(before.readings)
         if before.stamp and after.stamp == before.stamp:
             return after
+        growth_bytes: Sequence[int | None] = [None] * len(before.readings)
         if before.stamp:
             growth_bytes = self.counter.growth_bytes(before.stamp, after.stamp)
         for interval in self._open:

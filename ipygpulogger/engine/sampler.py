@@ -1,7 +1,7 @@
-"""The background thread that samples devices while a scope is open, and what it does.
+"""What is open, as the machine and the sampler treat it; and the thread that samples it.
 
-One samples the devices, another updates the live display. It begins only once a scope has lasted 100 ms,
-sleeps between scopes, and stops at once when told. No exact figure depends on it.
+One thread samples the devices, another updates the live display. It begins only once a scope has lasted
+100 ms, sleeps between scopes, and stops at once when told. No exact figure depends on it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ..runtime import clock
+from ..runtime.objects import WeakIdentitySet
 from ..sources import Unavailable
 from .ledger import RESERVED
 
@@ -21,9 +22,67 @@ if TYPE_CHECKING:
 
     from ..sources import Device
     from ..sources.nvidia.nvml import Nvml
-    from .ledger import Ledger
-    from .open_scopes import Measuring
+    from .children import Children
+    from .device_scope import DeviceScope
+    from .ledger import Ledger, Shares
     from .peaks import PeakTracker
+
+
+class Measuring:
+    """An open measurement, as the machine treats it: a `scope.Scope`, the lines of a cell, a recording.
+
+    Unless it overrides them, it needs no samples, and its caller ends it.
+
+    Attributes:
+        children: Its part that is about child processes; None where they do not concern it.
+    """
+
+    children: Children | None = None
+    sees_children = False  # already while it opens
+
+    def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
+        """Measure a device that a framework began to use, from zero; `sure` if no reset was unseen."""
+
+    def adopt_pinned(self, tracker: PeakTracker) -> None:
+        """Measure the page-locked host memory that a framework began to count, from zero."""
+
+    def orphaned(self) -> bool:
+        """Return whether the call that should have closed it has ended."""
+        return False
+
+    def close(self) -> None:
+        """End it; called of one that is orphaned."""
+
+    def device_scopes(self) -> list[DeviceScope]:
+        """Return its part on each device, for the sampler."""
+        return []
+
+    def sampled(self, resident_bytes: int) -> None:
+        """Record a sample of general RAM."""
+
+    def device_sampled(
+        self, uuid: str, used_bytes: int, other_bytes: int | None, found: Shares | None
+    ) -> None:
+        """Record a sample of a device.
+
+        Args:
+            uuid: The device.
+            used_bytes: In use on the whole device.
+            other_bytes: The part outside the allocators; None if they changed while NVML was read.
+            found: Which processes hold that part, if it jumped and the driver reported it.
+        """
+
+
+class OpenScopes(WeakIdentitySet[Measuring]):
+    """The open measurements, held weakly: one that an interrupt kept from being closed ends by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loggers: WeakIdentitySet[object] = WeakIdentitySet()  # keep our wrappers on between their cells
+
+    def is_measuring(self) -> bool:
+        """Return whether anything is open or a logger runs."""
+        return bool(self.loggers or self._references)
 
 
 def sample_device(
@@ -93,11 +152,7 @@ class Sampler:
         self._calls: SimpleQueue[bool] | None = None
 
     def start(self, whom: object) -> bool:
-        """Sample for one more scope, until `stop` or until it is garbage.
-
-        Returns:
-            False where the system gives no thread.
-        """
+        """Sample for one more scope, until `stop` or its death; False where the system gives no thread."""
         with self._lock:
             if not self._wanted:
                 self._since_s = clock.monotonic_s()
@@ -139,11 +194,7 @@ class Sampler:
         return bool(self._wanted)
 
     def close(self, *, although_wanted: bool = False) -> None:
-        """End the thread, unless samples are still wanted; it ends as soon as the driver answers.
-
-        Args:
-            although_wanted: End it all the same, until something else wants samples.
-        """
+        """End the thread, unless samples are still wanted; it ends as soon as the driver answers."""
         with self._lock:
             if self._wanted and not although_wanted:
                 return

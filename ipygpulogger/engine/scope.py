@@ -12,7 +12,6 @@ Its life, in order::
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,9 +22,9 @@ from ..sources import Device, Unavailable
 from .children import Children
 from .device_scope import METRICS, DeviceScope, TimeSeries, energy_now_j, metric, without_unused
 from .interval import peak_of_sum
-from .ledger import Allowance, DeviceSnapshot, surely_uses
+from .ledger import Allowance, uses
 from .machine import machine
-from .open_scopes import Measuring
+from .sampler import Measuring
 from .settling import without
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from ..records import DeviceUsage
     from ..runtime.wrappers import Call
+    from ..sources.nvidia.nvml import NvmlDevice
     from .interval import Interval
     from .ledger import Shares
     from .machine import Machine
@@ -61,9 +61,8 @@ class Scope(Measuring):
             on: The machine; by default the process's own.
             reset_peaks: Reset the kernel's high-water mark of resident memory.
             all_devices: Include the devices that this process does not use.
-            metrics: What else to measure on each device, of `metrics.METRICS`.
-            during: A call that the scope must not outlive. The machine closes the scope after that call. It
-                is for callers that get no event at its end.
+            metrics: What else to measure on each device, of `device_scope.METRICS`.
+            during: A call that the scope must not outlive, for callers that get no event at its end.
         """
         self._machine = on or machine()
         self._reset_peaks, self._all_devices = reset_peaks, all_devices
@@ -74,6 +73,7 @@ class Scope(Measuring):
         self._pinned: dict[PeakTracker, Interval] = {}
         self._notes: list[str] = []
         self._sampling = self._closed = self._over = False
+        self._ram_tracker: PeakTracker | None = None
         self._ram: Interval | None = None
         self._start_s = self.time_s = 0.0
         self.ours_before_bytes = self._imports_in_peak_bytes = 0  # see `OwnImports`: before it, and in it
@@ -82,20 +82,22 @@ class Scope(Measuring):
         """Take the first snapshot, open the peaks' intervals, and start the clock."""
         on = self._machine
         try:
-            on.enter(self)
+            listed = on.enter(self)
             self.started_at = clock.utc_now()
             self.children = Children(on, reset=self._reset_peaks)
+            on.watch_children(self)
             for device, trackers in on.allocators.by_device():
                 if device.key not in self._device_scopes:  # since `enter` another thread may `adopt` it
                     self._begin(device, trackers)
-            self._begin_raw()
+            self._begin_raw(listed)
             for tracker in on.allocators.pinned():
                 self._begin_interval(self._pinned, tracker, tracker.open)
-            if any(device_scope.device.uuid for device_scope in self._device_scopes.values()):
+            if self._device_scopes and any(one.device.uuid for one in self._device_scopes.values()):
                 self._sampling = on.sampler.start(self)
             self._heap = on.process.heap()
             self.ours_before_bytes = on.own_imports.bytes
-            self._ram = on.ram.open(reset=self._reset_peaks)
+            self._ram_tracker = on.ram
+            self._ram = self._ram_tracker.open(reset=self._reset_peaks)
             self._exact_before_bytes = on.process.exact_resident_bytes()
         except BaseException:
             self.close()
@@ -104,21 +106,27 @@ class Scope(Measuring):
         return self
 
     def close(self) -> None:
-        """Stop the clock, then read the final peaks.
-
-        Closing it again changes nothing, or completes what an interrupt cut short.
-        """
+        """Stop the clock, then read the final peaks; again, it does what an interrupt left to do."""
         now_s = clock.monotonic_s()
         if self._over or not self._end.acquire(blocking=False):
             return
         try:
-            self._end_peaks(now_s)
+            if not self._closed:
+                self._closed, self.time_s = True, now_s - self._start_s
+            try:
+                self._read_peaks(final=True)
+            finally:
+                self._sampling = False
+                self._machine.sampler.stop(self)
+                self._machine.leave(self)
+            self._over = True  # last: after an interrupt above, the next `close` does all of it again
         finally:
             self._end.release()
 
     def __del__(self) -> None:
         try:
-            self.close()  # the caller was interrupted, or forgot it
+            if not self._over:
+                self.close()  # the caller was interrupted, or forgot it
         except Exception:  # at the interpreter's exit the engine may be gone
             pass
 
@@ -132,57 +140,48 @@ class Scope(Measuring):
         return self._during is not None and not self._during.running()
 
     def result(self, kind: type[M], label: str, **more: Any) -> M:
-        """Take the second snapshot and return the figures; of a scope still open, those so far.
+        """Take the second snapshot and return a record; of a scope still open, the figures so far.
 
-        Args:
-            kind: The class of the record: `Measurement`, or derived from it.
-            label: What the scope is called.
-            more: Further fields of that class.
+        `more` are further fields of its kind.
         """
-        assert self._ram is not None and self.children is not None, "open() comes first"  # noqa: PT018 - one
+        assert self._ram is not None and self.children is not None, "open() comes first"  # noqa: PT018
         if not self._closed:
             self.time_s = clock.monotonic_s() - self._start_s
             self._read_peaks(final=False)
-        on, ram_peak = self._machine, without(self._imports_in_peak_bytes, self._ram.peak())
+        on, ram_peak = self._machine, self._ram.peak()
+        if self._imports_in_peak_bytes:
+            ram_peak = without(self._imports_in_peak_bytes, ram_peak)
         before_bytes, after_bytes, precision_bytes = self._ram_ends(self._ram)
         gpus, pinned = self._gpus(), self._pinned_usage()
+        gen = RamUsage(
+            before_bytes,
+            after_bytes,
+            _with_ends(ram_peak, before_bytes, after_bytes),
+            heap_before=self._heap,
+            heap_after=on.process.heap(),
+            timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
+            precision_bytes=precision_bytes,
+        )
+        more |= {"children": self.children.usage(self._ram, self.time_s), "pinned": pinned}
+        notes = *self._notes, *on.take_notes()
         return kind(
             label=label,
             started_at=self.started_at,
             time_s=self.time_s,
-            gen=RamUsage(
-                before_bytes,
-                after_bytes,
-                _with_ends(ram_peak, before_bytes, after_bytes),
-                heap_before=self._heap,
-                heap_after=on.process.heap(),
-                timeline=self._ram_series.between(before_bytes, after_bytes, self.time_s),
-                precision_bytes=precision_bytes,
-            ),
+            gen=gen,
             gpus=gpus,
-            children=self.children.usage(self._ram, self.time_s),
-            pinned=pinned,
-            notes=(*self._notes, *on.take_notes()),
+            notes=notes,
             **more,
         )
 
     def so_far(self, label: str) -> Measurement:
         """Return the figures so far of the open scope, without the slow parts of `result`; for any thread.
 
-        Child processes and per-process usage are not read, and no note is made. If memory outside the
-        allocators changed, only that of the allocators is known.
-
-        Args:
-            label: What the scope is called.
+        Neither children nor processes are read, no note is made. Where memory outside the allocators changed,
+        only theirs is known.
         """
         assert self._ram is not None and self._start_s, "open() comes first"  # noqa: PT018 - one
         time_s = clock.monotonic_s() - self._start_s
-        intervals = [(self._machine.ram, self._ram)]
-        for device_scope in self.device_scopes():
-            intervals += device_scope.intervals.items()
-        for tracker, interval in intervals:
-            with contextlib.suppress(Unavailable):
-                tracker.fold(interval)
         before_bytes, now_bytes = self._ram.before_bytes(), self._machine.ram.current_bytes()
         if not self._sampling:  # then nothing else feeds the time series
             self.sampled(now_bytes)
@@ -194,13 +193,15 @@ class Scope(Measuring):
             gpus=self._gpus(final=False),
         )
 
-    def held_before(self) -> dict[str, DeviceHolding]:
-        """Return what this process held on each device when the scope opened, by UUID or by id."""
-        return _held((device_scope.device, device_scope.before) for device_scope in self.device_scopes())
-
-    def held_after(self) -> dict[str, DeviceHolding]:
-        """Return the same at its end; after `result`."""
-        return _held((device_scope.device, device_scope.after) for device_scope in self.device_scopes())
+    def held(self, *, after: bool = False) -> dict[str, DeviceHolding]:
+        """Return what this process held where that is known, by UUID or id, as the scope began or ended."""
+        held = {}
+        for one in tuple(self._device_scopes.values()):
+            device, snapshot = one.device, one.after if after else one.before
+            if snapshot is not None and (snapshot.allocated is not None or snapshot.own is not None):
+                allocated_bytes = snapshot.allocated or 0
+                held[device.uuid or device.id] = DeviceHolding(device.id, allocated_bytes, snapshot.outside)
+        return held
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
         """Measure a device from zero; see `Measuring`."""
@@ -241,18 +242,6 @@ class Scope(Measuring):
                 device_scope.sampled(used_bytes, other_bytes, found)
                 device_scope.series.add(clock.monotonic_s() - self._start_s, used_bytes)
 
-    def _end_peaks(self, now_s: float) -> None:
-        on = self._machine
-        if not self._closed:
-            self._closed, self.time_s = True, now_s - self._start_s
-        try:
-            self._read_peaks(final=True)
-        finally:
-            self._sampling = False
-            on.sampler.stop(self)
-            on.leave(self)
-        self._over = True  # last: after an interrupt above, the next `close` does all of it again
-
     def _ram_ends(self, ram: Interval) -> tuple[int, int, int]:
         """Return what was resident at the beginning, what is now, and the precision of their difference."""
         on, before_bytes = self._machine, self._exact_before_bytes
@@ -260,8 +249,9 @@ class Scope(Measuring):
         after_bytes = None if before_bytes is None else on.process.exact_resident_bytes()
         if before_bytes is not None and after_bytes is not None:
             return before_bytes, after_bytes - late_bytes, 0
-        now_bytes = on.ram.current_bytes() - late_bytes
-        return ram.before_bytes(), now_bytes, 2 * on.ram.counter.current_precision_bytes
+        tracker = on.ram
+        now_bytes = tracker.current_bytes() - late_bytes
+        return ram.before_bytes(), now_bytes, 2 * tracker.counter.current_precision_bytes
 
     def _note(self, reason: Unavailable | str) -> None:
         if self._machine.notes.is_new(str(reason)):
@@ -269,19 +259,20 @@ class Scope(Measuring):
 
     def _read_peaks(self, *, final: bool) -> None:
         on = self._machine
-        if self._ram is not None:
-            self._read_peak(on.ram, self._ram, final=final)
+        if self._ram is not None and self._ram_tracker is not None:
+            self._read_peak(self._ram_tracker, self._ram, final=final)
             self._imports_in_peak_bytes = on.own_imports.bytes - self.ours_before_bytes
         if final and self.children is not None:
             self.children.close()
         on.discover()  # devices first used within the scope
         for tracker, interval in self._pinned.items():
             self._read_peak(tracker, interval, final=final)
-        for device_scope in self.device_scopes():
-            found = [self._read_peak(*one, final=final) for one in device_scope.intervals.items()]
+        wanted = [name for name in METRICS if name in self._metrics] if self._metrics else []
+        for one in tuple(self._device_scopes.values()):
+            found = [self._read_peak(*pair, final=final) for pair in one.intervals.items()]
             if final and not all(found):
-                device_scope.leave_allocators()
-        self._read_metrics()
+                one.leave_allocators()
+            one.metrics = tuple(metric(name, on.nvml, one, self.started_at, self.time_s) for name in wanted)
 
     def _read_peak(self, tracker: PeakTracker, interval: Interval, *, final: bool) -> bool:
         known = True
@@ -290,8 +281,8 @@ class Scope(Measuring):
         except Unavailable as reason:
             self._note(reason)
             known = False
-        if loss := tracker.loss(interval):
-            self._note(loss)
+        if interval.reset_elsewhere:
+            self._note(tracker.loss(interval))
         return known
 
     def _begin_interval(
@@ -317,15 +308,17 @@ class Scope(Measuring):
             device_scope.energy_j = energy_now_j(self._machine.nvml, device.uuid or "")
         self._device_scopes[_raw_key(device) if device.backend == DRIVER else device.key] = device_scope
 
-    def _begin_raw(self) -> None:
+    def _begin_raw(self, listed: Iterable[NvmlDevice]) -> None:
         """Open the devices that NVML lists and that no framework of this process uses."""
-        known = {device_scope.device.uuid for device_scope in self._device_scopes.values()}
-        for seen in self._machine.nvml.devices():
+        known = [one.device.uuid for one in self._device_scopes.values()] if self._device_scopes else ()
+        for seen in listed:
             if seen.uuid not in known:
                 self._begin(Device(DRIVER, seen.index, seen.name, seen.uuid, seen.total_bytes))
 
     def _gpus(self, *, final: bool = True) -> tuple[DeviceUsage, ...]:
-        on, usages, found = self._machine, [], self.device_scopes()
+        on, usages, found = self._machine, [], list(self._device_scopes.values())
+        if not found:
+            return ()
         for device_scope in without_unused(found) if final and not self._all_devices else found:
             device = device_scope.device
             try:
@@ -336,7 +329,7 @@ class Scope(Measuring):
                 continue
             device_scope.after = after if final else device_scope.after
             own = after.own or (device_scope.before and device_scope.before.own)
-            touched = device.backend != DRIVER or own or (after.own is None and surely_uses(device))
+            touched = device.backend != DRIVER or own or (after.own is None and uses(device))
             if touched or self._all_devices:
                 used, now = [h and h.memory and h.memory.used_bytes for h in (device_scope.before, after)]
                 timeline = device_scope.series.between(used, now, self.time_s) if final else ()
@@ -346,8 +339,11 @@ class Scope(Measuring):
 
     def _pinned_usage(self) -> Usage | None:
         """Return the usage of page-locked host memory; None where none was ever used."""
+        if not self._pinned:
+            return None
         intervals = list(self._pinned.values())
-        if not intervals or (peak := peak_of_sum(intervals, 0)).hi_bytes == 0:
+        peak = peak_of_sum(intervals, 0)
+        if peak.hi_bytes == 0:
             return None
         try:
             after_bytes = sum(tracker.current_bytes() for tracker in self._pinned)
@@ -357,33 +353,12 @@ class Scope(Measuring):
         before_bytes = sum(interval.before_bytes() for interval in intervals)
         return Usage(before_bytes, after_bytes, _with_ends(peak, before_bytes, after_bytes))
 
-    def _read_metrics(self) -> None:
-        nvml, wanted = self._machine.nvml, [name for name in METRICS if name in self._metrics]
-        for on in self.device_scopes() if wanted else ():
-            on.metrics = tuple(metric(name, nvml, on, self.started_at, self.time_s) for name in wanted)
-
 
 def measured_now(*, reset_peaks: bool = True, all_devices: bool = True) -> Measurement:
-    """Return what is in use now, by a scope that is closed as soon as it is open.
-
-    Args:
-        reset_peaks: Reset the kernel's peak counter, as other measurements of this process do.
-        all_devices: Include devices that this process does not use.
-    """
+    """Return what is in use now, by a scope that is closed as soon as it is open."""
     scope = Scope(reset_peaks=reset_peaks, all_devices=all_devices).open()
     scope.close()
     return scope.result(Measurement, "now")
-
-
-def _held(found: Iterable[tuple[Device, DeviceSnapshot | None]]) -> dict[str, DeviceHolding]:
-    """Return what this process held on each device where that is known, by UUID, or by id without one."""
-    held = {}
-    for device, snapshot in found:
-        if snapshot is not None and (snapshot.allocated is not None or snapshot.own is not None):
-            held[device.uuid or device.id] = DeviceHolding(
-                device.id, snapshot.allocated or 0, snapshot.outside
-            )
-    return held
 
 
 def _raw_key(device: Device) -> tuple[str, int]:

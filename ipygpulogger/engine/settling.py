@@ -33,23 +33,13 @@ class OwnImports:
     """
 
     def __init__(self, resident_bytes: Callable[[], int]) -> None:
-        """Prepare.
-
-        Args:
-            resident_bytes: Returns the resident memory of this process.
-        """
         self._resident_bytes = resident_bytes
         self._importing: set[int] = set()  # the threads that import just now
         self.bytes = 0
 
     @contextmanager
     def importing(self, most_bytes: int = _MOST_BYTES, least_bytes: int = 0) -> Iterator[None]:
-        """Count the resident memory that is taken within, by work of this package alone.
-
-        Args:
-            most_bytes: More than this work takes.
-            least_bytes: Less than this work takes; negative where it gives back what earlier work took.
-        """
+        """Count the resident memory that work of this package takes within, at least and at most so much."""
         thread = threading.get_ident()
         if thread in self._importing:
             yield
@@ -79,39 +69,30 @@ def without(imports_bytes: int, peak: Peak) -> Peak:
 
 
 class Settling:
-    """Garbage collection, the frameworks' caches, and the context of the current device."""
+    """Garbage collection, the frameworks' caches, and the context of the current device.
+
+    Attributes:
+        ran: Whether the user's code ran since the last full collection.
+    """
 
     def __init__(self, frameworks: Frameworks) -> None:
-        self._frameworks = frameworks
-        self._ran = True  # whether the user's code ran since the last full collection
+        self._frameworks, self.ran = frameworks, True
 
     def preload(self) -> None:
         """Create the context of the current device if the user has imported its framework."""
         self._frameworks.ask(methodcaller("preload"))
 
     def settle(self, *, gc_collect: bool, clear_cache: bool) -> None:
-        """Collect all garbage and empty the caches.
+        """Collect all garbage and empty the frameworks' caches.
 
         Where no scope ended since the last full collection, only the two younger generations are collected:
         a full one costs 0.1 s once torch is imported (measured).
-
-        Args:
-            gc_collect: Collect garbage.
-            clear_cache: Empty the frameworks' caches.
         """
         if gc_collect:
-            if self._ran:
-                self._ran = False
+            if self.ran:
+                self.ran = False
                 collector.run()
             else:
                 collector.collect(1)
         if clear_cache:
-            self.empty_caches()
-
-    def empty_caches(self) -> None:
-        """Empty the frameworks' caches."""
-        self._frameworks.ask(methodcaller("settle"))
-
-    def users_code_ran(self) -> None:
-        """Note that a scope ended, so that the next collection is a full one."""
-        self._ran = True
+            self._frameworks.ask(methodcaller("settle"))

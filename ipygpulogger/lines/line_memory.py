@@ -12,7 +12,7 @@ import threading
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from ..engine.open_scopes import Measuring
+from ..engine.sampler import Measuring
 from ..records import CPU, DeviceUsage, Usage
 from ..records.units import MB, rounded_mb
 from ..records.usage import above_ends, consumed

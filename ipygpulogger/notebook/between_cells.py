@@ -37,7 +37,7 @@ class Gap:
         self._own_bytes = self._context_bytes = 0  # taken by our hooks, and by the context among that
         self._context_on: int | None = None  # index of the device on which we created a context
         if after is not None:
-            self._ended = after.held_after()
+            self._ended = after.held(after=True)
             self._ended[CPU] = DeviceHolding(CPU, self._resident_bytes(again=not freed))
 
     @contextmanager
@@ -75,7 +75,7 @@ class Gap:
         ):  # in a forked child the last cell was the parent's
             return ()
         began = {CPU: DeviceHolding(CPU, before_bytes - scope.ours_before_bytes - self._own_bytes)}
-        for key, held in scope.held_before().items():
+        for key, held in scope.held().items():
             began[key] = held._replace(outside_bytes=None) if self._has_our_context(held) else held
         return moved_between(self._ended, began, 2 * machine().ram.counter.current_precision_bytes)
 
@@ -85,7 +85,7 @@ class Gap:
             return ()
         sizes = [
             f"{rounded_mb(held.outside_bytes)} MB ({held.name})"
-            for held in scope.held_before().values()
+            for held in scope.held().values()
             if held.outside_bytes and self._has_our_context(held)
         ]
         sizes += [f"{rounded_mb(self._context_bytes)} MB of RAM"] if self._context_bytes >= MB else []

@@ -114,7 +114,7 @@ def _collected(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     before: Any = cell.before
     cell.freed = garbage.settle_dropped(cell.cell.raw, record, before.snapshot)
     if cell.freed is not None and cell.clear_cache:
-        machine().settling.empty_caches()
+        machine().settling.settle(gc_collect=False, clear_cache=True)
     return record
 
 

@@ -142,7 +142,7 @@ class LiveCell:
     def show(self) -> None:
         """Show the figures so far; children that come and go within the cell are seen here."""
         if machine().process.has_children():
-            machine().child_peaks.look()
+            machine().child_peaks.observe()
         so_far = self._scope.so_far(self._label)
         used_bytes, notes = so_far.gen.after_bytes, self._live.remarks(so_far)
         rise_bytes = 0 if self._used_bytes is None else used_bytes - self._used_bytes

@@ -4,39 +4,27 @@ Run as a program: ``python child_programs.py SEED STEPS``. It starts children in
 need memory for a moment and die, in any order, under scopes that nest and overlap, and checks every peak.
 """
 
-import mmap
 import multiprocessing
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 from multiprocessing.connection import Client, Listener
-from pathlib import Path
 
-MB = 2**20
+from children_that_end import MB, NEAR_BYTES, block, own_bytes
+
 WAYS = ["fork", "spawn", "forkserver", "program"]
-NEAR_BYTES = 2 * MB
 
 
 class Block:
     """Private memory of so many MB."""
 
     def __init__(self, size_mb):
-        self.size_mb = size_mb
-        self._map = mmap.mmap(-1, size_mb * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._map[:: mmap.PAGESIZE] = b"x" * (size_mb * MB // mmap.PAGESIZE)
+        self._map = block(size_mb)
 
     def free(self):
         self._map.close()
-
-
-def own_bytes(how):
-    """Return what this process has for itself: after a fork its private pages, else all that is resident."""
-    sizes = dict(re.findall(r"^(\w+): *(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE))
-    names = ["Private_Clean", "Private_Dirty"] if "fork" in how else ["Rss"]
-    return 1024 * sum(int(sizes[name]) for name in names)
 
 
 def obey(pipe, how):

@@ -45,15 +45,15 @@ def count_reads():
     from ipygpulogger.engine.child_peaks import ChildPeaks
 
     descriptor = os.open(os.environ[READS], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    look, ours = ChildPeaks.look, os.getpid()
+    observe, ours = ChildPeaks.observe, os.getpid()
 
     def counted(*args, **kwargs):
-        living = look(*args, **kwargs)
+        living = observe(*args, **kwargs)
         if os.getpid() == ours:
             os.write(descriptor, b".")
         return living
 
-    ChildPeaks.look = counted
+    ChildPeaks.observe = counted
 
 
 def until_read(times=2):
@@ -223,25 +223,6 @@ def dataloader(how, epochs, *, cells, persistent=False):
             most_bytes = max(truth.values())
             assert m.last.children.peak.hi_bytes < 2.5 * most_bytes + 100 * MB, m.last.children.peak
     del loader
-
-
-def loky():
-    """Workers of joblib, which are programs of their own."""
-    import joblib
-
-    with measure() as m:
-        found = joblib.Parallel(2, backend="loky")(
-            joblib.delayed(blip)("loky", BIG_MB, True) for _ in range(4)
-        )
-    truth = {}
-    for pid, most_bytes in found:
-        truth[pid] = max(most_bytes, truth.get(pid, 0))
-    told(m.last.children, truth)
-    from joblib.externals.loky import get_reusable_executor
-
-    with measure() as m:
-        get_reusable_executor().shutdown(wait=True, kill_workers=True)
-    assert m.last.children.ended >= len(truth)
 
 
 def program(size_mb, more=""):
@@ -439,7 +420,6 @@ CASES = {
     "a fork that dies": kills_itself,
     "plain forks": plain_forks,
     "unlucky moments": unlucky_moments,
-    "loky": loky,
     "epochs in one cell": lambda: dataloader("fork", 3, cells=False),
     "an epoch a cell": lambda: dataloader("fork", 3, cells=True),
     "persistent workers": lambda: dataloader("fork", 3, cells=True, persistent=True),

@@ -14,14 +14,13 @@ MB = 2**20
 TOTAL = 1 << 40
 GPU = Device("cuda", 1, "a card", "GPU-1", total_bytes=5)
 RAW = Device(DRIVER, 0, "a card", "GPU-1")
-UNIFIED = Device("mps", 0, "a chip", unified=True)
+UNIFIED = Device("cuda", 0, "a chip", "GPU-1", unified=True)
 NOTHING = Allowance(None, None)
+SILENT = DeviceSnapshot(0, 0, None, None, None)  # the driver tells nothing of the device
 
 
 class Allocator(Counter):
     """Live and reserved bytes, each with the highest since the last reset; nothing is ever missed."""
-
-    peak_class = "resettable"
 
     def __init__(self, *, tells_reserved=True, peak_class="resettable", precision_bytes=0):
         self.now, self.highest, self.ever = [0, 0], [0, 0], 0
@@ -58,40 +57,50 @@ class Story:
         self.trackers = [PeakTracker(self.allocator)] if allocator else []
         self.device, self.known = device, known
         self.mine, self.others, self.unlisted = mine, others, unlisted  # outside the allocator
-        self.scope = DeviceScope(device)
-        self.course = []
+        self.scope, self.course = DeviceScope(device), []
         if not born:
             self.scope.before = self.snapshot()
             self.scope.neighbours_before_bytes = self.scope.before.neighbours
         for tracker in self.trackers:
             self.scope.intervals[tracker] = tracker.adopt() if born else tracker.open()
-        self.tell()
+        self.note()
 
     @property
     def reserved(self):
         return self.allocator.now[-1] if self.allocator.tells_reserved else self.allocator.now[0]
 
     @property
-    def used(self):
-        return self.reserved + self.other
-
-    @property
     def other(self):
         return self.mine + self.others + self.unlisted
 
     def snapshot(self):
-        memory = DeviceMemory(TOTAL, self.used, TOTAL - self.used)
+        used = self.reserved + self.other
         allocated, reserved = (self.allocator.now[0], self.reserved) if self.trackers else (None, None)
         own, listed = (self.mine + self.reserved, self.others) if self.known else (None, None)
-        return DeviceSnapshot(allocated, reserved, memory, own, listed)
+        return DeviceSnapshot(allocated, reserved, DeviceMemory(TOTAL, used, TOTAL - used), own, listed)
 
-    def tell(self):
+    def note(self):
         self.course.append(self.mine + self.allocator.now[0])
+
+    def blip(self, size):
+        self.allocator.allocate(size)
+        self.allocator.allocate(-size)
+        return self
 
     def sample(self, *, found=False):
         held = self.mine + self.allocator.now[0]
         shares = Shares(self.mine, held, self.others) if found else None
-        self.scope.sampled(self.used, self.other, shares)
+        self.scope.sampled(self.reserved + self.other, self.other, shares)
+        return self
+
+    def at(self, **parts):
+        """Outside the allocators there is so much from now on."""
+        vars(self).update(parts)
+        return self
+
+    def seen(self, used, other, found=None):
+        self.scope.sampled(used, other, found)
+        return self
 
     def end(self, after=None, allowance=NOTHING, timeline=()):
         for tracker, interval in self.scope.intervals.items():
@@ -106,7 +115,6 @@ moves = st.lists(st.tuples(st.sampled_from(["allocate", "mine"]), megabytes), ma
 @settings(max_examples=300)
 @given(moves, st.booleans(), st.sampled_from([0, 40 * MB]))
 @example([("mine", -40 * MB), ("allocate", 80 * MB), ("allocate", -40 * MB), ("mine", 40 * MB)], False, 0)
-@example([("mine", 40 * MB)], True, 0)
 @example([("mine", 40 * MB), ("mine", -40 * MB)], True, 0)
 @example([("allocate", 40 * MB), ("allocate", -40 * MB), ("mine", 40 * MB)], True, 0)
 def test_the_peak_holds_both_parts(program, asked, others):
@@ -120,13 +128,13 @@ def test_the_peak_holds_both_parts(program, asked, others):
         tracker.close(interval)
         story.scope.intervals[tracker] = tracker.open()
     story.scope.before, story.course = story.snapshot(), []
-    story.tell()
+    story.note()
     for what, size in program:
         if what == "mine":
             story.mine = max(0, story.mine + size)
         else:
             story.allocator.allocate(max(size, -story.allocator.now[0]))
-        story.tell()
+        story.note()
         story.sample(found=asked)
     usage, truth = story.end(), max(story.course)
     assert (usage.before_bytes, usage.after_bytes) == (story.course[0], story.course[-1])
@@ -139,100 +147,107 @@ def test_the_peak_holds_both_parts(program, asked, others):
     assert usage.peak.lo_bytes >= (truth if asked else max(story.course[0], story.course[-1]))
 
 
-def test_bounds_where_something_outside_stays_higher():
-    """The allocator's peak may have met the lower or the higher of the two: within their difference."""
-    story = Story(mine=10 * MB)
-    story.allocator.allocate(100 * MB)
-    story.allocator.allocate(-100 * MB)
-    story.mine = 17 * MB
-    assert story.end().peak == Peak(110 * MB, 117 * MB, "bounded")
-    story = Story(mine=17 * MB, precision_bytes=7 * MB)
-    story.allocator.allocate(100 * MB)
-    story.allocator.allocate(-100 * MB)
-    story.mine = 10 * MB
-    assert story.end().peak == Peak(110 * MB, 117 * MB, "exact", 7 * MB)
-
-
 def fallen(by, **how):
     """100 MB live for a moment, while what stands outside was seen lower by so much than at both ends."""
     story = Story(mine=50 * MB, **how)
-    story.mine -= by
-    story.sample()
-    story.allocator.allocate(100 * MB)
-    story.allocator.allocate(-100 * MB)
-    story.mine += by
-    story.sample()
-    return story.end().peak
+    return story.at(mine=story.mine - by).sample().blip(100 * MB).at(mine=50 * MB).sample()
 
 
-def test_what_fell_outside_may_have_been_ours():
-    """The allocator's peak met that or what stands at the ends; a megabyte is noise, and no part is negative."""
-    assert fallen(MB) == Peak(150 * MB, 150 * MB, "exact")
-    assert fallen(MB + 1) == Peak(149 * MB - 1, 150 * MB, "bounded")
-    assert fallen(50 * MB) == Peak(100 * MB, 150 * MB, "bounded")
-    assert fallen(60 * MB, others=100 * MB) == Peak(100 * MB, 150 * MB, "bounded")
-    unified = Device("cuda", 0, "a chip", "GPU-1", unified=True)
-    assert fallen(40 * MB, device=unified) == Peak(150 * MB, 150 * MB, "exact")  # everybody's RAM
+RAW_ALONE = {"device": RAW, "allocator": False}
+# Each: what happened, what is known at the end, and the lowest and highest peak, in MB unless that is one byte off.
+PEAKS = {
+    "the allocator's peak met the lower or the higher of both ends": (
+        lambda: Story(mine=10 * MB).blip(100 * MB).at(mine=17 * MB), 110 * MB, 117 * MB,
+    ),
+    "an end may be the highest": (lambda: Story().blip(10 * MB).at(mine=70 * MB), 70 * MB, 80 * MB),
+    "a fall of a megabyte outside is noise": (lambda: fallen(MB), 150 * MB, 150 * MB),
+    "more may have been ours": (lambda: fallen(MB + 1), 149 * MB - 1, 150 * MB),
+    "or all of it": (lambda: fallen(50 * MB), 100 * MB, 150 * MB),
+    "no part is negative": (lambda: fallen(60 * MB, others=100 * MB), 100 * MB, 150 * MB),
+    "outside is everybody's RAM where it is unified": (
+        lambda: fallen(40 * MB, device=UNIFIED), 150 * MB, 150 * MB,
+    ),
+    "what fell for good ends lower": (
+        lambda: Story(mine=50 * MB).blip(100 * MB).at(mine=20 * MB).sample(), 120 * MB, 150 * MB,
+    ),
+    "what was lower at first began lower": (
+        lambda: Story(mine=20 * MB).blip(100 * MB).sample().at(mine=50 * MB), 120 * MB, 150 * MB,
+    ),
+    "alone on a device without an allocator the highest sample is ours": (
+        lambda: Story(mine=50 * MB, **RAW_ALONE).seen(90 * MB, None), 90 * MB, None,
+    ),
+    "also if we came later": (
+        lambda: Story(**RAW_ALONE).at(mine=50 * MB).seen(90 * MB, None), 90 * MB, None,
+    ),
+    "or left": (lambda: Story(mine=50 * MB, **RAW_ALONE).at(mine=0).seen(90 * MB, None), 90 * MB, None),
+    "not if others were there before": (
+        lambda: Story(mine=50 * MB, others=MB, **RAW_ALONE).at(others=0).seen(900 * MB, None), 50 * MB, None,
+    ),
+    "or are there now": (
+        lambda: Story(mine=50 * MB, **RAW_ALONE).at(others=MB).seen(900 * MB, None), 50 * MB, None,
+    ),
+    "or were listed meanwhile": (
+        lambda: Story(mine=50 * MB, **RAW_ALONE).seen(0, None, Shares(0, 0, 5)).seen(900 * MB, None), 50 * MB, None,
+    ),
+    "or it jumped": (lambda: Story(mine=50 * MB, **RAW_ALONE).seen(900 * MB, 900 * MB), 50 * MB, None),
+    "or nobody looked before": (
+        lambda: Story(mine=50 * MB, born=True, **RAW_ALONE).seen(900 * MB, None), 50 * MB, None,
+    ),
+    "or we are not there": (lambda: Story(**RAW_ALONE).seen(900 * MB, None), 0, None),
+    "what was seen of this process counts": (
+        lambda: Story().at(mine=500 * MB).sample(found=True).at(mine=50 * MB), 500 * MB, None,
+    ),
+    "without an allocator too": (
+        lambda: Story(mine=50 * MB, **RAW_ALONE).at(mine=500 * MB).sample(found=True).at(mine=50 * MB), 500 * MB, None,
+    ),
+    "a sampled allocator samples the device": (
+        lambda: Story(peak_class="sampled", mine=5).blip(100).at(mine=7), 7, None,
+    ),
+}  # fmt: skip
 
 
-def test_a_fall_is_one_below_both_ends():
-    """What fell for good ends lower; a device of which nobody told at the ends is not compared."""
-    story = Story(mine=50 * MB)
-    story.allocator.allocate(100 * MB)
-    story.allocator.allocate(-100 * MB)
-    story.mine = 20 * MB
-    story.sample()
-    assert story.end().peak == Peak(120 * MB, 150 * MB, "bounded")
-    story = Story(mine=20 * MB)
-    story.allocator.allocate(100 * MB)
-    story.allocator.allocate(-100 * MB)
-    story.sample()
-    story.mine = 50 * MB
-    assert story.end().peak == Peak(120 * MB, 150 * MB, "bounded")
-    story = Story()
-    story.scope.before = None
-    story.sample()
-    assert story.end(DeviceSnapshot(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
+@pytest.mark.parametrize("case", PEAKS)
+def test_the_peak(case):
+    """Each as it is called."""
+    story, lo_bytes, hi_bytes = PEAKS[case]
+    usage = story().end()
+    assert (usage.peak.lo_bytes, usage.peak.hi_bytes) == (lo_bytes, hi_bytes)
+    assert usage.unknown_rise_bytes == (850 * MB if case == "or it jumped" else 0)
 
 
-def test_an_end_may_be_the_highest():
-    """What came outside after the allocator gave back: the end itself is the peak, and known."""
-    story = Story()
-    story.allocator.allocate(10 * MB)
-    story.allocator.allocate(-10 * MB)
-    story.mine = 70 * MB
-    usage = story.end()
-    assert usage.peak.lo_bytes == 70 * MB
-    assert usage.peak.hi_bytes == 80 * MB
+def test_the_precision_is_the_allocators():
+    """What differs by no more than that is exact."""
+    story = Story(mine=17 * MB, precision_bytes=7 * MB).blip(100 * MB).at(mine=10 * MB)
+    assert story.end().peak == Peak(110 * MB, 117 * MB, "exact", 7 * MB)
 
 
 @pytest.mark.parametrize("above", [0, 1])
 @pytest.mark.parametrize("before", [0, 300 * MB])
 def test_a_sample_above_what_both_ends_explain(above, before):
     """By more than a megabyte: then nothing bounds the peak from above. Just as much is noise."""
-    for used, other in ((0, before + MB + above), (before + 64 * MB + MB + above, None)):
+    for used, other, later in (
+        (0, before + MB + above, 0),
+        (before + 64 * MB + MB + above, None, 0),
+        (0, before + 5 + MB + above, 5),  # the higher end explains
+    ):
         story = Story(mine=before)
         story.allocator.allocate(64 * MB)
-        story.scope.sampled(used, other, None)
+        story.at(mine=before + later).seen(used, other)
         assert (story.end().peak.hi_bytes is None) == bool(above)
-    story = Story(mine=before)
-    story.mine += 5
-    story.scope.sampled(0, before + 5 + MB + above, None)  # the higher end explains
-    assert (story.end().peak.hi_bytes is None) == bool(above)
 
 
-def test_where_nobody_tells_the_device_nothing_is_called_unseen():
-    """Without the device's memory no sample can be compared."""
-    story = Story()
-    story.scope.sampled(10 * MB, 900 * MB, None)
-    assert story.end(DeviceSnapshot(0, 0, None, None, None)).peak == Peak(0, 0, "exact")
-
-
-def test_a_sampled_allocator_samples_the_device():
-    """It is at least the ends and what was seen."""
-    story = Story(peak_class="sampled", mine=5)
-    story.allocator.allocate(100)
-    assert story.end().peak == Peak(105, None, "sampled")
+def test_where_nobody_tells_the_device():
+    """Without its memory at an end no sample can be compared: nothing is unseen, risen, moved or a neighbour's."""
+    for before in (SILENT, None):
+        story = Story().seen(10 * MB, 900 * MB, Shares(0, 0, 9))
+        story.scope.before = before
+        usage = story.end(SILENT)
+        assert (usage.peak, usage.unknown_rise_bytes) == (Peak(0, 0, "exact"), 0)
+        assert (usage.unattributed_bytes, usage.neighbours_peak_bytes) == (0, None)
+    story = Story(known=False, mine=50)
+    story.scope.before = SILENT
+    assert story.end().unattributed_bytes == 0
+    assert Story(known=False, mine=50).end(SILENT).unattributed_bytes == 0
 
 
 # -- where it cannot be divided ---------------------------------------------------------------------
@@ -244,29 +259,16 @@ def test_what_nobody_can_attribute():
         story = Story(device=device, known=False, mine=50, others=20)
         story.scope.seen_bytes = 999  # it contains what the ends do not
         story.allocator.allocate(7)
-        story.others += 30
-        usage = story.end()
+        usage = story.at(others=50).end()
         assert (usage.before_bytes, usage.after_bytes, usage.peak) == (0, 7, Peak(7, 7, "exact"))
         assert (usage.unattributed_bytes, usage.attributed, usage.unified) == (moved, True, device.unified)
 
 
-@pytest.mark.parametrize("unknown_at", ["the beginning", "the end"])
-def test_one_unknown_end_is_enough(unknown_at):
+@pytest.mark.parametrize("known", [True, False])
+def test_one_unknown_end_is_enough(known):
     """A difference needs both."""
-    story = Story(mine=50, known=unknown_at == "the end")
-    story.known = not story.known
-    story.mine = 80
-    usage = story.end()
+    usage = Story(mine=50, known=known).at(mine=80, known=not known).end()
     assert (usage.before_bytes, usage.after_bytes, usage.unattributed_bytes) == (0, 0, 30)
-
-
-def test_nothing_known_at_the_beginning_is_no_change():
-    """Without the device's memory at one end nobody can say that anything moved."""
-    story = Story(known=False, mine=50)
-    story.scope.before = DeviceSnapshot(0, 0, None, None, None)
-    assert story.end().unattributed_bytes == 0
-    story = Story(known=False, mine=50)
-    assert story.end(DeviceSnapshot(0, 0, None, None, None)).unattributed_bytes == 0
 
 
 def test_a_device_that_came_to_life_within_the_scope():
@@ -277,8 +279,8 @@ def test_a_device_that_came_to_life_within_the_scope():
     assert (usage.before_bytes, usage.after_bytes, usage.context_bytes) == (400, 500, 400)
     assert (usage.held_before_bytes, usage.peak) == (0, Peak(500, 500, "exact"))
     assert Story(mine=400).end().context_bytes == 0
-    story = Story(born=True, mine=400, known=False)
-    assert (story.end().context_bytes, story.end().unattributed_bytes) == (0, 0)
+    usage = Story(born=True, mine=400, known=False).end()
+    assert (usage.context_bytes, usage.unattributed_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -291,60 +293,6 @@ def test_whether_anything_tells_this_process_s_part(allocated, own, attributed):
     assert scope.usage(after, NOTHING, ()).attributed is attributed
 
 
-# -- without an allocator ---------------------------------------------------------------------------
-
-alone = {"device": RAW, "allocator": False, "mine": 50 * MB}
-
-
-def test_alone_on_a_device_the_highest_sample_is_ours():
-    """Without an allocator to ask; and it is at least that."""
-    story = Story(**alone)
-    story.scope.sampled(90 * MB, None, None)
-    usage = story.end()
-    assert usage.peak == Peak(90 * MB, None, "sampled")
-    assert (usage.allocated_bytes, usage.reserved_bytes, usage.reserved_peak) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    "who", ["others before", "others after", "listed meanwhile", "a jump", "unborn", "not us"]
-)
-def test_not_alone_the_highest_sample_is_nobodys(who):
-    """Whoever else was there at an end or in between may have been it: only the ends count."""
-    mine = 0 if who == "not us" else 50 * MB
-    story = Story(
-        **alone | {"mine": mine, "born": who == "unborn", "others": MB if who == "others before" else 0}
-    )
-    if who == "others before":
-        story.others = 0
-    if who == "others after":
-        story.others = MB
-    if who == "listed meanwhile":
-        story.scope.sampled(0, None, Shares(0, 0, 5))
-    story.scope.sampled(900 * MB, 900 * MB if who == "a jump" else None, None)
-    assert story.end().peak == Peak(mine, None, "sampled")
-
-
-@pytest.mark.parametrize("gone", ["before", "after"])
-def test_at_one_end_is_on_it(gone):
-    """Alone on it, and there at one end."""
-    story = Story(**alone | {"mine": 0 if gone == "before" else 50 * MB})
-    story.mine = 0 if gone == "after" else 50 * MB
-    story.scope.sampled(90 * MB, None, None)
-    assert story.end().peak.lo_bytes == 90 * MB
-
-
-def test_what_was_seen_of_this_process_counts():
-    """A jump that the driver attributed is part of the lower bound, with an allocator or without."""
-    for how in ({}, alone):
-        story = Story(**how)
-        story.mine = 500 * MB
-        story.sample(found=True)
-        story.mine = 50 * MB
-        usage = story.end()
-        assert usage.peak == Peak(500 * MB, None, "sampled")
-        assert usage.unknown_rise_bytes == 0
-
-
 # -- jumps ------------------------------------------------------------------------------------------
 
 
@@ -352,20 +300,25 @@ def jumps(story, *others):
     found = []
     for other in others:
         found.append(story.scope.is_query_due(other))
-        story.scope.sampled(0, other, None)
+        story.seen(0, other)
     return found
 
 
-@pytest.mark.parametrize("base", [0, 300 * MB])
-def test_a_jump_is_more_than_64_mb(base):
-    """Above the lowest since the last one, be it at once or little by little."""
-    limit = 64 * MB
-    assert jumps(Story(mine=base), base + limit, base + limit + 1, base + limit + 2) == [False, True, False]
-    assert jumps(Story(mine=base), base + 40 * MB, base + 65 * MB) == [False, True]
-    up_again = [base + 100 * MB, base, base + 100 * MB]
-    assert jumps(Story(mine=base), *up_again) == [True, False, True]
-    assert jumps(Story(mine=base), base + 100 * MB, base + 164 * MB, base + 165 * MB) == [True, False, True]
-    assert limit == JUMP_BYTES
+@pytest.mark.parametrize("base", [0, 300])
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([64, 64 + 1 / MB, 64 + 2 / MB], [False, True, False]),
+        ([40, 65], [False, True]),  # little by little
+        ([100, 0, 100], [True, False, True]),
+        ([100, 164, 165], [True, False, True]),
+    ],
+)
+def test_a_jump_is_more_than_64_mb(base, others, expected):
+    """Above the lowest since the last one."""
+    story = Story(mine=base * MB)
+    assert jumps(story, *(round((base + other) * MB) for other in others)) == expected
+    assert JUMP_BYTES == 64 * MB
 
 
 def test_no_jump_without_a_level():
@@ -373,20 +326,17 @@ def test_no_jump_without_a_level():
     story = Story(born=True)
     assert jumps(story, 500 * MB, 600 * MB, 400 * MB, 470 * MB) == [False, True, False, True]
     assert jumps(Story(device=UNIFIED), 500 * MB, 900 * MB) == [False, False]
-    story = Story(mine=500 * MB)
-    story.scope.sampled(0, None, None)  # the allocators moved meanwhile: nothing is known of the rest
+    story = Story(mine=500 * MB).seen(0, None)  # the allocators moved: nothing is known of the rest
     assert jumps(story, 564 * MB, 565 * MB) == [False, True]
 
 
 def test_so_many_questions_and_no_more():
     """A device that goes up and down for hours: 32 are asked; of the rest the highest is kept."""
     story = Story()
-    high = [100 * MB] * 32 + [300 * MB, 500 * MB, 200 * MB]
-    asked = jumps(story, *(size for one in high for size in (one, 0)))
-    assert sum(asked) == 32
-    assert asked.index(False, 1) == 1
-    assert not any(asked[64:])
-    assert len(story.scope._jumped) == 33
+    for _ in range(32):
+        assert story.scope.is_query_due(900 * MB)
+        story.seen(0, 900 * MB, Shares(0, 0, 900 * MB)).seen(0, 0)
+    assert jumps(story, 300 * MB, 0, 500 * MB, 0, 200 * MB, 0) == [False] * 6
     assert story.end().unknown_rise_bytes == 500 * MB
 
 
@@ -394,72 +344,46 @@ def test_so_many_questions_and_no_more():
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=5),
     st.integers(0, 3),
 )
+@example([(1, 0, 1, True)], 0)
 def test_what_of_a_rise_nobody_could_attribute(rises, unlisted):
     """By how much it stood above both ends and above all that was told; at most 64 MB are not worth a word."""
     story = Story(mine=20 * MB, unlisted=unlisted * MB)
     base, expected = story.other, 0
     for mine, others, strange, found in rises:
-        other = base + 64 * (mine + others + strange) * MB
+        other, shares = base + 64 * (mine + others + strange) * MB, None
         if story.scope.is_query_due(other):
             shares = Shares(20 * MB + 64 * mine * MB, 0, 64 * others * MB) if found else None
             told = 20 * MB + 64 * (mine + others) * MB + story.unlisted if found else 0
             expected = max(expected, other - max(told, base))
-        else:
-            shares = None
-        story.scope.sampled(0, other, shares)
-        story.scope.sampled(0, base, None)
+        story.seen(0, other, shares).seen(0, base)
     assert story.end().unknown_rise_bytes == (expected if expected > 64 * MB else 0)
 
 
 @pytest.mark.parametrize("listed", [None, 0])
 def test_a_rise_of_which_only_ours_is_told(listed):
     """The rest is unknown; the end that stood higher explains its part."""
-    story = Story()
-    story.scope.sampled(0, 300 * MB, Shares(100 * MB, 100 * MB, listed))
-    story.others = 50 * MB
+    story = Story().seen(0, 300 * MB, Shares(100 * MB, 100 * MB, listed)).at(others=50 * MB)
     assert story.end().unknown_rise_bytes == 200 * MB
     assert story.scope.listed_peak_bytes == listed
 
 
-def test_a_rise_without_a_known_end():
-    """Nothing to compare it with."""
-    story = Story()
-    jumps(story, 300 * MB)
-    story.scope.before = None
-    assert story.end(DeviceSnapshot(0, 0, None, None, None)).unknown_rise_bytes == 0
-
-
 def test_the_unlisted_are_counted_where_there_were_fewer():
-    """Of those whom nobody lists as many as at both ends are no news."""
-    story = Story(unlisted=30 * MB)
-    story.scope.sampled(0, 400 * MB, Shares(0, 0, 100 * MB))
-    story.unlisted = 10 * MB
-    usage = story.end()
-    assert usage.unknown_rise_bytes == 400 * MB - 110 * MB
-    assert usage.neighbours_peak_bytes == 110 * MB
-    story = Story(born=True, unlisted=30 * MB)
-    story.scope.sampled(0, 0, Shares(0, 0, 100 * MB))
-    assert story.end().neighbours_peak_bytes == 130 * MB
-
-
-def test_where_nobody_tells_the_unlisted_there_are_none():
-    """An answer in between counts as it is, where the driver told neither end."""
-    story = Story(known=False)
-    story.scope.sampled(0, 400 * MB, Shares(0, 0, 100 * MB))
-    usage = story.end()
+    """Of those whom nobody lists as many as at both ends are no news; where nobody tells there are none."""
+    usage = Story(unlisted=30 * MB).seen(0, 400 * MB, Shares(0, 0, 100 * MB)).at(unlisted=10 * MB).end()
+    assert (usage.unknown_rise_bytes, usage.neighbours_peak_bytes) == (290 * MB, 110 * MB)
+    usage = Story(born=True, unlisted=30 * MB).seen(0, 0, Shares(0, 0, 100 * MB)).end()
+    assert usage.neighbours_peak_bytes == 130 * MB
+    usage = Story(known=False).seen(0, 400 * MB, Shares(0, 0, 100 * MB)).end()
     assert (usage.neighbours_peak_bytes, usage.unknown_rise_bytes) == (100 * MB, 300 * MB)
 
 
 def test_the_most_that_neighbours_held():
-    """Of several answers the highest; None where nobody told, or the device is unknown."""
+    """Of several answers the highest; None where nobody told."""
     story = Story()
     for listed in (5, 9, None, 7, 0):
-        story.scope.sampled(0, None, Shares(0, 0, listed))
+        story.seen(0, None, Shares(0, 0, listed))
     assert story.end().neighbours_peak_bytes == 9
     assert Story().end().neighbours_peak_bytes is None
-    story = Story()
-    story.scope.sampled(0, None, Shares(0, 0, 9))
-    assert story.end(DeviceSnapshot(0, 0, None, None, None)).neighbours_peak_bytes is None
     after = DeviceSnapshot(0, 0, DeviceMemory(100, 60, 40, driver_in_used=True), 0, 0)
     assert story.end(after).neighbours_peak_bytes == 9  # what is left over may be the driver's
 
@@ -476,11 +400,8 @@ def test_every_figure_of_the_device():
     usage = story.end(allowance=Allowance(70, 11), timeline=((0.5, 9),))
     assert (usage.index, usage.name, usage.uuid, usage.backend) == (1, "a card", "GPU-1", "cuda")
     assert (usage.total_bytes, usage.used_bytes, usage.free_bytes) == (TOTAL, 178, TOTAL - 178)
-    assert (usage.allocated_bytes, usage.reserved_bytes, usage.reserved_peak) == (
-        70,
-        150,
-        Peak(150, 150, "exact"),
-    )
+    assert (usage.allocated_bytes, usage.reserved_bytes) == (70, 150)
+    assert usage.reserved_peak == Peak(150, 150, "exact")
     assert (usage.other_bytes, usage.neighbours_bytes, usage.neighbours_before_bytes) == (28, 25, 25)
     assert (usage.limit_bytes, usage.pools_bytes, usage.driver_bytes) == (70, 11, 0)
     assert (usage.metrics, usage.timeline, usage.attributed) == (metrics, ((0.5, 9),), True)
@@ -489,17 +410,17 @@ def test_every_figure_of_the_device():
 
 
 def test_what_an_allocator_does_not_tell():
-    """Without a second series nothing is known of its cache: one that does not tell is enough."""
-    story = Story(tells_reserved=False)
-    assert (story.end().reserved_bytes, story.end().reserved_peak) == (None, None)
-    story = Story()
+    """Without a second series nothing is known of its cache: one that does not tell is enough, or no allocator."""
+    more = Story()
     silent = PeakTracker(Allocator(tells_reserved=False))
-    story.scope.intervals[silent] = silent.open()
-    assert (story.end().reserved_bytes, story.end().reserved_peak) == (None, None)
+    more.scope.intervals[silent] = silent.open()
+    for story in (Story(tells_reserved=False), more, Story(**RAW_ALONE)):
+        usage = story.end()
+        assert (usage.reserved_bytes, usage.reserved_peak) == (None, None)
 
 
 def test_before_anything_is_known():
-    """A scope that has seen nothing."""
+    """A scope that has seen nothing; then the highest of what it saw."""
     scope = DeviceScope(GPU)
     assert (scope.highest_used_bytes, scope.highest_other_bytes, scope.seen_bytes) == (0, 0, 0)
     assert isinstance(scope.energy_j, Unavailable)
@@ -511,15 +432,14 @@ def test_before_anything_is_known():
 
 def test_what_was_seen_before_a_framework_came_is_inherited():
     """The device is the same: its highest, its neighbours, its course and its rises."""
-    raw = Story(**alone)
+    raw = Story(mine=50 * MB, **RAW_ALONE)
     raw.scope.neighbours_before_bytes, raw.scope.energy_j = 7, 1.5
     raw.scope.series.add(0.5, 77)
-    raw.scope.sampled(900 * MB, 900 * MB, Shares(60 * MB, 70 * MB, 5 * MB))
+    raw.seen(900 * MB, 900 * MB, Shares(60 * MB, 70 * MB, 5 * MB))
     scope = DeviceScope(GPU)
     scope.inherit(raw.scope)
     usage = scope.usage(raw.snapshot(), NOTHING, ())
     assert (scope.series.between(None, None, 1.0), scope.energy_j) == (((0.5, 77),), 1.5)
     assert (usage.neighbours_before_bytes, usage.neighbours_peak_bytes) == (7, 5 * MB)
-    assert usage.peak.lo_bytes == 70 * MB
-    assert usage.unknown_rise_bytes == 835 * MB
+    assert (usage.peak.lo_bytes, usage.unknown_rise_bytes) == (70 * MB, 835 * MB)
     assert scope.highest_used_bytes == 900 * MB

@@ -13,43 +13,27 @@ from ipygpulogger.records import Measurement
 from ipygpulogger.sources import Framework
 
 
+def asked(name, answer=None):
+    def method(spy):
+        spy.asked.append(name)
+        return answer
+
+    return method
+
+
 class Spy(Framework):
     """Writes down what it is asked."""
 
     def __init__(self, name="spied"):
         self.name, self.asked, self.late = name, [], None
 
-    def counters(self):
-        self.asked.append("counters")
-        return []
-
-    def pinned(self):
-        self.asked.append("pinned")
-
-    def current_index(self):
-        self.asked.append("current_index")
-
-    def load(self):
-        self.asked.append("load")
-
-    def preload(self):
-        self.asked.append("preload")
-
-    def settle(self):
-        self.asked.append("settle")
+    counters, pinned, current_index = asked("counters", []), asked("pinned"), asked("current_index")
+    load, preload, settle, release = map(asked, ("load", "preload", "settle", "release"))
+    diagnose, after_fork_in_child = asked("diagnose"), asked("after_fork_in_child")
 
     def hold(self):
         self.asked.append("hold")
         return self.late
-
-    def release(self):
-        self.asked.append("release")
-
-    def diagnose(self):
-        self.asked.append("diagnose")
-
-    def after_fork_in_child(self):
-        self.asked.append("after_fork_in_child")
 
 
 def put(monkeypatch, *names):

@@ -16,7 +16,7 @@ from ipygpulogger.engine.ledger import (
     Shares,
     allowance,
     may_use_others,
-    surely_uses,
+    uses,
 )
 from ipygpulogger.records import DRIVER
 from ipygpulogger.sources import Device, DeviceMemory, Observation, Reading, Unavailable
@@ -109,29 +109,16 @@ parts = st.fixed_dictionaries(
 )
 
 
-@given(parts, SIZES)
-def test_the_parts_of_a_device(sizes, reserved):
-    """What the driver leaves out of `used` is its own; what is used and not ours is the others'."""
-    card = Card(**sizes)
+@given(parts, SIZES, st.booleans())
+def test_the_parts_of_a_device(sizes, reserved, old_driver):
+    """What is used and not ours is the others'; what an old driver counts as used may be its own, or unlisted."""
+    card = Card(**sizes, old_driver=old_driver)
     card.allocate(reserved)
-    held = card.snapshot()
-    assert held.other == card.mine + card.listed + card.unlisted
+    held, rest = card.snapshot(), card.drivers + card.unlisted
+    assert held.other == card.mine + card.listed + card.unlisted + card.drivers * old_driver
     assert held.outside == card.mine
-    assert held.neighbours == card.listed + card.unlisted
-    assert held.driver == card.drivers
-    assert held.unlisted == card.unlisted
-
-
-@given(parts, SIZES)
-def test_the_parts_where_the_driver_counts_itself_as_used(sizes, reserved):
-    """With an old driver the others are those that are listed, and whatever is left may be the driver's."""
-    card = Card(**sizes, old_driver=True)
-    card.allocate(reserved)
-    held = card.snapshot()
-    assert held.other == card.mine + card.listed + card.unlisted + card.drivers
-    assert held.outside == card.mine
-    assert held.neighbours == card.listed
-    assert held.driver == held.unlisted == card.drivers + card.unlisted
+    assert held.neighbours == card.listed + (0 if old_driver else card.unlisted)
+    assert (held.driver, held.unlisted) == ((rest, rest) if old_driver else (card.drivers, card.unlisted))
 
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000), st.booleans())
@@ -208,18 +195,8 @@ def test_a_neighbours_loss_that_is_our_gain_is_found_after_five_seconds(clock):
     assert card.slow_questions() == 2
 
 
-def test_a_failure_is_not_remembered(clock):
-    """What the driver could not tell now is asked again the next time, though nothing moved."""
-    card = Card()
-    ledger = Ledger(card)
-    card.failing, card.tells_processes = True, False
-    assert ledger.take(GPU, [card], []).own is None
-    card.failing, card.tells_processes = False, True
-    assert ledger.take(GPU, [card], []).own == 50
-
-
-def test_what_a_driver_never_tells_is_asked_once(clock):
-    """Unknown without a failure, as in a container: that answer holds until something moves."""
+def test_what_is_remembered(clock):
+    """That a driver never tells, as in a container, until something moves; no failure; nothing after `close`."""
     card = Card()
     ledger = Ledger(card)
     card.tells_processes = False
@@ -227,13 +204,10 @@ def test_what_a_driver_never_tells_is_asked_once(clock):
         held = ledger.take(GPU, [card], [])
         assert (held.own, held.listed) == (None, None)
     assert card.slow_questions() == 1
-
-
-def test_closed_is_forgotten(clock):
-    """After `close` nothing is known of the time before."""
-    card = Card()
-    ledger = Ledger(card)
-    ledger.take(GPU, [card], [])
+    card.mine, card.failing = 50 + 1, True
+    assert ledger.take(GPU, [card], []).own is None
+    card.failing, card.tells_processes = False, True
+    assert ledger.take(GPU, [card], []).own == 51
     ledger.close()
     assert ledger.take(GPU, [card], [], processes=False).own is None
 
@@ -341,12 +315,8 @@ def test_a_list_that_leaves_this_process_out_is_none(mine, reserved):
     card.processes = lambda _: (mine, 7)
     held = Ledger(card).take(GPU, [card], [])
     assert (held.own, held.listed) == ((mine, 7) if mine > reserved else (None, None))
-
-
-def test_a_device_without_an_allocator_that_lists_nothing_of_us(clock):
-    """A framework is on it, but has no allocator that counts: 0 cannot be all that it holds there."""
-    card = Card(mine=0)
-    assert Ledger(card).take(GPU, [], []).own is None
+    if not mine:  # nor can it hold nothing where its framework has no allocator that counts
+        assert Ledger(card).take(GPU, [], []).own is None
 
 
 @pytest.mark.parametrize(
@@ -365,15 +335,8 @@ def test_a_device_that_no_framework_uses(clock, contexts, ordinals, own, asked):
     card = Card()
     held = Ledger(card).take(RAW, [], [])
     assert (held.own, card.slow_questions()) == (own, asked)
-    assert surely_uses(RAW) == (1 in (ordinals or ()))
-
-
-def test_a_frameworks_device_is_used_for_sure(contexts):
-    """Whatever the CUDA library says."""
-    contexts.ordinals = None
-    assert surely_uses(GPU)
-    contexts.ordinals = (0,)
-    assert surely_uses(GPU)
+    assert uses(RAW) == (1 in ordinals if ordinals else None if ordinals == () else False)
+    assert uses(GPU)  # of a framework: whatever the CUDA library says
 
 
 def test_nothing_of_us_without_a_context_is_zero(clock, contexts):

@@ -8,7 +8,7 @@ from memory import MB, Block
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.engine import frameworks
-from ipygpulogger.engine.machine import Machine, importing, machine
+from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
 from ipygpulogger.sources import Framework
@@ -107,17 +107,6 @@ def test_an_adapter_is_made_once(on, monkeypatch):
     monkeypatch.setattr(frameworks, "_adapter", lambda _: reentered())
     assert on.frameworks.imported() == asked[1]
     assert len(asked[1]) == 1
-
-
-def test_between_two_cells(shell):
-    """Completion, for one, is loaded at the first key press."""
-    il = IPyGPULogger(report="none", gc_collect=False).start()
-    shell.run_cell("x = 1", store_history=True)
-    with importing():
-        KEPT.append(Block(3))
-    shell.run_cell("x = 1", store_history=True)
-    assert il.record.between == ()
-    il.stop()
 
 
 def test_what_is_given_back_later(shell):

@@ -3,7 +3,6 @@
 import gc
 import os
 import re
-import resource
 import subprocess
 import sys
 import textwrap
@@ -19,6 +18,7 @@ from memory import MB, Block, blip
 
 from ipygpulogger import measure
 from ipygpulogger.engine import machine as machines
+from ipygpulogger.engine.frameworks import Notes
 from ipygpulogger.engine.machine import Machine, machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
@@ -62,14 +62,6 @@ def test_consumed_peaked_used(fresh):
     kept[0].free()
 
 
-def test_given_back_is_negative(fresh):
-    """Freeing 300 MB reads -300 and 0."""
-    block = Block(300)
-    result = run(fresh, block.free)
-    assert mb(result.gen.consumed_bytes) == -300
-    assert mb(result.gen.peaked_bytes) == 0
-
-
 def test_without_resets_the_users_ru_maxrss_stays():
     """reset_peaks=False leaves the kernel's mark alone; then a smaller peak is bounded by the record."""
     program = textwrap.dedent(
@@ -95,24 +87,30 @@ def test_without_resets_the_users_ru_maxrss_stays():
     assert out.splitlines() == ["bounded True", "exact False"]
 
 
-def test_an_open_scope_tells_how_it_stands(fresh):
-    """Asked before its end, a scope tells what it used so far; and goes on, no peak forgotten."""
-    scope = Scope(fresh).open()
-    blip(80)
-    first = Block(30)
-    early = scope.result(Measurement, "so far")
-    assert (mb(early.gen.consumed_bytes), mb(early.gen.peaked_bytes)) == (30, 50)
-    assert early.time_s > 0
-    first.free()
-    blip(200)
-    late = scope.result(Measurement, "so far")
-    assert mb(late.gen.consumed_bytes) == 0
-    assert abs(mb(late.gen.peaked_bytes) - 200) <= 1
-    assert late.time_s > early.time_s
+def test_asking_takes_no_note_and_sets_no_clock(monkeypatch):
+    """What is missing is said in the record, whoever asked before; the time is the scope's own."""
+    on = machine()
+    scope = Scope().open()
+    monkeypatch.setattr(on, "notes", Notes())
+    on.notes.add("a driver went away")
+    assert scope.so_far("x").notes == ()
+    assert scope.time_s == 0.0
     scope.close()
-    final = scope.result(Measurement, "final")
-    assert abs(mb(final.gen.peaked_bytes) - 200) <= 1
-    assert not fresh.scopes
+    time_s = scope.time_s
+    scope.so_far("x")  # a thread that comes late
+    assert scope.time_s == time_s
+    assert scope.result(Measurement, "x").notes == ("a driver went away",)
+
+
+def test_asking_lists_no_processes(monkeypatch):
+    """Neither the children nor the driver's processes: no question that takes milliseconds."""
+    scope = Scope().open()
+    on = machine()
+    monkeypatch.setattr(on.child_peaks, "observe", lambda: pytest.fail("asked for children"))
+    monkeypatch.setattr(on.nvml, "processes", lambda _: pytest.fail("asked for processes"))
+    scope.so_far("x")
+    monkeypatch.undo()
+    scope.close()
 
 
 def test_a_scope_ends_with_the_call_that_it_must_not_outlive(fresh):
@@ -208,86 +206,10 @@ def test_scopes_in_threads_each_get_their_own(fresh):
     assert not fresh.ram.is_open
 
 
-def test_a_scope_that_cannot_open_leaves_nothing(fresh, monkeypatch):
-    """If the last step of opening fails, no scope, interval or thread remains."""
-    monkeypatch.setattr(fresh.process, "heap", lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        Scope(fresh).open()
-    assert not fresh.scopes
-    assert not fresh.sampler.is_wanted
-    assert not fresh.scopes.loggers
-
-
-# -- devices without a framework -------------------------------------------------------------------
-
-
-def test_a_device_nobody_here_uses_has_no_row(gpu, fresh):
-    """A neighbour's memory is none of this process's business, unless all devices are asked for."""
-
-    def neighbour():
-        gpu.dev[0].base_used = 3000 * MB
-
-    assert run(fresh, neighbour).gpus == ()
-    first, second = run(fresh, all_devices=True).gpus
-    assert (first.consumed_bytes, second.consumed_bytes) == (0, 0)
-    assert mb(first.used_bytes) == 3000
-    assert mb(first.neighbours_bytes) == 3000
-
-
 @pytest.fixture
 def raw(monkeypatch):
     """The process has loaded CUDA's library, by which way ever."""
     monkeypatch.setattr(driver, "absent", lambda: False)
-
-
-def test_raw_allocations_are_sampled(gpu, fresh, raw):
-    """Without an allocator to ask, the driver's figure for this process is a lower bound of its peak."""
-
-    def work():
-        row = gpu.dev[0].add_process(os.getpid(), 0)
-        row.used = 900 * MB
-        seen = gpu.dev[0].n_meminfo
-        while gpu.dev[0].n_meminfo < seen + 2:  # the sampler has looked at it
-            time.sleep(0.01)
-        row.used = 200 * MB
-
-    (usage,) = run(fresh, work).gpus
-    assert mb(usage.consumed_bytes) == 200
-    assert mb(usage.peaked_bytes) == 700
-    assert (usage.peak.quality, usage.peak.hi_bytes) == ("sampled", None)
-
-
-def test_the_process_list_is_asked_only_when_something_moved(gpu, fresh, raw):
-    """The slow question costs nothing while the device stands still."""
-    run(fresh)
-    asked = gpu.fault("nvmlDeviceGetComputeRunningProcesses*", -1)
-    for _ in range(20):
-        run(fresh)
-    assert asked.hits == 0
-    gpu.dev[0].base_used = 64 * MB
-    run(fresh)
-    assert 0 < asked.hits <= 2
-
-
-def test_others_cards_are_not_asked_who_uses_them(gpu, fresh, monkeypatch):
-    """Where this process has no CUDA library, or contexts on other cards only, the slow question is not due."""
-    asked = gpu.fault("nvmlDeviceGetComputeRunningProcesses*", -1)
-
-    def restless():
-        gpu.dev[0].base_used += 64 * MB
-        return run(fresh, all_devices=True).gpus[0]
-
-    monkeypatch.setattr(driver, "absent", lambda: True)
-    usage = restless()
-    assert (usage.consumed_bytes, usage.neighbours_bytes) == (0, 64 * MB)
-    monkeypatch.setattr(driver, "contexts", lambda: (1,))
-    monkeypatch.setattr(driver, "facts", lambda ordinal: driver.Facts(gpu.dev[ordinal].uuid.decode()))
-    usage = restless()
-    assert (usage.consumed_bytes, usage.neighbours_bytes) == (0, 128 * MB)
-    assert asked.hits == 0
-    monkeypatch.setattr(driver, "contexts", lambda: (0, 1))
-    restless()
-    assert asked.hits
 
 
 # -- whatever happens ------------------------------------------------------------------------------
@@ -459,55 +381,6 @@ def test_settling_costs_once(fresh, monkeypatch):
     assert calls == [2, 1, 2]
 
 
-def test_a_neighbours_blip_is_not_ours(gpu, fresh, raw):
-    """Somebody else's 5 GB that came and went while we held 200 MB: the peak stays ours."""
-    gpu.dev[0].add_process(os.getpid(), 200 * MB)
-    neighbour = gpu.dev[0].add_process(1, 10 * MB)
-
-    def work():
-        neighbour.used = 5000 * MB
-        fresh.sample()
-        neighbour.used = 10 * MB
-
-    (usage,) = run(fresh, work).gpus
-    assert (usage.consumed_bytes, usage.peaked_bytes) == (0, 0)
-    assert usage.peak.quality == "sampled"
-
-
-def test_a_card_that_is_not_ours_has_no_peak_of_ours(gpu, fresh, raw):
-    """Among all devices an idle one, on which somebody else came and went: nothing was ours."""
-
-    def work():
-        neighbour = gpu.dev[0].add_process(1, 5000 * MB)
-        fresh.sample()
-        neighbour.kind = 0
-
-    usage = run(fresh, work, all_devices=True).gpus[0]
-    assert (usage.consumed_bytes, usage.peaked_bytes) == (0, 0)
-
-
-def test_a_device_that_falls_silent_within_a_scope(gpu, fresh, raw):
-    """Nobody tells any longer how much is in use: that is no growth and no shrinking."""
-    gpu.dev[0].add_process(os.getpid(), 200 * MB)
-    gpu.dev[0].base_used = 900 * MB
-    usage = run(fresh, lambda: gpu.fault("nvml*", 15), all_devices=True).gpus[0]
-    assert usage.used_bytes is None
-    assert usage.unattributed_bytes == 0
-    assert not usage.attributed
-
-
-def test_a_child_that_ended_is_told(fresh):
-    """A child that came and went within the scope: at least its own peak, which the kernel remembers."""
-    others_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # of other tests' children
-    record_mb = max(others_kib * 1024, fresh.ram.lifetime_peak_bytes()) // MB
-    program = f"x = b'x' * ({record_mb + 100} << 20)"
-    others = len(fresh.child_peaks.look())  # left by other tests
-    result = run(fresh, lambda: subprocess.run([sys.executable, "-c", program], check=True))
-    assert result.children.count == others
-    assert result.children.peak.hi_bytes is None
-    assert mb(result.children.peak.lo_bytes) - record_mb in range(100, 160)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_forked_within_a_block_does_not_call_its_peak_exact():
     """The parent's counter says nothing of the child: what it ends there is "at least"."""
@@ -523,7 +396,7 @@ def test_an_interrupt_while_opening_leaves_nothing(fresh, monkeypatch):
     """Ctrl-C at any step of opening: no scope, no interval, nobody holding the machine."""
     steps = [
         (fresh.nvml, "devices"),
-        (fresh.process, "has_children"),
+        (fresh, "watch_children"),
         (fresh, "snapshot"),
         (fresh.ram, "open"),
     ]

@@ -110,8 +110,12 @@ class Fake:
     def __init__(self, monkeypatch):
         self.s, self.ended, self.may_use_others = 1000.0, NONE_ENDED, True
         monkeypatch.setattr(scopes.clock, "monotonic_s", lambda: self.s)
-        monkeypatch.setattr(children, "children_ended", lambda **_: self.ended)
-        monkeypatch.setattr(scopes, "surely_uses", lambda device: device.backend != DRIVER)
+        monkeypatch.setattr(
+            children,
+            "children_ended",
+            lambda **_: self.ended._replace(more=self.ended.more or self.kids != []),
+        )
+        monkeypatch.setattr(scopes, "uses", lambda device: device.backend != DRIVER)
         monkeypatch.setattr(device_scope, "may_use_others", lambda _: self.may_use_others)
         self.counter = Number(100 * MB)
         self.ram, self.exact, self.kids = PeakTracker(self.counter), [], []
@@ -130,7 +134,7 @@ class Fake:
         self.energy, self.own_imports = [], SimpleNamespace(bytes=0)
         self.nvml = SimpleNamespace(
             devices=lambda: self.raw,
-            energy_j=lambda uuid: self.energy.pop(0) if uuid == GPU.uuid else 1 / 0,
+            energy_j=self.energy_j,
             utilization_percent=lambda uuid, since_s: since_s if uuid == GPU.uuid else 1 / 0,
         )
         self.gpu_held = {}
@@ -147,6 +151,13 @@ class Fake:
             read(kid)
         return list(self.kids)
 
+    def energy_j(self, uuid):
+        assert uuid == GPU.uuid
+        found = self.energy.pop(0)
+        if isinstance(found, Unavailable):
+            raise found
+        return found
+
     def say(self, what, answer):
         self.said.append(what)
         return answer
@@ -154,6 +165,10 @@ class Fake:
     def enter(self, scope):
         self.open.add(scope)
         self.said.append("enter")
+        return self.raw
+
+    def watch_children(self, scope):
+        pass
 
     def leave(self, scope):
         self.open.discard(scope)
@@ -295,7 +310,7 @@ def test_a_device_and_its_course(on):
     light = scope.so_far("x").gpus[0]
     assert (light.timeline, light.limit_bytes, light.pools_bytes) == ((), None, None)
     assert light.peak == Peak(350, 350, "exact")
-    assert scope.held_after() == {}
+    assert scope.held(after=True) == {}
     on.s += 1
     scope.close()
     scope.device_sampled("GPU-1", 9999, 50, None)
@@ -305,8 +320,8 @@ def test_a_device_and_its_course(on):
     assert (gpu.limit_bytes, gpu.pools_bytes, gpu.neighbours_before_bytes) == (7, 8, 0)
     assert on.said[:2] == ["enter", "start"]
     assert on.said[-2:] == ["stop", "leave"]
-    assert scope.held_before() == {"GPU-1": DeviceHolding("cuda:0", 0, 50)}
-    assert scope.held_after() == {"GPU-1": DeviceHolding("cuda:0", 30, 50)}
+    assert scope.held() == {"GPU-1": DeviceHolding("cuda:0", 0, 50)}
+    assert scope.held(after=True) == {"GPU-1": DeviceHolding("cuda:0", 30, 50)}
 
 
 def test_no_sampler_for_what_nobody_can_sample(on):
@@ -351,7 +366,12 @@ def test_what_is_held_where_anything_tells_it(on, allocated, own):
     scope = Scope(on).open()
     outside = None if own is None else own - (allocated or 0)
     known = {"GPU-1": DeviceHolding("cuda:0", allocated or 0, outside)}
-    assert scope.held_before() == ({} if allocated is own is None else known)
+    assert scope.held() == ({} if allocated is own is None else known)
+    scope.close()
+    card = Device("xpu", 3, "a card")  # without a UUID
+    on.found = {card: ([PeakTracker(Number())], held(9, None, allocated=4))}
+    scope = Scope(on).open()
+    assert scope.held() == {"xpu:3": DeviceHolding("xpu:3", 4, None)}
     scope.close()
 
 
@@ -361,7 +381,7 @@ def test_on_a_raw_device_at_either_end(on):
     on.raw = [SimpleNamespace(index=0, name="a card", uuid="GPU-1", total_bytes=None)]
 
     def touched(before, after, *, context=False):
-        scopes.surely_uses = lambda _: context
+        scopes.uses = lambda _: context
         on.found[raw] = [], before
         return bool(run(on, lambda: on.found.update({raw: ([], after)})).gpus)
 
@@ -394,7 +414,7 @@ def test_a_device_that_this_process_cannot_use_is_asked_once(on):
     scope = Scope(on).open()
     scope.close()
     assert scope.result(Measurement, "x").gpus == ()
-    assert scope.held_after() == {
+    assert scope.held(after=True) == {
         "GPU-1": DeviceHolding("nvml:0", 0, 0)
     }  # what is used from here on, is used anew
 
@@ -430,9 +450,10 @@ def test_an_allocator_that_cannot_be_opened(on):
     assert result.gpus[0].peak.quality == "sampled"
     on.notes = Notes()
     counter.broken = False
+    on.found[GPU] = [PeakTracker(counter)], held(50, 50, allocated=20)
     result = run(on, lambda: setattr(counter, "broken", True))
     assert result.notes[0] == "the counter is broken"
-    assert result.gpus[0].peak == Peak(50, None, "sampled")
+    assert (result.gpus[0].before_bytes, result.gpus[0].peak) == (50, Peak(50, None, "sampled"))
 
 
 @pytest.mark.parametrize("own", [0, 40])
@@ -474,52 +495,30 @@ def test_a_stranger_device_is_not_inherited(on):
     scope.close()
 
 
-def test_what_is_held_has_the_name_of_its_device(on):
-    """By its UUID where it has one; slices and cards that nobody knows are left out."""
-    card = Device("xpu", 3, "a card")
-    on.found[card] = [PeakTracker(Number())], held(9, None, allocated=4)
-    scope = Scope(on).open()
-    assert scope.held_before() == {"xpu:3": DeviceHolding("xpu:3", 4, None)}
-    scope.close()
-
-
 # -- energy and utilization -------------------------------------------------------------------------
 
 
-def test_metrics_of_a_device(on):
-    """Energy is the difference of the driver's counter; utilization is asked for since the scope began."""
+NO_COUNTER, SHORT = Unavailable("no counter"), "too short for the driver's counter"
+
+
+@pytest.mark.parametrize(
+    ("energies", "seconds", "value", "reason"),
+    [
+        ([100.0, 130.0], 0.1, 30.0, ""),
+        ([100.0, 130.0], 0.099, None, SHORT),
+        ([100.0, 100.0], 5.0, None, SHORT),
+        ([NO_COUNTER], 1.0, None, "no counter"),
+        ([1.0, NO_COUNTER], 1.0, None, "no counter"),
+    ],
+)
+def test_metrics_of_a_device(on, energies, seconds, value, reason):
+    """The difference of the driver's counter, or why there is none; utilization since the scope began, if asked for."""
     on.found[GPU] = [PeakTracker(Number())], held()
-    on.energy, on.s = [100.0, 130.0], 0.1  # so that the difference is just a tenth
-    scope = Scope(on, metrics=("utilization", "energy")).open()
-    on.s += 0.1
-    scope.close()
-    began = scope.started_at.timestamp()
-    (gpu,) = scope.result(Measurement, "x").gpus
-    assert gpu.metrics == (Metric("energy", 30.0, "J"), Metric("utilization", began, "%"))
-
-
-@pytest.mark.parametrize(("seconds", "energies"), [(0.099, [100.0, 130.0]), (5.0, [100.0, 100.0])])
-def test_what_is_too_short_for_the_driver(on, seconds, energies):
-    """A cell of less than a tenth of a second, or in which the counter stood still: unknown, and why."""
-    on.found[GPU] = [PeakTracker(Number())], held()
-    on.energy = energies
-    (gpu,) = run(on, metrics=["energy"], seconds=seconds).gpus
-    assert gpu.metrics == (Metric("energy", None, "J", "too short for the driver's counter"),)
-
-
-def test_energy_that_the_driver_does_not_tell(on):
-    """Unknown with the driver's reason, whichever end it is; not asked for, it is not there."""
-    on.found[GPU] = [PeakTracker(Number())], held()
-
-    def refuse(_):
-        raise Unavailable("no counter")
-
-    tells, on.nvml.energy_j = on.nvml.energy_j, refuse
-    (gpu,) = run(on, metrics=["energy"]).gpus
-    assert gpu.metrics == (Metric("energy", None, "J", "no counter"),)
-    on.nvml.energy_j, on.energy = tells, [1.0]
-    (gpu,) = run(on, lambda: setattr(on.nvml, "energy_j", refuse), metrics=["energy"]).gpus
-    assert gpu.metrics == (Metric("energy", None, "J", "no counter"),)
+    on.energy, on.s = energies, 0.1  # so that the difference is just a tenth
+    result = run(on, seconds=seconds, metrics=("utilization", "energy"))
+    began = result.started_at.timestamp()
+    energy = Metric("energy", value, "J", reason)
+    assert result.gpus[0].metrics == (energy, Metric("utilization", began, "%"))
     assert run(on).gpus[0].metrics == ()
 
 
@@ -527,50 +526,50 @@ def test_energy_that_the_driver_does_not_tell(on):
 
 
 def test_pinned_memory_of_all_frameworks(on):
-    """Added up; where none was ever used there is no figure, and where it fails it is noted."""
+    """Added up; where none was ever used there is no figure; what comes after the peaks were read is its end."""
     assert run(on).pinned is None
     counters = [Number(), Number()]
     on.pinned_trackers = [PeakTracker(counter) for counter in counters]
     assert run(on).pinned is None
     pinned = run(on, lambda: (counters[0].to(90, 30), counters[1].to(5))).pinned
-    assert (pinned.before_bytes, pinned.after_bytes) == (0, 35)
-    assert pinned.peak == Peak(90, 95, "bounded")
+    assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (0, 35, Peak(90, 95, "bounded"))
     pinned = run(on, lambda: counters[0].to(0)).pinned
     assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (35, 5, Peak(35, 35, "exact"))
     scope = Scope(on).open()
     scope.close()
     counters[0].to(900, 35)
     assert scope.result(Measurement, "x").pinned.peak == Peak(40, 40, "exact")
-    counters[1].broken = True
-    assert (
-        scope.result(Measurement, "x").notes[0] == "the counter is broken"
-    )  # between its end and the snapshot
-    counters[1].broken = False
-    on.notes = Notes()
-    result = run(on, lambda: setattr(counters[1], "broken", True))
-    assert (result.pinned, result.notes[0]) == (None, "the counter is broken")
-    on.notes = Notes()
-    assert run(on).notes[0] == "the counter is broken"  # from the beginning
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after"])
+def test_pinned_memory_that_cannot_be_read(on, when):
+    """It is noted, and has no figure from then on."""
+    counter = Number(5)
+    on.pinned_trackers = [PeakTracker(counter)]
+    counter.broken = when == "before"
+    scope = Scope(on).open()
+    counter.broken = when != "after"
+    scope.close()
+    counter.broken = True
+    result = scope.result(Measurement, "x")
+    assert (result.pinned, result.notes) == (None, ("the counter is broken", "from the machine"))
 
 
 def test_pinned_memory_first_used_within_the_scope(on):
-    """It held nothing before; where it cannot be read it is noted."""
+    """It held nothing before; where it cannot be read it is noted, as a device that cannot."""
     counter = Number(50)
     scope = Scope(on).open()
-    tracker = PeakTracker(counter)
-    scope.adopt_pinned(tracker)
+    scope.adopt_pinned(PeakTracker(counter))
     counter.to(80, 60)
     scope.close()
     pinned = scope.result(Measurement, "x").pinned
     assert (pinned.before_bytes, pinned.after_bytes, pinned.peak) == (0, 60, Peak(80, 80, "exact"))
     counter.broken = True
-    scope = Scope(on).open()
-    scope.adopt_pinned(PeakTracker(counter))
-    assert scope.notes == ("the counter is broken",)
-    on.notes = Notes()
-    scope.adopt(PeakTracker(counter), GPU, sure=True)
-    assert len(scope.notes) == 2
-    scope.close()
+    for adopt in (Scope.adopt_pinned, lambda *which: Scope.adopt(*which, GPU, sure=True)):
+        on.notes, scope = Notes(), Scope(on).open()
+        adopt(scope, PeakTracker(counter))
+        assert scope.notes == ("the counter is broken",)
+        scope.close()
 
 
 # -- children ---------------------------------------------------------------------------------------
@@ -793,15 +792,6 @@ def test_where_our_own_highest_is_unknown_no_child_is_told(on):
 
 
 # -- its end ----------------------------------------------------------------------------------------
-
-
-def test_an_orphan_is_a_scope_whose_call_is_over(on):
-    """One that has no call is none."""
-    call = SimpleNamespace(running=lambda: True)
-    assert not Scope(on).orphaned()
-    assert not Scope(on, during=call).orphaned()
-    call.running = lambda: False
-    assert Scope(on, during=call).orphaned()
 
 
 def test_a_counter_that_is_lost_at_the_end(on):

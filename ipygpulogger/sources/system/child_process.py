@@ -27,19 +27,13 @@ _EXEC_WITHIN_S = 2  # a process that calls exec after vfork does so at once
 
 
 class _Stat(NamedTuple):
-    """What ``/proc/<pid>/stat`` says, but for its time.
+    """What ``/proc/<pid>/stat`` says, but for its time."""
 
-    Attributes:
-        name: The program or thread name, at most 15 bytes.
-        forked: Whether it was forked and has not called exec since.
-        faults: Minor and major page faults so far.
-        identity: When it started, in clock ticks, whether it is forked, and the addresses of its code and
-            stack, which another exec changes; the same numbers for all without permission.
-    """
-
-    name: bytes
-    forked: bool
-    faults: tuple[int, int]
+    name: bytes  # of the program or thread, at most 15 bytes
+    forked: bool  # whether it was forked and has not called exec since
+    faults: tuple[int, int]  # minor and major page faults so far
+    # When it started, in clock ticks, whether it is forked, and the addresses of its code and stack, which
+    # another exec changes; the same numbers for all without permission.
     identity: tuple[Any, ...]
 
 
@@ -47,18 +41,15 @@ class ChildProcess(Counter):
     """One descendant of this process, for as long as it lives and runs the same program.
 
     Attributes:
-        pid: Its process id.
         parent: The descendant that is its parent; None if that is this process.
         name: As the kernel knows it: the program, or what the process calls itself.
         forked: Whether it was forked and has not called exec since; then it shares pages with its parent.
-        current_bytes: What it had resident at the last look.
-        mapped_bytes: The part of it that is files and shared memory.
+        mapped_bytes: The part of its resident memory that is files and shared memory.
         high_bytes: The highest mark that was ever read.
         inherited_bytes: The most that it can share since its fork; None while unknown.
         card: What it tells of itself, if this process forked it while something was measured.
         left: Whether it has ended, and its figures are those that it left on that card.
         shares: What it shared when its pages were last walked; None if they never were.
-        children: The pids of its own.
     """
 
     peak_class: PeakClass = "resettable"
@@ -89,21 +80,16 @@ class ChildProcess(Counter):
         """Read the resident memory and its high-water mark, with the page faults as the stamp.
 
         Its status takes most of the time. It is not read again if no page was mapped since, and what is
-        resident is the same.
-
-        Raises:
-            Unavailable: It has ended, its pid is another process's now, it called exec, which loses the mark,
-                or the kernel does not tell.
+        resident is the same. A process that ended or called exec, which loses the mark, is `Unavailable`.
         """
         if self.left:
             return self._last_look()
         was = self._stat
         try:
             stat = _read_stat(self.pid)
-            if self.card is None:
-                self._find_card(stat)
-                if self._watching and self.card is None:
-                    self._resets.start()
+            self.find_card(stat)
+            if self._watching and self.card is None:
+                self._resets.start()
             sizes = linux.read(f"/proc/{self.pid}/statm")
             if was is not None and stat.identity != was.identity:
                 raise Unavailable(f"{self.pid} is another process now, or runs another program")
@@ -129,13 +115,10 @@ class ChildProcess(Counter):
         reset = self.card is None and self._resets.take()
         return look._replace(reset_elsewhere=True) if reset else look
 
-    def _find_card(self, stat: _Stat) -> None:
-        """Take the card of this process, if it has one.
-
-        Raises:
-            Unavailable: It left its last figures, and they were taken; so it is counted already.
-        """
-        if not stat.forked or self.parent is not None:
+    def find_card(self, stat: _Stat | None = None) -> None:
+        """Take the card of this process; it is `Unavailable` if its last figures were taken already."""
+        stat = stat or self._stat
+        if self.card is not None or stat is None or not stat.forked or self.parent is not None:
             return
         if forks.has_left(self.pid, int(stat.identity[0])):
             raise Unavailable(f"the child process {self.pid} has left its last figures")
@@ -144,11 +127,6 @@ class ChildProcess(Counter):
             self.card = card
             self.inherited_bytes = card["birth_bytes"] - card["birth_mapped_bytes"]
 
-    def find_card(self) -> None:
-        """Take the card of this process, if it was not written yet when it was last read."""
-        if self.card is None and self._stat is not None:
-            self._find_card(self._stat)
-
     def watch(self, *, on: bool) -> None:
         """Watch from now on for resets of the mark by other code; a child with a card tells them itself."""
         self._watching = on
@@ -156,10 +134,7 @@ class ChildProcess(Counter):
     def is_seen_from_its_start(self, earlier: ChildProcess | None) -> bool:
         """Return whether its mark explains all that it mapped until its first look, or it tells itself.
 
-        Otherwise it may have had more, before it called exec or reset the mark.
-
-        Args:
-            earlier: What had its pid at the last look.
+        Otherwise it may have had more, before it called exec (as `earlier`) or reset the mark.
         """
         if self.card is not None:
             return True
@@ -199,10 +174,9 @@ class ChildProcess(Counter):
         if not self.name:  # it was never seen alive
             with suppress(OSError):
                 self.name = linux.read("/proc/self/comm").decode(errors="replace").strip()
-        shared_bytes = card["shared_bytes"]
-        if shared_bytes:
+        if card["shared_bytes"]:
             self.shares = Sharing(
-                card["private_bytes"], shared_bytes, card["inherited_bytes"], 0, self.mapped_bytes
+                card["private_bytes"], card["shared_bytes"], card["inherited_bytes"], 0, self.mapped_bytes
             )
         return True
 
@@ -213,11 +187,7 @@ class ChildProcess(Counter):
         return Observation((Reading(0, peak_bytes),), (self.card["faults"], 0))
 
     def _check_separate(self, stat: _Stat, sizes: bytes) -> None:
-        """Tell a process on its way from vfork to exec, which still has the memory of its parent.
-
-        Raises:
-            Unavailable: It is one.
-        """
+        """Refuse a process on its way from vfork to exec, which still has the memory of its parent."""
         if not stat.forked:
             self._separate = True
         elif not self._separate:
@@ -228,23 +198,8 @@ class ChildProcess(Counter):
                     raise Unavailable(f"the child process {self.pid} has no memory of its own yet")
             self._separate = True
 
-    def stamp(self) -> tuple[int, ...]:
-        """Return the page faults.
-
-        Raises:
-            Unavailable: It has ended.
-        """
-        try:
-            return _read_stat(self.pid).faults
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"the child process {self.pid} cannot be read: {error}") from error
-
     def reset(self) -> None:
-        """Lower the high-water mark to what is resident now.
-
-        Raises:
-            Unavailable: It has ended, or it is another user's; then its mark only rises.
-        """
+        """Lower the high-water mark to what is resident now; that of another user's process only rises."""
         self._known = self._reset_faults = None
         try:
             faults = _read_stat(self.pid).faults
@@ -264,11 +219,7 @@ class ChildProcess(Counter):
         return ((sum(later) - sum(earlier)) * self._fault_bytes,)
 
     def list_children(self, *, again: bool = False) -> tuple[int, ...]:
-        """Return the pids of its children; they are listed again only if it ran since.
-
-        Args:
-            again: List them in any case: it may have adopted orphans.
-        """
+        """Return the pids of its children, listed again if it ran since, or `again`: it may adopt orphans."""
         assert self._stat is not None, "look() comes first"
         when = _ran_ns(self.pid), self._stat.faults
         if again or when != self._listed or when[0] is None:
@@ -292,11 +243,7 @@ class ChildProcess(Counter):
         return 0.0 if self.is_walked else self.current_bytes * self._walk_s_per_byte
 
     def walk(self) -> None:
-        """Find what it shares, unless nothing of its own changed since it was last found.
-
-        Raises:
-            OSError: It ended, or the file may not be read.
-        """
+        """Find what it shares, unless nothing of its own changed since it was last found."""
         if self.is_walked:
             return
         assert self._stat is not None, "look() comes first"
@@ -325,15 +272,10 @@ def _grain() -> tuple[int, int, int]:
 
 
 def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
-    """Return whether two processes have one address space, by their ``statm``.
+    """Return whether two processes have one address space, by their ``statm``, the first one's read twice.
 
     A forked process begins with the same addresses, but without the pages of files. Those may be few in a
     process that was forked itself. So only equal figures tell, unless they change as they are read.
-
-    Args:
-        sizes: Of the one process.
-        parents: Of the other one, read next.
-        again: Of the first one, read last.
     """
     if sizes == again:
         return sizes == parents
@@ -344,11 +286,7 @@ def _is_same_memory(sizes: bytes, parents: bytes, again: bytes) -> bool:
 
 
 def _ran_ns(pid: int) -> int | None:
-    """Return the CPU time that all threads of a process have used; None where that cannot be read.
-
-    Read from the clock that clock_getcpuclockid(3) returns for it, which takes a microsecond. The kernel
-    counts a running thread's time at its next tick, within 10 ms.
-    """
+    """Return the CPU time of a process, counted at ticks (clock_getcpuclockid(3)); None if unknown."""
     try:
         return time.clock_gettime_ns(~pid << 3 | _CPUCLOCK_SCHED)
     except (AttributeError, OSError):
@@ -356,21 +294,14 @@ def _ran_ns(pid: int) -> int | None:
 
 
 def _read_stat(pid: int) -> _Stat:
-    """Read a process's stat, proc_pid_stat(5).
-
-    Raises:
-        OSError: It ended meanwhile.
-        ValueError: It is a zombie, it calls exec just now, or the kernel writes too little.
-    """
+    """Read proc_pid_stat(5); a ValueError if it has ended or calls exec just now."""
     head, _, tail = linux.read(f"/proc/{pid}/stat").rpartition(b")")
     fields = tail.split()
     if len(fields) < 26:
         raise ValueError(f"/proc/{pid}/stat is too short")
     if fields[0] in (b"Z", b"X"):
         raise ValueError("it has ended")
-    if (
-        fields[23] == b"0"
-    ):  # within exec the old memory is gone, and the addresses of the code are not set yet
+    if fields[23] == b"0":  # within exec: the addresses of the code are not set yet
         raise ValueError("it is just loading its program")
     forked = bool(int(fields[6]) & _FORK_NO_EXEC)
     return _Stat(

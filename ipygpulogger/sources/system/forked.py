@@ -35,7 +35,6 @@ _FIELDS = (
     "birth_bytes",  # resident as it was forked
     "birth_mapped_bytes",  # the part of it that is files and shared memory
     "reset_bytes",  # its highest mark before it reset that itself, since our last reset
-    "measures",  # whether it measures itself just now
     "ended_ns",  # when it left these last figures; 0 before
     "mark_bytes",
     "faults",
@@ -51,40 +50,21 @@ WALK_S_PER_BYTE = 14e-3 / 2**30  # with pages of 4 kB (measured); huge pages tak
 
 
 class Sharing(NamedTuple):
-    """How much of its resident memory a process shares with others; the kernel walks all pages for it.
+    """How much of its resident memory a process shares with others; the kernel walks all pages for it."""
 
-    Attributes:
-        private_bytes: What it shares with no other process.
-        shared_bytes: The rest.
-        inherited_bytes: The part of the rest that is certainly anonymous memory: what it has in common with
-            the process that forked it, or with its own forks.
-        proportional_bytes: The rest, each page divided by the number of processes that share it (Pss).
-        mapped_bytes: What was resident of files and shared memory, shared or not.
-        anonymous_bytes: All anonymous memory, shared or not.
-        anonymous_pss_bytes: The same in proportion; None before Linux 5.4.
-        private_anonymous_bytes: What it shares with no other process and was written to: anonymous memory,
-            and of shared memory at most `shmem_bytes`.
-        shmem_bytes: Its shared memory, in proportion.
-    """
-
-    private_bytes: int
-    shared_bytes: int
-    inherited_bytes: int
-    proportional_bytes: int
-    mapped_bytes: int
-    anonymous_bytes: int = 0
-    anonymous_pss_bytes: int | None = 0
-    private_anonymous_bytes: int = 0
-    shmem_bytes: int = 0
+    private_bytes: int  # what it shares with no other process
+    shared_bytes: int  # the rest
+    inherited_bytes: int  # of the rest, certainly anonymous memory, as of its parent or its own forks
+    proportional_bytes: int  # the rest, each page divided by the number of processes that share it (Pss)
+    mapped_bytes: int  # resident files and shared memory, shared or not
+    anonymous_bytes: int = 0  # all anonymous memory, shared or not
+    anonymous_pss_bytes: int | None = 0  # the same in proportion; None before Linux 5.4
+    private_anonymous_bytes: int = 0  # private and written to; of shared memory at most `shmem_bytes`
+    shmem_bytes: int = 0  # its shared memory, in proportion
 
 
 def sharing(rollup: dict[str, int], mapped_bytes: int) -> Sharing:
-    """Return how much a process shares.
-
-    Args:
-        rollup: Its sizes, from `procfs.rollup_bytes`.
-        mapped_bytes: What it has resident of files and shared memory.
-    """
+    """Return how much a process shares, by `linux.rollup_bytes` and its resident files and shared memory."""
     private_bytes = rollup["Private_Clean"] + rollup["Private_Dirty"]
     return Sharing(
         private_bytes,
@@ -118,23 +98,15 @@ class Card:
 
 
 class Forks:
-    """The forks by Python code of this process.
-
-    Attributes:
-        wanted: Returns whether something is measured.
-        called: Called before a fork while that is so.
-        count: How many forks there were.
-        living: The cards of children that may still say something.
-        mine: The card of this process, if it was forked by one that measured then.
-    """
+    """The forks by Python code of this process."""
 
     def __init__(self) -> None:
-        self.wanted: Callable[[], bool] = bool
-        self.called: Callable[[], None] = lambda: None
+        self.wanted: Callable[[], bool] = bool  # whether something is measured
+        self.called: Callable[[], None] = lambda: None  # before a fork while that is so
         self.count = 0
-        self.mine: Card | None = None
+        self.mine: Card | None = None  # of this process, if it was forked by one that measured then
         self._forking = threading.local()  # in each thread the card for the child
-        self.living: deque[Card] = deque(maxlen=_CARDS)
+        self.living: deque[Card] = deque(maxlen=_CARDS)  # of children that may still say something
         self._left: deque[Card] = deque(maxlen=_LEFT_CARDS)
         self._ends = Wrappers(lambda: os)
 
@@ -166,15 +138,9 @@ class Forks:
                     self._left.append(card)
 
     def has_left(self, pid: int, began: int) -> bool:
-        """Return whether a process is a child whose last figures were taken, and that has yet to end.
-
-        Args:
-            pid: Its process id.
-            began: When it began, in clock ticks.
-        """
-        return any(
-            card["pid"] == pid and card["began"] == began and card["ended_ns"] for card in tuple(self._left)
-        )
+        """Return whether a process of this pid and start has left its last figures, and has yet to end."""
+        left = tuple(self._left)
+        return any(card["pid"] == pid and card["began"] == began and card["ended_ns"] for card in left)
 
     # -- in the child --------------------------------------------------------------------------
 
@@ -202,11 +168,6 @@ class Forks:
         """Keep the mark of this process, which is about to be reset here."""
         if self.mine is not None:
             self.mine["reset_bytes"] = max(self.mine["reset_bytes"], linux.faults_and_mark()[1])
-
-    def measures(self, *, on: bool) -> None:
-        """Say whether this process measures itself."""
-        if self.mine is not None:
-            self.mine["measures"] = on
 
     def leave(self) -> None:
         """Leave the last figures of this process, which is about to end."""
@@ -241,11 +202,6 @@ class Starts:
     """Notices that `subprocess` or `multiprocessing` starts a program, which runs no fork hook."""
 
     def __init__(self, called: Callable[[], None]) -> None:
-        """Prepare.
-
-        Args:
-            called: Called before each start.
-        """
         self._called, self._on = called, False
         self._places = {
             Wrappers(lambda: sys.modules.get("_posixsubprocess")): ["fork_exec"],

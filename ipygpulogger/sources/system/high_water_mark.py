@@ -222,7 +222,6 @@ class HighWaterMark(Counter):
         The descriptors stay until `close`. What was reported between two scopes comes with the first look.
         """
         self._watching = on
-        forks.measures(on=on)
         if on:
             self._resets.start()
 
