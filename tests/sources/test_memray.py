@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipygpulogger.sources import Unavailable
-from ipygpulogger.sources.system import memray_tracker as source
+from ipygpulogger.sources.system import memray as source
 from ipygpulogger.sources.system.memray import Window, calls_of_memray
 
 memray = pytest.importorskip("memray", reason="memray is not installed")
