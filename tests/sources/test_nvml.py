@@ -335,38 +335,9 @@ def test_who_asks_for_the_devices_meanwhile_keeps_it_open(gpu, nvml):
     assert nvml.memory(devices[0].uuid) is not None
 
 
-@pytest.mark.parametrize(
-    "at", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlShutdown"]
-)
-def test_an_interrupt_leaves_it_open_for_nobody(gpu, nvml, monkeypatch, at):
-    """Before or after the call: what was interrupted is done again, and closed in the end; the user's stays."""
-    pynvml.nvmlInit()  # the user's own
-    real = getattr(pynvml, at)
-    try:
-        for first in (False, True):
-            strikes = iter([KeyboardInterrupt])
-
-            def struck(*args, first=first, strikes=strikes):
-                answer = None if first else real(*args)
-                for strike in strikes:
-                    raise strike
-                return real(*args) if first else answer
-
-            with monkeypatch.context() as patch:
-                patch.setattr(pynvml, at, struck)
-                with pytest.raises(KeyboardInterrupt):
-                    nvml.devices()
-                    nvml.close()
-            assert len(nvml.devices()) == 2
-            nvml.close()
-            assert openings() == 1
-    finally:
-        pynvml.nvmlShutdown()
-
-
-@pytest.mark.parametrize("at", ["nvmlInit", "nvmlShutdown"])
+@pytest.mark.parametrize("at", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetName", "nvmlShutdown"])
 def test_a_signal_within_pynvml_leaves_the_driver_as_it_was(gpu, nvml, monkeypatch, at):
-    """pynvml counts openings after the driver does: between the two, the signal waits."""
+    """What it interrupted is done again, and closed in the end; the user's own opening stays."""
     for _ in range(OTHERS[0]):
         pynvml.nvmlShutdown()
     pynvml.nvmlInit()  # the user's own

@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 import threading
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -125,12 +126,11 @@ class NvmlLibrary:
         """Close the library, now or as soon as no other thread is in it."""
         with self._gate:
             self._using.discard(threading.get_ident())  # this thread is closing it, not using it
-            module = self._module if self._pid == os.getpid() else None
-            if module is not None and self._using:
-                self._closing = True
-                return
-            if module is not None:
-                self._shut_down(module)
+            if self._module is not None and self._pid == os.getpid():
+                if self._using:
+                    self._closing = True
+                    return
+                self._shut_down()
             self._forget()
 
     def after_fork_in_child(self) -> None:
@@ -142,54 +142,51 @@ class NvmlLibrary:
         self._forget()
         self._using.clear()
         self._missing.reasons.clear()
-        pid = os.getpid()
-        if _is_missing():
-            self._missing.add("open", NO_DRIVER)
-            self._pid = pid
-            return
         try:
-            import pynvml
-        except Exception as error:  # not there, broken, or no descriptor is left to read it
-            if is_from_a_handler(error):
-                raise
-            absent = isinstance(error, ImportError)
-            why = NOT_INSTALLED if absent else reason(None, error)
-            self._missing.add("import", why, None if absent else f"no figures of the whole GPU: {why}")
-            self._pid = pid
-            return
-        opened_before = _openings(pynvml)
-        try:
-            self._initialise(pynvml)
-            self._pid = pid  # last: an opening that was interrupted is done again
-        except BaseException:  # what is open now would stay open
-            if _openings(pynvml) > opened_before:
-                self._shut_down(pynvml)
+            if _is_missing():
+                self._missing.add("open", NO_DRIVER)
+            else:
+                self._initialise()
+                if self._module is not None:
+                    self._opened(self._module)
+            self._pid = os.getpid()  # last: an opening that was interrupted is done again
+        except BaseException:
+            self._shut_down()  # what is open now would stay open
             self._forget()
             raise
 
-    def _initialise(self, pynvml: ModuleType) -> None:
+    def _initialise(self) -> None:
         try:
-            call_uninterrupted(pynvml.nvmlInit)  # the driver counts openings, and pynvml does after it
-        except Exception as error:  # another module may be called pynvml
-            if is_from_a_handler(error):
-                raise
-            why = reason(pynvml, error)
-            sentence = None if why == NO_DRIVER else f"no figures of the whole GPU: {why}"
-            self._missing.add("open", why, sentence)
+            import pynvml
+        except Exception as error:  # not there, broken, or no descriptor is left to read it
+            self._cannot_open(NOT_INSTALLED if isinstance(error, ImportError) else reason(None, error), error)
             return
-        self._module = pynvml
-        self._opened(pynvml)
 
-    def _shut_down(self, module: ModuleType) -> None:
-        opened = _openings(module)
+        def initialise() -> None:
+            pynvml.nvmlInit()  # the driver counts openings, and pynvml does after it
+            self._module = pynvml
+
         try:
-            call_uninterrupted(module.nvmlShutdown)
-        except module.NVMLError:
-            pass
-        except BaseException:
-            if _openings(module) < opened:  # interrupted, but done: once more would close the user's own
-                self._forget()
-            raise
+            call_uninterrupted(initialise)
+        except Exception as error:  # another module may be called pynvml
+            self._cannot_open(reason(pynvml, error), error)
+
+    def _cannot_open(self, why: str, error: Exception) -> None:
+        if is_from_a_handler(error):
+            raise error
+        ordinary = why in (NO_DRIVER, NOT_INSTALLED)
+        self._missing.add("open", why, None if ordinary else f"no figures of the whole GPU: {why}")
+
+    def _shut_down(self) -> None:
+        if (module := self._module) is None:
+            return
+
+        def shut_down() -> None:
+            self._module = None  # once more would close the user's own
+            with suppress(module.NVMLError):
+                module.nvmlShutdown()
+
+        call_uninterrupted(shut_down)
 
     def _forget(self) -> None:
         self._pid, self._module, self._closing = 0, None, False
@@ -206,7 +203,6 @@ class Use:
         self._outermost = not library.is_used_by(self._thread)
 
     def __enter__(self) -> ModuleType | None:
-        """Begin."""
         try:
             return self._library.enter(self._thread)
         except BaseException:  # interrupted
@@ -214,14 +210,8 @@ class Use:
             raise
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         if self._outermost:
             self._library.leave(self._thread)
-
-
-def _openings(module: ModuleType) -> int:
-    """Return how often the library is open in this process, by any code; 0 if pynvml does not count."""
-    return int(getattr(module, "_nvmlLib_refcount", 0))
 
 
 def _is_missing() -> bool:
