@@ -10,14 +10,14 @@ import ctypes
 import os
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ...runtime.errors import call_uninterrupted, is_from_a_handler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 NO_DRIVER = "no NVIDIA driver"
@@ -94,6 +94,22 @@ class NvmlLibrary:
         self._pid = 0  # of the process that opened it
         self._module: ModuleType | None = None
 
+    @contextmanager
+    def use(self) -> Iterator[ModuleType | None]:
+        """Give pynvml, and keep it open meanwhile; None while it is closed."""
+        thread = threading.get_ident()
+        outermost = thread not in self._using
+        try:
+            with self._gate:
+                self._using.add(thread)
+                module = self._module if self._pid == os.getpid() else None
+            yield module
+        finally:
+            if outermost:
+                self._using.discard(thread)
+                if self._closing:
+                    self.close()
+
     def open(self) -> None:
         """Open the library, unless it is; without a driver it stays closed, and is not tried again."""
         if self._pid != os.getpid() or self._closing:
@@ -101,26 +117,6 @@ class NvmlLibrary:
                 self._closing = False
                 if self._pid != os.getpid():
                     self._open()
-
-    def use(self) -> Use:
-        """Return a context that gives pynvml and keeps it open meanwhile; None while it is closed."""
-        return Use(self)
-
-    def enter(self, thread: int) -> ModuleType | None:
-        """Note that a thread begins to use the library; return pynvml, or None while it is closed."""
-        with self._gate:
-            self._using.add(thread)
-            return self._module if self._pid == os.getpid() else None
-
-    def leave(self, thread: int) -> None:
-        """Note that a thread has ended its use."""
-        self._using.discard(thread)
-        if self._closing:
-            self.close()
-
-    def is_used_by(self, thread: int) -> bool:
-        """Return whether a thread is in the library."""
-        return thread in self._using
 
     def close(self) -> None:
         """Close the library, now or as soon as no other thread is in it."""
@@ -191,27 +187,6 @@ class NvmlLibrary:
     def _forget(self) -> None:
         self._pid, self._module, self._closing = 0, None, False
         self._closed()
-
-
-class Use:
-    """One use of the library by the calling thread; a class, as a generator would take far longer."""
-
-    __slots__ = ("_library", "_outermost", "_thread")
-
-    def __init__(self, library: NvmlLibrary) -> None:
-        self._library, self._thread = library, threading.get_ident()
-        self._outermost = not library.is_used_by(self._thread)
-
-    def __enter__(self) -> ModuleType | None:
-        try:
-            return self._library.enter(self._thread)
-        except BaseException:  # interrupted
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        if self._outermost:
-            self._library.leave(self._thread)
 
 
 def _is_missing() -> bool:
