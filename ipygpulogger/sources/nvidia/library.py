@@ -55,15 +55,15 @@ class Missing:
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}  # by figure; an entry goes when the driver answers again
-        self._said: set[str] = set()
-        self._unsaid: list[str] = []
+        self._reported: set[str] = set()
+        self._unreported: list[str] = []
 
     def add(self, figure: str, why: str, sentence: str | None = None) -> None:
         """Note why a figure is missing, and a sentence for the user, who reads one a figure and process."""
         self.reasons[figure] = why
-        if sentence is not None and figure not in self._said:
-            self._said.add(figure)
-            self._unsaid.append(sentence)
+        if sentence is not None and figure not in self._reported:
+            self._reported.add(figure)
+            self._unreported.append(sentence)
 
     def found(self, figure: str) -> None:
         """Note that a figure is there after all."""
@@ -71,7 +71,7 @@ class Missing:
 
     def take_notes(self) -> tuple[str, ...]:
         """Return the sentences since the last call."""
-        notes, self._unsaid = tuple(self._unsaid), []
+        notes, self._unreported = tuple(self._unreported), []
         return notes
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import pickle
 import sys
 import threading
@@ -23,7 +22,7 @@ from ...runtime.errors import first_line
 from ..contract import Unavailable
 from ..system.linux import read
 from ..system.system_calls import gil_held
-from .state import TORCH_ERRORS, accelerator, module
+from .state import TORCH_ERRORS, accelerator, caches, module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 # torch never gives back the room for the events themselves, which it doubles: hence a power of two.
 MAX_EVENTS = 2**17
 EVENT_BYTES = 4096  # more than an event takes while it is read, whatever its stack
-_NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _PAUSE_S = 0.05  # for threads that are about to copy their stack
 _QUIET_TRIES = 4  # attempts to read without an allocation by other threads
 
@@ -85,18 +83,11 @@ def why_not(torch: ModuleType) -> str:
         return f"torch does not name its allocator: {first_line(error)}"
     if backend != "native":
         return f"torch's allocator here is {backend}, which keeps no history of its blocks"
-    if _NO_CACHING in os.environ and not _ever_allocated(torch):  # it is read once, at the first allocation
-        return f"torch's caching allocator is off ({_NO_CACHING}), and nothing is recorded without it"
+    if not caches():
+        return "torch's caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING), and nothing is recorded"
     if not hasattr(torch.cuda.memory, "_record_memory_history"):
         return "this version of torch keeps no history of its blocks"
     return ""
-
-
-def _ever_allocated(torch: ModuleType) -> bool:
-    try:
-        return any(one.allocated for one in _positions(torch).values())
-    except (KeyError, *TORCH_ERRORS):
-        return False
 
 
 def is_on(torch: ModuleType) -> bool:
@@ -238,7 +229,7 @@ class KeptSnapshot(NamedTuple):
     compressed: bytes  # the content of the file
     blocks: int  # how many blocks were allocated
     events: int  # how many events it has
-    stood: dict[int, tuple[int, int]]  # how often each device's allocator had allocated, and had failed to
+    counts: dict[int, tuple[int, int]]  # how often each device's allocator had allocated, and had failed to
     where: str = ""  # the cell or block that was recorded: "In [7]"
     ended: bool = False  # whether the error ended it; if not, its code caught the error
 
@@ -250,7 +241,7 @@ class KeptSnapshot(NamedTuple):
         """Return whether torch has allocated nothing since, nor failed to."""
         torch = module()
         try:
-            return torch is not None and _stood(torch) == self.stood
+            return torch is not None and _counts_now(torch) == self.counts
         except (KeyError, *TORCH_ERRORS):
             return False
 
@@ -262,7 +253,7 @@ def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | No
     kept = io.BytesIO()
     with gzip.GzipFile(fileobj=kept, mode="wb", compresslevel=1) as file:  # a full history: 20 ms and 1 MB
         pickle.dump(found, file)
-    return KeptSnapshot(kept.getvalue(), *_counts(found), _stood(torch))
+    return KeptSnapshot(kept.getvalue(), *_counts(found), _counts_now(torch))
 
 
 def snapshot_file() -> SnapshotFile:
@@ -294,5 +285,5 @@ def _counts(found: dict[str, Any]) -> tuple[int, int]:
     )
 
 
-def _stood(torch: ModuleType) -> dict[int, tuple[int, int]]:
+def _counts_now(torch: ModuleType) -> dict[int, tuple[int, int]]:
     return {index: (now.allocated, now.failures) for index, now in _positions(torch).items()}
