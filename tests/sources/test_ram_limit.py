@@ -78,18 +78,6 @@ def test_what_is_no_limit(tmp_path, value):
     assert left(RamLimits(tmp_path)) == {"this machine": 60 * GB}
 
 
-def test_an_ancestor_that_leaves_less_rules(tmp_path):
-    """Its neighbours use what is missing; the own limit is lower and leaves more."""
-    simulated = Simulated(tmp_path).process_of_v2("/kube/pod/box")
-    simulated.group_of_v2("kube/pod/box", current=GB, max=8 * GB)
-    simulated.group_of_v2("kube/pod", current=9 * GB, max=10 * GB, inactive_file=512 * MB)
-    simulated.group_of_v2("kube", current=20 * GB, max=None)
-    limits = RamLimits(tmp_path)
-    assert least(limits.all()).source == "/sys/fs/cgroup/kube/pod/memory.max"
-    assert least(limits.all()).left_bytes == GB + 512 * MB
-    assert limits.total_bytes == 8 * GB
-
-
 @pytest.mark.parametrize("file", ["memory.current", "memory.max", "memory.stat"])
 def test_a_file_that_may_not_be_read(tmp_path, file):
     """A folder stands in its place, which not even root can read: nothing fails, and unknown is unknown."""
@@ -263,7 +251,7 @@ GROUP = st.fixed_dictionaries(
 
 @given(chain=st.lists(GROUP, min_size=1, max_size=4), available=SIZES, need=SIZES, transient=SIZES)
 def test_the_least_that_any_limit_leaves(tmp_path_factory, chain, available, need, transient):
-    """Of the whole chain and the machine, by the plainest arithmetic."""
+    """Of the whole chain and the machine, by the plainest arithmetic: an ancestor that leaves less rules."""
     root = tmp_path_factory.mktemp("machine")
     simulated = Simulated(root, total_bytes=200 * MB, available_bytes=available)
     simulated.process_of_v2("/" + "/".join("abcd"[: len(chain) - 1]))

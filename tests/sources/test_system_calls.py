@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -140,19 +139,6 @@ def test_a_call_that_fails_raises_what_os_raises(calls, tmp_path):
         assert caught.value.filename == str(path)
     with pytest.raises(OSError, match="Bad file descriptor"):
         calls.read(10**6)
-
-
-def test_a_call_without_a_descriptor_left(calls):
-    """As with `os`: it says so, and the next one works again."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        with pytest.raises(OSError) as caught:
-            calls.read_file("/proc/self/statm")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert caught.value.errno == errno.EMFILE
-    assert calls.read_file("/proc/self/statm")
 
 
 def test_what_can_be_read_at_once(calls, tmp_path):

@@ -85,7 +85,9 @@ class TorchHistory:
         with undisturbed():
             with _shared.lock:
                 snapshot, ours = take(torch, events=True), _shared.recording
-            if ours and any(map(self._has_failed, snapshot.states.items())):
+            began = {index: state.after.failures for index, state in self._began.items()}
+            states = sorted(snapshot.states.items())
+            if ours and any(state.after.failures != began.get(index, 0) for index, state in states):
                 try:
                     self.failed = kept_snapshot(torch, snapshot.whole)
                 except Exception as reason:  # what was alive is known all the same
@@ -95,15 +97,9 @@ class TorchHistory:
                 DeviceHistory(
                     index, snapshot.traces[index], self._began.get(index), state, snapshot.settings, ours
                 )
-                for index, state in sorted(snapshot.states.items())
+                for index, state in states
                 if index < len(snapshot.traces)
             ]
-
-    def _has_failed(self, device: tuple[int, AllocatorState]) -> bool:
-        """Return whether an allocation on a device failed since the beginning."""
-        index, state = device
-        began = self._began[index].after if index in self._began else Position()
-        return state.after.failures != began.failures
 
     def end(self) -> None:
         """End the recording; torch forgets the events once no recording of ours needs them. Idempotent."""
