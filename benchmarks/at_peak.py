@@ -31,7 +31,7 @@ from ipygpulogger import measure
 from ipygpulogger.breakdown.recording import PeakRecording
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Measurement
-from ipygpulogger.sources.system.memray_tracker import installed
+from ipygpulogger.sources.system.memray import installed
 from ipygpulogger.sources.torch.snapshot import start, stop
 
 if TYPE_CHECKING:

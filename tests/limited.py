@@ -4,8 +4,6 @@ from pathlib import Path
 
 GB = 2**30
 NO_LIMIT_OF_V1 = 9223372036854771712  # how version 1 writes that there is none
-V2_MOUNT = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-V1_MOUNT = "35 31 0:32 {root} /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
 
 
 class Simulated:
@@ -29,16 +27,14 @@ class Simulated:
             f"MemAvailable:   {available_bytes // 1024} kB\nHugePages_Total: 2\n",
         )
 
-    def process_of_v2(self, path="/", *, mounted="/"):
-        """This process is in a group of version 2; `mounted` is the group that it sees as the topmost one."""
+    def process_of_v2(self, path="/"):
+        """This process is in a group of version 2."""
         self.write("proc/self/cgroup", f"0::{path}\n")
-        self.write("proc/self/mountinfo", V2_MOUNT.format(root=mounted))
         return self
 
-    def process_of_v1(self, path="/", *, mounted="/"):
+    def process_of_v1(self, path="/"):
         """The same with version 1, beside which systemd mounts a version 2 that counts no memory."""
         self.write("proc/self/cgroup", f"9:name=systemd:/x\n4:memory:{path}\n3:cpu,cpuacct:/\n0::/\n")
-        self.write("proc/self/mountinfo", V1_MOUNT.format(root=mounted))
         return self
 
     def group_of_v2(self, path="", *, current=0, inactive_file=0, kills=0, **limits):

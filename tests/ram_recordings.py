@@ -18,9 +18,9 @@ class RamRecordings:
         from ipygpulogger.breakdown import ram
         from ipygpulogger.engine.scope import Scope
         from ipygpulogger.records import Measurement
-        from ipygpulogger.sources.system import memray_tracker
+        from ipygpulogger.sources.system import memray as shared
 
-        self.tracker, self.shared, self.recording = memray.Tracker, memray_tracker, ram.RamRecording
+        self.tracker, self.shared, self.recording = memray.Tracker, shared, ram.RamRecording
         self.entered = vars(memray.Tracker)["__enter__"]
         scope = Scope().open()
         scope.close()

@@ -23,8 +23,7 @@ from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler, named
 from ..runtime.shell import current_shell
 from ..sources import Unavailable
-from ..sources.system.memray import Window, calls_of_memray
-from ..sources.system.memray_tracker import ABSENT, UNKNOWN
+from ..sources.system.memray import ABSENT, UNKNOWN, Window, calls_of_memray
 from .ram_rows import ram_rows
 
 if TYPE_CHECKING:

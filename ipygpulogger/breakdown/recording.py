@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine.machine import machine
 from ..records import Measurement
-from ..sources.system.memray_tracker import installed
+from ..sources.system.memray import installed
 from .devices import DeviceRecording
 from .ram import RamRecording
 

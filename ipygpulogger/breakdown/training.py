@@ -28,7 +28,6 @@ from ..runtime.collector import undisturbed
 from ..runtime.errors import is_from_a_handler
 from ..runtime.wrappers import Wrappers
 from ..sources.torch import state as torch_compiler
-from ..sources.torch.history import forgotten_allocations
 from ..sources.torch.state import module
 from .kinds import BackwardPass, BoundedLog, LabelSnapshot, TrainingHistory
 from .names import Values, user_frames
@@ -255,7 +254,7 @@ class Training:
         found, rose, read = {}, False, self._statistics
         for device in tuple(self._devices):
             stats = read(device)
-            found[device] = stats["allocation"]["all"]["allocated"] + forgotten_allocations(device)
+            found[device] = stats["allocation"]["all"]["allocated"]
             peak_bytes = stats["allocated_bytes"]["all"]["peak"]
             if self._peaks.get(device) != peak_bytes:
                 self._peaks[device] = peak_bytes

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..records import ChildrenUsage, ChildUsage, Peak
 from ..records.units import MB
 from ..sources import Unavailable
-from ..sources.system.children import children_ended
 from ..sources.system.forked import forks
+from ..sources.system.process import children_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..sources.system.child_process import ChildProcess
-    from ..sources.system.children import Ended
     from ..sources.system.forked import Sharing
+    from ..sources.system.process import Ended
     from .child_peaks import SharedBounds
     from .interval import Interval
     from .machine import Machine

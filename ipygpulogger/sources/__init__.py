@@ -10,11 +10,8 @@ torch/       torch: its allocators, their statistics and events, and the memory 
 frameworks/  the other frameworks, a file each
 ===========  ================================================================================
 
-The contract, which sources of other distributions keep as well (entry point group `ipygpulogger.sources`):
-
-========  ================================================================================
-contract  the contract of all sources of figures: counters, devices, frameworks
-========  ================================================================================
+`contract` is the contract of all, which sources of other distributions keep as well (entry point group
+`ipygpulogger.sources`).
 """
 
 from ..records import Diagnosis

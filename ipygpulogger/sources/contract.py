@@ -71,18 +71,10 @@ class Counter(ABC):
 
     @abstractmethod
     def look(self) -> Observation:
-        """Read every series.
-
-        Raises:
-            Unavailable: It cannot be read now.
-        """
+        """Read every series; raises `Unavailable`."""
 
     def stamp(self) -> tuple[int, ...]:
-        """Return the stamp alone; override this if it costs less than a look.
-
-        Raises:
-            Unavailable: It cannot be read now.
-        """
+        """Return the stamp alone; override this if it costs less than a look. Raises `Unavailable`."""
         return self.look().stamp
 
     def reset(self) -> None:
@@ -90,10 +82,7 @@ class Counter(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no reset")
 
     def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
-        """Bound, for each series, how many bytes were allocated between two stamps; None if unknown.
-
-        They may have been freed again by the second stamp.
-        """
+        """Bound, for each series, the bytes allocated between two stamps, freed or not; None if unknown."""
         raise NotImplementedError(f"{type(self).__name__} has no stamps")
 
     def watch(self, *, on: bool) -> None:  # noqa: B027 - most counters do not care
@@ -125,7 +114,7 @@ class Device:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Backend and index, which are the same in every framework."""
+        """Backend and index, the same in every framework."""
         return self.backend, self.index
 
     @property
@@ -137,10 +126,9 @@ class Device:
 class DeviceMemory(NamedTuple):
     """The memory of a whole device at one moment, all processes together.
 
+    Used and free may add up to less than the total: the driver reserves the rest.
+
     Attributes:
-        total_bytes: The size of the device's memory.
-        used_bytes: In use.
-        free_bytes: Free. Used and free may add up to less than the total: the driver reserves the rest.
         driver_in_used: Whether `used_bytes` includes what the driver reserves (drivers before R510).
     """
 
@@ -232,8 +220,7 @@ class Framework(ABC):
     def hold(self) -> bool | None:
         """Preserve what the user reads from the framework's peak counters, until `release`.
 
-        Returns:
-            Whether the framework was in use before, so that resets by the user may have gone unseen.
+        Return whether the framework was in use before, so that resets by the user may have gone unseen.
         """
         return None
 
@@ -275,10 +262,7 @@ class Framework(ABC):
 
 
 class FrameworkByDevice(Framework):
-    """A framework of which this process begins to use one device after the other.
-
-    Each device keeps its counter from then on.
-    """
+    """A framework of which this process begins to use one device after the other, each with one counter."""
 
     def __init__(self) -> None:
         self._counters: dict[Any, DeviceCounter] = {}
@@ -289,11 +273,7 @@ class FrameworkByDevice(Framework):
 
     @abstractmethod
     def counter(self, device: Any) -> DeviceCounter:
-        """Make the counter of one of these devices.
-
-        Raises:
-            Unavailable: It is not in use so far, or not counted.
-        """
+        """Make the counter of one of these devices; raises `Unavailable` if it is not counted so far."""
 
     def counters(self) -> list[DeviceCounter]:
         """Return a counter for each device that was ever found in use, in their order."""

@@ -19,7 +19,7 @@ from ipygpulogger.breakdown.recording import PeakRecording
 from ipygpulogger.breakdown.rows import HELD, LabelledBlock, rows_of
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import CPU, AtPeak, Measurement
-from ipygpulogger.sources.system import memray_tracker as source
+from ipygpulogger.sources.system import memray as source
 from ipygpulogger.sources.system.linux import heap
 
 needs_memray = pytest.mark.skipif(not source.installed(), reason="memray is not installed")

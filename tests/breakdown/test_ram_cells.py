@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipygpulogger.sources.system import memray_tracker as source
+from ipygpulogger.sources.system import memray as source
 
 pytestmark = pytest.mark.skipif(not source.installed(), reason="memray is not installed")
 

@@ -21,7 +21,7 @@ from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import DRIVER, ChildrenUsage, ChildUsage, DeviceHolding, Measurement, Metric, Peak
 from ipygpulogger.sources import Counter, Device, DeviceMemory, Observation, Reading, Unavailable
 from ipygpulogger.sources.system.child_process import Sharing
-from ipygpulogger.sources.system.children import Ended
+from ipygpulogger.sources.system.process import Ended
 
 MB = 2**20
 SIZES = st.integers(0, 1 << 40)

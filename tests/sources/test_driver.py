@@ -117,9 +117,9 @@ def test_unlike_devices_have_no_known_order(gpu, nvml, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     gpu.dev[1].name = b"NVIDIA Other"
     assert nvml.visible(0) is None
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert nvml.visible(1).index == 1
-    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    with monkeypatch.context() as patch:
+        patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        assert nvml.visible(1).index == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nvml.devices()[1].uuid)
     assert nvml.visible(0).index == 1
 

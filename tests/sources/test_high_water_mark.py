@@ -1,7 +1,6 @@
 """The kernel's own peak: blocks of known size, at random, raced, forked and filled from outside."""
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -148,30 +147,14 @@ def test_a_blip_lost_between_reading_and_resetting_is_a_bound():
 
 @needs_high_water
 def test_no_descriptor_stays_open():
-    """Thousands of boundaries leave not one descriptor more."""
+    """Hundreds of boundaries leave not one descriptor more."""
     tracker = PeakTracker(HighWaterMark())
     before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(2000):
+    for _ in range(500):
         tracker.close(tracker.open())
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
     tracker.counter.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-@needs_high_water
-def test_a_forked_child_leaves_the_parents_peak_alone():
-    """A child that measures itself resets its own peak, never its parent's."""
-    tracker = PeakTracker(HighWaterMark())
-    interval = tracker.open()
-    blip(64)
-    pid = os.fork()
-    if pid == 0:
-        for _ in range(3):
-            tracker.close(tracker.open())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    tracker.close(interval)
-    assert interval.peak().lo_bytes - interval.before_bytes() >= 62 * MB
 
 
 @needs_high_water
@@ -224,18 +207,6 @@ def test_memory_that_another_process_fills(fill, end):
             assert peak.quality == "exact"
             assert abs(peak.lo_bytes - interval.before_bytes() - size_mb * MB) <= GRAIN
         tracker.close(interval)
-
-
-@needs_high_water
-def test_memory_that_another_process_fills_below_getrusages_floor(fill, monkeypatch):
-    """Where getrusage cannot show the mark, since exec left a higher one there, the mark itself is read."""
-    real = linux.faults_and_mark
-    monkeypatch.setattr(linux, "faults_and_mark", lambda: (real()[0], 1 << 50))
-    tracker = PeakTracker(HighWaterMark())
-    interval = tracker.open()
-    fill(100).close()
-    tracker.close(interval)
-    assert abs(interval.peak().lo_bytes - interval.before_bytes() - 100 * MB) <= GRAIN
 
 
 @needs_high_water

@@ -64,7 +64,7 @@ def test_an_old_driver_gets_the_old_question(gpu, nvml):
 
 
 def test_our_own_part(gpu, nvml):
-    """0 when listed processes are others; ours when we are there; None where the driver hides sizes."""
+    """0 when others are listed; unknown where the driver hides sizes, or lists a host's pids (containers)."""
     uuid = nvml.devices()[0].uuid
     assert nvml.processes(uuid).own == 0
     gpu.dev[0].add_process(1, 300 * MB)  # pid 1 exists everywhere
@@ -73,14 +73,8 @@ def test_our_own_part(gpu, nvml):
     assert nvml.processes(uuid) == (120 * MB, 300 * MB)
     gpu.proc_mem_na = 1  # WSL
     assert nvml.processes(uuid) == (None, None)
-
-
-def test_host_pids_are_not_mistaken(gpu, nvml):
-    """In a container the driver lists the host's pids: that is unknown, not 0."""
-    uuid = nvml.devices()[0].uuid
-    gpu.dev[0].add_process(os.getpid(), 120 * MB)
-    gpu.pid_offset = 5_000_000
-    assert nvml.processes(uuid).own is None
+    gpu.proc_mem_na, gpu.pid_offset = 0, 5_000_000
+    assert nvml.processes(uuid) == (None, None)
 
 
 @pytest.mark.parametrize(("code", "says"), FAULTS)
@@ -102,30 +96,28 @@ def test_every_fault_costs_one_figure(gpu, nvml, code, says, function):
     assert nvml.take_notes() == ()
 
 
+OPENING = [
+    "nvmlInit",
+    "nvmlDeviceGetCount*",
+    "nvmlDeviceGetHandleByIndex*",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetName",
+]
+
+
+@pytest.mark.parametrize("function", OPENING)
 @pytest.mark.parametrize(("code", "says"), FAULTS)
-def test_a_driver_that_does_not_open(gpu, code, says):
-    """No devices, one reason, and the doctor knows it; the next process may be luckier."""
-    gpu.fault("nvmlInit", code)
+def test_faults_while_looking_for_devices(gpu, function, code, says):
+    """A device that cannot be described is left out, with one reason that the doctor knows; nothing raises."""
+    gpu.fault(function, code)
     nvml = Nvml()
     assert nvml.devices() == ()
     assert used_bytes(nvml, "GPU-x") is None
     assert nvml.processes("GPU-x").own is None
-    (note,) = nvml.take_notes()
-    assert says in note
+    notes = nvml.take_notes()
+    assert notes and all(says in note for note in notes)
     assert nvml.diagnose().state == "absent"
     assert says in nvml.diagnose().says
-
-
-@pytest.mark.parametrize(
-    "function",
-    ["nvmlDeviceGetCount*", "nvmlDeviceGetHandleByIndex*", "nvmlDeviceGetUUID", "nvmlDeviceGetName"],
-)
-def test_faults_while_looking_for_devices(gpu, function):
-    """A device that cannot be described is left out; nothing raises."""
-    gpu.fault(function, pynvml.NVML_ERROR_UNKNOWN)
-    nvml = Nvml()
-    assert nvml.devices() == ()
-    assert nvml.take_notes()
     nvml.close()
 
 
@@ -210,39 +202,29 @@ def test_unified_memory_is_not_in_nvml(gpu, nvml):
 # -- energy and load ------------------------------------------------------------------------------
 
 
-def test_energy(gpu, nvml):
-    """Joules, all processes together; a driver that does not count them says why."""
+def test_energy_and_load(gpu, nvml):
+    """Joules, and the mean of the samples that fell into the time, all processes together; else the reason."""
     uuid = nvml.devices()[0].uuid
     gpu.dev[0].power_mw = 0
     before = nvml.energy_j(uuid)
     gpu.dev[0].energy_mj += 4200
     assert nvml.energy_j(uuid) - before == pytest.approx(4.2)
-    gpu.fault("nvmlDeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with pytest.raises(Unavailable, match="does not report it"):
-        nvml.energy_j(uuid)
-    with pytest.raises(Unavailable, match="does not know"):
-        nvml.energy_j("GPU-of-nobody")
-
-
-def test_utilization_is_the_mean_of_what_fell_into_the_time(gpu, nvml):
-    """Half a second at 90 %, before it at 10 %: 90, and nothing where no sample fell."""
-    uuid = nvml.devices()[0].uuid
     gpu.dev[0].sample_us = 10_000
-    began_s = time.time()
     gpu.dev[0].load([(-5_000_000, 10), (-500_000, 90)])
     assert nvml.utilization_percent(uuid, time.time() - 0.4) == 90
-    found = nvml.utilization_percent(uuid, time.time() - 0.9)
-    busy = [(0.5 + gone_s) / 0.9 for gone_s in (0, time.time() - began_s)]  # what share of that time, within
-    one_sample = 80 * 0.01 / 0.9
-    assert 10 + 80 * busy[0] - 2 * one_sample < found < 10 + 80 * busy[1] + 2 * one_sample
+    assert 10 < nvml.utilization_percent(uuid, time.time() - 4) < 90
     with pytest.raises(Unavailable, match="too short"):
         nvml.utilization_percent(uuid, time.time() + 1)
     gpu.dev[0].sample_us = 0
     with pytest.raises(Unavailable, match="too short"):
         nvml.utilization_percent(uuid, time.time() - 0.4)
-    gpu.fault("nvmlDeviceGetSamples", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with pytest.raises(Unavailable, match="does not report it"):
-        nvml.utilization_percent(uuid, time.time() - 0.4)
+    with pytest.raises(Unavailable, match="does not know"):
+        nvml.energy_j("GPU-of-nobody")
+    for function in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetSamples"):
+        gpu.fault(function, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for ask in (nvml.energy_j, lambda uuid: nvml.utilization_percent(uuid, time.time() - 0.4)):
+        with pytest.raises(Unavailable, match="does not report it"):
+            ask(uuid)
 
 
 # -- closed under nobody's question ----------------------------------------------------------------
@@ -303,70 +285,27 @@ def test_a_question_in_flight_is_never_closed_under(gpu, nvml, restless):
 
 
 def test_a_question_that_hangs_closes_the_library_on_its_way_out(gpu, nvml):
-    """Closing does not wait for it; a question that comes once all is closed opens nothing."""
-    uuid = nvml.devices()[0].uuid
-    hangs = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=1_000_000)
-    asking = threading.Thread(target=lambda: nvml.memory(uuid))
-    asking.start()
-    wait_until(lambda: hangs.hits)
-    began_s = time.monotonic()
-    nvml.close()
-    nvml.close()  # again, as whoever was interrupted would
-    assert asking.is_alive(), f"closing took {time.monotonic() - began_s} s"
-    assert openings() == 1
-    asking.join()
-    assert openings() == 0
-    assert nvml.memory(uuid) is None
-    assert openings() == 0
-    assert gpu.in_flight_at_shutdown == 0
-
-
-def test_who_asks_for_the_devices_meanwhile_keeps_it_open(gpu, nvml):
-    """A logger that starts again while the last one's question hangs finds the library as it was."""
+    """Closing does not wait for it, and who asks for the devices meanwhile keeps it open; then nothing opens it."""
     devices = nvml.devices()
-    hangs = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=200_000, count=1)
-    asking = threading.Thread(target=lambda: nvml.memory(devices[0].uuid))
-    asking.start()
-    wait_until(lambda: hangs.hits)
-    nvml.close()
-    assert nvml.devices() == devices
-    asking.join()
-    assert openings() == 1
-    assert nvml.memory(devices[0].uuid) is not None
+    for again in (True, False):
+        hangs = gpu.fault("nvmlDeviceGetMemoryInfo*", delay_us=500_000, count=1)
+        asking = threading.Thread(target=nvml.memory, args=[devices[0].uuid])
+        asking.start()
+        wait_until(lambda hangs=hangs: hangs.hits)
+        nvml.close()
+        nvml.close()  # again, as whoever was interrupted would
+        assert asking.is_alive()
+        assert not again or nvml.devices() == devices
+        assert openings() == 1
+        asking.join()
+        assert openings() == again
+    assert nvml.memory(devices[0].uuid) is None
+    assert openings() == gpu.in_flight_at_shutdown == 0
 
 
-@pytest.mark.parametrize(
-    "at", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlShutdown"]
-)
-def test_an_interrupt_leaves_it_open_for_nobody(gpu, nvml, monkeypatch, at):
-    """Before or after the call: what was interrupted is done again, and closed in the end; the user's stays."""
-    pynvml.nvmlInit()  # the user's own
-    real = getattr(pynvml, at)
-    try:
-        for first in (False, True):
-            strikes = iter([KeyboardInterrupt])
-
-            def struck(*args, first=first, strikes=strikes):
-                answer = None if first else real(*args)
-                for strike in strikes:
-                    raise strike
-                return real(*args) if first else answer
-
-            with monkeypatch.context() as patch:
-                patch.setattr(pynvml, at, struck)
-                with pytest.raises(KeyboardInterrupt):
-                    nvml.devices()
-                    nvml.close()
-            assert len(nvml.devices()) == 2
-            nvml.close()
-            assert openings() == 1
-    finally:
-        pynvml.nvmlShutdown()
-
-
-@pytest.mark.parametrize("at", ["nvmlInit", "nvmlShutdown"])
+@pytest.mark.parametrize("at", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetName", "nvmlShutdown"])
 def test_a_signal_within_pynvml_leaves_the_driver_as_it_was(gpu, nvml, monkeypatch, at):
-    """pynvml counts openings after the driver does: between the two, the signal waits."""
+    """What it interrupted is done again, and closed in the end; the user's own opening stays."""
     for _ in range(OTHERS[0]):
         pynvml.nvmlShutdown()
     pynvml.nvmlInit()  # the user's own

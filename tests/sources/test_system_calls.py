@@ -3,11 +3,12 @@
 import ctypes
 import errno
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -140,19 +141,6 @@ def test_a_call_that_fails_raises_what_os_raises(calls, tmp_path):
         calls.read(10**6)
 
 
-def test_a_call_without_a_descriptor_left(calls):
-    """As with `os`: it says so, and the next one works again."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        with pytest.raises(OSError) as caught:
-            calls.read_file("/proc/self/statm")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert caught.value.errno == errno.EMFILE
-    assert calls.read_file("/proc/self/statm")
-
-
 def test_what_can_be_read_at_once(calls, tmp_path):
     """Of a file its beginning, of a descriptor what has come, and None if nothing has."""
     (tmp_path / "long").write_bytes(bytes(range(256)) * 1000)
@@ -167,14 +155,7 @@ def test_what_can_be_read_at_once(calls, tmp_path):
     assert calls.read(reader) == b"some"
     os.close(writer)
     assert calls.read(reader) == b""
-    for _ in range(2):  # the second time it is closed already
-        calls.close(reader)
-    fd = calls.open_file(str(tmp_path / "written"))
-    assert calls.read(fd) == b"56.."
-    assert not os.get_inheritable(fd)
-    calls.close(fd)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        calls.read(fd)
+    os.close(reader)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3000])
@@ -225,33 +206,22 @@ def test_an_interrupted_call_is_made_again(monkeypatch):
     assert interrupted == ["_open"] * 2 + ["_read"] * 2 + ["_write"] * 2
 
 
-@pytest.mark.parametrize("lack", ["another system", "no ctypes"])
-def test_where_the_gil_cannot_be_kept_os_makes_the_calls(monkeypatch, lack):
-    """The figures are the same there."""
-    if lack == "no ctypes":
-        monkeypatch.setitem(sys.modules, "ctypes", None)
-    else:
-        monkeypatch.setattr(system_calls.sys, "platform", "freebsd14")
+def test_where_the_gil_cannot_be_kept_os_makes_the_calls(monkeypatch):
+    """On another system, and where ctypes does not work."""
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ctypes", None)
+        assert type(gil_held.__wrapped__()) is Calls
+    monkeypatch.setattr(system_calls.sys, "platform", "freebsd14")
     assert type(gil_held.__wrapped__()) is Calls
 
 
 @on_linux
-def test_many_threads_at_once():
+def test_many_threads_at_once(restless):
     """Each gets its own answer, though they share what the calls read into."""
-    paths = [f"/proc/self/{name}" for name in ("comm", "cmdline", "limits", "cgroup")]
-    true = {path: Path(path).read_bytes() for path in paths}
-    wrong, interval_s = [], sys.getswitchinterval()
+    true = {path: Path(path).read_bytes() for path in ("/proc/self/comm", "/proc/self/limits")}
 
     def read(path):
-        wrong.extend(path for _ in range(3000) if gil_held().read_file(path) != true[path])
+        return [path for _ in range(3000) if gil_held().read_file(path) != true[path]]
 
-    sys.setswitchinterval(1e-6)
-    threads = [threading.Thread(target=read, args=[path]) for path in paths * 2]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval_s)
-    assert not wrong
+    with ThreadPoolExecutor(8) as pool:
+        assert not [*chain(*pool.map(read, [*true] * 4))]

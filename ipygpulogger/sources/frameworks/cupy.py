@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...records import device_id
@@ -32,6 +33,9 @@ from ..nvidia import driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_NO_CONTEXT = "CuPy's pool is readable only if its device and the current one have contexts"
 
 
 class CuPyCounter(DeviceCounter):
@@ -71,8 +75,8 @@ class CuPy(FrameworkByDevice):
     name = "cupy"
 
     def in_use(self) -> tuple[int, ...]:
-        """Return the devices that have a context, by index."""
-        return _contexts()
+        """Return the devices that have a context, by index; none where the driver cannot be asked."""
+        return driver.contexts() or () if "cupy" in sys.modules else ()
 
     def counter(self, device: int) -> CuPyCounter:
         """Return the counter of a device whose default pool holds something."""
@@ -117,40 +121,20 @@ class CuPy(FrameworkByDevice):
             return None
 
 
-def _contexts() -> tuple[int, ...]:
-    """Return the devices that have a context, as far as that can be known without creating one."""
-    cupy = sys.modules.get("cupy")
-    if cupy is None:
-        return ()
-    known = driver.contexts()
-    if known is not None:
-        return known
-    try:  # AMD and Windows: only the calling thread's context is known
-        return (int(cupy.cuda.runtime.getDevice()),) if cupy.cuda.driver.ctxGetCurrent() else ()
-    except Exception:
-        return ()
-
-
 @contextlib.contextmanager
 def _on(index: int) -> Iterator[Any]:
     """Yield CuPy, with this device as the current one; raises `Unavailable`."""
+    cupy, contexts = sys.modules.get("cupy"), driver.contexts() or ()
     try:
-        with _switched(index) as cupy:
+        current = cupy.cuda.runtime.getDevice() if cupy is not None and contexts else None
+        if cupy is None or index not in contexts or current not in contexts:
+            raise Unavailable(_NO_CONTEXT)  # noqa: TRY301
+        with contextlib.nullcontext() if current == index else cupy.cuda.Device(index):
             yield cupy
     except Unavailable:
         raise
     except Exception as error:
         raise Unavailable(f"CuPy gives no memory statistics: {first_line(error)}") from error
-
-
-@contextlib.contextmanager
-def _switched(index: int) -> Iterator[Any]:
-    cupy, contexts = sys.modules.get("cupy"), _contexts()
-    current = cupy.cuda.runtime.getDevice() if cupy is not None and contexts else None
-    if cupy is None or index not in contexts or current not in contexts:
-        raise Unavailable("CuPy's pool is readable only if its device and the current one have contexts")
-    with contextlib.nullcontext() if current == index else cupy.cuda.Device(index):
-        yield cupy
 
 
 def _pool(index: int) -> tuple[int, int]:
@@ -162,14 +146,5 @@ def _pool(index: int) -> tuple[int, int]:
 
 def _describe(index: int) -> Device:
     with _on(index) as cupy:
-        properties = cupy.cuda.runtime.getDeviceProperties(index)
-        name, total_bytes = properties["name"], properties.get("totalGlobalMem")
-    facts = driver.facts(index)
-    return Device(
-        "cuda",
-        index,
-        name.decode(errors="replace") if isinstance(name, bytes) else str(name),
-        facts.uuid,
-        facts.total_bytes or total_bytes,
-        unified=bool(properties.get("integrated", 0)),
-    )
+        name = cupy.cuda.runtime.getDeviceProperties(index)["name"].decode(errors="replace")
+    return replace(driver.device(index), name=name)

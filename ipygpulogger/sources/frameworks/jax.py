@@ -13,6 +13,8 @@ child those of the parent are not: their threads are gone, and a lock that one o
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...records import CPU, device_id
@@ -51,7 +53,7 @@ class JaxCounter(DeviceCounter):
         """Read the allocator's statistics, with its count of allocations as the stamp."""
         # Looked up each time: keeping a device would keep its client alive, with all its memory, after
         # `clear_backends`.
-        stats = _stats(_device(self.device.key))
+        _, stats = _read(self.device.key)
         try:
             readings = tuple(Reading(int(stats[current]), int(stats[peak])) for current, peak in self._series)
             allocations = int(stats.get("num_allocs", 0))
@@ -62,7 +64,7 @@ class JaxCounter(DeviceCounter):
     def limit_bytes(self) -> int | None:
         """Return what `XLA_PYTHON_CLIENT_MEM_FRACTION` allows: three quarters of the device by default."""
         try:
-            return int(_stats(_device(self.device.key))["bytes_limit"]) or None
+            return int(_read(self.device.key)[1]["bytes_limit"]) or None
         except (Unavailable, KeyError, TypeError, ValueError):
             return None
 
@@ -78,8 +80,7 @@ class Jax(FrameworkByDevice):
 
     def counter(self, device: tuple[str, int]) -> JaxCounter:
         """Return the counter of a device whose allocator counts its memory; "platform", say, does not."""
-        found = _device(device)
-        stats = _stats(found)
+        found, stats = _read(device)
         series = tuple(names for names in _SERIES if all(_counts(stats, name) for name in names))
         if series[:1] != _SERIES[:1]:
             raise Unavailable("JAX gives no memory statistics of this device")
@@ -95,11 +96,8 @@ class Jax(FrameworkByDevice):
             default = sys.modules["jax"].config.jax_default_device
         except (KeyError, AttributeError):
             default = None
-        for device in (default, *_devices()):
-            key = None if device is None else _key(device)
-            if key is not None and key in self._counters:
-                return key[1]
-        return None
+        keys = map(_key, (default, *_devices()))
+        return next((key[1] for key in keys if key in self._counters and key is not None), None)
 
     def may_hold(self, kind: type) -> bool:
         """Return whether a class is JAX's own: asking JAX about any other would run code of that class."""
@@ -141,13 +139,9 @@ def _clients() -> list[Any]:
 
 def _devices() -> Iterator[Any]:
     for client in _clients():
-        if any(client is one for one in _inherited):
-            continue
-        try:
-            devices = list(client.local_devices())
-        except Exception:  # a client in an error state: the others can still be asked
-            devices = []
-        yield from devices
+        if not any(client is one for one in _inherited):
+            with suppress(Exception):  # a client in an error state: the others can still be asked
+                yield from client.local_devices()
 
 
 def _key(device: Any) -> tuple[str, int] | None:
@@ -163,22 +157,16 @@ def _key(device: Any) -> tuple[str, int] | None:
     return ("cuda" if platform in _GPUS else platform), index
 
 
-def _device(key: tuple[str, int]) -> Any:
-    """Return the device with these backend and index; raises `Unavailable`."""
-    for device in _devices():
-        if _key(device) == key:
-            return device
-    raise Unavailable("JAX gives no memory statistics of this device")
-
-
-def _stats(device: Any) -> Stats:
+def _read(key: tuple[str, int]) -> tuple[Any, Stats]:
+    """Return the device with these backend and index, and its statistics; raises `Unavailable`."""
     try:
-        stats: Stats | None = device.memory_stats()
+        device = next(device for device in _devices() if _key(device) == key)
+        stats = device.memory_stats()
     except Exception:
         stats = None
     if not isinstance(stats, dict):
         raise Unavailable("JAX gives no memory statistics of this device")
-    return stats
+    return device, stats
 
 
 def _counts(stats: Stats, name: str) -> bool:
@@ -188,6 +176,5 @@ def _counts(stats: Stats, name: str) -> bool:
 
 def _describe(device: Any, key: tuple[str, int]) -> Device:
     backend, index = key
-    facts = driver.facts(index) if backend == "cuda" else driver.Facts()
-    name = getattr(device, "device_kind", None) or device_id(backend, index)
-    return Device(backend, index, str(name), facts.uuid, facts.total_bytes)
+    known = driver.device(index) if backend == "cuda" else Device(backend, index, device_id(backend, index))
+    return replace(known, name=str(getattr(device, "device_kind", None) or known.name))

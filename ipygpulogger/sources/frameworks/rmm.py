@@ -4,12 +4,12 @@ They count every allocation exactly. RMM resets them by pushing a new set of cou
 the user reads the topmost. A push of ours would change what the user reads. So we only read, and a peak is
 exact if the scope set a new record.
 
-When the user pushes, all counts start from zero, and the sets below cannot be read until they are on top
-again (statistics_resource_adaptor_impl.hpp: a pop adds the upper set to the one below). A push and a pop
-between two looks change nothing that could be read. So while the user has pushed, the counter is
-unavailable. Pushes and pops are counted by wrappers around `rmm.statistics.push_statistics` and
-`pop_statistics`, which RMM's own `statistics()` and `profiler()` call as well. A push that bypasses the
-wrappers shows in totals that went down, unless more was allocated since than ever before.
+The sets below the topmost one cannot be read until they are on top again
+(statistics_resource_adaptor_impl.hpp: a pop adds the upper set to the one below). So while the user has
+pushed, the counter is unavailable. Pushes and pops are counted by wrappers around
+`rmm.statistics.push_statistics` and `pop_statistics`, which RMM's own `statistics()` and `profiler()` call as
+well. A push that bypasses the wrappers shows in totals that went down, unless more was allocated since than
+ever before.
 
 RMM keeps statistics per device, and the current device's are read: `cudaGetDevice` creates no context.
 """
@@ -17,8 +17,7 @@ RMM keeps statistics per device, and the current device's are read: `cudaGetDevi
 from __future__ import annotations
 
 import sys
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...runtime.errors import first_line
 from ...runtime.wrappers import Wrappers
@@ -28,14 +27,7 @@ from ..nvidia import driver
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_STEPS = {"push_statistics": 1, "pop_statistics": -1}
-
-
-class _Statistics(NamedTuple):
-    current_bytes: int
-    peak_bytes: int
-    rising: tuple[int, ...]  # totals and peaks, which go down only when the user pushes
-    adaptor: int  # the id of RMM's statistics adaptor; a reference would keep its memory alive
+_RISING = "total_count", "total_bytes", "peak_count", "peak_bytes"  # they go down only when the user pushes
 
 
 class RmmCounter(DeviceCounter):
@@ -52,16 +44,17 @@ class RmmCounter(DeviceCounter):
 
     def look(self) -> Observation:
         """Read the statistics, with the totals as the stamp."""
-        now = _read(self.device.index)
-        base, pushed = self._source.base(now.adaptor)
+        statistics, adaptor = _read(self.device.index)
+        rising = tuple(int(getattr(statistics, name)) for name in _RISING)
+        base, pushed = self._source.base(adaptor)
         anew = base != self._base
         if anew and not self._interrupted:
             raise Unavailable("RMM's statistics were started anew meanwhile")
-        fell = not anew and any(a < b for a, b in zip(now.rising, self._rising, strict=True))
-        if pushed or fell or now.current_bytes < 0:
+        fell = not anew and any(a < b for a, b in zip(rising, self._rising, strict=True))
+        if pushed or fell or statistics.current_bytes < 0:
             raise Unavailable("RMM's statistics were pushed, so those below cannot be read")
-        self._base, self._rising, self._interrupted = base, now.rising, False
-        return Observation((Reading(now.current_bytes, now.peak_bytes),), now.rising[:2])
+        self._base, self._rising, self._interrupted = base, rising, False
+        return Observation((Reading(int(statistics.current_bytes), rising[3]),), rising[:2])
 
     def watch(self, *, on: bool) -> None:
         """Accept restarted statistics at the next look: between scopes the user may restart them."""
@@ -76,7 +69,6 @@ class Rmm(FrameworkByDevice):
     def __init__(self) -> None:
         super().__init__()
         self._wrappers = Wrappers(lambda: sys.modules.get("rmm.statistics"))
-        self._makers = {name: partial(self._wrapper, step=step) for name, step in _STEPS.items()}
         self._depths: dict[int, tuple[int, int]] = {}  # by adaptor: pushes less pops, and the least of it
 
     def in_use(self) -> tuple[int, ...]:
@@ -100,7 +92,9 @@ class Rmm(FrameworkByDevice):
 
     def hold(self) -> None:
         """Begin to count the user's pushes and pops."""
-        self._wrappers.put_on(self._makers)
+        self._wrappers.put_on(
+            {"push_statistics": self._wrapper_of(1), "pop_statistics": self._wrapper_of(-1)}
+        )
 
     def release(self) -> None:
         """Take the wrappers off."""
@@ -111,14 +105,17 @@ class Rmm(FrameworkByDevice):
         depth, least = self._depths.get(adaptor, (0, 0))
         return (adaptor, least), depth > least
 
-    def _wrapper(self, original: Callable[[], Any], step: int) -> Callable[[], Any]:
-        def push_or_pop() -> Any:
-            answer = original()
-            if answer is not None:  # None: not enabled
-                self._count(step)
-            return answer
+    def _wrapper_of(self, step: int) -> Callable[[Any], Callable[[], Any]]:
+        def wrapper(original: Callable[[], Any]) -> Callable[[], Any]:
+            def push_or_pop() -> Any:
+                answer = original()
+                if answer is not None:  # None: not enabled
+                    self._count(step)
+                return answer
 
-        return push_or_pop
+            return push_or_pop
+
+        return wrapper
 
     def _count(self, step: int) -> None:
         try:
@@ -131,6 +128,7 @@ class Rmm(FrameworkByDevice):
 
 
 def _adaptor() -> int:
+    """Return the id of RMM's statistics adaptor; a reference would keep its memory alive."""
     return id(sys.modules["rmm"].mr.get_current_device_resource())
 
 
@@ -145,20 +143,14 @@ def _current_index() -> int | None:
         return None
 
 
-def _read(index: int) -> _Statistics:
+def _read(index: int) -> tuple[Any, int]:
+    """Return RMM's statistics of the current device, and the adaptor that keeps them."""
     if _current_index() != index:
         raise Unavailable("RMM's current device is another one")
     try:
-        statistics = sys.modules["rmm.statistics"].get_statistics()
-        adaptor = _adaptor()
-        if statistics is not None:
-            rising = ("total_count", "total_bytes", "peak_count", "peak_bytes")
-            return _Statistics(
-                int(statistics.current_bytes),
-                int(statistics.peak_bytes),
-                tuple(int(getattr(statistics, name)) for name in rising),
-                adaptor,
-            )
+        statistics, adaptor = sys.modules["rmm.statistics"].get_statistics(), _adaptor()
     except Exception as error:
         raise Unavailable(f"RMM gives no statistics: {first_line(error)}") from error
-    raise Unavailable("RMM's statistics are not enabled (rmm.statistics.enable_statistics())")
+    if statistics is None:
+        raise Unavailable("RMM's statistics are not enabled (rmm.statistics.enable_statistics())")
+    return statistics, adaptor

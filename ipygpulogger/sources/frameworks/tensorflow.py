@@ -106,15 +106,15 @@ class TensorFlow(FrameworkByDevice):
 
     def read(self, ordinal: int) -> Stats:
         """Return the allocator's own numbers, without the peaks that the wrappers restore."""
-        info = self._call(_READ, ordinal)
+        info = self._ask(_READ, ordinal)
         return info if isinstance(info, dict) else {}
 
     def reset(self, ordinal: int, stats: Stats) -> None:
         """Reset the allocator's peak, and keep for the user that of the numbers just before."""
         self._users.remember(ordinal, stats)
-        self._call(_RESET, ordinal)
+        self._ask(_RESET, ordinal)
 
-    def _call(self, name: str, ordinal: int) -> Any:
+    def _ask(self, name: str, ordinal: int) -> Any:
         context, gpus = _context(), _gpus()
         try:
             (index,) = (index for index, its in gpus.items() if its == ordinal)
@@ -122,8 +122,6 @@ class TensorFlow(FrameworkByDevice):
         except Exception as error:
             raise Unavailable(f"TensorFlow's memory cannot be read: {first_line(error)}") from error
 
-
-# -- TensorFlow, read without initialising it ----------------------------------------------------------
 
 _inherited: list[Any] = []  # a fork's parent's context: its threads are gone, its locks may be held for good
 
@@ -134,15 +132,13 @@ def _context_class() -> Any:
 
 def _any_context() -> Any:
     """Return the eager context, initialised or not; None while there is none."""
-    # Not TensorFlow's own `context()`, which makes one.
     return getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
 
 
 def _context() -> Any:
     """Return the eager context; raises `Unavailable`."""
     context = _any_context()
-    is_inherited = any(context is one for one in _inherited)
-    if is_inherited or not getattr(context, "_initialized", False):
+    if any(context is one for one in _inherited) or not getattr(context, "_initialized", False):
         raise Unavailable("TensorFlow uses no device")
     return context
 

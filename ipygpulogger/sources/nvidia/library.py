@@ -10,13 +10,14 @@ import ctypes
 import os
 import sys
 import threading
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ...runtime.errors import call_uninterrupted, is_from_a_handler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 NO_DRIVER = "no NVIDIA driver"
@@ -54,15 +55,15 @@ class Missing:
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}  # by figure; an entry goes when the driver answers again
-        self._said: set[str] = set()
-        self._unsaid: list[str] = []
+        self._reported: set[str] = set()
+        self._unreported: list[str] = []
 
     def add(self, figure: str, why: str, sentence: str | None = None) -> None:
         """Note why a figure is missing, and a sentence for the user, who reads one a figure and process."""
         self.reasons[figure] = why
-        if sentence is not None and figure not in self._said:
-            self._said.add(figure)
-            self._unsaid.append(sentence)
+        if sentence is not None and figure not in self._reported:
+            self._reported.add(figure)
+            self._unreported.append(sentence)
 
     def found(self, figure: str) -> None:
         """Note that a figure is there after all."""
@@ -70,7 +71,7 @@ class Missing:
 
     def take_notes(self) -> tuple[str, ...]:
         """Return the sentences since the last call."""
-        notes, self._unsaid = tuple(self._unsaid), []
+        notes, self._unreported = tuple(self._unreported), []
         return notes
 
 
@@ -93,6 +94,22 @@ class NvmlLibrary:
         self._pid = 0  # of the process that opened it
         self._module: ModuleType | None = None
 
+    @contextmanager
+    def use(self) -> Iterator[ModuleType | None]:
+        """Give pynvml, and keep it open meanwhile; None while it is closed."""
+        thread = threading.get_ident()
+        outermost = thread not in self._using
+        try:
+            with self._gate:
+                self._using.add(thread)
+                module = self._module if self._pid == os.getpid() else None
+            yield module
+        finally:
+            if outermost:
+                self._using.discard(thread)
+                if self._closing:
+                    self.close()
+
     def open(self) -> None:
         """Open the library, unless it is; without a driver it stays closed, and is not tried again."""
         if self._pid != os.getpid() or self._closing:
@@ -101,36 +118,15 @@ class NvmlLibrary:
                 if self._pid != os.getpid():
                     self._open()
 
-    def use(self) -> Use:
-        """Return a context that gives pynvml and keeps it open meanwhile; None while it is closed."""
-        return Use(self)
-
-    def enter(self, thread: int) -> ModuleType | None:
-        """Note that a thread begins to use the library; return pynvml, or None while it is closed."""
-        with self._gate:
-            self._using.add(thread)
-            return self._module if self._pid == os.getpid() else None
-
-    def leave(self, thread: int) -> None:
-        """Note that a thread has ended its use."""
-        self._using.discard(thread)
-        if self._closing:
-            self.close()
-
-    def is_used_by(self, thread: int) -> bool:
-        """Return whether a thread is in the library."""
-        return thread in self._using
-
     def close(self) -> None:
         """Close the library, now or as soon as no other thread is in it."""
         with self._gate:
             self._using.discard(threading.get_ident())  # this thread is closing it, not using it
-            module = self._module if self._pid == os.getpid() else None
-            if module is not None and self._using:
-                self._closing = True
-                return
-            if module is not None:
-                self._shut_down(module)
+            if self._module is not None and self._pid == os.getpid():
+                if self._using:
+                    self._closing = True
+                    return
+                self._shut_down()
             self._forget()
 
     def after_fork_in_child(self) -> None:
@@ -142,86 +138,55 @@ class NvmlLibrary:
         self._forget()
         self._using.clear()
         self._missing.reasons.clear()
-        pid = os.getpid()
-        if _is_missing():
-            self._missing.add("open", NO_DRIVER)
-            self._pid = pid
-            return
         try:
-            import pynvml
-        except Exception as error:  # not there, broken, or no descriptor is left to read it
-            if is_from_a_handler(error):
-                raise
-            absent = isinstance(error, ImportError)
-            why = NOT_INSTALLED if absent else reason(None, error)
-            self._missing.add("import", why, None if absent else f"no figures of the whole GPU: {why}")
-            self._pid = pid
-            return
-        opened_before = _openings(pynvml)
-        try:
-            self._initialise(pynvml)
-            self._pid = pid  # last: an opening that was interrupted is done again
-        except BaseException:  # what is open now would stay open
-            if _openings(pynvml) > opened_before:
-                self._shut_down(pynvml)
+            if _is_missing():
+                self._missing.add("open", NO_DRIVER)
+            else:
+                self._initialise()
+                if self._module is not None:
+                    self._opened(self._module)
+            self._pid = os.getpid()  # last: an opening that was interrupted is done again
+        except BaseException:
+            self._shut_down()  # what is open now would stay open
             self._forget()
             raise
 
-    def _initialise(self, pynvml: ModuleType) -> None:
+    def _initialise(self) -> None:
         try:
-            call_uninterrupted(pynvml.nvmlInit)  # the driver counts openings, and pynvml does after it
-        except Exception as error:  # another module may be called pynvml
-            if is_from_a_handler(error):
-                raise
-            why = reason(pynvml, error)
-            sentence = None if why == NO_DRIVER else f"no figures of the whole GPU: {why}"
-            self._missing.add("open", why, sentence)
+            import pynvml
+        except Exception as error:  # not there, broken, or no descriptor is left to read it
+            self._cannot_open(NOT_INSTALLED if isinstance(error, ImportError) else reason(None, error), error)
             return
-        self._module = pynvml
-        self._opened(pynvml)
 
-    def _shut_down(self, module: ModuleType) -> None:
-        opened = _openings(module)
+        def initialise() -> None:
+            pynvml.nvmlInit()  # the driver counts openings, and pynvml does after it
+            self._module = pynvml
+
         try:
-            call_uninterrupted(module.nvmlShutdown)
-        except module.NVMLError:
-            pass
-        except BaseException:
-            if _openings(module) < opened:  # interrupted, but done: once more would close the user's own
-                self._forget()
-            raise
+            call_uninterrupted(initialise)
+        except Exception as error:  # another module may be called pynvml
+            self._cannot_open(reason(pynvml, error), error)
+
+    def _cannot_open(self, why: str, error: Exception) -> None:
+        if is_from_a_handler(error):
+            raise error
+        ordinary = why in (NO_DRIVER, NOT_INSTALLED)
+        self._missing.add("open", why, None if ordinary else f"no figures of the whole GPU: {why}")
+
+    def _shut_down(self) -> None:
+        if (module := self._module) is None:
+            return
+
+        def shut_down() -> None:
+            self._module = None  # once more would close the user's own
+            with suppress(module.NVMLError):
+                module.nvmlShutdown()
+
+        call_uninterrupted(shut_down)
 
     def _forget(self) -> None:
         self._pid, self._module, self._closing = 0, None, False
         self._closed()
-
-
-class Use:
-    """One use of the library by the calling thread; a class, as a generator would take far longer."""
-
-    __slots__ = ("_library", "_outermost", "_thread")
-
-    def __init__(self, library: NvmlLibrary) -> None:
-        self._library, self._thread = library, threading.get_ident()
-        self._outermost = not library.is_used_by(self._thread)
-
-    def __enter__(self) -> ModuleType | None:
-        """Begin."""
-        try:
-            return self._library.enter(self._thread)
-        except BaseException:  # interrupted
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-        if self._outermost:
-            self._library.leave(self._thread)
-
-
-def _openings(module: ModuleType) -> int:
-    """Return how often the library is open in this process, by any code; 0 if pynvml does not count."""
-    return int(getattr(module, "_nvmlLib_refcount", 0))
 
 
 def _is_missing() -> bool:

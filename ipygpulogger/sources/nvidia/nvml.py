@@ -106,23 +106,22 @@ class Nvml:
         This is slow (4.5 ms on one laptop, holding a driver-wide lock). So it is called only at the ends of
         scopes, and only if memory outside the allocators changed.
         """
+        rows = None
         with self._library.use() as module:
             handle = self._handles.get(_bare(uuid))
-            if module is None or handle is None:
-                return Processes(None, None)
-            rows = self._ask(module, lambda: module.nvmlDeviceGetComputeRunningProcesses(handle), "processes")
+            if module is not None and handle is not None:
+                rows = self._ask(
+                    module, lambda: module.nvmlDeviceGetComputeRunningProcesses(handle), "processes"
+                )
             if rows and (row_class := getattr(module, "c_nvmlProcessInfo_v3_t", None)):
                 # pynvml makes a class for so many rows: held, it is no garbage of the user's.
                 self._row_classes.add(row_class * (2 * len(rows) + 5))
         self._listed.pop(_bare(uuid), None)
-        if rows is None:
-            return Processes(None, None)
-        mine = [row.usedGpuMemory for row in rows if row.pid == os.getpid()]
-        theirs = [row.usedGpuMemory for row in rows if row.pid != os.getpid()]
-        if not mine and not all(Path(f"/proc/{row.pid}").exists() for row in rows):  # the host's pids
-            return Processes(None, None)
+        mine = [row.usedGpuMemory for row in rows or () if row.pid == os.getpid()]
+        if rows is None or (not mine and not all(Path(f"/proc/{row.pid}").exists() for row in rows)):
+            return Processes(None, None)  # unknown, or the pids are the host's
         self._listed[_bare(uuid)] = {row.pid: row.usedGpuMemory for row in rows}
-        return Processes(_sum(mine), _sum(theirs))
+        return Processes(_sum(mine), _sum([row.usedGpuMemory for row in rows if row.pid != os.getpid()]))
 
     def listed(self, uuid: str) -> Mapping[int, int | None] | None:
         """Return what each process held of a device when `processes` last asked; None if that is unknown."""
@@ -138,7 +137,7 @@ class Nvml:
         Unavailable before Volta, under MIG and WSL.
         """
         energy_mj: int = self._read(
-            uuid, lambda module, handle: module.nvmlDeviceGetTotalEnergyConsumption(handle)
+            uuid, lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
         )
         return energy_mj / 1000
 
@@ -203,12 +202,10 @@ class Nvml:
         return Diagnosis("NVML", "absent", reasons, remedy(reasons))
 
     def _find_devices(self, module: ModuleType) -> None:
-        count = self._ask(module, module.nvmlDeviceGetCount, "device count") or 0
-        found = [
-            self._ask(module, partial(self._find, module, index), f"device {index}") or []
-            for index in range(count)
-        ]
-        self._devices = tuple(device for devices in found for device in devices)
+        found: list[NvmlDevice] = []
+        for index in range(self._ask(module, module.nvmlDeviceGetCount, "device count") or 0):
+            found += self._ask(module, partial(self._find, module, index), f"device {index}") or []
+        self._devices = tuple(found)
 
     def _forget_devices(self) -> None:
         self._devices = ()
@@ -222,17 +219,13 @@ class Nvml:
         return [self._describe(module, index, one) for one in ([handle] if slices is None else slices)]
 
     def _describe(self, module: ModuleType, index: int, handle: Any) -> NvmlDevice:
-        uuid = module.nvmlDeviceGetUUID(handle)
-        name = module.nvmlDeviceGetName(handle)
+        uuid, name = module.nvmlDeviceGetUUID(handle), module.nvmlDeviceGetName(handle)
         self._handles[_bare(uuid)] = handle
         memory = self._ask_memory(module, uuid, handle)
         return NvmlDevice(index, name, uuid, None if memory is None else memory.total_bytes)
 
     def _ask_memory(self, module: ModuleType, uuid: str, handle: Any) -> DeviceMemory | None:
-        found: DeviceMemory | None = self._ask(
-            module, lambda: self._memory(module, uuid, handle), "device memory"
-        )
-        return found
+        return self._ask(module, lambda: self._memory(module, uuid, handle), "device memory")  # type: ignore[no-any-return]
 
     def _memory(self, module: ModuleType, uuid: str, handle: Any) -> DeviceMemory:
         key = _bare(uuid)

@@ -1,16 +1,16 @@
 """What the doctor says about memory limits, and which processes the kernel killed for lack of memory.
 
-A kernel that was killed cannot say so, and the next one only finds a count. How much of it was said is
-remembered in one small file in the user's runtime or cache folder. It is written only where a process was
-killed, and if it cannot be, the count is said again.
+A kernel that was killed cannot say so, and the next one only finds a count. How much of it was said of the
+last group is remembered in one small file in the user's runtime or cache folder. It is written only where a
+process was killed, and if it cannot be, the count is said again.
 """
 
 from __future__ import annotations
 
-import json
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...records import Diagnosis
 from ...records.units import size_text
@@ -61,25 +61,20 @@ def _of_limit(limit: MemoryLimit) -> Diagnosis:
     return Diagnosis("RAM limit", "exact" if is_known else "bounded", "; ".join(says), remedy)
 
 
-_FILE = Path("ipygpulogger", "oom-kills.json")
-_MOST_GROUPS = 32  # that are remembered: the last ones
-_MOST_BYTES = 100_000
+_FILE = Path("ipygpulogger", "oom-kills")
 
 
 def take_new(limits: RamLimits, kills: Kills) -> int:
     """Return how many of these kills were not taken before, by any process of this user."""
-    path, group = _folder() / _FILE, _identity(limits, kills)
-    taken = _read(path)
-    before, new = taken.pop(group, 0), kills.processes
-    if isinstance(before, int) and 0 <= before <= new:
-        new -= before
+    path, group, new = _folder() / _FILE, _identity(limits, kills), kills.processes
+    with suppress(OSError, ValueError):  # none so far, or not as written below
+        taken_group, _, taken = path.read_text("utf-8").rpartition(" ")
+        if taken_group == group and 0 <= int(taken) <= new:
+            new -= int(taken)
     if new:
-        kept = list(taken.items())[1 - _MOST_GROUPS :]
-        try:
+        with suppress(OSError):  # a home that cannot be written
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, json.dumps({**dict(kept), group: kills.processes}))
-        except OSError:  # a home that cannot be written
-            pass
+            write_file(path, f"{group} {kills.processes}")
     return new
 
 
@@ -97,12 +92,3 @@ def _identity(limits: RamLimits, kills: Kills) -> str:
         return f"{boot} {Path(limits.path(kills.source)).stat().st_ino} {kills.source}"
     except OSError:
         return kills.source
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

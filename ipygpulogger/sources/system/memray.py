@@ -3,23 +3,48 @@
 memray allows one tracker per process. All recordings share it: it starts with the first and stops with the
 last. A recording that began later, or ends earlier, is a part of its events. Two allocations of a known size,
 made by a function of this file, mark where the part begins and ends.
+
+On Linux the tracker's file never has a name, so that nothing remains of it, however the process ends.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
+import importlib.util
+import logging
+import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+import tempfile
+import threading
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...runtime.clock import monotonic_s
+from ...runtime.errors import call_uninterrupted, named
 from ..contract import Unavailable
-from . import memray_tracker as shared
-from .memray_tracker import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from memray import AllocationRecord as Event
 
-    from .memray_tracker import Run
+UNKNOWN = "What was alive at the peak in general RAM is not known"
+ABSENT = (
+    f"{UNKNOWN}: memray, which would tell it, does not run on Windows."
+    if sys.platform == "win32"
+    else f"{UNKNOWN}, because memray is not installed: pip install 'ipygpulogger[memray]'."
+)
+_TOO_MUCH = f"{UNKNOWN}: there were more allocations than can be read in about half of the time."
+_TOO_MANY_BYTES = 64 << 20  # of the file: up to 14 million events
+# Of these, the bytes that are read in any case, and more for each second; an event has 2 to 5. To read one
+# takes 3 to 6 us, or twice that beside a busy thread: so the end takes a second at most, and about
+# half of the time that was measured.
+_SURE_BYTES, _EACH_S_BYTES = 1 << 19, 1 << 18
+_LEAST_BYTES = 2
+_INTERVAL_S = 0.5  # between two looks at the size of the file
 
 # The sizes of the marks, which hardly any code asks for. Debugging allocators add up to 32 bytes.
 _WINDOW, _OURS, _THEIRS, _SLACK = 50_021, 52_361, 54_403, 33
@@ -34,51 +59,62 @@ class Calls(NamedTuple):
     munmap: int
 
 
+def calls_of_memray() -> Calls:
+    """Return the numbers that the installed release gives to functions."""
+    from memray import AllocatorType as Kind
+
+    return Calls(int(Kind.FREE), int(Kind.MMAP), int(Kind.MUNMAP))
+
+
+def installed() -> bool:
+    """Return whether memray can be imported, without importing it."""
+    return "memray" in sys.modules or importlib.util.find_spec("memray") is not None
+
+
 class Window:
     """The events between two moments; it begins when it is made, or says why not (`Unavailable`)."""
 
     def __init__(self) -> None:
         self._last: int | None = None  # the number of the mark at its end, if the tracker ran until then
-        self._run: Run | None = None
-        with shared.lock:
+        self._run: _Run | None = None
+        with _lock:
             try:
-                self._run = shared.share()
+                self._run = _shared_run()
                 self._run.windows.add(id(self))
                 self._run.readers.add(id(self))
-                self._first = self._written(self._run)
+                self._first = self._run.mark()
             except BaseException:
                 self.drop()
-                shared.stop_unused()
+                if _run is not None and not _run.windows:  # started for this window
+                    _run.end()
                 raise
 
     def end(self) -> None:
         """End it; the tracker stops unless another window is open. Ending it again changes nothing."""
-        with shared.lock:
+        with _lock:
             run = self._run
             if run is None:
                 return
             if self._last is None and run.is_on:
-                self._last = self._written(run)
+                self._last = run.mark()
             run.windows.discard(id(self))
             if not run.windows:
                 run.stop()
 
     def drop(self) -> None:
         """End it and give up its events. Doing it again changes nothing."""
-        with shared.lock:
-            run = self._run
-            if run is None:
-                return
+        with _lock:
             self.end()
-            run.readers.discard(id(self))
-            if not run.readers:
-                run.remove_file()
+            if self._run is not None:
+                self._run.readers.discard(id(self))
+                if not self._run.readers:
+                    self._run.remove_file()
 
     def __del__(self) -> None:
         run = self._run  # the caller was interrupted, or forgot it
         if run is None or sys.is_finalizing():  # then the tracker has stopped, and the file is closed
             return
-        if not shared.lock.acquire(blocking=False):  # its holder may wait for the thread that collects this
+        if not _lock.acquire(blocking=False):  # its holder may wait for the thread that collects this
             run.windows.discard(id(self))
             run.readers.discard(id(self))
             return
@@ -87,7 +123,7 @@ class Window:
         except Exception:  # a finalizer has no caller to raise to
             pass
         finally:
-            shared.lock.release()
+            _lock.release()
 
     def events(self) -> Iterator[Event]:
         """Yield its events in their order, without those of our own reading; raises `Unavailable`."""
@@ -100,14 +136,7 @@ class Window:
         finally:
             _mark(_THEIRS)
 
-    @staticmethod
-    def _written(run: Run) -> int:
-        """Mark the present moment; return the number of the mark."""
-        _mark(_WINDOW)
-        run.marks += 1
-        return run.marks - 1
-
-    def _between(self, run: Run) -> Iterator[Event]:
+    def _between(self, run: _Run) -> Iterator[Event]:
         ours: set[int] = set()  # the threads that read events
         number = 0
         reading = False
@@ -130,13 +159,6 @@ class Window:
         raise Unavailable(f"{UNKNOWN}: memray did not record all of it.")
 
 
-def calls_of_memray() -> Calls:
-    """Return the numbers that the installed release gives to functions."""
-    from memray import AllocatorType as Kind
-
-    return Calls(int(Kind.FREE), int(Kind.MMAP), int(Kind.MUNMAP))
-
-
 def _is_mark(event: Event) -> bool:
     """Return whether an event of such a size is a mark; without a stack, if the size is exactly a mark's."""
     stack = event.stack_trace(1)  # none while a profiler has taken memray's place
@@ -147,3 +169,229 @@ def _is_mark(event: Event) -> bool:
 
 def _mark(size: int) -> None:
     bytearray(size)
+
+
+class _Run:
+    """One tracker, from its start to its stop, and its file.
+
+    Attributes:
+        windows: The ids of those that have not ended.
+        readers: The ids of those that may still read the file.
+        lost: A sentence, once something else than the end of the last window has stopped the tracker.
+    """
+
+    def __init__(self) -> None:
+        self.windows: set[int] = set()
+        self.readers: set[int] = set()
+        self.lost = ""
+        self._marks = 0  # how many marks of windows it has
+        self._tracker: Any = None
+        self._put_back: Callable[[], object] = bool  # nothing
+        self._stopped = threading.Event()
+        self._file: Any = None
+        self._path = ""
+        self._pid = os.getpid()
+        self._began_s, self._took_s = monotonic_s(), 0.0
+
+    def start(self) -> None:
+        """Start the tracker; once."""
+        import random
+
+        state = random.getstate()  # from which rich draws when it is imported, as memray does
+        try:
+            import memray
+        finally:
+            random.setstate(state)
+        if sys.platform == "linux":
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - until `remove_file`
+            self._path = f"/proc/self/fd/{self._file.fileno()}"
+        else:
+            number, self._path = tempfile.mkstemp(prefix="ipygpulogger.")
+            self._file = os.fdopen(number)
+        tracker = memray.Tracker(
+            destination=memray.FileDestination(self._path, overwrite=True, compress_on_exit=False),
+            memory_interval_ms=3_600_000,  # what its own thread reads is not needed
+        )
+        atexit.register(self.stop)  # memray must not outlive the interpreter
+        threading.Thread(target=self._watch, name="ipygpulogger-memray", daemon=True).start()
+
+        def start() -> None:
+            tracker.__enter__()
+            self._tracker = tracker
+            self._let_others_in(memray.Tracker)
+
+        call_uninterrupted(start)
+
+    def mark(self) -> int:
+        """Mark the present moment; return the number of the mark."""
+        _mark(_WINDOW)
+        self._marks += 1
+        return self._marks - 1
+
+    def stop(self, lost: str = "") -> None:
+        """Stop the tracker; stopping it again changes nothing."""
+        global _run  # noqa: PLW0603 - the tracker is one per process
+        self._stopped.set()
+        atexit.unregister(self.stop)
+        if self._tracker is not None:
+            self.lost = self.lost or lost
+            self._took_s = monotonic_s() - self._began_s
+            self._stop()
+        if _run is self:
+            _run = None
+
+    def _stop(self) -> None:
+        """Stop it. memray takes off all profile functions; those that the user's code has set go on."""
+        profile, threads_profile = (None if _is_memrays(one) else one for one in _profiles())
+        enable = getattr(profile, "enable", None)  # of cProfile, in C, before Python 3.12
+
+        def stop() -> None:
+            tracker, self._tracker = self._tracker, None
+            self._put_back()
+            tracker.__exit__(None, None, None)
+
+        sys.setprofile(None)
+        try:
+            call_uninterrupted(stop)
+        finally:
+            enable() if enable else sys.setprofile(profile)
+            threading.setprofile(threads_profile)
+
+    def end(self) -> None:
+        """Stop the tracker, and remove the file."""
+        self.stop()
+        self.remove_file()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it records."""
+        return self._tracker is not None
+
+    def read(self) -> Iterator[Event]:
+        """Yield the events that the file has so far; raises `Unavailable`."""
+        import memray
+
+        if self._file is None:
+            raise Unavailable(self.lost or f"{UNKNOWN}.")
+        live = self.is_on
+        most_bytes = _SURE_BYTES + _EACH_S_BYTES * (self._took_s or monotonic_s() - self._began_s)
+        if not live and os.fstat(self._file.fileno()).st_size > most_bytes:  # else memray makes it larger
+            raise Unavailable(_TOO_MUCH)
+        if live:  # memray looks at all of the file first, and complains of a last event half written
+            memray.set_log_level(logging.CRITICAL)  # type: ignore[attr-defined, unused-ignore]
+        try:
+            with memray.FileReader(self._path) as reader:
+                if reader.metadata.total_allocations * _LEAST_BYTES > most_bytes:
+                    raise Unavailable(_TOO_MUCH)
+                yield from reader.get_allocation_records()
+        except OSError as error:
+            raise Unavailable(f"{UNKNOWN}: {error}.") from error
+        finally:
+            if live:
+                memray.set_log_level(logging.WARNING)  # type: ignore[attr-defined, unused-ignore] # the default
+
+    def remove_file(self) -> None:
+        """Remove the file, if it is still there."""
+        file, self._file = self._file, None
+        with suppress(OSError):
+            if file is not None:
+                file.close()
+            if sys.platform != "linux" and self._path and os.getpid() == self._pid:
+                Path(self._path).unlink()
+
+    def _let_others_in(self, kind: type) -> None:
+        """Let a tracker that the user starts meanwhile take the place of ours, instead of failing.
+
+        The class is implemented in C, and its attributes cannot be set. Its methods are looked up in its
+        dictionary all the same.
+        """
+        import ctypes
+
+        methods = gc.get_referents(vars(kind))[0]
+        forget_found_methods = partial(ctypes.pythonapi.PyType_Modified, ctypes.py_object(kind))
+        theirs = methods["__enter__"]
+
+        def __enter__(tracker: Any) -> Any:  # noqa: N807 - it takes the place of that method
+            with _lock:
+                self.stop(f"{UNKNOWN}: another tracker of memray was started.")
+            return theirs(tracker)
+
+        def put_back() -> None:
+            methods["__enter__"] = theirs
+            forget_found_methods()
+
+        self._put_back = put_back
+        methods["__enter__"] = __enter__
+        forget_found_methods()
+
+    def _watch(self) -> None:
+        """Stop the tracker before its file fills the disk."""
+        while not self._stopped.wait(_INTERVAL_S):
+            with _lock:
+                if self._tracker is None or self._file is None:
+                    continue
+                if os.fstat(self._file.fileno()).st_size > _TOO_MANY_BYTES:
+                    self.stop(_TOO_MUCH)
+
+    def forget(self) -> None:
+        """In a forked child: memray no longer records there, and the parent removes the file."""
+        self._tracker = None
+        self.lost = f"{UNKNOWN}: it was recorded in the process that forked this one."
+        self._put_back()
+        self.remove_file()
+        profile, threads_profile = map(_is_memrays, _profiles())
+        if threads_profile:
+            threading.setprofile(None)
+        if profile:
+            sys.setprofile(None)
+        for name in ("_name", "_ident"):  # where memray reads the names of threads
+            if name in vars(threading.Thread):
+                delattr(threading.Thread, name)
+
+
+_lock = threading.RLock()
+_run: _Run | None = None
+
+
+def _shared_run() -> _Run:
+    """Return the tracker that runs, or start one; raises `Unavailable`."""
+    global _run  # noqa: PLW0603 - the tracker is one per process
+    if _run is not None:
+        return _run
+    if not installed():
+        raise Unavailable(ABSENT)
+    if any(map(_is_memrays, _profiles())):  # a tracker of the user's
+        raise Unavailable(f"{UNKNOWN}: memray records already, and is left alone.")
+    if any(one is not None for one in _profiles()):
+        raise Unavailable(f"{UNKNOWN}: memray would take the place of the profiler that runs.")
+    _run = run = _Run()  # first: if the start is interrupted, it is stopped all the same
+    try:
+        run.start()
+    except (ImportError, OSError, RuntimeError, AssertionError, TypeError) as error:
+        raise Unavailable(f"{UNKNOWN}: {named(error)}.") from error
+    return run
+
+
+def _profiles() -> tuple[Any, Any]:
+    """Return the profile functions of this thread and of threads that begin."""
+    return sys.getprofile(), getattr(threading, "_profile_hook", None)
+
+
+def _is_memrays(profile: Any) -> bool:
+    """Return whether a profile function is one that memray sets."""
+    memray = sys.modules.get("memray")
+    return memray is not None and (
+        profile is memray.start_thread_trace or type(profile).__module__.startswith("memray.")
+    )
+
+
+def _after_fork_in_child() -> None:
+    global _lock, _run  # noqa: PLW0603 - another thread may have held the lock
+    _lock = threading.RLock()
+    run, _run = _run, None
+    if run is not None:
+        run.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

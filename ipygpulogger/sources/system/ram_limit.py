@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SCARCE = 0.05  # of a limit: less is little
 
 _V2, _V1 = "cgroup2", "cgroup"  # as file systems
-_MOUNTS = {_V2: ("/", "/sys/fs/cgroup"), _V1: ("/", "/sys/fs/cgroup/memory")}  # where none is listed
+_MOUNTS = {_V2: "/sys/fs/cgroup", _V1: "/sys/fs/cgroup/memory"}  # where systemd and containers mount them
 _LIMITS = {  # by the names of their files; the first one kills
     _V2: {"memory.max": " limit", "memory.high": "'s soft limit"},
     _V1: {"memory.limit_in_bytes": " limit"},
@@ -118,7 +118,6 @@ class RamLimits:
 
     def __init__(self, root: str | os.PathLike[str] = "/") -> None:
         self._root = os.fspath(root).rstrip("/")
-        self._mounts: dict[str, tuple[str, str]] | None = None  # a process keeps the ones it started with
 
     @cached_property  # not called again: each rich report asks
     def total_bytes(self) -> int | None:
@@ -151,15 +150,22 @@ class RamLimits:
         return least([*self._own_limits(), *self._machines_limit()])
 
     def groups(self) -> Iterator[Group]:
-        """Yield the cgroup of this process and its ancestors, as far as they can be seen from here."""
+        """Yield the cgroup of this process and its ancestors, as far as they can be seen from here.
+
+        Within a container the mounted group is the container's own. Its path is then "/", or as the host has
+        it, of which nothing but the mounted group exists here. The same is true of a path out of the
+        container ("/../x").
+        """
         with contextlib.suppress(OSError):
             for line in self.read("/proc/self/cgroup").decode(errors="replace").splitlines():
                 _, _, rest = line.partition(":")
                 controllers, _, path = rest.partition(":")
-                if not controllers:
-                    yield from self._chain(_V2, path)
-                elif "memory" in controllers.split(","):
-                    yield from self._chain(_V1, path)
+                if controllers and "memory" not in controllers.split(","):
+                    continue
+                version = _V1 if controllers else _V2
+                parts = PurePosixPath("/", path.lstrip("/")).parts[1:]
+                for depth in range(0 if ".." in parts else len(parts), -1, -1):
+                    yield Group(version, "/".join((_MOUNTS[version], *parts[:depth])))
 
     def kills(self, *, of_machine: bool = False) -> Kills | None:
         """Return how many processes the out-of-memory killer ended in the group of this process.
@@ -258,39 +264,6 @@ class RamLimits:
             return
         used_bytes = None if available_kb is None else max(0, total_bytes - available_kb * 1024)
         yield MemoryLimit("this machine", "/proc/meminfo", total_bytes, used_bytes)
-
-    def _chain(self, version: str, path: str) -> Iterator[Group]:
-        """Yield the group with this path in the hierarchy, and its ancestors up to the mounted one.
-
-        Within a container the mounted group is the container's own. Its path is then "/"; or, where processes
-        see the host's paths, it is the mount's root, and is cut off. A path out of the container ("/../x")
-        cannot be seen here, so only the mounted group is left.
-        """
-        if self._mounts is None:
-            self._mounts = self._read_mounts()
-        root, point = self._mounts.get(version, _MOUNTS[version])
-        if path == root or path.startswith(f"{root}/"):
-            path = path[len(root) :]
-        parts = PurePosixPath("/", path.lstrip("/")).parts[1:]
-        if ".." in parts:
-            parts = ()
-        for depth in range(len(parts), -1, -1):
-            yield Group(version, "/".join((point, *parts[:depth])))
-
-    def _read_mounts(self) -> dict[str, tuple[str, str]]:
-        """Return the group that is mounted, and where, by version of the hierarchy that counts memory."""
-        found: dict[str, tuple[str, str]] = {}
-        with contextlib.suppress(OSError):
-            for line in self.read("/proc/self/mountinfo").decode(errors="replace").splitlines():
-                fields, _, of_file_system = line.partition(" - ")
-                try:
-                    _, _, _, root, point, *_ = fields.split(" ")
-                    kind, _, counts = of_file_system.split(" ")
-                except ValueError:
-                    continue
-                if kind == _V2 or (kind == _V1 and "memory" in counts.split(",")):
-                    found.setdefault(kind, (root, point.replace(r"\040", " ").rstrip("/")))
-        return found
 
     def _counted(self, path: str, name: bytes) -> int | None:
         """Return a figure from a file whose lines are a name and a number; None without it.

@@ -118,15 +118,9 @@ class RssWatcher:
                 Path(path).unlink()
             os.write(fd, bytes(_WORDS.size))
             self._shared = mmap.mmap(fd, _WORDS.size)
+            where = str(fd) if inherited else path
             self._child = subprocess.Popen(  # noqa: S603 - our own program, our own interpreter
-                [
-                    sys.executable,
-                    "-c",
-                    _PROGRAM,
-                    str(fd) if inherited else path,
-                    str(os.getpid()),
-                    str(self._period_s),
-                ],
+                [sys.executable, "-c", _PROGRAM, where, str(os.getpid()), str(self._period_s)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -10,7 +10,6 @@ On Linux, with any C library. Elsewhere, and where `ctypes` does not work, `os` 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
@@ -43,15 +42,6 @@ class Calls:
         try:
             os.write(fd, text)
         finally:
-            os.close(fd)
-
-    def open_file(self, path: str) -> int:
-        """Return a descriptor for reading a file; raises `OSError`."""
-        return os.open(path, _READ)
-
-    def close(self, fd: int) -> None:
-        """Close a descriptor, if it is not closed already."""
-        with contextlib.suppress(OSError):
             os.close(fd)
 
     def read(self, fd: int) -> bytes | None:
@@ -123,12 +113,6 @@ class _HeldCalls(Calls):
                 self._unless_interrupted(path)
         finally:
             self._close(fd)
-
-    def open_file(self, path: str) -> int:
-        return self._opened(path, _READ)
-
-    def close(self, fd: int) -> None:
-        self._close(fd)
 
     def read(self, fd: int) -> bytes | None:
         return self._filled(self._read, fd)

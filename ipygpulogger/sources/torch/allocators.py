@@ -2,6 +2,9 @@
 
 Nothing here imports torch except `load`, and nothing creates a context except `preload`, which does so on
 torch's current device once the user has imported torch.
+
+torch's Python functions look the names below up in `torch._C` at each call. So wrappers there reach
+`torch.cuda` and `torch.accelerator` alike, and the user's own readings stay true while we reset the peaks.
 """
 
 from __future__ import annotations
@@ -24,13 +27,24 @@ from ..contract import (
     Reading,
     Unavailable,
 )
+from ..frameworks.user_counters import UserCounters
 from . import state, tensors
 from .state import TORCH_ERRORS
-from .statistics import TorchStatistics
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..contract import Dimensions, Holding
     from ..frameworks.user_counters import Stats
+
+# By type of accelerator, "" for any other. Which of them exist depends on the build.
+_READS = {"cuda": "_cuda_memoryStats", "xpu": "_xpu_memoryStats", "": "_accelerator_getDeviceStats"}
+_RESETS = {
+    "cuda": "_cuda_resetPeakMemoryStats",
+    "xpu": "_xpu_resetPeakMemoryStats",
+    "": "_accelerator_resetPeakStats",
+    "host": "_cuda_resetPeakHostMemoryStats",  # of no device
+}
 
 
 class TorchCounter(DeviceCounter):
@@ -38,15 +52,15 @@ class TorchCounter(DeviceCounter):
 
     peak_class: PeakClass = "resettable"
 
-    def __init__(self, statistics: TorchStatistics, device: Device) -> None:
+    def __init__(self, source: Torch, device: Device) -> None:
         self.device = device
-        self._statistics = statistics
+        self._source = source
         self._last: Stats = {}  # of the last look
-        self._switches = statistics.switches
+        self._switches = source.switches
 
     def look(self) -> Observation:
         """Read the allocator's statistics, with its counts of allocations as the stamp."""
-        stats = self._last = self._statistics.read(self.device.index)
+        stats = self._last = self._source.read(self.device.index)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         readings = (
             Reading(allocated["current"], allocated["peak"]),
@@ -55,7 +69,7 @@ class TorchCounter(DeviceCounter):
         # torch counts allocations under the same lock, so the stamp is as old as the readings. Its
         # asynchronous backend (cudaMallocAsync) counts none: then a loss at a reset cannot be detected.
         allocations = stats["allocation"]["all"]["allocated"]
-        switches = self._statistics.switches  # what was allocated while caching was off is in no peak
+        switches = self._source.switches  # what was allocated while caching was off is in no peak
         switched, self._switches = switches != self._switches, switches
         if not allocations and readings[0].current_bytes:
             return Observation(readings, (), switched)
@@ -63,7 +77,7 @@ class TorchCounter(DeviceCounter):
 
     def reset(self) -> None:
         """Reset the peaks, and keep for the user what they would have read."""
-        self._statistics.reset(self.device.index, self._last)
+        self._source.reset(self.device.index, self._last)
 
     def growth_bytes(self, earlier: tuple[int, ...], later: tuple[int, ...]) -> tuple[int | None, ...]:
         """Return the bytes allocated between two stamps."""
@@ -90,7 +104,7 @@ class TorchCounter(DeviceCounter):
 
     def releasable_bytes(self) -> int:
         """Return what emptying the cache would release: reserved blocks of which no part is in use."""
-        stats = self._statistics.read(self.device.index)
+        stats = self._source.read(self.device.index)
         names = "reserved_bytes", "active_bytes", "inactive_split_bytes"
         reserved, active, split = (stats[name]["all"]["current"] for name in names)
         return int(reserved - max(active, stats["allocated_bytes"]["all"]["current"]) - split)
@@ -102,7 +116,7 @@ class TorchCounter(DeviceCounter):
 
     def _read(self) -> Stats | None:
         try:
-            return self._statistics.read(self.device.index)
+            return self._source.read(self.device.index)
         except Unavailable:
             return None
 
@@ -125,13 +139,24 @@ class PinnedCounter(Counter):
 
 
 class Torch(Framework):
-    """torch in this process, once the user has imported it."""
+    """torch in this process, once the user has imported it.
+
+    Attributes:
+        switches: How often the user switched the caching allocator on or off, if that was seen.
+    """
 
     name = "torch"
 
     def __init__(self) -> None:
+        self.switches = 0
         self._counters: dict[int, TorchCounter] = {}
-        self._statistics = TorchStatistics(self)
+        core = lambda: getattr(state.module(), "_C", None)  # noqa: E731
+        self._users = UserCounters(self, core, self.read, lambda device=None: device)
+        self._makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
+            **dict.fromkeys(_READS.values(), self._users.read_wrapper),
+            **dict.fromkeys(_RESETS.values(), self._users.reset_wrapper),
+            "_cuda_cudaCachingAllocator_enable": self._switch_wrapper,
+        }
         self._pinned = PinnedCounter()
         self._import_error = ""  # of `load`; not the exception, whose frames would stay alive
 
@@ -145,7 +170,7 @@ class Torch(Framework):
             for index in range(count):
                 if index not in self._counters and self._uses(backend, index):
                     device = state.describe(backend, index)
-                    self._counters[index] = TorchCounter(self._statistics, device)
+                    self._counters[index] = TorchCounter(self, device)
         except TORCH_ERRORS:
             pass  # a device in an error state: the counters known so far remain
         return [self._counters[index] for index in sorted(self._counters)]
@@ -156,7 +181,7 @@ class Torch(Framework):
         if state.current_index() == index:
             return True
         try:
-            return bool(self._statistics.read(index)["allocation"]["all"]["allocated"])
+            return bool(self.read(index)["allocation"]["all"]["allocated"])
         except Unavailable:
             return False
 
@@ -207,17 +232,51 @@ class Torch(Framework):
         except (*TORCH_ERRORS, Unavailable):
             pass
 
+    def read(self, index: int) -> Stats:
+        """Return a device's statistics as torch has them, without the peaks that the wrappers restore.
+
+        A pluggable allocator, no caching, or a device in an error state make them unavailable.
+        """
+        backend = state.accelerator()
+        if backend is None:
+            raise Unavailable("torch uses no device")
+        try:
+            if backend == "cuda" and not state.caches():
+                raise Unavailable("torch's caching allocator is switched off, and so torch counts no memory")
+            stats: Stats = self._users.wrappers.own(_READS.get(backend) or _READS[""])(index)
+            stats["allocated_bytes"]["all"]["peak"], stats["allocation"]  # all we need is there
+        except (*TORCH_ERRORS, KeyError) as error:
+            raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
+        return stats
+
+    def reset(self, index: int, stats: Stats) -> None:
+        """Reset a device's peaks, and keep for the user those of the statistics just before."""
+        self._users.remember(index, stats)
+        try:
+            self._users.wrappers.own(_RESETS.get(state.accelerator() or "") or _RESETS[""])(index)
+        except TORCH_ERRORS as error:
+            raise Unavailable(f"torch does not reset its peaks: {first_line(error)}") from error
+
     def hold(self) -> bool:
         """Put the wrappers on, as far as torch is there; return whether torch was in use before."""
-        return self._statistics.hold()
+        late = not self._users.wrappers and state.accelerator() is not None
+        self._users.wrappers.put_on(self._makers)
+        return late
 
     def release(self) -> None:
         """Take the wrappers off, as soon as that makes torch forget no peak of the user's."""
-        self._statistics.wrappers.take_off()
+        self._users.wrappers.take_off()
 
     def after_fork_in_child(self) -> None:
         """Replace the lock, which another thread may have held at the moment of the fork."""
-        self._statistics.wrappers.after_fork_in_child()
+        self._users.wrappers.after_fork_in_child()
+
+    def _switch_wrapper(self, original: Callable[[bool], None]) -> Callable[[bool], None]:
+        def enable(value: bool) -> None:
+            self.switches += 1
+            original(value)
+
+        return enable
 
     def may_hold(self, kind: type) -> bool:
         """As in `tensors`."""

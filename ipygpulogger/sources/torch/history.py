@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +16,16 @@ from ...runtime.collector import undisturbed
 from ...runtime.errors import first_line, is_from_a_handler
 from ...runtime.wrappers import Wrappers
 from ..contract import Unavailable
-from .snapshot import Position, failed, in_use, is_on, kept_snapshot, position, start, stop, take, why_not
+from .snapshot import Position, is_on, kept_snapshot, position, start, stop, take, why_not
 from .state import TORCH_ERRORS, accelerator, module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from .snapshot import AllocatorState, Event, KeptSnapshot, Snapshot
+    from .snapshot import AllocatorState, Event, KeptSnapshot
 
 _RECORDS = "_cuda_record_memory_history", "_cuda_record_memory_history_legacy"
-_RESETS = "_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,6 @@ class TorchHistory:
         self._pid = os.getpid()
         self._changes = 0  # of `_Shared`, when it began
         self._began: dict[int, AllocatorState] = {}
-        self._failed: dict[int, int] = {}  # allocations until then, by device
         self._on = self._over = False
         self.failed: KeptSnapshot | None = None
 
@@ -69,11 +66,11 @@ class TorchHistory:
         if torch is not None and accelerator() is None and _may_begin_late(torch):
             torch.cuda._lazy_call(self._begin_late)
             return
-        self._begin(_recordable())
+        torch = _recordable()
+        self._begin(torch)
         try:
             with undisturbed():
-                self._began = take(_recordable(), _shared.forgotten, events=False).states
-                self._failed = _failures(_recordable())
+                self._began = take(torch, events=False).states
         except BaseException:
             self.end()
             raise
@@ -86,26 +83,31 @@ class TorchHistory:
         if self._changes != _shared.changes:
             raise Unavailable("a recording of torch's memory history by other code began or ended meanwhile")
         with undisturbed():
-            histories, snapshot = _shared.read(torch, self._began)
-            if snapshot is not None and self._has_failed():
+            with _shared.lock:
+                snapshot, ours = take(torch, events=True), _shared.recording
+            began = {index: state.after.failures for index, state in self._began.items()}
+            states = sorted(snapshot.states.items())
+            if ours and any(state.after.failures != began.get(index, 0) for index, state in states):
                 try:
                     self.failed = kept_snapshot(torch, snapshot.whole)
                 except Exception as reason:  # what was alive is known all the same
                     if is_from_a_handler(reason):
                         raise
-            return histories
-
-    def _has_failed(self) -> bool:
-        """Return whether an allocation failed since the beginning."""
-        torch = module()
-        failures = {} if torch is None else _failures(torch)
-        return any(count != self._failed.get(index, 0) for index, count in failures.items())
+            return [
+                DeviceHistory(
+                    index, snapshot.traces[index], self._began.get(index), state, snapshot.settings, ours
+                )
+                for index, state in states
+                if index < len(snapshot.traces)
+            ]
 
     def end(self) -> None:
         """End the recording; torch forgets the events once no recording of ours needs them. Idempotent."""
         if not self._over:
             self._over = True
-            _not_late(self._begin_late)
+            # What waits for torch to initialise CUDA is withdrawn.
+            queued: list[Any] = getattr(getattr(module(), "cuda", None), "_queued_calls", [])
+            queued[:] = [one for one in queued if one[0] != self._begin_late]
         if self._on:
             self._on = False
             if self._pid == os.getpid():
@@ -133,28 +135,25 @@ class _Shared:
     Attributes:
         lock: Held while it is begun, read or ended, by any thread.
         changes: How often the user has begun or ended a recording meanwhile.
-        forgotten: By device, where it stood when the user last reset torch's counts.
+        recording: Whether ours is on.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changes = 0
-        self.forgotten: dict[int, Position] = {}
+        self.recording = False
         self._wrappers = Wrappers(lambda: getattr(module(), "_C", None))
         self._users = 0
-        self._recording = False  # ours is on
         self._calling = False  # it is us who call torch, under the lock
 
     def begin(self, torch: ModuleType) -> None:
         """Record for one more."""
         with self.lock:
             if not self._users:
-                self.forgotten.clear()
-                makers = dict.fromkeys(_RECORDS, self._record_wrapper)
-                self._wrappers.put_on({**makers, **dict.fromkeys(_RESETS, self._reset_wrapper)})
+                self._wrappers.put_on(dict.fromkeys(_RECORDS, self._record_wrapper))
             try:
-                if not self._recording and not is_on(torch):
-                    self._recording = True  # first: an interrupted start is ended
+                if not self.recording and not is_on(torch):
+                    self.recording = True  # first: an interrupted start is ended
                     self._call(start, torch)
             except BaseException:
                 (self._stop if self._users else self._end)()
@@ -175,28 +174,15 @@ class _Shared:
             self._wrappers.take_off()
 
     def _stop(self) -> None:
-        torch, recording, self._recording = module(), self._recording, False
+        torch, recording, self.recording = module(), self.recording, False
         if torch is not None and recording:
             self._call(stop, torch)
-
-    def read(
-        self, torch: ModuleType, began: dict[int, AllocatorState]
-    ) -> tuple[list[DeviceHistory], Snapshot | None]:
-        """Return the history of each device, and what torch answered; None while the user records."""
-        with self.lock:
-            snapshot, ours = take(torch, self.forgotten, events=True), self._recording
-        histories = [
-            DeviceHistory(index, snapshot.traces[index], began.get(index), state, snapshot.settings, ours)
-            for index, state in sorted(snapshot.states.items())
-            if index < len(snapshot.traces)
-        ]
-        return histories, snapshot if ours else None
 
     def after_fork_in_child(self) -> None:
         """Forget who needs it: the child can neither use the parent's context nor end its recording."""
         self.lock = threading.RLock()  # another thread may have held it at the moment of the fork
         self._wrappers.after_fork_in_child()
-        self._users, self._recording, self._calling = 0, False, False
+        self._users, self.recording, self._calling = 0, False, False
 
     def _call(self, function: Callable[[ModuleType], None], torch: ModuleType) -> None:
         """Begin or end our own recording, past our wrappers."""
@@ -220,42 +206,16 @@ class _Shared:
 
         return record_memory_history
 
-    def _reset_wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def reset_accumulated_stats(index: int) -> Any:
-            with self.lock:
-                if self._users:
-                    with suppress(KeyError, *TORCH_ERRORS):  # the user's own call tells what is wrong
-                        self.forgotten[index] = position(module(), index, self.forgotten)
-                return original(index)
-
-        return reset_accumulated_stats
-
 
 _shared = _Shared()
-
-
-def forgotten_allocations(index: int) -> int:
-    """Return how many allocations on a device torch no longer counts, since the user reset its counts.
-
-    The history goes on counting them. So this is added to a count of torch before the two are compared.
-    """
-    return _shared.forgotten.get(index, Position()).allocated
 
 
 def position_now(index: int) -> Position:
     """Return where the allocator of a device stands now; raises `Unavailable`."""
     try:
-        return position(module(), index, _shared.forgotten)
+        return position(module(), index)
     except (KeyError, *TORCH_ERRORS) as error:
         raise Unavailable(f"torch gives no memory statistics: {first_line(error)}") from error
-
-
-def _failures(torch: ModuleType) -> dict[int, int]:
-    """Return by device how many allocations have failed so far; empty if torch does not tell."""
-    try:
-        return {index: failed(torch, index) for index in in_use(torch)}
-    except (KeyError, *TORCH_ERRORS):
-        return {}
 
 
 def _recordable() -> ModuleType:
@@ -272,24 +232,11 @@ def _recordable() -> ModuleType:
 
 def _may_begin_late(torch: ModuleType) -> bool:
     """Return whether CUDA may be initialised later, and torch can tell us then."""
+    cuda = torch.cuda
     try:
-        return bool(
-            torch.cuda._is_compiled()
-            and not torch.cuda._is_in_bad_fork()
-            and hasattr(torch.cuda, "_lazy_call")
-            and hasattr(torch.cuda, "_queued_calls")
-        )
+        return cuda._is_compiled() and not cuda._is_in_bad_fork() and hasattr(cuda, "_queued_calls")
     except TORCH_ERRORS:
         return False
-
-
-def _not_late(begin: Callable[[], None]) -> None:
-    """Withdraw what was to be called once CUDA is initialised, if it was not."""
-    torch = module()
-    queued: list[Any] = getattr(getattr(torch, "cuda", None), "_queued_calls", [])
-    for one in tuple(queued):
-        if one[0] == begin:
-            queued.remove(one)
 
 
 if hasattr(os, "register_at_fork"):

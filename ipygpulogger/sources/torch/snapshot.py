@@ -6,10 +6,12 @@ ends. So in that case its snapshot is kept, compressed, until the next time that
 
 from __future__ import annotations
 
-import os
+import gzip
+import io
 import pickle
 import sys
-import zlib
+import threading
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -18,10 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...runtime.collector import undisturbed
 from ...runtime.errors import first_line
 from ..contract import Unavailable
-from .state import TORCH_ERRORS, accelerator, let_others_go_on, module
+from ..system.linux import read
+from ..system.system_calls import gil_held
+from .state import TORCH_ERRORS, accelerator, caches, module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from types import ModuleType
 
 # How many events torch keeps. An event takes half a KB while it is kept, its stack included, and 1.5 KB for
@@ -31,8 +35,7 @@ if TYPE_CHECKING:
 # torch never gives back the room for the events themselves, which it doubles: hence a power of two.
 MAX_EVENTS = 2**17
 EVENT_BYTES = 4096  # more than an event takes while it is read, whatever its stack
-_NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-_LONGEST_S = 1  # for threads that are about to copy their stack
+_PAUSE_S = 0.05  # for threads that are about to copy their stack
 _QUIET_TRIES = 4  # attempts to read without an allocation by other threads
 
 Event = dict[str, Any]  # as torch has them: "action", "addr", "size", "time_us", "frames", ...
@@ -42,10 +45,10 @@ Segment = dict[str, Any]  # "address", "total_size", "blocks", ...
 class Position(NamedTuple):
     """Where a device's allocator stood at one moment, read in one step."""
 
-    allocated: int = 0  # how many blocks it had allocated so far, those that torch no longer counts included
+    allocated: int = 0  # how many blocks it had allocated so far
     blocks: int = 0  # how many of them it had not freed
     size_bytes: int = 0  # their size
-    failures: int = 0  # how many allocations failed so far, likewise
+    failures: int = 0  # how many allocations failed so far
 
 
 class AllocatorState(NamedTuple):
@@ -80,18 +83,11 @@ def why_not(torch: ModuleType) -> str:
         return f"torch does not name its allocator: {first_line(error)}"
     if backend != "native":
         return f"torch's allocator here is {backend}, which keeps no history of its blocks"
-    if _NO_CACHING in os.environ and not _ever_allocated(torch):  # it is read once, at the first allocation
-        return f"torch's caching allocator is off ({_NO_CACHING}), and nothing is recorded without it"
+    if not caches():
+        return "torch's caching allocator is off (PYTORCH_NO_CUDA_MEMORY_CACHING), and nothing is recorded"
     if not hasattr(torch.cuda.memory, "_record_memory_history"):
         return "this version of torch keeps no history of its blocks"
     return ""
-
-
-def _ever_allocated(torch: ModuleType) -> bool:
-    try:
-        return any(position.allocated for position in _positions(torch, {}).values())
-    except (KeyError, *TORCH_ERRORS):
-        return False
 
 
 def is_on(torch: ModuleType) -> bool:
@@ -120,23 +116,40 @@ def stop(torch: ModuleType) -> None:
     A thread that allocates looks whether stacks are wanted, and then calls the function that copies one. To
     stop, torch takes that function away, so a thread in between calls a null pointer (seen in torch 2.13: a
     segmentation fault in one of a few thousand stops beside three busy threads on a busy machine). So stacks
-    are declined first, and every thread that may have looked before has the time to go on.
+    are declined first, and threads that may have looked before have the time to go on.
     """
     with suppress(TypeError, *TORCH_ERRORS):
         torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=MAX_EVENTS)
-        let_others_go_on(_LONGEST_S)
+        if _others_are_busy():
+            time.sleep(_PAUSE_S)
     torch.cuda.memory._record_memory_history(None)
 
 
-def take(torch: ModuleType, forgotten: Mapping[int, Position], *, events: bool) -> Snapshot:
-    """Ask torch; `forgotten` is by device where it stood when the user last reset torch's counts."""
+def _others_are_busy() -> bool:
+    """Return whether another thread runs or wants to, C++ threads included; True where that is unknown."""
+    own = str(threading.get_native_id())
+    try:
+        tasks = [task for task in gil_held().list_folder("/proc/self/task") if task != own]
+    except OSError:
+        return True
+    for task in tasks:
+        try:
+            if read(f"/proc/self/task/{task}/stat").rpartition(b")")[2].split()[0] in b"RD":  # proc(5)
+                return True
+        except OSError:  # it has ended
+            continue
+    return False
+
+
+def take(torch: ModuleType, *, events: bool) -> Snapshot:
+    """Ask torch."""
     try:
         # Reading the events takes so long that other threads which allocate will do so the next time as well.
         for _ in range(1 if events else _QUIET_TRIES):
-            before = _positions(torch, forgotten)
+            before = _positions(torch)
             # torch copies the events first. Then it looks at the blocks, which is an event itself.
             snapshot = _snapshot(torch, events=events)
-            after = _positions(torch, forgotten)
+            after = _positions(torch)
             if before == after:
                 break
     except (KeyError, *TORCH_ERRORS) as error:
@@ -153,30 +166,17 @@ def take(torch: ModuleType, forgotten: Mapping[int, Position], *, events: bool) 
     return Snapshot(snapshot.get("device_traces", []), states, settings, snapshot)
 
 
-def in_use(torch: ModuleType) -> list[int]:
-    """Return the devices with a context."""
-    return [index for index in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(index)]
-
-
-def position(torch: Any, index: int, forgotten: Mapping[int, Position]) -> Position:
+def position(torch: Any, index: int) -> Position:
     """Return where the allocator of a device stands now."""
     stats = torch._C._cuda_memoryStats(index)
-    counts = stats["allocation"]["all"]
-    size_bytes = stats["allocated_bytes"]["all"]["current"]
-    earlier, failures = forgotten.get(index, Position()), stats.get("num_ooms", 0)
-    return Position(
-        earlier.allocated + counts["allocated"], counts["current"], size_bytes, earlier.failures + failures
-    )
+    counts, size_bytes = stats["allocation"]["all"], stats["allocated_bytes"]["all"]["current"]
+    return Position(counts["allocated"], counts["current"], size_bytes, stats.get("num_ooms", 0))
 
 
-def _positions(torch: ModuleType, forgotten: Mapping[int, Position]) -> dict[int, Position]:
+def _positions(torch: ModuleType) -> dict[int, Position]:
     """Return where the allocator of each device with a context stands now."""
-    return {index: position(torch, index, forgotten) for index in in_use(torch)}
-
-
-def failed(torch: Any, index: int) -> int:
-    """Return how many allocations have failed on a device, as torch counts them."""
-    return int(torch._C._cuda_memoryStats(index)["num_ooms"])
+    devices = range(torch.cuda.device_count())
+    return {index: position(torch, index) for index in devices if torch._C._cuda_hasPrimaryContext(index)}
 
 
 def _snapshot(torch: ModuleType, *, events: bool) -> dict[str, Any]:
@@ -215,9 +215,6 @@ def without_compiler(torch: ModuleType) -> Iterator[None]:
             del names["_inductor"]
 
 
-_LEVEL = 1  # of zlib: a full history takes 20 ms and 1 MB
-
-
 class SnapshotFile(NamedTuple):
     """What to write, and what it has."""
 
@@ -232,44 +229,31 @@ class KeptSnapshot(NamedTuple):
     compressed: bytes  # the content of the file
     blocks: int  # how many blocks were allocated
     events: int  # how many events it has
-    stood: dict[int, tuple[int, int]]  # how often each device's allocator had allocated, and had failed to
+    counts: dict[int, tuple[int, int]]  # how often each device's allocator had allocated, and had failed to
     where: str = ""  # the cell or block that was recorded: "In [7]"
     ended: bool = False  # whether the error ended it; if not, its code caught the error
 
     def file(self) -> SnapshotFile:
         """Return what to write."""
-        return SnapshotFile(zlib.decompress(self.compressed), self.blocks, self.events)
+        return SnapshotFile(gzip.decompress(self.compressed), self.blocks, self.events)
 
     def is_latest(self) -> bool:
         """Return whether torch has allocated nothing since, nor failed to."""
         torch = module()
         try:
-            return torch is not None and _stood(torch) == self.stood
+            return torch is not None and _counts_now(torch) == self.counts
         except (KeyError, *TORCH_ERRORS):
             return False
-
-
-class _Compressed:
-    """A file in memory, of which only the compressed form is kept."""
-
-    def __init__(self) -> None:
-        self._compressor = zlib.compressobj(_LEVEL)
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        self._parts.append(self._compressor.compress(data))
-
-    def content(self) -> bytes:
-        return b"".join((*self._parts, self._compressor.flush()))
 
 
 def kept_snapshot(torch: ModuleType, found: dict[str, Any]) -> KeptSnapshot | None:
     """Return a snapshot that torch just gave, to be kept; None if no allocation failed among its events."""
     if not any(event["action"] == "oom" for trace in found["device_traces"] for event in trace):
         return None
-    file = _Compressed()
-    pickle.dump(found, file)
-    return KeptSnapshot(file.content(), *_counts(found), _stood(torch))
+    kept = io.BytesIO()
+    with gzip.GzipFile(fileobj=kept, mode="wb", compresslevel=1) as file:  # a full history: 20 ms and 1 MB
+        pickle.dump(found, file)
+    return KeptSnapshot(kept.getvalue(), *_counts(found), _counts_now(torch))
 
 
 def snapshot_file() -> SnapshotFile:
@@ -301,5 +285,5 @@ def _counts(found: dict[str, Any]) -> tuple[int, int]:
     )
 
 
-def _stood(torch: ModuleType) -> dict[int, tuple[int, int]]:
-    return {index: (position(torch, index, {}).allocated, failed(torch, index)) for index in in_use(torch)}
+def _counts_now(torch: ModuleType) -> dict[int, tuple[int, int]]:
+    return {index: (now.allocated, now.failures) for index, now in _positions(torch).items()}
