@@ -99,12 +99,9 @@ def of_files(addresses: Iterable[int]) -> set[int]:
 
 
 def resident_bytes(blocks: Sequence[Iterable[tuple[int, int]]]) -> list[int]:
-    """Return how many bytes of each of these blocks are resident memory; pages of a file do not count.
+    """Return how many bytes of each block, given by its ranges, are resident; a file's pages do not count.
 
     Beyond the first 512 MB of them, what is mapped counts. Where neither is known, their length.
-
-    Args:
-        blocks: The ranges of addresses (start, end) of each.
     """
     if not blocks:
         return []

@@ -49,11 +49,7 @@ def garbage_below(
 ) -> dict[Hashable, OwnedBlock]:
     """Return those of these blocks that the garbage collector would free with some objects.
 
-    Args:
-        roots: To the objects.
-        blocks: By the keys of `Holding.key`.
-        readers: Functions that return the memory behind a value.
-        budget_s: The time budget; nothing is returned if it is not enough.
+    Nothing is returned where the time budget is not enough.
     """
     found: dict[Hashable, OwnedBlock] = {}
     objects = _garbage(roots, clock.monotonic_s() + budget_s)
@@ -164,24 +160,14 @@ _WORD = re.compile(r"\w+")
 
 
 class Freed(NamedTuple):
-    """What a full collection freed, in bytes by device.
+    """What a full collection freed, in bytes by device."""
 
-    Attributes:
-        in_all: Everything.
-        left: The blocks that were known as garbage of earlier cells.
-    """
-
-    in_all: Mapping[str, int]
-    left: Mapping[str, int]
+    in_all: Mapping[str, int]  # everything
+    left: Mapping[str, int]  # the blocks that were known as garbage of earlier cells
 
 
 class Garbage:
-    """Collects the garbage of a shell's cells.
-
-    Args:
-        shell: IPython's.
-        growth: Knows which names held memory when a cell began.
-    """
+    """Collects the garbage of a shell's cells; `growth` knows which names held memory when a cell began."""
 
     def __init__(self, shell: Any, growth: Growth) -> None:
         self._shell, self._growth = shell, growth
@@ -197,10 +183,8 @@ class Garbage:
     def settle(self, time_s: float, *, starved: bool = False) -> Freed | None:
         """Collect garbage after a cell: all of it where that is cheap, else what is young.
 
-        Args:
-            time_s: How long the cell ran.
-            starved: Whether it ran out of a device's memory. Then all garbage is collected, whatever that
-                costs: what an earlier failed call held may be in it, which the next attempt needs.
+        After a cell that ran out of a device's memory (`starved`) all is collected, whatever that costs: what
+        an earlier failed call held may be in it, which the next attempt needs.
 
         Returns:
             What a full collection freed; None if there was none.
@@ -212,11 +196,6 @@ class Garbage:
     def settle_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> Freed | None:
         """Collect all garbage if the cell dropped something that is not freed and the cost is in proportion.
 
-        Args:
-            raw: The cell's text.
-            record: Its record.
-            before: The names as it began.
-
         Returns:
             What the collection freed, so that the record's figures are to be read again; None without one.
         """
@@ -225,16 +204,10 @@ class Garbage:
         return self._collect() if size_bytes >= MB and collector.costs_at_most(most_s) else None
 
     def freed_notes(self, raw: str, record: CellRecord, before: Snapshot, freed: Freed) -> list[str]:
-        """Return what a collection after the cell freed of earlier cells' garbage.
+        """Return what a collection freed of earlier cells' garbage; `record` was read after it.
 
         The cell's own garbage is distinguished where it was proven before that there is garbage, or where the
         cell cannot have dropped what was there before it: then memory in use cannot fall below what it was.
-
-        Args:
-            raw: The cell's text.
-            record: Its record, read after the collection.
-            before: The names as it began.
-            freed: What the collection freed.
         """
         notes = []
         unsure = max(freed.in_all.values()) < MB or self._can_have_dropped(raw, record, before)

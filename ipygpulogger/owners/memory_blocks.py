@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from ..sources import Holding
 
-if TYPE_CHECKING:
     ArrayReaders = Sequence[Callable[[Any], Holding | None]]
 
 
@@ -64,22 +63,16 @@ LARGE = 1 << 20  # bytes: for smaller blocks neither lifetime nor sharing names 
 
 
 class MemoryBlocks:
-    """The blocks of memory that a walk found, each with a number.
-
-    Attributes:
-        keys: By number, as `Holding.key`.
-        devices: By number.
-        sizes: By number, in bytes.
-        alive: By key, of large blocks where that is known: a weak reference that dies with the block.
-    """
+    """The blocks of memory that a walk found, each with a number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._mapped: list[int] = []
         self._borrowed: set[int] = set()
-        self.keys: list[Hashable] = []
+        self.keys: list[Hashable] = []  # by number, as the devices and the sizes in bytes
         self.devices: list[str] = []
         self.sizes: list[int] = []
+        # By key, of large blocks where that is known: a weak reference that dies with the block.
         self.alive: dict[Hashable, weakref.ref[Any]] = {}
 
     def number(self, holding: Holding) -> int:

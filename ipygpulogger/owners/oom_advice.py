@@ -26,11 +26,8 @@ def out_of_memory(
 ) -> OutOfMemory:
     """Return what to report of an error, now that the cell's use of its devices is known.
 
-    Args:
-        snapshot: The memory that the error left.
-        usages: Of the devices.
-        advised: By device, what live arrays held as the cell began when it failed before and was advised to
-            run again; None where unknown. This advice is added to it.
+    `advised` has, by device, what live arrays held as the cell began when it failed before and was advised to
+    run again; None where unknown. This advice is added to it.
     """
     usage = next((one for one in usages if one.id == snapshot.device), None)
     before = _live_before(usage)

@@ -52,29 +52,17 @@ _SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding 
 
 
 class OomMessage(NamedTuple):
-    """The figures in an error's message; None where it has none.
+    """The figures in an error's message; None where it has none."""
 
-    Attributes:
-        requested_bytes: What was requested.
-        rounding_bytes: The rounding error of that: two decimals of a GiB are 5 MB.
-        device_index: The framework's index of the device.
-        free_bytes: Free on the device.
-        live_bytes: Held by the framework's arrays.
-        cached_bytes: Held by its allocator, unused.
-        limit_bytes: The most that the framework may reserve.
-        neighbours: (process, bytes) of other processes that the message names.
-        setting: The environment variable that switches on expandable segments.
-    """
-
-    requested_bytes: int | None = None
-    rounding_bytes: int = 0
-    device_index: int | None = None
-    free_bytes: int | None = None
-    live_bytes: int | None = None
-    cached_bytes: int | None = None
-    limit_bytes: int | None = None
-    neighbours: tuple[tuple[int, int], ...] = ()
-    setting: str | None = None
+    requested_bytes: int | None = None  # what was requested
+    rounding_bytes: int = 0  # the rounding error of that: two decimals of a GiB are 5 MB
+    device_index: int | None = None  # the framework's index of the device
+    free_bytes: int | None = None  # free on the device
+    live_bytes: int | None = None  # held by the framework's arrays
+    cached_bytes: int | None = None  # held by its allocator, unused
+    limit_bytes: int | None = None  # the most that the framework may reserve
+    neighbours: tuple[tuple[int, int], ...] = ()  # (process, bytes) of other processes that the message names
+    setting: str | None = None  # the environment variable that switches on expandable segments
 
 
 def read_message(message: str) -> OomMessage:
@@ -115,15 +103,10 @@ def _unit_bytes(unit: str) -> int:
 
 
 class Batch(NamedTuple):
-    """A number that the memory of the failed code probably grows with.
+    """A number that the memory of the failed code probably grows with."""
 
-    Attributes:
-        name: The variable, "batch_size"; "" if it is the leading dimension of several arrays.
-        size: The number.
-    """
-
-    name: str
-    size: int
+    name: str  # the variable, "batch_size"; "" if it is the leading dimension of several arrays
+    size: int  # the number
 
     def of_size(self, size: int) -> str:
         """Return another size of the batch as the report writes it: "`batch_size = 32`"."""
@@ -132,31 +115,18 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class OomSnapshot:
-    """One device right after an allocation on it failed, in bytes; None where unknown.
+    """One device right after an allocation on it failed, in bytes; None where unknown."""
 
-    Attributes:
-        device: "cuda:0".
-        message: What the message of the error says.
-        allocated_bytes: Held by live arrays, as counted after the error.
-        reserved_bytes: Held by the framework's allocator, as counted after the error.
-        unused_in_pieces: The part of these that is unused, in pieces between live arrays.
-        device_free_bytes: Free on the device, as counted after the error.
-        limit_bytes: The most that the framework may reserve.
-        owners: The names that the device's arrays are attributed to, the largest first.
-        complete: Whether the time budget was enough to find all of them.
-        batch: The batch size of the failed code.
-    """
-
-    device: str
-    message: OomMessage
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    unused_in_pieces: int | None
-    device_free_bytes: int | None
-    limit_bytes: int | None
-    owners: tuple[Owner, ...]
-    complete: bool
-    batch: Batch | None
+    device: str  # "cuda:0"
+    message: OomMessage  # what the message of the error says
+    allocated_bytes: int | None  # held by live arrays, as counted after the error
+    reserved_bytes: int | None  # held by the framework's allocator, as counted after the error
+    unused_in_pieces: int | None  # the part of these that is unused, in pieces between live arrays
+    device_free_bytes: int | None  # free on the device, as counted after the error
+    limit_bytes: int | None  # the most that the framework may reserve
+    owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
+    complete: bool  # whether the time budget was enough to find all of them
+    batch: Batch | None  # the batch size of the failed code
 
     @property
     def free_bytes(self) -> int | None:
@@ -210,13 +180,7 @@ def _at_the_error(counted: int | None, said: int | None) -> int | None:
 def oom_snapshot(
     error: BaseException | None, shell: Any, frameworks: Sequence[Framework]
 ) -> OomSnapshot | None:
-    """Return the memory that an out-of-memory error left; None if the error is of another kind.
-
-    Args:
-        error: What ended the cell.
-        shell: IPython's.
-        frameworks: Those of this process.
-    """
+    """Return the memory that an out-of-memory error left; None if the error is of another kind."""
     cause = out_of_memory_in(error)
     if cause is None:
         return None
@@ -265,13 +229,7 @@ def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
 
 
 def find_batch(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
-    """Return the variable nearest to the error, named like a batch size, or the arrays' leading dimension.
-
-    Args:
-        error: What ended the cell.
-        shell: IPython's.
-        frameworks: Those of this process.
-    """
+    """Return the variable nearest to the error, named like a batch size, or the arrays' leading dimension."""
     frames = [
         frame
         for one in exception_chain(error)

@@ -32,12 +32,9 @@ def release(
 ) -> R:
     """Drop the shell's hidden references, collect garbage, empty the caches, and measure what came back.
 
-    Args:
-        shell: IPython's.
-        kind: Called with the three things to report: the hidden references that held memory, the largest
-            first; the bytes that came back by device, "RAM" last, of this process and of the whole device
-            where that is known; and whether the time budget was enough to find all hidden references.
-        reset_peaks: Reset the kernel's peak counter.
+    Returned is what `kind` makes of it: the hidden references that held memory, the largest first; the bytes
+    that came back by device, "RAM" last, of this process and of the whole device where that is known; and
+    whether there was time to find all hidden references.
     """
     found = owners_in(shell, array_readers())
     hidden = tuple(owner for owner in found.owners if owner.kind in ("traceback", "output"))

@@ -51,13 +51,9 @@ def walk(
 ) -> WalkResult:
     """Attribute the memory that is reachable from each root; what several reach belongs to the first.
 
-    Args:
-        roots: In order of precedence. What tracebacks and autograd graphs in variables keep comes after all
-            variables; the same holds for every other kind.
-        readers: Functions that return the memory behind a value.
-        closed: Objects that are not visited.
-        budget_s: The time budget; what is not visited by then is not counted.
-        urgent: The names that are visited before all others, for most of the time. They precede no other.
+    What tracebacks and autograd graphs in variables keep comes after all variables; the same holds for every
+    other kind. `closed` objects are not visited. The `urgent` names are visited before all others, for most
+    of the time, and precede no other. What is not visited within the budget is not counted.
     """
     with undisturbed():  # a collection would free what is to be counted, and ids would be used again
         return _Walk(readers, closed, budget_s).run(list(roots), urgent)
