@@ -161,7 +161,7 @@ class _Advice:
         if fits < 1:
             return self._less(f"Use less at once: {self._missing()}, and not even a batch of 1 fits.")
         return self._less(
-            f"Use a smaller batch: at most {batch.of_size(fits)} instead of {batch.size} fits here, less if"
+            f"Use a smaller batch: at most `{batch.name} = {fits}` instead of {batch.size} fits here, less if"
             " the cell needs more after this line."
         )
 

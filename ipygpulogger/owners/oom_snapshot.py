@@ -7,7 +7,6 @@ user's is kept alive.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +25,6 @@ from .exceptions import (
     message_of,
     out_of_memory_in,
 )
-from .memory_blocks import holding_of
 from .roots import owners_in
 
 if TYPE_CHECKING:
@@ -105,12 +103,8 @@ def _unit_bytes(unit: str) -> int:
 class Batch(NamedTuple):
     """A number that the memory of the failed code probably grows with."""
 
-    name: str  # the variable, "batch_size"; "" if it is the leading dimension of several arrays
-    size: int  # the number
-
-    def of_size(self, size: int) -> str:
-        """Return another size of the batch as the report writes it: "`batch_size = 32`"."""
-        return f"`{self.name} = {size}`" if self.name else f"a leading dimension of {size}"
+    name: str  # the variable, "batch_size"
+    size: int
 
 
 @dataclass(frozen=True)
@@ -200,7 +194,7 @@ def oom_snapshot(
         message.limit_bytes or (counter.limit_bytes() if counter else None),
         tuple(owner for owner in found.owners if owner.device == device),
         found.complete,
-        find_batch(error, shell, frameworks),
+        find_batch(error, shell),
     )
 
 
@@ -228,24 +222,20 @@ def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
     return readings[0].current_bytes, readings[min(1, len(readings) - 1)].current_bytes
 
 
-def find_batch(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
-    """Return the variable nearest to the error, named like a batch size, or the arrays' leading dimension."""
-    frames = [
+def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
+    """Return the variable nearest to the error that is named like a batch size."""
+    users = [
         frame
         for one in exception_chain(error)
         for frame in reversed(frames_of(one))
         if not is_shell_code(frame)
-    ]
-    users = [
-        frame
-        for frame in frames
-        if frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename)
+        and (frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename))
     ]
     for names in _namespaces(users):
         for name, value in names:
             if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
                 return Batch(name, value)
-    return _leading_dimension(users, shell, frameworks)
+    return None
 
 
 def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
@@ -257,22 +247,3 @@ def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
     for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
         yield names
         yield from (names_in(value) for name, value in names if name[:1] != "_")
-
-
-def _leading_dimension(frames: list[FrameType], shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
-    """Return the leading dimension that the most arrays of these frames have, if two or more have it."""
-    found: Counter[int] = Counter()
-    seen = set()
-    for frame in frames:
-        for _, value in locals_of(frame) if frame.f_locals is not shell.user_ns else ():
-            for framework in frameworks:
-                holding = holding_of(value, (framework.holding,))
-                if holding is not None and holding.key not in seen:
-                    seen.add(holding.key)
-                    size = framework.leading_dimension(value)
-                    if size is not None and size > 1:
-                        found[size] += 1
-    for size, arrays in found.most_common(1):
-        if arrays > 1:
-            return Batch("", size)
-    return None

@@ -161,33 +161,6 @@ def test_measurements_nest():
     assert inside[4].gen.peaked_bytes / MB == pytest.approx(30, abs=2)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no sys.monitoring")
-@pytest.mark.parametrize("taken", [True, False])
-def test_an_id_freed_by_somebody_else_is_not_ours_any_more(taken):
-    """The cell goes on, what is not known is said, the next cell is measured, whoever took the id keeps it."""
-    monitoring = getattr(sys, "monitoring")  # noqa: B009 - unknown to 3.10
-    cell = Cell(
-        "import sys\nfree = sys.monitoring\n"
-        "[free.free_tool_id(i) for i in range(6) if free.get_tool(i) == 'ipygpulogger']\n"
-        + ("free.use_tool_id(3, 'thief')\n" if taken else "")
-        + "kept = Block(32)\n"
-    )
-    try:
-        cell.run()
-        assert cell.used("kept") == about(32, 0) or "tracing was ended" in cell.lines.notes[0]
-        assert len(cell.lines.notes) == taken or sys.version_info >= (3, 14)
-        assert monitoring.get_tool(3) == ("thief" if taken else None)
-        after = Cell("kept = Block(32)\n").run()
-        assert after.used("kept") == about(32, 0)
-        assert after.lines.notes == ()
-    finally:
-        left = [monitoring.register_callback(3, 1 << bit, None) for bit in range(9)]
-        if taken:
-            monitoring.set_events(3, 0)
-            monitoring.free_tool_id(3)
-    assert left == [None] * 9
-
-
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.settrace is one for all")
 def test_a_line_cut_off_is_not_said_to_be_hot():
     """Where tracing was ended, the note says that, and not that the open line ran too often."""
