@@ -228,9 +228,6 @@ def test_looking_holds_nothing():
     assert gc.isenabled()
 
 
-sizes = st.integers(1500, 5000)
-
-
 # -- views of any shape ----------------------------------------------------------------------------
 
 
@@ -325,41 +322,6 @@ def test_a_search_that_came_too_late_counts_nothing_twice():
     path.found += [0, 1]
     (owner,) = Attribution(blocks, {}, lambda: False).result([path], ()).owners
     assert owner.size_bytes == 10 * MB
-
-
-spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30), st.booleans()), min_size=1, max_size=8)
-
-
-@settings(deadline=None, max_examples=300)
-@given(spans)
-def test_blocks_within_blocks_against_a_set_of_bytes(spans):
-    """Each byte counts once: own blocks whole, and of a borrowed one that begins outside them the rest."""
-    blocks, names, own, borrowed = MemoryBlocks(), {}, set(), set()
-    for start, size, is_own in spans:
-        number = blocks.number(Holding(("gpu:0", start), size, "gpu:0", borrowed=not is_own))
-        names.setdefault(number, (start, is_own))
-    for start, size, is_own in spans:
-        if is_own:
-            own |= set(range(start, start + size))
-    for start, size, is_own in spans:
-        if not is_own and start not in own:
-            borrowed |= set(range(start, start + size))
-    same = blocks.same_memory()
-    counted = {number: blocks.sizes[number] for number in names if number not in same}
-    assert all(into not in same for into in same.values())
-    of_own = {number for number, (start, _) in names.items() if start in own}
-    assert sum(size for number, size in counted.items() if number in of_own) == len(own)
-    assert sum(size for number, size in counted.items() if number not in of_own) == len(borrowed - own)
-
-
-@pytest.mark.parametrize("borrowed", [False, True])
-def test_blocks_that_touch_are_not_the_same(borrowed):
-    """One ends where the next begins."""
-    blocks = MemoryBlocks()
-    for start in (10, 20, 30):
-        blocks.number(Holding(("gpu:0", start), 10, "gpu:0", borrowed=borrowed))
-    assert blocks.same_memory() == {}
-    assert blocks.sizes == [10, 10, 10]
 
 
 ARRAYS = {
