@@ -36,11 +36,7 @@ class LineProfiler:
     """Measures lines from `start` to `stop`."""
 
     def __init__(
-        self,
-        wants: Callable[[FrameType], bool],
-        *,
-        on: Machine | None = None,
-        reset_peaks: bool = True,
+        self, wants: Callable[[FrameType], bool], *, on: Machine | None = None, reset_peaks: bool = True
     ) -> None:
         # `wants` is called once for each code object, when it first runs: whether to measure it.
         self._wants = wants

@@ -75,10 +75,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshot_of(
-    found: WalkResult,
-    used: Mapping[str, int],
-    bound: Mapping[str, int],
-    values: Mapping[str, Any],
+    found: WalkResult, used: Mapping[str, int], bound: Mapping[str, int], values: Mapping[str, Any]
 ) -> Snapshot:
     """Return what a walk found; by name, `bound` and `values` tell what it was bound to then."""
     # With an older torch the weak reference dies before the block.

@@ -53,18 +53,10 @@ def measured(*wants):
 
 
 @examples(120)
-@given(programs.programs())
-def test_a_program_runs_as_without(source):
+@given(programs.programs(), st.sampled_from([(of_cell,), (of_cell,), (of_cell, of_functions, nothing)]))
+def test_a_program_runs_as_without(source, wants):
     """The same results, exceptions, line numbers, lifetimes of objects, and state of the interpreter's tracing."""
-    assert observe(source, lambda: measured(of_cell)) == observe(source)
-
-
-@examples(30)
-@given(programs.programs())
-def test_several_at_once(source):
-    """A cell's lines, its functions' alone, and nobody's, all at the same time."""
-    around = lambda: measured(of_cell, of_functions, nothing)  # noqa: E731
-    assert observe(source, around) == observe(source)
+    assert observe(source, lambda: measured(*wants)) == observe(source)
 
 
 @examples(40)

@@ -298,10 +298,7 @@ ARRAYS = {
     "mmap": lambda size: mmap.mmap(-1, size),
     "array from DLPack": lambda size: hidden(np.zeros(size, np.uint8)),
 }
-HIDDEN = {
-    "ctypes": lambda size: (ctypes.c_char * size)(),
-    "views through DLPack": ARRAYS["array"],
-}
+HIDDEN = {"ctypes": lambda size: (ctypes.c_char * size)(), "views through DLPack": ARRAYS["array"]}
 
 
 @st.composite
