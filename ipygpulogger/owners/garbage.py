@@ -27,7 +27,7 @@ from ..runtime import clock, collector
 from ..runtime.objects import bases_of, is_made_in_python, namespace_of
 from ..runtime.shell import module_namespace
 from .address_space import resident_bytes
-from .memory_blocks import read, readers_of
+from .memory_blocks import array_readers, holding_of, read, readers_of
 
 if TYPE_CHECKING:
     import weakref
@@ -250,8 +250,6 @@ class Garbage:
         roots: list[weakref.ref[Any]], blocks: Mapping[Hashable, OwnedBlock], budget_s: float
     ) -> dict[Hashable, OwnedBlock]:
         """Return which of these blocks are garbage."""
-        from .memory_blocks import array_readers
-
         return garbage_below(roots, blocks, array_readers(), budget_s)
 
     def _dropped(self, raw: str, record: CellRecord, before: Snapshot) -> dict[str, int]:
@@ -286,8 +284,6 @@ class Garbage:
         words = set(_WORD.findall(raw)) & before.large
         if not words:
             return {}
-        from .memory_blocks import array_readers, holding_of
-
         readers, names = array_readers(), self._shell.user_ns
         own = {getattr(holding_of(names.get(word), readers), "key", None) for word in words}
         blocks = before.large_of(words).items()

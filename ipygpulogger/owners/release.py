@@ -52,7 +52,10 @@ def drop_hidden_references(shell: Any) -> None:
     A value that the user assigned to such a name stays. The inputs are text and stay too.
     """
     frames = unique_frames(traceback_entries(shell, exceptions_of(shell)))
-    _forget_traceback(getattr(shell, "InteractiveTB", None))
+    formatter = getattr(shell, "InteractiveTB", None)
+    for name in ("tb", "pdb"):  # a traceback and a debugger for `%debug`, which makes them anew
+        if getattr(formatter, name, None) is not None:
+            setattr(formatter, name, None)
     for frame in frames:
         frame.f_globals.pop(DEBUGGERS, None)
     shell.user_ns.pop(DEBUGGERS, None)
@@ -61,13 +64,6 @@ def drop_hidden_references(shell: Any) -> None:
     if getattr(shell, "last_execution_result", None) is not None:
         shell.last_execution_result = None
     _empty_outputs(shell)
-
-
-def _forget_traceback(formatter: Any) -> None:
-    """Drop what the shell's formatter keeps for `%debug`: a traceback and a debugger, which it makes anew."""
-    for name in ("tb", "pdb"):
-        if getattr(formatter, name, None) is not None:
-            setattr(formatter, name, None)
 
 
 def _empty_outputs(shell: Any) -> None:

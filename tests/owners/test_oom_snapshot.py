@@ -6,6 +6,7 @@ from html import escape as html_escape
 
 import pytest
 from arrays import holding
+from made import plain
 from memory import MB
 
 from ipygpulogger.notebook.cell_events import CellEvents
@@ -13,9 +14,8 @@ from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners.oom_advice import out_of_memory as oom_report
 from ipygpulogger.owners.oom_snapshot import oom_snapshot
 from ipygpulogger.owners.release import drop_hidden_references
-from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Owner, Peak
+from ipygpulogger.records import DeviceUsage, OutOfMemory, Owner, Peak
 from ipygpulogger.render import html, out_of_memory, text
-from ipygpulogger.render.owners import Freed
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Observation, Reading
 
 GIB = 2**30
@@ -75,22 +75,7 @@ CARD = OutOfMemory(
 
 
 def record_with(card):
-    from datetime import datetime, timezone
-
-    from ipygpulogger.records import RamUsage
-
-    return CellRecord(
-        label="In [1]",
-        started_at=datetime.now(timezone.utc),
-        time_s=1.0,
-        gen=RamUsage(MB, MB, Peak(MB, MB, "exact")),
-        execution_count=1,
-        cell_id=None,
-        source="",
-        status="error",
-        error="OutOfMemoryError",
-        out_of_memory=card,
-    )
+    return plain(status="error", error="OutOfMemoryError", out_of_memory=card)
 
 
 def test_the_card_as_html():
@@ -151,26 +136,6 @@ def test_the_card_as_text(compact):
     assert lines[start + 1].startswith("  -> Do <this> & that")
     assert lines[start + 2] == "  live 1048576 MB, cached 0 MB, other processes 1048576 MB"
     assert lines[-2:] == ["grew: act 2000 MB (cuda:0)", "A note."]
-
-
-def test_what_free_says():
-    """The frames together, the outputs by name, several devices apart."""
-    hidden = [
-        Owner("last traceback: step.act", 2048 * MB, "cuda:0", "traceback"),
-        Owner("Out[3]", 512 * MB, "cuda:0", "output"),
-        Owner("last traceback: f.h", 10 * MB, "cuda:1", "traceback"),
-    ]
-    came_back = {"cuda:0": (2560 * MB, 2560 * MB), "RAM": (12 * MB,)}
-    assert str(Freed(tuple(hidden), came_back)) == (
-        "dropped: last traceback (step.act 2048 MB on cuda:0, f.h 10 MB on cuda:1), Out[3] 512 MB\n"
-        "came back: cuda:0 2560 MB (the device 2560 MB), RAM 12 MB"
-    )
-    many = [Owner(f"Out[{i}]", MB, "cuda:0", "output") for i in range(12)]
-    assert "Out[7] 1 MB, and 4 more (4 MB)\n" in str(Freed(tuple(many), came_back))
-    assert str(Freed((), {"RAM": (0,)}, complete=False)) == (
-        "nothing hidden: no array was in Out or in a traceback (there was no time to look everywhere)\n"
-        "came back: RAM 0 MB"
-    )
 
 
 class Listens:
