@@ -111,13 +111,11 @@ class _Walk:
 
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
         """Visit what is reachable: each name is begun first, so that one does not take all the time."""
-        first = set()
-        if urgent:
-            first = {order for order, root in enumerate(roots) if root[0] in urgent or root[3] in urgent}
+        orders = range(len(roots))
+        first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
         if self._start_all(roots, sorted(first), _TURN, sure=_SURE):
             self._turn(_TURN)
-        rest = [order for order in range(len(roots)) if order not in first] if first else range(len(roots))
-        if self._start_all(roots, rest, 0.0):
+        if self._start_all(roots, [i for i in orders if i not in first] if first else orders, 0.0):
             while self._turn(_TURN):
                 pass
 
