@@ -124,7 +124,8 @@ class MemoryBlocks:
                         alone.append((address, number))
             lent = {}
             for start, end, number in self._joined(alone, found):
-                lent[number] = start, min([end, *starts[bisect_right(starts, start) :][:1]])
+                following = bisect_right(starts, start)
+                lent[number] = start, min(end, starts[following]) if following < len(starts) else end
                 self.sizes[number] = lent[number][1] - start
             if device == DEVICE:
                 checked = [number for number in lent if self.sizes[number] >= CHECKED_FROM]
