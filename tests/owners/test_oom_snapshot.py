@@ -138,71 +138,49 @@ def test_the_card_as_text(compact):
     assert lines[-2:] == ["grew: act 2000 MB (cuda:0)", "A note."]
 
 
-class Listens:
-    """A listener that writes down what it is told."""
-
-    def __init__(self):
-        self.told = []
-
-    def __getattr__(self, name):
-        def told(*args):
-            cell = args[-1] if args else None
-            self.told.append((name, repr(getattr(cell, "exception", None))))
-            self.cell = cell if cell is not None and name != "_failed" else getattr(self, "cell", None)
-
-        return told
-
-
-def steps_of(shell, source):
-    events, listens = CellEvents.of(shell), Listens()
-    events.subscribe(listens)
-    listens.told.clear()
-    shell.run_cell(source, store_history=True)
-    events.unsubscribe(listens)
-    return listens
-
-
 def test_told_of_the_exception_and_no_longer(shell, capsys):
     """Right after the end, before memory is settled; the cell keeps it for that one step."""
-    listens = steps_of(shell, "1 / 0")
-    none = "None"
-    assert listens.told == [
-        *[(step, none) for step in ("_preload", "_settle", "_begin", "_end")],
-        ("_on_error", "ZeroDivisionError('division by zero')"),
-        ("_settle", none),
-        ("_finish", none),
-        ("_drop", none),
-    ]
-    assert listens.cell.exception is None
-    assert "_on_error" not in [step for step, _ in steps_of(shell, "1").told]
+    told, cells = [], []
+
+    class Listens:
+        def __getattr__(self, name):
+            return lambda *args: (
+                told.append((name, repr(getattr(args[-1] if args else None, "exception", None)))),
+                cells.extend(args[-1:]),
+            )
+
+    events, listens = CellEvents.of(shell), Listens()
+    events.subscribe(listens)
+    shell.run_cell("1", store_history=True)
+    assert "_on_error" not in [step for step, _ in told]
+    told.clear()
+    shell.run_cell("1 / 0", store_history=True)
+    events.unsubscribe(listens)
+    steps = dict.fromkeys(("_preload", "_settle", "_begin", "_end", "_on_error", "_finish", "_drop"), "None")
+    steps["_on_error"] = "ZeroDivisionError('division by zero')"
+    order = ["_preload", "_settle", "_begin", "_end", "_on_error", "_settle", "_finish", "_drop"]
+    assert told[: len(order)] == [(step, steps[step]) for step in order]
+    assert cells[-1].exception is None
     drop_hidden_references(shell)
 
 
 def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
-    """The cell has its report all the same, and the reason is said once."""
+    """Without any GPU there is what the error said; without it a report all the same, and the reason once."""
 
     def broken(*_):
         raise LookupError("of ours")
 
-    monkeypatch.setattr("ipygpulogger.owners.oom_snapshot.oom_snapshot", broken)
+    fails = "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')"
     il = IPyGPULogger().start()
+    shell.run_cell(fails, store_history=True)
+    assert il.record.out_of_memory.asked_bytes == 2 * GIB
+    assert "Out of memory on gpu:0: asked 2.00 GiB" in capsys.readouterr().out
+    monkeypatch.setattr("ipygpulogger.owners.oom_snapshot.oom_snapshot", broken)
     for _ in range(2):
-        shell.run_cell(
-            "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')", store_history=True
-        )
+        shell.run_cell(fails, store_history=True)
     il.stop()
     printed = capsys.readouterr()
     assert printed.out.count("failed: RuntimeError") == 2
     assert printed.err.count("could not explain an error: LookupError: of ours") == 1
     assert il.record.out_of_memory is None
-    drop_hidden_references(shell)
-
-
-def test_a_card_in_the_record(shell, capsys):
-    """Without any GPU the card still says what the error said."""
-    il = IPyGPULogger().start()
-    shell.run_cell("raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')", store_history=True)
-    il.stop()
-    assert il.record.out_of_memory.asked_bytes == 2 * GIB
-    assert "Out of memory on gpu:0: asked 2.00 GiB" in capsys.readouterr().out
     drop_hidden_references(shell)
