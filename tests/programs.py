@@ -8,7 +8,9 @@ exception that ended it with every line number, and what it left behind in the i
 import asyncio
 import contextlib
 import gc
+import itertools
 import logging
+import re
 import sys
 import threading
 import types
@@ -23,7 +25,6 @@ MONITORING = getattr(sys, "monitoring", None)
 # On Python 3.10 a traced function's frame keeps a copy of its locals from one event to the next: what the
 # function drops may live until the line has ended.
 DEATHS_ARE_EXACT = sys.version_info >= (3, 11)
-EXCEPTIONS = ["ValueError", "KeyError", "ZeroDivisionError", "RuntimeError"]
 
 
 # -- what a program may use: library code, not measured -------------------------------------------------
@@ -58,6 +59,7 @@ class Stage:
         }
         self.names |= {"sys": sys, "gc": gc, "asyncio": asyncio, "threading": threading}
         self.names |= {"switch": lambda: None, "a": 1, "b": 2, "c": 3, "__name__": "cell"}
+        self.names["DEATHS_ARE_EXACT"] = DEATHS_ARE_EXACT
 
     def emit(self, *values):
         self.events.append(repr(values))
@@ -150,6 +152,239 @@ async def agen(count):
 
 # -- the grammar ------------------------------------------------------------------------------------
 
+# `$e` is an expression, `$s` a shorter one, `$p` its text as a literal, `$v` a variable, `$k` a small number, `$N` and
+# `$M` are new names, and `[[a|b]]` is one of several.
+LEAVES = ["$k", "$v"]
+EXPRESSIONS = [
+    *LEAVES,
+    "($e [[+|*|-|or|and]] $e)",
+    "($e // $e)",
+    "emit($e)",
+    "(lambda q: q + $e)($e)",
+    "add(*[i + $e for i in range($k) if i != $k])",
+    "sum(i * $e for i in range($k))",
+    "len({i: $e for i in {1, 2}})",
+    "($e if $e else $e)",
+    "(w := $e)",
+    "add(*[$e], **{'k': $e})",
+    "($e < $e < $e)",
+    "len(f'{$v}')",
+    "[1, 2][$k]",
+    "id(probe('$N')) * 0",
+    "sys._getframe().f_lineno",
+]
+
+# Of statements, `$block` is a block within, also in a loop (`+loop`), or in another function (`=function`). Lines that
+# begin with `?` are left out sometimes; after an exception in those with `~` the program mostly goes on, and tells of it.
+SIMPLE = """
+$v = $e
+--
+emit($e)
+--
+$v += $e
+--
+[[pass|...|'text'|assert a or not a|note: int]]
+--
+$v = add(
+    $e,
+    $e
+    + $e,
+    k=[$e
+       for i in range($k)
+       if $s],
+)
+--
+a = $s; emit(a); b = $s
+--
+[[for i in range($k)|if $s|while emit(0)]]: emit($s); c = $s
+--
+$N = probe('$N')
+alive()
+[[del $N|$N = None|$N = $N, $N; $N = 1|pass]]
+alive()
+emit(probe('$M') and 1)
+--
+del $v
+? $v = $e
+"""
+COMPOUND = """
+if $e:
+    $block
+? elif $e:
+?     $block
+?? else:
+??     $block
+--
+for c in [[range($k)|(1, 2)|(emit(i) for i in (1, 2))]]:
+    $block +loop
+? else:
+?     $block
+--
+$N = $k
+while [[$N > 0|($N > 0 and emit(1))|($N := $N) > 0]]:
+    $N -= 1
+    $block +loop
+? else:
+?     $block
+--
+try:
+    $block
+except [[ValueError|KeyError|ZeroDivisionError|RuntimeError|(NameError, TypeError)|Exception]] as error:
+    lines_of(error)
+    $block
+    [[pass|pass|pass|raise]]
+? except Exception:
+?     $block
+?? else:
+??     $block
+??? finally:
+???     $block
+--
+try:
+    $block
+finally:
+    $block
+--
+with [[manager($s) as a|suppressing|manager($s), suppressing]]:
+    $block
+--
+with (
+    suppressing,
+    manager(4) as b,
+):
+    $block
+--
+match [[$e|[a, b]|a, b, c]]:
+    case 0:
+        $block
+    case int() if $s:
+        $block
+    case [a, *_]:
+        $block
+?     case _:
+?         $block
+--
+if $s:
+    raise [[ValueError|KeyError|ZeroDivisionError|RuntimeError]]($s)[[|| from None| from KeyError('cause')]]
+--
+? @deco
+?? @deco
+def $N(a, b=$s, *r, c=$s, **s):
+    $block =function
+?     return $e
+~ emit([[$N($s)|$N(*[1, 2, 3], c=$s, d=4)|$N()]])
+? del $N
+--
+def $N(a, b=1):
+    def inner():
+        [[nonlocal a|global a|global c, a]]
+        a = $e
+        $block =function
+        return a
+    c = $e
+    return inner() + inner()
+~ emit($N($s))
+--
+def $N(depth, a=1, b=2, c=3):
+    if depth <= 0:
+        $block =function
+        return $e
+    return add($N(depth - 1), $s)
+~ emit($N($k))
+--
+class $N[[|(metaclass=Meta)|(Exception)|(dict)]]:
+    b = $e
+    $block =class
+    def method(self, a=1, b=2, c=3):
+        $block =function
+    def __del__(self):
+        emit('del', '$N') if DEATHS_ARE_EXACT else None
+~ o = $N()
+~ emit(o.method(), o.__dict__)
+~ del o
+~ alive()
+--
+def $N(a=1, b=2, c=3):
+    $block =function,generator
+    yield $e
+g = $N()
+~ emit(next(g))
+~ [[emit(next(g))|emit(g.send(2))|emit(g.throw(ValueError('thrown')))|g.close()|pass]]
+~ [[emit(next(g))|emit(g.send(2))|emit(g.throw(ValueError('thrown')))|g.close()|pass]]
+~~ [[emit(list(g))|del g|g = None|g.close()|for c in g: emit(c)]]
+--
+async def $N(a=1, b=2, c=3):
+    $block =function,async
+    return $e
+async def $M(a=1, b=2, c=3):
+    $block =function,async,generator
+    yield $e
+async def $O(a=1, b=2, c=3):
+    task = asyncio.ensure_future($N())
+    emit([i async for i in $M()])
+    await tick()
+    emit(await asyncio.gather($N(), task))
+~ emit(arun([[$N|$O]]()))
+--
+$N = [probe('$N')]
+$N.append($N)
+del $N
+alive()
+gc.collect()
+--
+def $N(a=1, b=2, c=3):
+    try:
+        $block =function
+    except Exception as error: lines_of(error)
+t = threading.Thread(target=$N); t.start(); t.join()
+--
+exec($p)
+emit(eval($p))
+--
+def $N():
+    emit($s)
+    return $s
+sys.set[[trace(tracer('t'))|profile(tracer('p'))]]
+~ $N()
+? sys.settrace(None); sys.setprofile(None)
+"""
+MONITORED = """
+tracers()
+--
+def $N():
+    emit($s)
+    return $s
+m = sys.monitoring
+tool = next(i for i in (5, 4, 3, 2) if m.get_tool(i) is None)
+m.use_tool_id(tool, 'program')
+m.register_callback(tool, m.events.LINE, lambda code, line: emit(code.co_name, line))
+m.set_local_events(tool, $N.__code__, m.events.LINE)
+~ $N()
+? m.restart_events()
+~ $N()
+m.register_callback(tool, m.events.LINE, None)
+m.set_local_events(tool, $N.__code__, 0)
+m.free_tool_id(tool)
+"""
+SIMPLE, COMPOUND, MONITORED = (text.strip("\n").split("\n--\n") for text in (SIMPLE, COMPOUND, MONITORED))
+COMPOUND += MONITORED if MONITORING else []
+WITHIN = {
+    "loop": ["if $s: [[break|continue]]", "if $s:\n    [[break|continue]]"],
+    "function": ["if $s:\n    return $e"],
+    "generator": [
+        "[[yield $s|a = yield $s|emit((yield $s))]]",
+        "[[b = yield from (1, 2)|yield from [3, 4]]]",
+    ],
+    "async": [
+        "[[await tick()|await asyncio.sleep(0); emit(1)|emit(await tick())]]",
+        "async for c in agen($k):\n    $block +loop",
+        "async with amanager($s) as a:\n    $block",
+    ],
+}
+ASYNC_GENERATOR = ["if $s:\n    return", "yield $s"]  # where these two are other than in either
+SLOT = re.compile(r"\$([espvkNMO])|\[\[(.*?)\]\](?!\])")
+LINE = re.compile(r"(?:([?~]+) )?( *)(.*)")
+
 
 class Writer:
     """Writes one program; every draw is hypothesis's, so that programs shrink."""
@@ -161,411 +396,76 @@ class Writer:
     def one_of(self, *things):
         return self._draw(st.sampled_from(things))
 
-    def maybe(self):
-        return self._draw(st.booleans())
+    def fill(self, text, depth, names):
+        """Replace the slots of one line."""
 
-    def number(self, high=3):
-        return self._draw(st.integers(0, high))
+        def slot(match):
+            kind, options = match.groups()
+            if kind is None:
+                return self.fill(self.one_of(*options.split("|")), depth, names)
+            if kind in "es":
+                return self.expression(min(depth, 1) if kind == "s" else depth)
+            if kind in "vk":
+                return self.one_of("a", "b", "c") if kind == "v" else str(self._draw(st.integers(0, 3)))
+            if kind == "p":
+                return repr(self.expression(1))
+            self._serial += kind not in names
+            return names.setdefault(kind, f"n{self._serial}")
 
-    def name(self):
-        self._serial += 1
-        return f"n{self._serial}"
+        return SLOT.sub(slot, text)
 
-    # Expressions, each on one line.
-
-    def expr(self, depth=2):
-        kinds = ["number", "name"]
-        if depth:
-            kinds += ["sum", "division", "emit", "lambda", "listcomp", "genexp", "dictcomp", "ternary"]
-            kinds += ["walrus", "stars", "chain", "text", "index", "probe", "here"]
-        return getattr(self, f"expr_{self.one_of(*kinds)}")(depth - 1)
-
-    def expr_number(self, _):
-        return str(self.number(9))
-
-    def expr_name(self, _):
-        return self.one_of("a", "b", "c")
-
-    def expr_sum(self, depth):
-        return f"({self.expr(depth)} {self.one_of('+', '*', '-', 'or', 'and')} {self.expr(depth)})"
-
-    def expr_division(self, depth):
-        return f"({self.expr(depth)} // {self.expr(depth)})"
-
-    def expr_emit(self, depth):
-        return f"emit({self.expr(depth)})"
-
-    def expr_lambda(self, depth):
-        return f"(lambda q: q + {self.expr(depth)})({self.expr(depth)})"
-
-    def expr_listcomp(self, depth):
-        return f"add(*[i + {self.expr(depth)} for i in range({self.number()}) if i != {self.number()}])"
-
-    def expr_genexp(self, depth):
-        return f"sum(i * {self.expr(depth)} for i in range({self.number()}))"
-
-    def expr_dictcomp(self, depth):
-        return f"len({{i: {self.expr(depth)} for i in {{1, 2}}}})"
-
-    def expr_ternary(self, depth):
-        return f"({self.expr(depth)} if {self.expr(depth)} else {self.expr(depth)})"
-
-    def expr_walrus(self, depth):
-        inner = self.expr(depth)
-        return f"(w := {inner})" if self._walrus else inner
-
-    def expr_stars(self, depth):
-        return f"add(*[{self.expr(depth)}], **{{'k': {self.expr(depth)}}})"
-
-    def expr_chain(self, depth):
-        return f"({self.expr(depth)} < {self.expr(depth)} < {self.expr(depth)})"
-
-    def expr_text(self, depth):
-        return f"len(f'{{{self.expr_name(depth)}}}')"
-
-    def expr_index(self, _):
-        return f"[1, 2][{self.number(2)}]"
-
-    def expr_probe(self, _):
-        return f"id(probe({self.name()!r})) * 0"
-
-    def expr_here(self, _):
-        return "sys._getframe().f_lineno"
-
-    # Statements: lists of lines.
+    def expression(self, depth):
+        kinds = [one for one in (EXPRESSIONS if depth else LEAVES) if self._walrus or ":=" not in one]
+        return self.fill(self.one_of(*kinds), depth - 1, {})
 
     def block(self, inside, depth):
-        lines = []
-        for _ in range(1 + self.number(2)):
-            lines += self.statement(inside, depth)
-        return ["    " + line for line in lines]
+        count = 1 + self._draw(st.integers(0, 2))
+        return [line for _ in range(count) for line in self.statement(inside, depth)]
 
     def statement(self, inside, depth):
         self._left -= 1
-        kinds = ["assign", "emit", "augment", "spread", "semicolons", "probes", "delete", "short", "nothing"]
-        if depth and self._left > 0:
-            kinds += ["if", "for", "while", "try", "with", "match", "function", "generator", "class"]
-            kinds += ["recursion", "async", "scoped", "cycle", "thread", "raise", "execute"]
-            kinds += ["foreign"]
-        kinds += ["switch"] * 4 * self._switches
-        if "loop" in inside:
-            kinds += ["break", "continue"]
-        if "function" in inside:
-            kinds += ["return"]
-        if "generator" in inside:
-            kinds += ["yield", "delegate"]
-        if "async" in inside:
-            kinds += ["await", "asyncfor", "asyncwith"]
-        return getattr(self, f"statement_{self.one_of(*kinds)}")(inside, depth - 1)
+        kinds = SIMPLE + (COMPOUND if depth and self._left > 0 else []) + ["switch()"] * 4 * self._switches
+        within = inside - {"function", "generator"} if {"async", "generator"} <= inside else inside
+        kinds += [one for kind in sorted(within) for one in WITHIN.get(kind, ())]
+        kinds += ASYNC_GENERATOR if within != inside else []
+        return self.lines(self.one_of(*kinds), inside, depth - 1)
 
-    def statement_assign(self, *_):
-        return [f"{self.expr_name(0)} = {self.expr()}"]
-
-    def statement_emit(self, *_):
-        return [f"emit({self.expr()})"]
-
-    def statement_augment(self, *_):
-        return [f"{self.expr_name(0)} += {self.expr()}"]
-
-    def statement_nothing(self, *_):
-        return [self.one_of("pass", "...", "'text'", "assert a or not a", "note: int")]
-
-    def statement_spread(self, *_):
-        """An expression over several lines."""
-        return [
-            f"{self.expr_name(0)} = add(",
-            f"    {self.expr()},",
-            f"    {self.expr()}",
-            f"    + {self.expr()},",
-            f"    k=[{self.expr()}",
-            f"       for i in range({self.number()})",
-            f"       if {self.expr(1)}],",
-            ")",
-        ]
-
-    def statement_semicolons(self, *_):
-        return [f"a = {self.expr(1)}; emit(a); b = {self.expr(1)}"]
-
-    def statement_short(self, *_):
-        """A whole loop or branch on its line."""
-        head = self.one_of(f"for i in range({self.number()})", f"if {self.expr(1)}", "while emit(0)")
-        return [f"{head}: emit({self.expr(1)}); c = {self.expr(1)}"]
-
-    def statement_probes(self, *_):
-        """Objects that end by `del`, by another value, as nobody's."""
-        name = self.name()
-        end = self.one_of(
-            [f"del {name}"], [f"{name} = None"], [f"{name} = {name}, {name}", f"{name} = 1"], []
-        )
-        return [
-            f"{name} = probe({name!r})",
-            "alive()",
-            *end,
-            "alive()",
-            f"emit(probe({self.name()!r}) and 1)",
-        ]
-
-    def statement_delete(self, *_):
-        name = self.expr_name(0)
-        return [f"del {name}", *([f"{name} = {self.expr()}"] * self.maybe())]
-
-    def statement_if(self, inside, depth):
-        return [
-            f"if {self.expr()}:",
-            *self.block(inside, depth),
-            *([f"elif {self.expr()}:", *self.block(inside, depth)] if self.maybe() else []),
-            *(["else:", *self.block(inside, depth)] if self.maybe() else []),
-        ]
-
-    def statement_for(self, inside, depth):
-        source = self.one_of(f"range({self.number()})", "(1, 2)", "(emit(i) for i in (1, 2))")
-        otherwise = ["else:", *self.block(inside, depth)] if self.maybe() else []
-        return [f"for c in {source}:", *self.block(inside | {"loop"}, depth), *otherwise]
-
-    def statement_while(self, inside, depth):
-        name = self.name()
-        otherwise = ["else:", *self.block(inside, depth)] if self.maybe() else []
-        test = self.one_of(f"{name} > 0", f"({name} > 0 and emit(1))", f"({name} := {name}) > 0")
-        return [
-            f"{name} = {self.number()}",
-            f"while {test}:",
-            f"    {name} -= 1",
-            *self.block(inside | {"loop"}, depth),
-            *otherwise,
-        ]
-
-    def statement_try(self, inside, depth):
-        lines = ["try:", *self.block(inside, depth)]
-        handled = self.maybe()
-        if handled:
-            caught = self.one_of(*EXCEPTIONS, "(NameError, TypeError)", "Exception")
-            lines += [f"except {caught} as error:", "    lines_of(error)", *self.block(inside, depth)]
-            lines += ["    raise"] * (self.number(5) == 5)
-            if self.maybe():
-                lines += ["except Exception:", *self.block(inside, depth)]
-            if self.maybe():
-                lines += ["else:", *self.block(inside, depth)]
-        if not handled or self.maybe():
-            lines += ["finally:", *self.block(inside, depth)]
-        return lines
-
-    def statement_with(self, inside, depth):
-        head = self.one_of(
-            f"with manager({self.expr(1)}) as a:",
-            "with suppressing:",
-            f"with manager({self.expr(1)}), suppressing:",
-            "with (\n    suppressing,\n    manager(4) as b,\n):",
-        )
-        return [*head.split("\n"), *self.block(inside, depth)]
-
-    def statement_match(self, inside, depth):
-        return [
-            f"match {self.one_of(self.expr(), '[a, b]', 'a, b, c')}:",
-            "    case 0:",
-            *("    " + line for line in self.block(inside, depth)),
-            f"    case int() if {self.expr(1)}:",
-            *("    " + line for line in self.block(inside, depth)),
-            "    case [a, *_]:",
-            *("    " + line for line in self.block(inside, depth)),
-            *(
-                ["    case _:", *("    " + line for line in self.block(inside, depth))]
-                if self.maybe()
-                else []
-            ),
-        ]
-
-    def statement_raise(self, *_):
-        kind = self.one_of(*EXCEPTIONS)
-        end = self.one_of("", "", " from None", f" from {self.one_of(*EXCEPTIONS)}('cause')")
-        return [f"if {self.expr(1)}:", f"    raise {kind}({self.expr(1)}){end}"]
-
-    def statement_break(self, *_):
-        return [f"if {self.expr(1)}: break"] if self.maybe() else [f"if {self.expr(1)}:", "    break"]
-
-    def statement_continue(self, *_):
-        return [f"if {self.expr(1)}: continue"] if self.maybe() else [f"if {self.expr(1)}:", "    continue"]
-
-    def statement_return(self, inside, _):
-        bare = "generator" in inside and "async" in inside
-        return [f"if {self.expr(1)}:", "    return" if bare else f"    return {self.expr()}"]
-
-    def statement_function(self, _, depth):
-        name = self.name()
-        head = f"def {name}(a, b={self.expr(1)}, *r, c={self.expr(1)}, **s):"
-        call = self.one_of(
-            f"{name}({self.expr(1)})", f"{name}(*[1, 2, 3], c={self.expr(1)}, d=4)", f"{name}()"
-        )
-        return [
-            *(["@deco"] * self.number(2)),
-            head,
-            *self.block({"function"}, depth),
-            *([f"    return {self.expr()}"] * self.maybe()),
-            *self.careful([f"emit({call})"]),
-            *([f"del {name}"] * self.maybe()),
-        ]
-
-    def statement_scoped(self, _, depth):
-        """Closures, `nonlocal` and `global`."""
-        name = self.name()
-        return [
-            f"def {name}(a, b=1):",
-            "    def inner():",
-            f"        {self.one_of('nonlocal a', 'global a', 'global c, a')}",
-            f"        a = {self.expr()}",
-            *("    " + line for line in self.block({"function"}, depth)),
-            "        return a",
-            f"    c = {self.expr()}",
-            "    return inner() + inner()",
-            *self.careful([f"emit({name}({self.expr(1)}))"]),
-        ]
-
-    def statement_recursion(self, _, depth):
-        name = self.name()
-        return [
-            f"def {name}(depth, a=1, b=2, c=3):",
-            "    if depth <= 0:",
-            *("    " + line for line in self.block({"function"}, depth)),
-            f"        return {self.expr()}",
-            f"    return add({name}(depth - 1), {self.expr(1)})",
-            *self.careful([f"emit({name}({self.number(4)}))"]),
-        ]
-
-    def statement_class(self, _, depth):
-        name = self.name()
-        base = self.one_of("", "(metaclass=Meta)", "(Exception)", "(dict)")
-        before, self._walrus = self._walrus, False  # not allowed in comprehensions of a class
-        body = [f"    b = {self.expr()}", *self.block(frozenset(), depth)]
-        self._walrus = before
-        return [
-            f"class {name}{base}:",
-            *body,
-            "    def method(self, a=1, b=2, c=3):",
-            *("    " + line for line in self.block({"function"}, depth)),
-            *(["    def __del__(self):", f"        emit('del', {name!r})"] if DEATHS_ARE_EXACT else []),
-            *self.careful([f"o = {name}()", "emit(o.method(), o.__dict__)", "del o", "alive()"]),
-        ]
-
-    def statement_generator(self, _, depth):
-        name = self.name()
-        steps = [
-            self.one_of(
-                "emit(next(g))", "emit(g.send(2))", "emit(g.throw(ValueError('thrown')))", "g.close()"
-            )
-            for _ in range(self.number())
-        ]
-        end = self.one_of("emit(list(g))", "del g", "g = None", "g.close()", "for c in g: emit(c)")
-        return [
-            f"def {name}(a=1, b=2, c=3):",
-            *self.block({"function", "generator"}, depth),
-            f"    yield {self.expr()}",
-            f"g = {name}()",
-            *self.careful(["emit(next(g))", *steps]),
-            *self.careful([end]),
-        ]
-
-    def statement_yield(self, *_):
-        return [
-            self.one_of(f"yield {self.expr(1)}", f"a = yield {self.expr(1)}", f"emit((yield {self.expr(1)}))")
-        ]
-
-    def statement_delegate(self, inside, _):
-        if "async" in inside:
-            return [f"yield {self.expr(1)}"]
-        return [self.one_of("b = yield from (i for i in (1, 2))", "yield from [3, 4]")]
-
-    def statement_async(self, _, depth):
-        one, two, steps = self.name(), self.name(), self.name()
-        main = self.one_of(f"{one}()", f"{two}()")
-        return [
-            f"async def {one}(a=1, b=2, c=3):",
-            *self.block({"function", "async"}, depth),
-            f"    return {self.expr()}",
-            f"async def {steps}(a=1, b=2, c=3):",
-            *self.block({"function", "async", "generator"}, depth),
-            f"    yield {self.expr()}",
-            f"async def {two}(a=1, b=2, c=3):",
-            f"    task = asyncio.ensure_future({one}())",
-            f"    emit([i async for i in {steps}()])",
-            "    await tick()",
-            f"    emit(await asyncio.gather({one}(), task))",
-            *self.careful([f"emit(arun({main}))"]),
-        ]
-
-    def statement_await(self, *_):
-        return [self.one_of("await tick()", "await asyncio.sleep(0); emit(1)", "emit(await tick())")]
-
-    def statement_asyncfor(self, inside, depth):
-        return [f"async for c in agen({self.number()}):", *self.block(inside | {"loop"}, depth)]
-
-    def statement_asyncwith(self, inside, depth):
-        return [f"async with amanager({self.expr(1)}) as a:", *self.block(inside, depth)]
-
-    def statement_cycle(self, *_):
-        name = self.name()
-        return [
-            f"{name} = [probe({name!r})]",
-            f"{name}.append({name})",
-            f"del {name}",
-            "alive()",
-            "gc.collect()",
-        ]
-
-    def statement_thread(self, _, depth):
-        name = self.name()
-        return [
-            f"def {name}(a=1, b=2, c=3):",
-            *self.careful(self.block({"function"}, depth), dedent=True),
-            f"t = threading.Thread(target={name}); t.start(); t.join()",
-        ]
-
-    def statement_execute(self, *_):
-        return [f"exec({f'b = {self.expr(1)}; emit(b)'!r})", f"emit(eval({self.expr(1)!r}))"]
-
-    def statement_foreign(self, *_):
-        """Code that traces, profiles or monitors on its own, and may leave it on."""
-        name = self.name()
-        inner = [f"def {name}():", f"    emit({self.expr(1)})", f"    return {self.expr(1)}"]
-        call = self.careful([f"{name}()"])
-        choices = [
-            ["sys.settrace(tracer('t'))", *call, *(["sys.settrace(None)"] * self.maybe())],
-            ["sys.setprofile(tracer('p'))", *call, *(["sys.setprofile(None)"] * self.maybe())],
-        ]
-        if MONITORING:
-            choices.append(
-                [
-                    "m = sys.monitoring",
-                    "tool = next(i for i in (5, 4, 3, 2) if m.get_tool(i) is None)",
-                    "m.use_tool_id(tool, 'program')",
-                    "m.register_callback(tool, m.events.LINE, lambda code, line: emit(code.co_name, line))",
-                    f"m.set_local_events(tool, {name}.__code__, m.events.LINE)",
-                    *call,
-                    *(["m.restart_events()"] * self.maybe()),
-                    *call,
-                    "m.register_callback(tool, m.events.LINE, None)",
-                    f"m.set_local_events(tool, {name}.__code__, 0)",
-                    "m.free_tool_id(tool)",
+    def lines(self, template, inside, depth):
+        found, names = [], {}
+        before, self._walrus = (
+            self._walrus,
+            self._walrus and not template.startswith("class"),
+        )  # its comprehensions
+        parts = (LINE.fullmatch(line).groups() for line in template.split("\n"))
+        for mark, group in itertools.groupby(parts, lambda part: part[0]):
+            if mark and mark[0] == "?" and not self._draw(st.booleans()):
+                continue
+            lines = []
+            for _, indent, text in group:
+                if text.startswith("$block"):
+                    lines += [indent + line for line in self.inner(text, inside, depth)]
+                else:
+                    lines.append(indent + self.fill(text, 2, names))
+            if mark and mark[0] == "~" and self._draw(st.integers(0, 4)) < 4:
+                lines = [
+                    "try:",
+                    *("    " + line for line in lines),
+                    "except Exception as error:",
+                    "    lines_of(error)",
                 ]
-            )
-            choices.append(["tracers()"])
-        return inner + self.one_of(*choices)
+            found += lines
+        self._walrus = before
+        return found
 
-    def statement_switch(self, *_):
-        return ["switch()"]
-
-    def careful(self, lines, *, dedent=False):
-        """Mostly the program goes on after an exception, and tells of it."""
-        if dedent:
-            inner = [line[4:] for line in lines]
-            whole = ["try:", *("    " + line for line in inner), "except Exception as error: lines_of(error)"]
-            return ["    " + line for line in whole]
-        if self.number(4) == 4:
-            return lines
-        return [
-            "try:",
-            *("    " + line for line in lines),
-            "except Exception as error:",
-            "    lines_of(error)",
-        ]
+    def inner(self, slot, inside, depth):
+        sign, kinds = slot[7:8], frozenset(filter(None, slot[8:].split(",")))
+        before, self._walrus = (
+            self._walrus,
+            self._walrus and "class" not in kinds,
+        )  # not in its comprehensions
+        lines = self.block(inside | kinds if sign == "+" else kinds if sign == "=" else inside, depth)
+        self._walrus = before
+        return lines
 
 
 @st.composite

@@ -22,23 +22,16 @@ if TYPE_CHECKING:
 
 
 class BackwardPass:
-    """One backward pass.
-
-    Attributes:
-        stack: The Python stack that waits for it, innermost first.
-        retained: Whether its graph stays for another pass.
-        inner: Whether it runs within another pass.
-        walked: Whether its graph was walked.
-        whole: Whether the walk found all that the graph keeps.
-    """
+    """One backward pass."""
 
     __slots__ = ("begin", "end", "inner", "leaves", "retained", "stack", "walked", "whole")
 
     def __init__(self, stack: tuple[Frame, ...], *, retained: bool, inner: bool) -> None:
-        self.stack, self.retained, self.inner = stack, retained, inner
+        self.stack = stack  # the Python stack that waits for it, innermost first
+        self.retained, self.inner = retained, inner  # its graph stays for another; it is within another
         self.begin: dict[int, int] = {}  # by device, the position at which it began
         self.end: dict[int, int] | None = None  # the same for its end; None while it runs
-        self.walked = self.whole = False
+        self.walked = self.whole = False  # whether its graph was, and all that it keeps was found
         self.leaves: list[Any] = []  # while it runs, the tensors whose gradients were not read yet
 
 

@@ -86,7 +86,7 @@ class Breakdown:
         return self._history.exact and not self._history.passes
 
     def read_names(self, wanted: Iterable[Address]) -> None:
-        """LabelSnapshot at what names hold, at the end of the measurement, and stop watching."""
+        """Find what names hold at the end of the measurement, and stop watching."""
         self.end()
         if not self._history.exact:
             self.notes.append(_INEXACT)
@@ -95,7 +95,7 @@ class Breakdown:
 
     @contextmanager
     def _unnamed_at_worst(self) -> Iterator[None]:
-        """LabelSnapshot at names: where that fails, blocks have the names of their lines."""
+        """Look for names: where that fails, blocks have the names of their lines."""
         try:
             yield
         except Exception as reason:

@@ -90,7 +90,7 @@ class Training:
             self._hook = register(self._stepped) if register is not None else None
 
     def snapshot_of(self, names: Iterable[tuple[str, Any]]) -> LabelSnapshot | None:
-        """LabelSnapshot at what variables hold, modules and optimizers among them."""
+        """Return what variables hold now, modules and optimizers among them."""
         torch = module()
         if torch is None or not self._users:
             return None
@@ -225,7 +225,7 @@ class Training:
             self._safely(self._read_optimizer, values, optimizer)
 
     def _read_optimizer(self, values: Values, optimizer: Any) -> None:
-        """LabelSnapshot at what an optimizer holds, unless that is known."""
+        """Read what an optimizer holds, unless that is known."""
         if not values.is_new(optimizer):
             return
         torch = values.torch

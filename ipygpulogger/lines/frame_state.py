@@ -38,23 +38,15 @@ _INLINE = frozenset(("<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictc
 
 
 class Line:
-    """One line of one file: hits, time, and its memory.
-
-    Attributes:
-        hits: How often it started.
-        time_s: Seconds for which at least one frame was at it.
-        running: Frames that are at it now.
-        boundaries: How often the counters were read for it.
-        skipped: Whether it ran without the counters being read for it.
-        memory: What it used.
-    """
+    """One line of one file: hits, time, and its memory."""
 
     __slots__ = ("_since_s", "boundaries", "hits", "memory", "running", "skipped", "time_s")
 
     def __init__(self) -> None:
-        self.hits = self.running = self.boundaries = 0
-        self.time_s = self._since_s = 0.0
-        self.skipped = False
+        self.hits = self.boundaries = 0  # how often it started, and the counters were read for it
+        self.running = 0  # frames that are at it now
+        self.time_s = self._since_s = 0.0  # for which at least one frame was at it
+        self.skipped = False  # whether it ran without the counters being read for it
         self.memory = LineMemory()
 
     @property
@@ -88,33 +80,21 @@ class FrameState(Holder):
 
 
 class _Section:
-    """Lines of one code object that are measured or counted together: an outermost loop, or all other lines.
-
-    Attributes:
-        first: The loop's first line.
-        last: The loop's last line.
-        header: The line that the memory is attributed to once the lines are only counted: the loop's first.
-            None leaves it to the lines that called this code.
-        measured: Whether the counters are still read for every line.
-        uncounted: Whether the lines are not even counted any more.
-        boundaries: How often the counters were read.
-        started: How many lines started.
-    """
+    """Lines of one code object that are measured or counted together: an outermost loop, or all others."""
 
     __slots__ = ("boundaries", "first", "header", "last", "measured", "started", "uncounted")
 
     def __init__(self, first: int = 0, last: int = 0, header: Line | None = None) -> None:
-        self.first, self.last, self.header = first, last, header
-        self.measured, self.uncounted = True, False
-        self.boundaries = self.started = 0
+        self.first, self.last = first, last  # the loop's lines
+        # The loop's first line, which has the memory once the lines are only counted; None leaves that to
+        # the lines that called this code.
+        self.header = header
+        self.measured, self.uncounted = True, False  # counters are read for every line; nothing is counted
+        self.boundaries = self.started = 0  # how often the counters were read, and lines started
 
 
 class LineTable:
-    """Every line that ran in one measurement, and the code objects that they belong to.
-
-    Args:
-        memory: What each line uses.
-    """
+    """Every line that ran in one measurement, and the code objects that they belong to."""
 
     def __init__(self, memory: LineMemories) -> None:
         self.memory = memory
@@ -169,11 +149,7 @@ class LineTable:
                 yield filename, lineno, line
 
     def notes(self, place_of: Callable[[str], tuple[str, int]]) -> Iterator[str]:
-        """Yield a sentence for each group of lines that were not measured every time.
-
-        Args:
-            place_of: For a file's name, the place as `LineUsage` has it, and what to add to its line numbers.
-        """
+        """Yield a sentence for each group of lines that were not measured every time."""
         for code in self._codes:
             yield from code.notes(*place_of(code.filename))
 
@@ -262,11 +238,7 @@ class CodeFrames:
     # ----------------------------------------------------------------------------------------------
 
     def forget_ended(self, running: set[int]) -> None:
-        """Forget the frames that neither run nor can be resumed, whose end was not reported.
-
-        Args:
-            running: The ids of the frames that run.
-        """
+        """Forget the frames that neither run nor can be resumed, whose end was not reported."""
         for key in () if self._can_suspend else self.states.keys() - running:
             del self.states[key]
 
@@ -364,13 +336,8 @@ def outermost_loops(
 ) -> list[tuple[int, int]]:
     """Return the first and the last line of each loop that is in no other loop of the same code object.
 
-    Nothing is found without source, nor for a lambda or a comprehension.
-
-    Args:
-        filename: The code object's file.
-        name: The code object's name.
-        first_lineno: Its first line, that of the first decorator where it has any.
-        is_function: False for the code of a whole cell or module.
+    The code object is found by its name and first line, that of the first decorator where it has any; a whole
+    cell or module is no function. Nothing is found without source, nor for a lambda or a comprehension.
     """
     source = "".join(linecache.getlines(filename))
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

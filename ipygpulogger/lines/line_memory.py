@@ -88,20 +88,14 @@ class _Sum:
 
 
 class LineMemory:
-    """The memory that one line used.
-
-    Attributes:
-        holders: How many frames' memory is attributed to it now.
-        cut_off: Whether an interval of it was left out because its end was not reported.
-        sums: What it used, a sum for each counter; shorter where no later counter was read.
-    """
+    """The memory that one line used."""
 
     __slots__ = ("cut_off", "holders", "sums")
 
     def __init__(self) -> None:
-        self.holders = 0
-        self.cut_off = False
-        self.sums: list[_Sum] = []
+        self.holders = 0  # how many frames' memory is attributed to it now
+        self.cut_off = False  # whether an interval was left out because its end was not reported
+        self.sums: list[_Sum] = []  # for each counter; shorter where no later counter was read
 
     @property
     def measured(self) -> bool:
@@ -114,15 +108,12 @@ class LineMemory:
 
 
 class Holder:
-    """The part of a frame's state that concerns memory.
-
-    Attributes:
-        held: The line that its memory is attributed to. `LineMemories` alone sets it.
-    """
+    """The part of a frame's state that concerns memory."""
 
     __slots__ = ("held",)
 
     def __init__(self) -> None:
+        # The line that its memory is attributed to; `LineMemories` alone sets it.
         self.held: LineMemory | None = None
 
 
@@ -130,13 +121,7 @@ class LineMemories(Measuring):
     """Every counter, and the lines that are open; the machine treats it as an open scope."""
 
     def __init__(self, on: Machine, lost: Callable[[str], None], *, reset_peaks: bool) -> None:
-        """Prepare; no counter is read before `start`.
-
-        Args:
-            on: The machine.
-            lost: Called with a sentence for everything that cannot be measured.
-            reset_peaks: Reset the kernel's peak counter.
-        """
+        # `lost`: called with a sentence for everything that cannot be measured.
         self._machine, self._lost, self._reset_peaks = on, lost, reset_peaks
         self._lock = threading.RLock()
         self._gauges: list[_Gauge] = []
@@ -145,11 +130,7 @@ class LineMemories(Measuring):
         self._ended: LineMemory | None = None  # the line that ended last, as long as no other has started
 
     def start(self) -> None:
-        """Open every counter.
-
-        Raises:
-            Unavailable: The memory of this process cannot be read.
-        """
+        """Open every counter; `Unavailable` where the memory of this process cannot be read."""
         on = self._machine
         on.enter(self)
         self._gauges.append(_Gauge(on.ram, on.ram.open(reset=self._reset_peaks), None))
@@ -187,12 +168,9 @@ class LineMemories(Measuring):
         return self._ended is line
 
     def hold(self, holder: Holder, line: LineMemory | None, *, continues: bool = False) -> None:
-        """Read every counter, and attribute what a frame uses from here on to a line.
+        """Read every counter, and attribute what a frame uses from here on to a line; to None for no line.
 
-        Args:
-            holder: The frame.
-            line: The line, which may be the one it was attributed to before; None for no line.
-            continues: The line, which ended last, was not over: open its last interval again.
+        `continues`: the line, which ended last, was not over: its last interval is opened again.
         """
         with self._lock:
             self._read_counters()
@@ -207,11 +185,7 @@ class LineMemories(Measuring):
                     self._begin(line, continues=continues)
 
     def repair(self, holders: Iterable[Holder]) -> None:
-        """Count each line's holders again after a boundary was cut short; their peaks are only lower bounds.
-
-        Args:
-            holders: Every frame.
-        """
+        """Count each line's holders again after a boundary was cut short; peaks are only lower bounds."""
         with self._lock:
             held = Counter(holder.held for holder in holders if holder.held is not None)
             for line in {*self._open, *held}:
@@ -317,13 +291,7 @@ class LineMemories(Measuring):
     # -- what the machine asks of a scope ---------------------------------------------------------
 
     def adopt(self, tracker: PeakTracker, device: Device, *, sure: bool) -> None:
-        """Take in a device that a framework has begun to use. The open lines started with no memory there.
-
-        Args:
-            tracker: The tracker of the framework's peaks on the device.
-            device: The device.
-            sure: Whether no reset of the peaks by the user can have gone unseen.
-        """
+        """Take in a device that a framework has begun to use. The open lines started with no memory there."""
         try:
             interval = tracker.adopt(sure=sure)
         except Unavailable as reason:

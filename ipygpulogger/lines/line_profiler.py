@@ -36,19 +36,9 @@ class LineProfiler:
     """Measures lines from `start` to `stop`."""
 
     def __init__(
-        self,
-        wants: Callable[[FrameType], bool],
-        *,
-        on: Machine | None = None,
-        reset_peaks: bool = True,
+        self, wants: Callable[[FrameType], bool], *, on: Machine | None = None, reset_peaks: bool = True
     ) -> None:
-        """Prepare; nothing is measured before `start`.
-
-        Args:
-            wants: Called once for each code object, when it first runs: whether to measure it.
-            on: The machine; by default the process's own.
-            reset_peaks: Reset the kernel's peak counter.
-        """
+        # `wants` is called once for each code object, when it first runs: whether to measure it.
         self._wants = wants
         self._memory = LineMemories(on or machine(), self.lost, reset_peaks=reset_peaks)
         self._table = LineTable(self._memory)
@@ -103,8 +93,8 @@ class LineProfiler:
     def result(self, place_of: Callable[[str], tuple[str, int]]) -> tuple[LineUsage, ...]:
         """Return what each line used that ran, by place and number, the cell's own lines first; after `stop`.
 
-        Args:
-            place_of: For a file's name, the place as `LineUsage` has it, and what to add to its line numbers.
+        `place_of` returns, for a file's name, the place as `LineUsage` has it, and what to add to its line
+        numbers.
         """
         if not self._measured:
             return ()

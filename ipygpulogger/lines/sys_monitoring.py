@@ -8,13 +8,11 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.clock import monotonic_s, this_thread
-from .tracing import ENDED, TracingBackend, name_of
+from .tracing import TracingBackend, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
-
-    from .tracing import Subscriber
 
 _TOOL_IDS = 3, 4, 5, 2  # 0 and 1 are the debugger's and coverage's; 2 and 5, by custom, others' too
 _NAME = "ipygpulogger"  # the tool's name, as other tools see it
@@ -55,37 +53,6 @@ class SysMonitoring(TracingBackend):
             api.register_callback(tool_id, event, callback)
         api.set_events(tool_id, events.PY_START | events.PY_RESUME | events.PY_UNWIND | events.PY_THROW)
         return None
-
-    def subscribe(self, subscriber: Subscriber) -> str | None:
-        """Do as any back end, after a look whether another tool freed our id."""
-        self._check_tool_id()
-        return super().subscribe(subscriber)
-
-    def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Do as any back end, after a look whether another tool freed our id."""
-        self._check_tool_id()
-        super().unsubscribe(subscriber)
-
-    def _check_tool_id(self) -> None:
-        """Take our tool id again if another tool freed it, or leave it to the tool that took it."""
-        api = self._api
-        with self._lock:
-            tool_id = self._tool_id
-            if tool_id is None or (holder := api.get_tool(tool_id)) == _NAME:
-                return
-            if holder is None:
-                api.use_tool_id(tool_id, _NAME)
-                if api.get_events(tool_id):  # before Python 3.14 the events go on
-                    return
-            else:
-                self._tool_id = None
-                for event, callback in self._callbacks.items():
-                    found = api.register_callback(tool_id, event, None)
-                    if found != callback:
-                        api.register_callback(tool_id, event, found)
-            for subscriber in self.subscribers:
-                subscriber.cut_off(ENDED)
-                super().unsubscribe(subscriber)
 
     def _end(self) -> None:
         api, tool_id = self._api, self._tool_id

@@ -62,17 +62,11 @@ def now_s() -> float:
 
 
 class Followed(NamedTuple):
-    """A code object with followers; kept alive, so that no other takes its id.
+    """A code object with followers; kept alive, so that no other takes its id."""
 
-    Attributes:
-        code: The code object.
-        followers: Who follows it, and for which subscriber.
-        asked: Every subscriber that was asked.
-    """
-
-    code: CodeType
-    followers: tuple[tuple[Subscriber, Follower], ...] = ()
-    asked: tuple[Subscriber, ...] = ()
+    code: CodeType  # the code object
+    followers: tuple[tuple[Subscriber, Follower], ...] = ()  # who follows it, and for which subscriber
+    asked: tuple[Subscriber, ...] = ()  # every subscriber that was asked
 
 
 class TracingBackend:
@@ -86,11 +80,7 @@ class TracingBackend:
         self._unwanted: dict[int, weakref.ref[CodeType]] = {}  # without followers; not kept alive
 
     def subscribe(self, subscriber: Subscriber) -> str | None:
-        """Report to a subscriber from here on.
-
-        Returns:
-            Why that is impossible, in one sentence; None where it is done.
-        """
+        """Report to a subscriber from here on; return why that is impossible, None where it is done."""
         with self._lock:
             why_not = None if self.subscribers else self._begin()
             if why_not is None:
@@ -122,11 +112,7 @@ class TracingBackend:
                 self._unwanted.clear()
 
     def trace_this_thread(self) -> bool:
-        """Trace the calling thread too: its frames began before the first subscriber.
-
-        Returns:
-            Whether `untrace_this_thread` has to be called.
-        """
+        """Trace the calling thread too, whose frames began before; return whether to untrace it."""
         return False
 
     def untrace_this_thread(self) -> None:

@@ -98,31 +98,26 @@ def of_files(addresses: Iterable[int]) -> set[int]:
     return {address for address, one in ranges.items() if one is not None and one.is_file}
 
 
-def resident_bytes(blocks: Sequence[Iterable[tuple[int, int]]]) -> list[int]:
-    """Return how many bytes of each of these blocks are resident memory; pages of a file do not count.
+def resident_bytes(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Return how many bytes of each range (start, end) are resident memory; a file's pages do not count.
 
     Beyond the first 512 MB of them, what is mapped counts. Where neither is known, their length.
-
-    Args:
-        blocks: The ranges of addresses (start, end) of each.
     """
-    if not blocks:
+    if not ranges:
         return []
     found, left_bytes = [], _CHECKED_BYTES
     mapped = address_space()
     if mapped is None:
-        return [sum(end - start for start, end in ranges) for ranges in blocks]
-    for ranges in blocks:
-        size_bytes = 0
-        for start, end in ranges:
-            at = start
-            while at < end and (one := mapped.at_or_after(at)) is not None and one.start < end:
-                first, last = max(start, one.start), min(end, one.end)
-                if one.readable and not one.is_file:
-                    looked_up = min(last, first + left_bytes)
-                    size_bytes += _in_core(first, looked_up) + last - looked_up
-                    left_bytes -= looked_up - first
-                at = one.end
+        return [end - start for start, end in ranges]
+    for start, end in ranges:
+        size_bytes, at = 0, start
+        while at < end and (one := mapped.at_or_after(at)) is not None and one.start < end:
+            first, last = max(start, one.start), min(end, one.end)
+            if one.readable and not one.is_file:
+                looked_up = min(last, first + left_bytes)
+                size_bytes += _in_core(first, looked_up) + last - looked_up
+                left_bytes -= looked_up - first
+            at = one.end
         found.append(size_bytes)
     return found
 

@@ -27,64 +27,42 @@ _NONE: Any = object()
 
 
 class Root(NamedTuple):
-    """A name from which the walk starts.
+    """A name from which the walk starts."""
 
-    Attributes:
-        name: As the user would write it.
-        kind: What holds the name.
-        value: The object that it refers to.
-        label: What the names of frames below it begin with; by default the name.
-    """
-
-    name: str
-    kind: Kind
-    value: Any
-    label: str = ""
+    name: str  # as the user would write it
+    kind: Kind  # what holds the name
+    value: Any  # the object that it refers to
+    label: str = ""  # what the names of frames below it begin with; by default the name
 
 
 class WalkResult(NamedTuple):
-    """What a walk found.
+    """What a walk found."""
 
-    Attributes:
-        owners: By name and device, the largest first.
-        complete: Whether every reachable object was visited; otherwise the time budget was used up.
-        blocks: For each owner the memory that is attributed to it: the key of each block, and its bytes. A
-            key is the same for whatever shares the block, and may be used again once the block is freed.
-        cut_short: The names below which not everything was visited.
-        uncounted: The names that hold memory of unknown size.
-        alive: By key, of large blocks where that is known: a weak reference that dies with the block.
-        shared: By key, of large blocks the names that share it with its owner.
-    """
-
-    owners: tuple[Owner, ...]
-    complete: bool
+    owners: tuple[Owner, ...]  # by name and device, the largest first
+    complete: bool  # whether every reachable object was visited; otherwise the time budget was used up
+    # For each owner the memory that is attributed to it: the key of each block, and its bytes. A key is the
+    # same for whatever shares the block, and may be used again once the block is freed
     blocks: Mapping[OwnerKey, Mapping[Hashable, int]] = {}
-    cut_short: frozenset[str] = frozenset()
-    uncounted: tuple[str, ...] = ()
+    cut_short: frozenset[str] = frozenset()  # the names below which not everything was visited
+    uncounted: tuple[str, ...] = ()  # the names that hold memory of unknown size
+    # by key, of large blocks where that is known: a weak reference that dies with the block
     alive: Mapping[Hashable, weakref.ref[Any]] = {}
+    # by key, of large blocks the names that share it with its owner
     shared: Mapping[Hashable, tuple[str, ...]] = {}
 
 
 class Traversal:
-    """The depth-first traversal from one root.
-
-    Attributes:
-        root: Where it starts.
-        rank: Its place in the order in which blocks are attributed.
-        label: What the names of traversals that branch off it begin with.
-        graph: The traversal of the autograd graph that branches off it.
-        pending: What is still to be visited, the deepest last: an iterator, the span that it belongs to, and
-            the id of the object.
-        found: In order, what it found: blocks (their number), objects that were visited before (their `Span`)
-            and traversals that branch off it (`Branch`).
-    """
+    """The depth-first traversal from one root."""
 
     __slots__ = ("found", "graph", "label", "pending", "rank", "root")
 
-    def __init__(self, root: Root, rank: tuple[int, int], label: str = "") -> None:
-        self.root, self.rank, self.label = root, rank, label or root.label or root.name
-        self.graph: Traversal | None = None
+    def __init__(self, root: Root, rank: tuple[int, int]) -> None:
+        self.root, self.rank = root, rank  # `rank`: its place in the order in which blocks are attributed
+        self.label = root.label or root.name  # what the names of traversals that branch off it begin with
+        self.graph: Traversal | None = None  # that of the autograd graph that branches off it
+        # What is still to be visited, the deepest last: values, the span they belong to, the object's id.
         self.pending: list[tuple[Iterator[Any], Span | None, int]] = []
+        # In order: blocks (their number), objects that were visited before, traversals that branch off it.
         self.found: list[Entry] = []
 
     def push(self, values: Iterable[Any]) -> None:
@@ -97,43 +75,27 @@ class Traversal:
 
 
 class Span:
-    """An object that was visited: what is reachable from it is a slice of its traversal's list.
-
-    Attributes:
-        end: -1 while the object is being visited.
-    """
+    """An object that was visited: what is reachable from it is a slice of its traversal's list."""
 
     __slots__ = ("end", "start", "traversal")
 
     def __init__(self, traversal: Traversal, start: int, end: int) -> None:
-        self.traversal, self.start, self.end = traversal, start, end
+        self.traversal, self.start, self.end = traversal, start, end  # -1 while it is being visited
 
 
 class Branch(NamedTuple):
-    """An object whose memory is attributed to a name of its own: a local variable, or an autograd graph.
+    """An object whose memory is attributed to a name of its own: a local variable, or an autograd graph."""
 
-    Attributes:
-        traversal: The traversal of that name.
-        ident: The object's id.
-        origin: The label of the traversal that it branches off.
-    """
-
-    traversal: Traversal
-    ident: int
-    origin: str
+    traversal: Traversal  # the traversal of that name
+    ident: int  # the object's id
+    origin: str  # the label of the traversal that it branches off
 
 
 Entry = int | Span | Branch
 
 
 class Attribution:
-    """Attributes each block to the first name that reaches it.
-
-    Args:
-        blocks: All that were found.
-        visited: By an object's id, what is reachable from it; None for nothing.
-        in_time: Returns whether there is time to go on.
-    """
+    """Attributes each block to the first name that reaches it, while `in_time` returns True."""
 
     def __init__(
         self, blocks: MemoryBlocks, visited: Mapping[int, Entry | None], in_time: Callable[[], bool]
@@ -150,10 +112,7 @@ class Attribution:
     ) -> WalkResult:
         """Attribute every block that these traversals found.
 
-        Args:
-            traversals: From each name.
-            uncounted: The names that hold memory of unknown size.
-            left_out: The names from which there was none, for lack of time.
+        `uncounted` names hold memory of unknown size; for `left_out` there was no time.
         """
         traversals = sorted((one for one in traversals if one.found or one.pending), key=attrgetter("rank"))
         cut = frozenset(one.root.name for one in traversals if one.pending).union(left_out)
@@ -235,9 +194,7 @@ class Attribution:
     def _reachable(self, traversal: Traversal, start_at: Any = _NONE) -> tuple[list[int], list[Branch]]:
         """Return the blocks that are reachable, and the branches; a block may be there more than once.
 
-        Args:
-            traversal: What was found from one root.
-            start_at: One entry of it; by default all.
+        That is from all that a traversal found, or from one entry of it.
         """
         found: list[int] = []
         branches: list[Branch] = []

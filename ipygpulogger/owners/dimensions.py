@@ -50,12 +50,9 @@ def fingerprint(code: str, sizes: Mapping[str, int]) -> str:
     """Return eight hexadecimal digits that stand for a cell's code.
 
     Other comments, blank lines and spaces within lines leave it as it is, and another size where the code
-    says it, as in ``batch_size = 32``. Any other whole number then changes it. In a cell that says no size
-    so, as ``x = randn(1000, 64)``, it stays whatever the numbers are: any of them may be the size.
-
-    Args:
-        code: The cell's text, with its magics.
-        sizes: How large its data was, by name.
+    says it, as in ``batch_size = 32`` (`sizes`: how large its data was, by name). Any other whole number then
+    changes it. In a cell that says no size so, as ``x = randn(1000, 64)``, it stays whatever the numbers are:
+    any of them may be the size.
     """
     settings = {(name.rpartition(".")[2], size) for name, size in sizes.items()}
     tokens = _tokens(code)
@@ -102,18 +99,10 @@ _NO_DATA = (type(None), bool, str, float, complex, type, ModuleType, FunctionTyp
 
 
 def dimensions_of(code: str, names: Mapping[str, Any], frameworks: Sequence[Framework]) -> tuple[Found, ...]:
-    """Return how large the data was that the names in a cell's code have now.
+    """Return how large the data was that the names in a cell's code have now; at most 12 names and sizes.
 
-    None of the user's code is run.
-
-    Args:
-        code: The cell's text, with its magics.
-        names: The notebook's variables.
-        frameworks: Those of this process.
-
-    Returns:
-        Names and sizes: batch sizes first, by variable, attribute or keyword; then the leading dimensions of
-        arrays; then numbers that are named like a size. At most 12.
+    Batch sizes come first, by variable, attribute or keyword; then the leading dimensions of arrays; then
+    numbers that are named like a size. None of the user's code is run.
     """
     batches: dict[str, int] = {}
     arrays: dict[str, int] = {}

@@ -27,7 +27,7 @@ from ..runtime import clock, collector
 from ..runtime.objects import bases_of, is_made_in_python, namespace_of
 from ..runtime.shell import module_namespace
 from .address_space import resident_bytes
-from .memory_blocks import read, readers_of
+from .memory_blocks import array_readers, holding_of, read, readers_of
 
 if TYPE_CHECKING:
     import weakref
@@ -49,11 +49,7 @@ def garbage_below(
 ) -> dict[Hashable, OwnedBlock]:
     """Return those of these blocks that the garbage collector would free with some objects.
 
-    Args:
-        roots: To the objects.
-        blocks: By the keys of `Holding.key`.
-        readers: Functions that return the memory behind a value.
-        budget_s: The time budget; nothing is returned if it is not enough.
+    Nothing is returned where the time budget is not enough.
     """
     found: dict[Hashable, OwnedBlock] = {}
     objects = _garbage(roots, clock.monotonic_s() + budget_s)
@@ -74,7 +70,7 @@ def garbage_below(
             size_bytes = min(block.size_bytes, holding.size_bytes)
             if block.device == CPU and type(holding.key) is tuple:
                 start: Any = holding.key[1]
-                size_bytes = min(size_bytes, *resident_bytes([[(start, start + size_bytes)]]))
+                size_bytes = min(size_bytes, *resident_bytes([(start, start + size_bytes)]))
             if size_bytes >= MB:
                 found[holding.key] = block._replace(size_bytes=size_bytes)
     return found
@@ -164,24 +160,14 @@ _WORD = re.compile(r"\w+")
 
 
 class Freed(NamedTuple):
-    """What a full collection freed, in bytes by device.
+    """What a full collection freed, in bytes by device."""
 
-    Attributes:
-        in_all: Everything.
-        left: The blocks that were known as garbage of earlier cells.
-    """
-
-    in_all: Mapping[str, int]
-    left: Mapping[str, int]
+    in_all: Mapping[str, int]  # everything
+    left: Mapping[str, int]  # the blocks that were known as garbage of earlier cells
 
 
 class Garbage:
-    """Collects the garbage of a shell's cells.
-
-    Args:
-        shell: IPython's.
-        growth: Knows which names held memory when a cell began.
-    """
+    """Collects the garbage of a shell's cells; `growth` knows which names held memory when a cell began."""
 
     def __init__(self, shell: Any, growth: Growth) -> None:
         self._shell, self._growth = shell, growth
@@ -197,10 +183,8 @@ class Garbage:
     def settle(self, time_s: float, *, starved: bool = False) -> Freed | None:
         """Collect garbage after a cell: all of it where that is cheap, else what is young.
 
-        Args:
-            time_s: How long the cell ran.
-            starved: Whether it ran out of a device's memory. Then all garbage is collected, whatever that
-                costs: what an earlier failed call held may be in it, which the next attempt needs.
+        After a cell that ran out of a device's memory (`starved`) all is collected, whatever that costs: what
+        an earlier failed call held may be in it, which the next attempt needs.
 
         Returns:
             What a full collection freed; None if there was none.
@@ -212,11 +196,6 @@ class Garbage:
     def settle_dropped(self, raw: str, record: CellRecord, before: Snapshot) -> Freed | None:
         """Collect all garbage if the cell dropped something that is not freed and the cost is in proportion.
 
-        Args:
-            raw: The cell's text.
-            record: Its record.
-            before: The names as it began.
-
         Returns:
             What the collection freed, so that the record's figures are to be read again; None without one.
         """
@@ -225,16 +204,10 @@ class Garbage:
         return self._collect() if size_bytes >= MB and collector.costs_at_most(most_s) else None
 
     def freed_notes(self, raw: str, record: CellRecord, before: Snapshot, freed: Freed) -> list[str]:
-        """Return what a collection after the cell freed of earlier cells' garbage.
+        """Return what a collection freed of earlier cells' garbage; `record` was read after it.
 
         The cell's own garbage is distinguished where it was proven before that there is garbage, or where the
         cell cannot have dropped what was there before it: then memory in use cannot fall below what it was.
-
-        Args:
-            raw: The cell's text.
-            record: Its record, read after the collection.
-            before: The names as it began.
-            freed: What the collection freed.
         """
         notes = []
         unsure = max(freed.in_all.values()) < MB or self._can_have_dropped(raw, record, before)
@@ -277,8 +250,6 @@ class Garbage:
         roots: list[weakref.ref[Any]], blocks: Mapping[Hashable, OwnedBlock], budget_s: float
     ) -> dict[Hashable, OwnedBlock]:
         """Return which of these blocks are garbage."""
-        from .memory_blocks import array_readers
-
         return garbage_below(roots, blocks, array_readers(), budget_s)
 
     def _dropped(self, raw: str, record: CellRecord, before: Snapshot) -> dict[str, int]:
@@ -313,8 +284,6 @@ class Garbage:
         words = set(_WORD.findall(raw)) & before.large
         if not words:
             return {}
-        from .memory_blocks import array_readers, holding_of
-
         readers, names = array_readers(), self._shell.user_ns
         own = {getattr(holding_of(names.get(word), readers), "key", None) for word in words}
         blocks = before.large_of(words).items()

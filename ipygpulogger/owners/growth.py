@@ -40,17 +40,11 @@ _PER_BYTE = 1 / 2**30
 
 
 class Before(NamedTuple):
-    """What was known when a cell began.
+    """What was known when a cell began."""
 
-    Attributes:
-        snapshot: Of the last walk.
-        bound: By name, the `id` of what it was bound to, where that walk was not complete.
-        loaded: The libraries that were loaded.
-    """
-
-    snapshot: Snapshot
-    bound: Mapping[str, int]
-    loaded: LibrariesNow
+    snapshot: Snapshot  # of the last walk
+    bound: Mapping[str, int]  # by name, the `id` of what it was bound to, where that walk was not complete
+    loaded: LibrariesNow  # the libraries that were loaded
 
 
 class Growth:
@@ -95,11 +89,7 @@ class Growth:
         return self._last is not None
 
     def refresh(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Walk again before a cell begins, if a notable amount of memory has changed since the last walk.
-
-        Args:
-            around: Makes a context in which to walk.
-        """
+        """Walk again, in this context, before a cell begins, if notable memory has changed since the last."""
         used = self._used()
         if self._last is None or self._is_stale(self._last, used):
             with around(), undisturbed():
@@ -115,12 +105,7 @@ class Growth:
         return Before(self._last, {} if self._last.complete else self._bound(), self._libraries.now())
 
     def end(self, before: Before | None, record: CellRecord) -> CellRecord:
-        """Return the cell's record with its owners; the same record where the cell consumed next to nothing.
-
-        Args:
-            before: What `begin` returned.
-            record: The cell's.
-        """
+        """Return the cell's record with its owners; the same record where it consumed next to nothing."""
         self._ran_s += record.time_s
         if before is None or not record.grown():
             return record
@@ -156,14 +141,9 @@ class Growth:
         return {key: one for key, one in held.items() if key not in now} if found.complete else {}
 
     def unexplained(self, record: CellRecord, before: Snapshot) -> dict[str, int]:
-        """Return what a cell consumed beyond what names hold more than before it; `end` was called before.
+        """Return what a cell consumed beyond what names hold more than before it, by device.
 
-        Args:
-            record: The cell's.
-            before: The names as the cell began.
-
-        Returns:
-            In bytes by device; nothing where there was no time to search everything.
+        `end` was called before. Nothing is returned where there was no time to search everything.
         """
         if not record.grown():  # else `end` has walked
             with undisturbed():

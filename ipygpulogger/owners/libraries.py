@@ -31,27 +31,18 @@ _BUDGET_S = 0.05  # beside an import of a thousand modules, which takes seconds
 
 
 class LibrariesNow(NamedTuple):
-    """The libraries of the process at one moment.
+    """The libraries of the process at one moment."""
 
-    Attributes:
-        modules: Their names in `sys.modules`.
-        files: The shared objects that are mapped, and where; none where that is unknown.
-    """
-
-    modules: frozenset[str]
+    modules: frozenset[str]  # their names in `sys.modules`
+    # the shared objects that are mapped, and where; none where that is unknown
     files: dict[str, list[tuple[int, int]]]
 
 
 class Loaded(NamedTuple):
-    """The libraries that were imported between two moments.
+    """The libraries that were imported between two moments."""
 
-    Attributes:
-        names: The packages that brought the most, the largest first.
-        most_bytes: The most general RAM that they account for.
-    """
-
-    names: tuple[str, ...]
-    most_bytes: int
+    names: tuple[str, ...]  # the packages that brought the most, the largest first
+    most_bytes: int  # the most general RAM that they account for
 
 
 class Libraries:
@@ -70,11 +61,7 @@ class Libraries:
         return self._last
 
     def loaded(self, before: LibrariesNow) -> Loaded | None:
-        """Return the libraries that were imported since; None if there are none.
-
-        Args:
-            before: What `now` returned earlier.
-        """
+        """Return the libraries that were imported since `before`; None if there are none."""
         now = self.now()
         new = [name for name in now.modules - before.modules if _package(name) != OUR_PACKAGE]
         if not new:

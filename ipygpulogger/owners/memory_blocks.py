@@ -13,11 +13,10 @@ from .host_arrays import CHECKED_FROM, DEVICE, HOST
 from .referents import is_safe_to_examine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from ..sources import Holding
 
-if TYPE_CHECKING:
     ArrayReaders = Sequence[Callable[[Any], Holding | None]]
 
 
@@ -64,22 +63,16 @@ LARGE = 1 << 20  # bytes: for smaller blocks neither lifetime nor sharing names 
 
 
 class MemoryBlocks:
-    """The blocks of memory that a walk found, each with a number.
-
-    Attributes:
-        keys: By number, as `Holding.key`.
-        devices: By number.
-        sizes: By number, in bytes.
-        alive: By key, of large blocks where that is known: a weak reference that dies with the block.
-    """
+    """The blocks of memory that a walk found, each with a number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._mapped: list[int] = []
         self._borrowed: set[int] = set()
-        self.keys: list[Hashable] = []
+        self.keys: list[Hashable] = []  # by number, as the devices and the sizes in bytes
         self.devices: list[str] = []
         self.sizes: list[int] = []
+        # By key, of large blocks where that is known: a weak reference that dies with the block.
         self.alive: dict[Hashable, weakref.ref[Any]] = {}
 
     def number(self, holding: Holding) -> int:
@@ -108,9 +101,8 @@ class MemoryBlocks:
         """Return, by number, which block each block lies within, such as a numpy array's in a tensor's.
 
         The block that others overlap with grows to hold them. A borrowed block belongs to the block that it
-        begins in, which does not grow. Where it begins in none, the part of it outside all other blocks
-        counts, and borrowed blocks that overlap are one. The key of a block with an address is (device,
-        address).
+        begins in, which does not grow. Where it begins in none, it counts up to where the next one begins,
+        and borrowed blocks that overlap are one. The key of a block with an address is (device, address).
         """
         found: dict[int, int] = {}
         for device in set(self.devices):
@@ -130,14 +122,14 @@ class MemoryBlocks:
                         found[number] = own[at][2]
                     else:
                         alone.append((address, number))
-            left = {
-                number: list(_between(start, end, own)) for start, end, number in self._joined(alone, found)
-            }
-            for number, ranges in left.items():
-                self.sizes[number] = sum(stop - begin for begin, stop in ranges)
+            lent = {}
+            for start, end, number in self._joined(alone, found):
+                following = bisect_right(starts, start)
+                lent[number] = start, min(end, starts[following]) if following < len(starts) else end
+                self.sizes[number] = lent[number][1] - start
             if device == DEVICE:
-                checked = [number for number in left if self.sizes[number] >= CHECKED_FROM]
-                sizes = resident_bytes([left[number] for number in checked])
+                checked = [number for number in lent if self.sizes[number] >= CHECKED_FROM]
+                sizes = resident_bytes([lent[number] for number in checked])
                 for number, size_bytes in zip(checked, sizes, strict=True):
                     self.sizes[number] = size_bytes
         return found
@@ -163,15 +155,3 @@ class MemoryBlocks:
         found = of_files(key[1] for key in checked if type(key) is tuple and key[0] == DEVICE)
         nothing = [number for number in self._borrowed if not self.sizes[number]]
         return nothing + [checked[DEVICE, address] for address in found]
-
-
-def _between(start: int, end: int, blocks: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range outside these blocks, which are ordered by address."""
-    for block_start, block_end, _ in blocks[bisect_right(blocks, (start,)) :]:
-        if block_start >= end:
-            break
-        if block_start > start:
-            yield start, block_start
-        start = block_end
-    if start < end:
-        yield start, end

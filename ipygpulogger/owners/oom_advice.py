@@ -26,11 +26,8 @@ def out_of_memory(
 ) -> OutOfMemory:
     """Return what to report of an error, now that the cell's use of its devices is known.
 
-    Args:
-        snapshot: The memory that the error left.
-        usages: Of the devices.
-        advised: By device, what live arrays held as the cell began when it failed before and was advised to
-            run again; None where unknown. This advice is added to it.
+    `advised` has, by device, what live arrays held as the cell began when it failed before and was advised to
+    run again; None where unknown. This advice is added to it.
     """
     usage = next((one for one in usages if one.id == snapshot.device), None)
     before = _live_before(usage)
@@ -164,7 +161,7 @@ class _Advice:
         if fits < 1:
             return self._less(f"Use less at once: {self._missing()}, and not even a batch of 1 fits.")
         return self._less(
-            f"Use a smaller batch: at most {batch.of_size(fits)} instead of {batch.size} fits here, less if"
+            f"Use a smaller batch: at most `{batch.name} = {fits}` instead of {batch.size} fits here, less if"
             " the cell needs more after this line."
         )
 

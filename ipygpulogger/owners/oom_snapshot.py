@@ -7,7 +7,6 @@ user's is kept alive.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +25,6 @@ from .exceptions import (
     message_of,
     out_of_memory_in,
 )
-from .memory_blocks import holding_of
 from .roots import owners_in
 
 if TYPE_CHECKING:
@@ -52,29 +50,17 @@ _SAME_BYTES = 6 * MB  # a figure that differs by more than a message's rounding 
 
 
 class OomMessage(NamedTuple):
-    """The figures in an error's message; None where it has none.
+    """The figures in an error's message; None where it has none."""
 
-    Attributes:
-        requested_bytes: What was requested.
-        rounding_bytes: The rounding error of that: two decimals of a GiB are 5 MB.
-        device_index: The framework's index of the device.
-        free_bytes: Free on the device.
-        live_bytes: Held by the framework's arrays.
-        cached_bytes: Held by its allocator, unused.
-        limit_bytes: The most that the framework may reserve.
-        neighbours: (process, bytes) of other processes that the message names.
-        setting: The environment variable that switches on expandable segments.
-    """
-
-    requested_bytes: int | None = None
-    rounding_bytes: int = 0
-    device_index: int | None = None
-    free_bytes: int | None = None
-    live_bytes: int | None = None
-    cached_bytes: int | None = None
-    limit_bytes: int | None = None
-    neighbours: tuple[tuple[int, int], ...] = ()
-    setting: str | None = None
+    requested_bytes: int | None = None  # what was requested
+    rounding_bytes: int = 0  # the rounding error of that: two decimals of a GiB are 5 MB
+    device_index: int | None = None  # the framework's index of the device
+    free_bytes: int | None = None  # free on the device
+    live_bytes: int | None = None  # held by the framework's arrays
+    cached_bytes: int | None = None  # held by its allocator, unused
+    limit_bytes: int | None = None  # the most that the framework may reserve
+    neighbours: tuple[tuple[int, int], ...] = ()  # (process, bytes) of other processes that the message names
+    setting: str | None = None  # the environment variable that switches on expandable segments
 
 
 def read_message(message: str) -> OomMessage:
@@ -115,48 +101,26 @@ def _unit_bytes(unit: str) -> int:
 
 
 class Batch(NamedTuple):
-    """A number that the memory of the failed code probably grows with.
+    """A number that the memory of the failed code probably grows with."""
 
-    Attributes:
-        name: The variable, "batch_size"; "" if it is the leading dimension of several arrays.
-        size: The number.
-    """
-
-    name: str
+    name: str  # the variable, "batch_size"
     size: int
-
-    def of_size(self, size: int) -> str:
-        """Return another size of the batch as the report writes it: "`batch_size = 32`"."""
-        return f"`{self.name} = {size}`" if self.name else f"a leading dimension of {size}"
 
 
 @dataclass(frozen=True)
 class OomSnapshot:
-    """One device right after an allocation on it failed, in bytes; None where unknown.
+    """One device right after an allocation on it failed, in bytes; None where unknown."""
 
-    Attributes:
-        device: "cuda:0".
-        message: What the message of the error says.
-        allocated_bytes: Held by live arrays, as counted after the error.
-        reserved_bytes: Held by the framework's allocator, as counted after the error.
-        unused_in_pieces: The part of these that is unused, in pieces between live arrays.
-        device_free_bytes: Free on the device, as counted after the error.
-        limit_bytes: The most that the framework may reserve.
-        owners: The names that the device's arrays are attributed to, the largest first.
-        complete: Whether the time budget was enough to find all of them.
-        batch: The batch size of the failed code.
-    """
-
-    device: str
-    message: OomMessage
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    unused_in_pieces: int | None
-    device_free_bytes: int | None
-    limit_bytes: int | None
-    owners: tuple[Owner, ...]
-    complete: bool
-    batch: Batch | None
+    device: str  # "cuda:0"
+    message: OomMessage  # what the message of the error says
+    allocated_bytes: int | None  # held by live arrays, as counted after the error
+    reserved_bytes: int | None  # held by the framework's allocator, as counted after the error
+    unused_in_pieces: int | None  # the part of these that is unused, in pieces between live arrays
+    device_free_bytes: int | None  # free on the device, as counted after the error
+    limit_bytes: int | None  # the most that the framework may reserve
+    owners: tuple[Owner, ...]  # the names that the device's arrays are attributed to, the largest first
+    complete: bool  # whether the time budget was enough to find all of them
+    batch: Batch | None  # the batch size of the failed code
 
     @property
     def free_bytes(self) -> int | None:
@@ -210,13 +174,7 @@ def _at_the_error(counted: int | None, said: int | None) -> int | None:
 def oom_snapshot(
     error: BaseException | None, shell: Any, frameworks: Sequence[Framework]
 ) -> OomSnapshot | None:
-    """Return the memory that an out-of-memory error left; None if the error is of another kind.
-
-    Args:
-        error: What ended the cell.
-        shell: IPython's.
-        frameworks: Those of this process.
-    """
+    """Return the memory that an out-of-memory error left; None if the error is of another kind."""
     cause = out_of_memory_in(error)
     if cause is None:
         return None
@@ -236,7 +194,7 @@ def oom_snapshot(
         message.limit_bytes or (counter.limit_bytes() if counter else None),
         tuple(owner for owner in found.owners if owner.device == device),
         found.complete,
-        find_batch(error, shell, frameworks),
+        find_batch(error, shell),
     )
 
 
@@ -264,30 +222,20 @@ def _allocator(counter: DeviceCounter | None) -> tuple[int | None, int | None]:
     return readings[0].current_bytes, readings[min(1, len(readings) - 1)].current_bytes
 
 
-def find_batch(error: BaseException | None, shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
-    """Return the variable nearest to the error, named like a batch size, or the arrays' leading dimension.
-
-    Args:
-        error: What ended the cell.
-        shell: IPython's.
-        frameworks: Those of this process.
-    """
-    frames = [
+def find_batch(error: BaseException | None, shell: Any) -> Batch | None:
+    """Return the variable nearest to the error that is named like a batch size."""
+    users = [
         frame
         for one in exception_chain(error)
         for frame in reversed(frames_of(one))
         if not is_shell_code(frame)
-    ]
-    users = [
-        frame
-        for frame in frames
-        if frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename)
+        and (frame.f_globals is shell.user_ns or is_users_file(frame.f_code.co_filename))
     ]
     for names in _namespaces(users):
         for name, value in names:
             if type(value) is int and value > 0 and type(name) is str and is_a_batch_size(name):
                 return Batch(name, value)
-    return _leading_dimension(users, shell, frameworks)
+    return None
 
 
 def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
@@ -299,22 +247,3 @@ def _namespaces(frames: list[FrameType]) -> Iterator[list[tuple[Any, Any]]]:
     for names in {id(frame.f_globals): list(frame.f_globals.items()) for frame in frames}.values():
         yield names
         yield from (names_in(value) for name, value in names if name[:1] != "_")
-
-
-def _leading_dimension(frames: list[FrameType], shell: Any, frameworks: Sequence[Framework]) -> Batch | None:
-    """Return the leading dimension that the most arrays of these frames have, if two or more have it."""
-    found: Counter[int] = Counter()
-    seen = set()
-    for frame in frames:
-        for _, value in locals_of(frame) if frame.f_locals is not shell.user_ns else ():
-            for framework in frameworks:
-                holding = holding_of(value, (framework.holding,))
-                if holding is not None and holding.key not in seen:
-                    seen.add(holding.key)
-                    size = framework.leading_dimension(value)
-                    if size is not None and size > 1:
-                        found[size] += 1
-    for size, arrays in found.most_common(1):
-        if arrays > 1:
-            return Batch("", size)
-    return None

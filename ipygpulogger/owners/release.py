@@ -32,12 +32,9 @@ def release(
 ) -> R:
     """Drop the shell's hidden references, collect garbage, empty the caches, and measure what came back.
 
-    Args:
-        shell: IPython's.
-        kind: Called with the three things to report: the hidden references that held memory, the largest
-            first; the bytes that came back by device, "RAM" last, of this process and of the whole device
-            where that is known; and whether the time budget was enough to find all hidden references.
-        reset_peaks: Reset the kernel's peak counter.
+    Returned is what `kind` makes of it: the hidden references that held memory, the largest first; the bytes
+    that came back by device, "RAM" last, of this process and of the whole device where that is known; and
+    whether there was time to find all hidden references.
     """
     found = owners_in(shell, array_readers())
     hidden = tuple(owner for owner in found.owners if owner.kind in ("traceback", "output"))
@@ -55,7 +52,10 @@ def drop_hidden_references(shell: Any) -> None:
     A value that the user assigned to such a name stays. The inputs are text and stay too.
     """
     frames = unique_frames(traceback_entries(shell, exceptions_of(shell)))
-    _forget_traceback(getattr(shell, "InteractiveTB", None))
+    formatter = getattr(shell, "InteractiveTB", None)
+    for name in ("tb", "pdb"):  # a traceback and a debugger for `%debug`, which makes them anew
+        if getattr(formatter, name, None) is not None:
+            setattr(formatter, name, None)
     for frame in frames:
         frame.f_globals.pop(DEBUGGERS, None)
     shell.user_ns.pop(DEBUGGERS, None)
@@ -64,13 +64,6 @@ def drop_hidden_references(shell: Any) -> None:
     if getattr(shell, "last_execution_result", None) is not None:
         shell.last_execution_result = None
     _empty_outputs(shell)
-
-
-def _forget_traceback(formatter: Any) -> None:
-    """Drop what the shell's formatter keeps for `%debug`: a traceback and a debugger, which it makes anew."""
-    for name in ("tb", "pdb"):
-        if getattr(formatter, name, None) is not None:
-            setattr(formatter, name, None)
 
 
 def _empty_outputs(shell: Any) -> None:

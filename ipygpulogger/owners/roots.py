@@ -46,14 +46,8 @@ def owners_in(
     """Attribute the memory that is reachable from a shell's user namespace and its hidden references.
 
     Memory that is reachable from several names counts once, for the first of: variables, what exceptions and
-    autograd graphs in variables keep, `Out`, the last traceback, pyplot's figures, the user's modules.
-
-    Args:
-        shell: IPython's.
-        readers: Functions that return the memory behind a value, such as those of `array_readers`.
-        exception: Its frames are attributed to the last traceback too.
-        budget_s: The time budget of the walk.
-        urgent: The names that are visited first, without preceding any other.
+    autograd graphs in variables keep, `Out`, the last traceback and that of `exception`, pyplot's figures,
+    the user's modules. The `urgent` names are visited first, without preceding any other.
     """
     ends_s = clock.monotonic_s() + budget_s
     modules = _modules()
@@ -76,10 +70,7 @@ def roots_at(
 ) -> tuple[list[Root], list[Any]]:
     """Return the names of functions that run and of a shell, and what leads out of what names hold.
 
-    Args:
-        frames: Of the functions, in order of precedence.
-        shell: IPython's; without one, the names of the program's main module come instead.
-        exception: The one that goes through the program.
+    Without a shell, the names of the program's main module come instead, and what `exception` holds.
     """
     functions = [frame for frame in frames if is_function(frame)]
     roots = [Root(name, "variable", value) for frame in functions for name, value in locals_of(frame)]

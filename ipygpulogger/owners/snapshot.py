@@ -47,26 +47,16 @@ class OwnedBlock(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Which names held which blocks at one moment.
+    """Which names held which blocks at one moment."""
 
-    Attributes:
-        blocks: By key.
-        complete: Whether the walk visited every reachable object within its time budget.
-        cut_short: The names below which it did not.
-        used: The memory in use, in bytes by device.
-        bound: By name, the `id` of what it was bound to.
-        large: The names that hold large blocks.
-        alive: Weak references that die with large blocks, where these are known.
-        values: By name of a large block, a weak reference to its value, where the value takes one.
-    """
-
-    blocks: Mapping[Hashable, OwnedBlock]
-    complete: bool
-    cut_short: Container[str]
-    used: Mapping[str, int]
-    bound: Mapping[str, int]
-    large: frozenset[str]
-    alive: tuple[weakref.ref[Any], ...]
+    blocks: Mapping[Hashable, OwnedBlock]  # by key
+    complete: bool  # whether the walk visited every reachable object within its time budget
+    cut_short: Container[str]  # the names below which it did not
+    used: Mapping[str, int]  # the memory in use, in bytes by device
+    bound: Mapping[str, int]  # by name, the `id` of what it was bound to
+    large: frozenset[str]  # the names that hold large blocks
+    alive: tuple[weakref.ref[Any], ...]  # weak references that die with large blocks, where these are known
+    # by name of a large block, a weak reference to its value, where the value takes one
     values: Mapping[str, weakref.ref[Any]] = {}
 
     def sizes(self) -> dict[str, int]:
@@ -85,19 +75,9 @@ class Snapshot(NamedTuple):
 
 
 def snapshot_of(
-    found: WalkResult,
-    used: Mapping[str, int],
-    bound: Mapping[str, int],
-    values: Mapping[str, Any],
+    found: WalkResult, used: Mapping[str, int], bound: Mapping[str, int], values: Mapping[str, Any]
 ) -> Snapshot:
-    """Return what a walk found.
-
-    Args:
-        found: Its result.
-        used: The memory in use then, in bytes by device.
-        bound: By name, the `id` of what it was bound to.
-        values: By name, what it was bound to, where that may be dropped.
-    """
+    """Return what a walk found; by name, `bound` and `values` tell what it was bound to then."""
     # With an older torch the weak reference dies before the block.
     alive = {key: weak for key, weak in found.alive.items() if weak() is not None}
     blocks = {
@@ -117,28 +97,15 @@ def snapshot_of(
 
 
 class Grown(NamedTuple):
-    """The difference between two snapshots.
+    """The difference between two snapshots."""
 
-    Attributes:
-        owners: The names that hold more, the largest first.
-        gone_bytes: By device, how much less the other names hold.
-        complete: Whether both walks were complete.
-    """
-
-    owners: tuple[Owner, ...]
-    gone_bytes: dict[str, int]
-    complete: bool
+    owners: tuple[Owner, ...]  # the names that hold more, the largest first
+    gone_bytes: dict[str, int]  # by device, how much less the other names hold
+    complete: bool  # whether both walks were complete
 
 
 def growth(before: Snapshot, after: Snapshot, anew: Container[str], grown: Mapping[str, int]) -> Grown:
-    """Return the names that grew, on the devices that did.
-
-    Args:
-        before: The earlier snapshot.
-        after: The later one.
-        anew: The names that were bound since.
-        grown: By device, how many bytes more are in use.
-    """
+    """Return the names that grew where so many bytes more are in use; `anew` are those bound since."""
     complete = before.complete and after.complete
     gains, gone = _gains(before, after, anew, grown), _gone(before, after, grown)
     gone_bytes = dict.fromkeys(grown, 0)

@@ -51,13 +51,9 @@ def walk(
 ) -> WalkResult:
     """Attribute the memory that is reachable from each root; what several reach belongs to the first.
 
-    Args:
-        roots: In order of precedence. What tracebacks and autograd graphs in variables keep comes after all
-            variables; the same holds for every other kind.
-        readers: Functions that return the memory behind a value.
-        closed: Objects that are not visited.
-        budget_s: The time budget; what is not visited by then is not counted.
-        urgent: The names that are visited before all others, for most of the time. They precede no other.
+    What tracebacks and autograd graphs in variables keep comes after all variables; the same holds for every
+    other kind. `closed` objects are not visited. The `urgent` names are visited before all others, for most
+    of the time, and precede no other. What is not visited within the budget is not counted.
     """
     with undisturbed():  # a collection would free what is to be counted, and ids would be used again
         return _Walk(readers, closed, budget_s).run(list(roots), urgent)
@@ -115,13 +111,11 @@ class _Walk:
 
     def _walk(self, roots: list[Root], urgent: Container[str]) -> None:
         """Visit what is reachable: each name is begun first, so that one does not take all the time."""
-        first = set()
-        if urgent:
-            first = {order for order, root in enumerate(roots) if root[0] in urgent or root[3] in urgent}
+        orders = range(len(roots))
+        first = {i for i in orders if roots[i][0] in urgent or roots[i][3] in urgent} if urgent else set()
         if self._start_all(roots, sorted(first), _TURN, sure=_SURE):
             self._turn(_TURN)
-        rest = [order for order in range(len(roots)) if order not in first] if first else range(len(roots))
-        if self._start_all(roots, rest, 0.0):
+        if self._start_all(roots, [i for i in orders if i not in first] if first else orders, 0.0):
             while self._turn(_TURN):
                 pass
 

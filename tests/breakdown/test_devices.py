@@ -141,32 +141,6 @@ def test_recordings_overlap(cuda):
     assert [len(one.record.peak_times_s) for one in (first, second, third)] == [1, 1, 1]
 
 
-def test_threads_that_allocate_all_the_while(cuda, restless):
-    """The rows add up to the peak of the scope's own interval, though it begins and ends amid their work.
-
-    An allocation between the reading of the counter and that of the history can make one unknown, which a note
-    says; on a machine with more threads than processors it was one in seventy, though several in a row.
-    """
-    stop = threading.Event()
-
-    def work():
-        while not stop.is_set():
-            kept = [torch.empty(600 + i, device="cuda") for i in range(20)]
-            del kept
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        notes = [recorded(lambda: block(9)).notes for _ in range(20)]
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    unknown = [note for found in notes for note in found if "is not known" in note]
-    assert len(unknown) < len(notes) / 2, notes
-
-
 def test_pools_streams_and_devices(cuda):
     """A private pool, a CUDA graph, a block that waits for another stream, and two devices."""
     pool, side = torch.cuda.MemPool(), torch.cuda.Stream()
@@ -458,39 +432,30 @@ def test_a_device_that_is_first_used_within(cuda):
     )
 
 
-def test_other_allocators(cuda):
-    """The asynchronous backend keeps no history: one sentence, and no table."""
-    in_a_new_process(
-        cuda,
-        """
+OTHERS = {
+    "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync": "is cudaMallocAsync, which keeps no history",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING=1": "caching allocator",
+}
+
+
+@pytest.mark.parametrize("setting", OTHERS)
+def test_other_allocators(cuda, setting):
+    """The asynchronous backend keeps no history, and without caching the statistics stay 0: a sentence, no table."""
+    name, _, value = setting.partition("=")
+    program = f"""
         from recorded import Recorded, recorded
         around = Recorded()
         import torch
         kept = torch.empty(9 << 20, dtype=torch.uint8, device="cuda")
-        (note,) = around.end().notes
-        assert note == "What was alive at the peak is not known: torch was imported within the measurement.", note
-        (note,) = recorded(lambda: torch.empty(9 << 20, dtype=torch.uint8, device="cuda")).notes
-        assert "is cudaMallocAsync, which keeps no history" in note
-        """,
-        PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync",
-    )
-
-
-def test_without_the_caching_allocator(cuda):
-    """Its statistics stay 0, and so there is one sentence and no table, whenever the device is first used."""
-    in_a_new_process(
-        cuda,
-        """
-        import torch
-        from recorded import recorded
+        notes = around.end().notes
+        assert "What was alive at the peak is not known: torch was imported within the measurement." in notes, notes
         for _ in range(2):
             found = recorded(lambda: torch.empty(9 << 20, dtype=torch.uint8, device="cuda"))
             (note,) = found.notes
-            assert "caching allocator is off" in note or "caching allocator is switched off" in note, note
+            assert {OTHERS[setting]!r} in note, note
             assert not found.record.at_peak
-        """,
-        PYTORCH_NO_CUDA_MEMORY_CACHING="1",
-    )
+        """
+    in_a_new_process(cuda, program, **{name: value})
 
 
 BUSY = """

@@ -178,11 +178,7 @@ def test_a_peak_within_the_optimizer():
     found = by_kind(at_peak(lambda: train(2, when="step")))
     assert found.pop("variables") in (512, 1024)  # the tokens, and the loss where it was looked at
     assert found.pop("temporaries") - 64 * MB in (0, 512)
-    assert found == {
-        "parameters": PARAMETERS,
-        "gradients": PARAMETERS,
-        "optimizer state": 2 * PARAMETERS,
-    }
+    assert found == {"parameters": PARAMETERS, "gradients": PARAMETERS, "optimizer state": 2 * PARAMETERS}
 
 
 def test_a_local_variable_that_the_graph_has_let_go_of():
@@ -198,10 +194,7 @@ def test_a_local_variable_that_the_graph_has_let_go_of():
     rows = at_peak(work)
     assert {
         (row.name, row.size_bytes) for row in rows if row.kind == "variables" and row.size_bytes > MB
-    } == {
-        ("x", 16 * MB),
-        ("hidden", 16 * MB),
-    }
+    } == {("x", 16 * MB), ("hidden", 16 * MB)}
     assert "activations" not in by_kind(rows)
 
 

@@ -40,15 +40,13 @@ def counts(profile):
 """
 PLAIN = "with peak():\n    called()\ntold.append(settings())\nwith peak():\n    random.random()\ntold.append(settings())"
 # Begun before the block, within, or only while it lasts; what it counts goes on after the block.
-BEFORE = """
+PROFILERS = """
 profile = cProfile.Profile(); profile.enable()
 with peak():
     called(); called()
 called()
 profile.disable()
 told.append(counts(profile)); told.append(settings())
-"""
-WITHIN = """
 profile = cProfile.Profile()
 with peak():
     profile.enable()
@@ -56,15 +54,13 @@ with peak():
 called()
 profile.disable()
 told.append(counts(profile)); told.append(settings())
-"""
-DURING = """
 profile = cProfile.Profile()
 with peak():
     profile.enable(); called(); called(); profile.disable()
 called()
 told.append(counts(profile)); told.append(settings())
 """
-FUNCTION = """
+TRACES = """
 seen = []
 def profile(frame, event, arg):
     if frame.f_code is called.__code__: seen.append(event)
@@ -73,8 +69,6 @@ with peak():
 called(); thread = threading.Thread(target=called); thread.start(); thread.join()
 told.append(settings()); sys.setprofile(None); threading.setprofile(None)
 told.append(seen)
-"""
-TRACE = """
 seen = []
 def trace(frame, event, arg):
     if frame.f_code is called.__code__: seen.append(event)
@@ -83,8 +77,6 @@ with peak():
     sys.settrace(trace); threading.settrace(trace); called()
 called()
 told.append(settings()); sys.settrace(None); threading.settrace(None); told.append(seen)
-"""
-MONITORED = """
 if hasattr(sys, "monitoring"):
     m, seen = sys.monitoring, []
     with peak():
@@ -100,33 +92,29 @@ with peak():
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 told.append(settings())
 """
-PROGRAMS = {
-    name.lower(): text
-    for name, text in list(globals().items())
-    if name in ("PLAIN", "BEFORE", "WITHIN", "DURING", "FUNCTION", "TRACE", "MONITORED", "CHANGED")
-}
+PROGRAMS = {"plain": PLAIN, "profilers": PROFILERS, "traces": TRACES, "changed": CHANGED}
+
+
+def told_by_both(folder, program, env):
+    """What a program tells, which is the same with us as without; in a process of its own each time."""
+    script, told = folder / "program.py", []
+    script.write_text(f"{program}\nprint(json.dumps(told))")
+    for how in ("without", "with"):
+        ran = subprocess.run(
+            [sys.executable, str(script), how],
+            capture_output=True, text=True, check=False, timeout=300, env={**env, "PYTHONWARNINGS": "ignore"},
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        assert not ran.stderr
+        told.append(json.loads(ran.stdout))
+    assert told[1] == told[0]
+    return told[0]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_is_as_it_is_without_us(program, tmp_path):
     """What it draws, counts and finds set; in a process of its own, whose first import of memray is ours."""
-    script = tmp_path / "program.py"
-    script.write_text(f"{BEGIN}\n{PROGRAMS[program]}\nprint(json.dumps(told))")
-    told = []
-    for how in ("without", "with"):
-        ran = subprocess.run(
-            [sys.executable, str(script), how],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert not ran.stderr
-        told.append(json.loads(ran.stdout))
-    assert told[1] == told[0]
-    assert any(told[0])
+    assert any(told_by_both(tmp_path, f"{BEGIN}\n{PROGRAMS[program]}", os.environ))
 
 
 GENERATORS = """
@@ -159,20 +147,5 @@ for seeds in (False, True):
 @pytest.mark.torch
 def test_torchs_generators_are_drawn_from_as_without_us(kernel_env, tmp_path):
     """Those of the CPU and of each device: what is drawn within and after, and where they stand."""
-    script = tmp_path / "program.py"
-    script.write_text(f"{GENERATORS}\nprint(json.dumps(told))")
-    told = []
-    for how in ("without", "with"):
-        ran = subprocess.run(
-            [sys.executable, str(script), how],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-            env={**kernel_env, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"},
-        )
-        assert ran.returncode == 0, ran.stderr
-        told.append(json.loads(ran.stdout))
-    assert told[1] == told[0]
-    moved = told[0][4::5]
+    moved = told_by_both(tmp_path, GENERATORS, {**kernel_env, "OMP_NUM_THREADS": "1"})[4::5]
     assert len({states[1] for states in moved}) == len(moved)  # each draw moves the first device's

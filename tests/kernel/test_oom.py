@@ -320,8 +320,6 @@ BATCH = {
     "a global": "BS = {n}\ndef step():\n    a, b = gpu({a} * BS), gpu({b} * BS)\n    return gpu({c} * BS)\nstep()",
     "an attribute": "args = Small(); args.train_batch_size = {n}\ndef step(args):\n    n = args.train_batch_size\n"
     "    a, b = gpu({a} * n), gpu({b} * n)\n    return gpu({c} * n)\nstep(args)",
-    "a leading dimension": "def step(n):\n    a = gpu({a} * n).view(n, -1)\n    b = gpu({b} * n).view(n, -1)\n"
-    "    return gpu({c} * n)\nstep({n})",
     "the cell's own": "bs = {n}\na = gpu({a} * bs); b = gpu({b} * bs); c = gpu({c} * bs)",
 }
 

@@ -53,7 +53,7 @@ def test_what_shows_a_file_takes_no_memory(tmp_path):
 
         address = np.frombuffer(mapped, "u1").__array_interface__["data"][0]
         assert of_files([address, 16]) == {address}
-        assert resident_bytes([[(address, address + (1 << 20))]]) == [0]
+        assert resident_bytes([(address, address + (1 << 20))]) == [0]
     assert any("libc" in name or "musl" in name for name in shared_objects())
     start, end = main_heap()
     assert {one.path for one in address_space().ranges if start <= one.start < end} == {b"[heap]"}
@@ -66,4 +66,4 @@ def test_without_a_list(monkeypatch, tmp_path):
     assert of_files([1 << 20]) == set()
     assert shared_objects() == {}
     assert main_heap() is None
-    assert resident_bytes([[(0, 5)], [(7, 9), (10, 12)]]) == [5, 4]
+    assert resident_bytes([(0, 5), (7, 9)]) == [5, 2]

@@ -6,7 +6,7 @@ import sys
 import cyclic_programs
 import numpy as np
 import pytest
-from cyclic_programs import DROPPED, EARLIER, collectable_bytes, run_checked, said_bytes
+from cyclic_programs import EARLIER, collectable_bytes, run_checked, said_bytes
 from memory import MB
 
 from ipygpulogger import IPyGPULogger
@@ -86,7 +86,7 @@ def garbage_notes(record):
 
 def test_a_small_cell_runs_no_full_collection(cells):
     """Whatever it makes, rebinds or drops, as long as memory comes back; "full" runs two, False none."""
-    run = cells(cost_s=0.01)
+    run = cells(cost_s=0.2)
     for source in (
         "pass",
         "x = [[] for _ in range(100)]",
@@ -130,7 +130,7 @@ DROPS = {
 @pytest.mark.parametrize("drop", DROPS)
 def test_what_a_cell_dropped_is_collected_where_it_did_not_come_back(cells, drop):
     """A full collection runs once, and no figure has what it freed; where nothing waits there is none."""
-    run = cells(cost_s=0.01)
+    run = cells(cost_s=0.2)
     run(HOLDS)
     before, source = DROPS[drop]
     run(before)
@@ -145,7 +145,7 @@ def test_what_a_cell_dropped_is_collected_where_it_did_not_come_back(cells, drop
 
 def test_what_a_failed_cell_left_is_collected(cells):
     """No name accounts for it."""
-    run = cells(cost_s=0.01)
+    run = cells(cost_s=0.2)
     run(LEAVES)
     run("1 / 0")  # IPython loads what formats a traceback
     assert run("leave()")[1] == 0
@@ -318,9 +318,3 @@ def test_whole_notebooks(shell, settled, capsys, name):
             sys.modules["matplotlib.pyplot"].uninstall_repl_displayhook()
         shell.user_ns.clear()
         gc.collect()
-
-
-def test_patterns():
-    """What the tests look for is what is said."""
-    assert said_bytes(["a was dropped, its 1.2 GB are not yet free: %gpulog free"], DROPPED) == [1.2 * 2**30]
-    assert said_bytes(["garbage of earlier cells: \u221292 MB"], EARLIER) == [92 * MB]

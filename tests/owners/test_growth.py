@@ -2,32 +2,21 @@
 
 import sys
 import weakref
-from datetime import datetime, timezone
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from made import plain
 from memory import MB
 
 from ipygpulogger.owners import growth as growth_module
+from ipygpulogger.owners.attribution import WalkResult
 from ipygpulogger.owners.growth import Growth, bindings
 from ipygpulogger.owners.libraries import Loaded
 from ipygpulogger.owners.snapshot import OwnedBlock, Snapshot, growth
-from ipygpulogger.records import CellRecord, DeviceUsage, Heap, Owner, Peak, RamUsage, notable
+from ipygpulogger.records import DeviceUsage, Owner, Peak, RamUsage, notable
 from ipygpulogger.sources import Device, Unavailable
-
-BEGIN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
-
-
-class Found(NamedTuple):
-    owners: tuple
-    complete: bool
-    blocks: dict
-    cut_short: frozenset
-    alive: dict
-    shared: dict
 
 
 class Block:
@@ -89,7 +78,7 @@ class World:
             if self.weak
             else {}
         )
-        return Found(owners, not self.cut_short, blocks, self.cut_short, alive, of_each)
+        return WalkResult(owners, not self.cut_short, blocks, self.cut_short, (), alive, of_each)
 
     def blocks(self):
         alive = [block for ref in self.live.values() if (block := ref()) is not None]
@@ -124,16 +113,7 @@ def record(before, after, **more):
             ),
         )
     ram = RamUsage(before["cpu"], after["cpu"], Peak(after["cpu"], after["cpu"], "exact"))
-    fields = {
-        "label": "In [1]",
-        "started_at": BEGIN,
-        "time_s": 1.0,
-        "execution_count": 1,
-        "cell_id": None,
-        "source": "x",
-        "status": "ok",
-    } | more
-    return CellRecord(gen=ram, gpus=gpus, **fields)
+    return plain(gen=ram, gpus=gpus, **{"time_s": 1.0, **more})
 
 
 def grew(found):
@@ -263,24 +243,6 @@ def test_what_needed_no_new_memory_is_said(world):
     assert found.unexplained == (("cpu", -200 * MB),)
 
 
-def test_what_malloc_keeps_needs_no_name():
-    """Freed memory that malloc kept is told apart already; it is not unexplained."""
-    ram = RamUsage(
-        100 * MB, 180 * MB, Peak(180 * MB, 180 * MB, "exact"), Heap(50 * MB, 0), Heap(80 * MB, 50 * MB)
-    )
-    found = CellRecord(
-        label="In [1]",
-        started_at=BEGIN,
-        time_s=1.0,
-        gen=ram,
-        execution_count=1,
-        cell_id=None,
-        source="",
-        status="ok",
-    )
-    assert found.grown() == {"cpu": 30 * MB}
-
-
 def test_a_search_cut_short_says_so(world):
     """What was found is named, what was not is unexplained, and the record says that there was no time."""
     world.cell(bind(world, "a", 50), bind(world, "huge", 70))
@@ -304,17 +266,6 @@ def test_without_a_whole_baseline_only_names_that_were_seen_or_bound_count(world
     assert not found.owners_complete
 
 
-def test_without_a_whole_baseline_nothing_is_named_that_exceeds_what_was_consumed(world):
-    """x = huge binds a name to memory that may have been there: it is not told as growth."""
-    bind(world, "huge", 70)()
-    world.cut_short = frozenset(["huge"])
-    world.growth.refresh()
-    world.cut_short = frozenset()
-    found = world.cell(rename(world, "huge", "x"), bind(world, "new", 50))
-    assert found.owners == ()
-    assert found.unexplained == (("cpu", 50 * MB),)
-
-
 # -- when it is looked -----------------------------------------------------------------------------
 
 
@@ -329,7 +280,7 @@ class Counted:
     def find(self, budget_s, urgent):
         self.walks += 1
         self.budget_s, self.urgent = budget_s, urgent
-        return Found((), self.complete, self.blocks, frozenset(), {}, {})
+        return WalkResult((), self.complete, self.blocks)
 
     def walked(self):
         """Whether the next cell's beginning walks."""
@@ -347,24 +298,14 @@ class Counted:
         return self.growth.end(began, record(before, {"cuda:0": 0} | self.used))
 
 
-@pytest.mark.parametrize(
-    ("size", "stale"), [(51 * MB - 1, False), (51 * MB, True), (49 * MB + 1, False), (49 * MB, True)]
-)
-def test_looked_again_where_a_megabyte_moved(size, stale):
-    """In either direction, since the last look and not since the last cell."""
+@pytest.mark.parametrize(("device", "before"), [("cpu", 50 * MB), ("cuda:0", 0)])
+@pytest.mark.parametrize(("moved", "stale"), [(MB - 1, False), (MB, True), (1 - MB, False), (-MB, True)])
+def test_looked_again_where_a_megabyte_moved(device, before, moved, stale):
+    """In either direction, since the last look and not since the last cell; a device that is new held nothing."""
     shell = Counted()
     assert shell.walked()
     assert not shell.walked()
-    shell.used["cpu"] = size
-    assert shell.walked() is stale
-
-
-@pytest.mark.parametrize(("size", "stale"), [(MB - 1, False), (MB, True)])
-def test_a_device_that_is_new_held_nothing(size, stale):
-    """All that is on it came."""
-    shell = Counted()
-    shell.walked()
-    shell.used["cuda:0"] = size
+    shell.used[device] = before + moved
     assert shell.walked() is stale
 
 
@@ -382,8 +323,10 @@ def test_a_large_name_that_was_bound_anew(size, stale):
 
 
 def test_a_cell_that_begins_unannounced():
-    """Without a walk before it there is one when it begins; with one there is no second."""
+    """Without a walk before it there is one when it begins; with one there is no second; after it one if it grew."""
     shell = Counted()
+    told = record({"cpu": 100 * MB}, {"cpu": 200 * MB})
+    assert shell.growth.end(None, told) is told  # of whose beginning nothing is known
     shell.bound = {"x": 1}
     shell.growth.begin()
     assert shell.walks == 1
@@ -391,14 +334,6 @@ def test_a_cell_that_begins_unannounced():
     assert shell.walks == 1
     assert shell.growth.end(began, same := record(shell.used, shell.used)) is same
     assert shell.walks == 1
-
-
-def test_a_cell_of_whose_beginning_nothing_is_known():
-    """Its record is told as it is, without a walk."""
-    shell = Counted()
-    told = record({"cpu": 100 * MB}, {"cpu": 200 * MB})
-    assert shell.growth.end(None, told) is told
-    assert shell.walks == 0
 
 
 @pytest.mark.parametrize(("held", "asked"), [(0, True), (10 * MB, True), (50 * MB, False), (90 * MB, False)])

@@ -2,7 +2,6 @@
 
 import array
 import ctypes
-import gc
 import itertools
 import mmap
 import pathlib
@@ -216,32 +215,7 @@ def test_hostile_subclasses():
     assert found["hostile"][0] >= MB
 
 
-def test_looking_holds_nothing():
-    """After a walk an array is as free as before, and a buffer may be resized again."""
-    buffer = bytearray(MB)
-    assert held(buffer=buffer)
-    buffer.extend(b"x" * MB)
-    array = np.ones(MB, np.uint8)
-    before = sys.getrefcount(array)
-    assert held(array=array)
-    assert sys.getrefcount(array) == before
-    assert gc.isenabled()
-
-
-sizes = st.integers(1500, 5000)
-
-
 # -- views of any shape ----------------------------------------------------------------------------
-
-
-def test_windows_over_an_array():
-    """Overlapping windows hold the array they look at; its neighbours keep their names and sizes."""
-    before = {f"before{i}": np.ones(MB) for i in range(5)}
-    windows = np.lib.stride_tricks.sliding_window_view(np.ones(MB), 1000)
-    after = {f"after{i}": np.ones(MB) for i in range(5)}
-    names = {**before, "windows": windows, **after}
-    found = held(**names)
-    assert found == dict.fromkeys(names, (8 * MB, ()))
 
 
 @pytest.mark.parametrize("strides", [(0,), (8,), (-8,), (1 << 30,)])
@@ -293,17 +267,6 @@ def test_of_memory_whose_owner_is_hidden_what_is_resident():
     assert held(memory=memory, shown=shown) == {"memory": (64 * MB, ("shown",))}
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="nobody else tells")
-def test_a_hidden_owner_and_a_stride_over_the_whole_heap():
-    """What others allocated in between stays theirs, and all together is no more than is resident."""
-    others = {f"other{i}": np.ones(MB) for i in range(3)}
-    wide = hidden(np.lib.stride_tricks.as_strided(np.ones(MB), (3,), (1 << 38,)))
-    found = held(wide=wide, **others)
-    assert {name: found[name] for name in others} == dict.fromkeys(others, (8 * MB, ()))
-    resident = int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-    assert sum(size_bytes for size_bytes, _ in found.values()) <= resident
-
-
 def test_a_hidden_owner_where_the_system_tells_nothing(monkeypatch):
     """What the view can touch counts."""
     monkeypatch.setattr(address_space, "address_space", lambda: None)
@@ -327,41 +290,6 @@ def test_a_search_that_came_too_late_counts_nothing_twice():
     assert owner.size_bytes == 10 * MB
 
 
-spans = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30), st.booleans()), min_size=1, max_size=8)
-
-
-@settings(deadline=None, max_examples=300)
-@given(spans)
-def test_blocks_within_blocks_against_a_set_of_bytes(spans):
-    """Each byte counts once: own blocks whole, and of a borrowed one that begins outside them the rest."""
-    blocks, names, own, borrowed = MemoryBlocks(), {}, set(), set()
-    for start, size, is_own in spans:
-        number = blocks.number(Holding(("gpu:0", start), size, "gpu:0", borrowed=not is_own))
-        names.setdefault(number, (start, is_own))
-    for start, size, is_own in spans:
-        if is_own:
-            own |= set(range(start, start + size))
-    for start, size, is_own in spans:
-        if not is_own and start not in own:
-            borrowed |= set(range(start, start + size))
-    same = blocks.same_memory()
-    counted = {number: blocks.sizes[number] for number in names if number not in same}
-    assert all(into not in same for into in same.values())
-    of_own = {number for number, (start, _) in names.items() if start in own}
-    assert sum(size for number, size in counted.items() if number in of_own) == len(own)
-    assert sum(size for number, size in counted.items() if number not in of_own) == len(borrowed - own)
-
-
-@pytest.mark.parametrize("borrowed", [False, True])
-def test_blocks_that_touch_are_not_the_same(borrowed):
-    """One ends where the next begins."""
-    blocks = MemoryBlocks()
-    for start in (10, 20, 30):
-        blocks.number(Holding(("gpu:0", start), 10, "gpu:0", borrowed=borrowed))
-    assert blocks.same_memory() == {}
-    assert blocks.sizes == [10, 10, 10]
-
-
 ARRAYS = {
     "array": lambda size: np.zeros(size, np.uint8),
     "bytes": bytes,
@@ -370,10 +298,7 @@ ARRAYS = {
     "mmap": lambda size: mmap.mmap(-1, size),
     "array from DLPack": lambda size: hidden(np.zeros(size, np.uint8)),
 }
-HIDDEN = {
-    "ctypes": lambda size: (ctypes.c_char * size)(),
-    "views through DLPack": ARRAYS["array"],
-}
+HIDDEN = {"ctypes": lambda size: (ctypes.c_char * size)(), "views through DLPack": ARRAYS["array"]}
 
 
 @st.composite

@@ -1,7 +1,6 @@
 """Out-of-memory errors in every framework's words."""
 
 import pytest
-from arrays import Array, holding
 from memory import MB
 
 from ipygpulogger.owners.exceptions import out_of_memory_in
@@ -148,12 +147,11 @@ def test_a_loops_count_is_no_batch(shell, capsys):
     """`for batch, (X, y) in enumerate(loader)` counts batches; their size is elsewhere."""
     shell.run_cell("def train(batch):\n    bs = 64\n    1 / 0\ntrain(3)")
     error = shell.last_execution_result.error_in_exec
-    assert find_batch(error, shell, []) == ("bs", 64)
+    assert find_batch(error, shell) == ("bs", 64)
 
 
 def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
     """The failing function's own before its caller's, an object's attribute before a global."""
-    shell.user_ns.update(Array=Array)
     shell.run_cell(
         "batch_size = 7\n"
         "class Args: pass\n"
@@ -165,7 +163,7 @@ def test_the_batch_is_found_nearest_to_the_failure(shell, capsys):
 
     def batch(source):
         shell.run_cell(source, store_history=True)
-        return find_batch(shell.last_execution_result.error_in_exec, shell, [holding])
+        return find_batch(shell.last_execution_result.error_in_exec, shell)
 
     assert batch("outer(args)") == ("bs", 5)
     assert batch("inner()") == ("batch_size", 7)

@@ -6,6 +6,7 @@ from html import escape as html_escape
 
 import pytest
 from arrays import holding
+from made import plain
 from memory import MB
 
 from ipygpulogger.notebook.cell_events import CellEvents
@@ -13,9 +14,8 @@ from ipygpulogger.notebook.logger import IPyGPULogger
 from ipygpulogger.owners.oom_advice import out_of_memory as oom_report
 from ipygpulogger.owners.oom_snapshot import oom_snapshot
 from ipygpulogger.owners.release import drop_hidden_references
-from ipygpulogger.records import CellRecord, DeviceUsage, OutOfMemory, Owner, Peak
+from ipygpulogger.records import DeviceUsage, OutOfMemory, Owner, Peak
 from ipygpulogger.render import html, out_of_memory, text
-from ipygpulogger.render.owners import Freed
 from ipygpulogger.sources import Device, DeviceCounter, DeviceMemory, Framework, Observation, Reading
 
 GIB = 2**30
@@ -75,22 +75,7 @@ CARD = OutOfMemory(
 
 
 def record_with(card):
-    from datetime import datetime, timezone
-
-    from ipygpulogger.records import RamUsage
-
-    return CellRecord(
-        label="In [1]",
-        started_at=datetime.now(timezone.utc),
-        time_s=1.0,
-        gen=RamUsage(MB, MB, Peak(MB, MB, "exact")),
-        execution_count=1,
-        cell_id=None,
-        source="",
-        status="error",
-        error="OutOfMemoryError",
-        out_of_memory=card,
-    )
+    return plain(status="error", error="OutOfMemoryError", out_of_memory=card)
 
 
 def test_the_card_as_html():
@@ -153,91 +138,48 @@ def test_the_card_as_text(compact):
     assert lines[-2:] == ["grew: act 2000 MB (cuda:0)", "A note."]
 
 
-def test_what_free_says():
-    """The frames together, the outputs by name, several devices apart."""
-    hidden = [
-        Owner("last traceback: step.act", 2048 * MB, "cuda:0", "traceback"),
-        Owner("Out[3]", 512 * MB, "cuda:0", "output"),
-        Owner("last traceback: f.h", 10 * MB, "cuda:1", "traceback"),
-    ]
-    came_back = {"cuda:0": (2560 * MB, 2560 * MB), "RAM": (12 * MB,)}
-    assert str(Freed(tuple(hidden), came_back)) == (
-        "dropped: last traceback (step.act 2048 MB on cuda:0, f.h 10 MB on cuda:1), Out[3] 512 MB\n"
-        "came back: cuda:0 2560 MB (the device 2560 MB), RAM 12 MB"
-    )
-    many = [Owner(f"Out[{i}]", MB, "cuda:0", "output") for i in range(12)]
-    assert "Out[7] 1 MB, and 4 more (4 MB)\n" in str(Freed(tuple(many), came_back))
-    assert str(Freed((), {"RAM": (0,)}, complete=False)) == (
-        "nothing hidden: no array was in Out or in a traceback (there was no time to look everywhere)\n"
-        "came back: RAM 0 MB"
-    )
-
-
-class Listens:
-    """A listener that writes down what it is told."""
-
-    def __init__(self):
-        self.told = []
-
-    def __getattr__(self, name):
-        def told(*args):
-            cell = args[-1] if args else None
-            self.told.append((name, repr(getattr(cell, "exception", None))))
-            self.cell = cell if cell is not None and name != "_failed" else getattr(self, "cell", None)
-
-        return told
-
-
-def steps_of(shell, source):
-    events, listens = CellEvents.of(shell), Listens()
-    events.subscribe(listens)
-    listens.told.clear()
-    shell.run_cell(source, store_history=True)
-    events.unsubscribe(listens)
-    return listens
-
-
 def test_told_of_the_exception_and_no_longer(shell, capsys):
     """Right after the end, before memory is settled; the cell keeps it for that one step."""
-    listens = steps_of(shell, "1 / 0")
-    none = "None"
-    assert listens.told == [
-        *[(step, none) for step in ("_preload", "_settle", "_begin", "_end")],
-        ("_on_error", "ZeroDivisionError('division by zero')"),
-        ("_settle", none),
-        ("_finish", none),
-        ("_drop", none),
-    ]
-    assert listens.cell.exception is None
-    assert "_on_error" not in [step for step, _ in steps_of(shell, "1").told]
+    told, cells = [], []
+
+    class Listens:
+        def __getattr__(self, name):
+            return lambda *args: (
+                told.append((name, repr(getattr(args[-1] if args else None, "exception", None)))),
+                cells.extend(args[-1:]),
+            )
+
+    events, listens = CellEvents.of(shell), Listens()
+    events.subscribe(listens)
+    shell.run_cell("1", store_history=True)
+    assert "_on_error" not in [step for step, _ in told]
+    told.clear()
+    shell.run_cell("1 / 0", store_history=True)
+    events.unsubscribe(listens)
+    error = "ZeroDivisionError('division by zero')"
+    order = ["_preload", "_settle", "_begin", "_end", "_on_error", "_settle", "_finish", "_drop"]
+    assert told == [(step, error if step == "_on_error" else "None") for step in order]
+    assert cells[-1].exception is None
     drop_hidden_references(shell)
 
 
 def test_a_broken_explanation_costs_nothing(shell, capsys, monkeypatch):
-    """The cell has its report all the same, and the reason is said once."""
+    """Without any GPU there is what the error said; without it a report all the same, and the reason once."""
 
     def broken(*_):
         raise LookupError("of ours")
 
-    monkeypatch.setattr("ipygpulogger.owners.oom_snapshot.oom_snapshot", broken)
+    fails = "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')"
     il = IPyGPULogger().start()
+    shell.run_cell(fails, store_history=True)
+    assert il.record.out_of_memory.asked_bytes == 2 * GIB
+    assert "Out of memory on gpu:0: asked 2.00 GiB" in capsys.readouterr().out
+    monkeypatch.setattr("ipygpulogger.owners.oom_snapshot.oom_snapshot", broken)
     for _ in range(2):
-        shell.run_cell(
-            "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')", store_history=True
-        )
+        shell.run_cell(fails, store_history=True)
     il.stop()
     printed = capsys.readouterr()
     assert printed.out.count("failed: RuntimeError") == 2
     assert printed.err.count("could not explain an error: LookupError: of ours") == 1
     assert il.record.out_of_memory is None
-    drop_hidden_references(shell)
-
-
-def test_a_card_in_the_record(shell, capsys):
-    """Without any GPU the card still says what the error said."""
-    il = IPyGPULogger().start()
-    shell.run_cell("raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')", store_history=True)
-    il.stop()
-    assert il.record.out_of_memory.asked_bytes == 2 * GIB
-    assert "Out of memory on gpu:0: asked 2.00 GiB" in capsys.readouterr().out
     drop_hidden_references(shell)

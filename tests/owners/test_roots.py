@@ -63,10 +63,7 @@ def test_exception_groups(notebook, capsys):
 
 def test_names_of_methods(notebook, capsys):
     """With their class, where Python tells."""
-    run(
-        notebook,
-        "class Net:\n    def forward(self):\n        h = Array(4)\n        1 / 0\nNet().forward()",
-    )
+    run(notebook, "class Net:\n    def forward(self):\n        h = Array(4)\n        1 / 0\nNet().forward()")
     name = "Net.forward.h" if sys.version_info >= (3, 11) else "forward.h"
     assert found_in(notebook) == [(f"last traceback: {name}", 4, "traceback")]
 
@@ -105,10 +102,7 @@ def test_looking_changes_nothing(notebook, capsys):
 def test_an_exception_in_a_variable(notebook, capsys):
     """What its frames hold has the variable's name, the function's and the local's, in a container too."""
     run(notebook, KEPT + "err = attempt()")
-    assert shared_in(notebook) == {
-        "err: step.act": (20, "variable", ()),
-        "err: step.x": (3, "variable", ()),
-    }
+    assert shared_in(notebook) == {"err: step.act": (20, "variable", ()), "err: step.x": (3, "variable", ())}
     run(notebook, "errors = {'first': err}; del err")
     assert shared_in(notebook) == {
         "errors: step.act": (20, "variable", ()),

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB
 
+from ipygpulogger.owners import garbage, growth
 from ipygpulogger.owners.garbage import garbage_below
 from ipygpulogger.owners.host_arrays import HOST
 from ipygpulogger.owners.snapshot import OwnedBlock
@@ -242,14 +243,42 @@ def test_what_is_frozen_is_not_freed():
     assert found_mb(root) == 30
 
 
-def test_no_time_is_no_garbage():
-    """What is undecided does not count."""
+def test_what_is_undecided_and_pages_that_were_never_touched_do_not_count():
+    """Without time nothing is proven; and what takes no memory does not come back."""
     assert found_mb(weakref.ref(Node(value=array(30))), budget_s=-1) == 0
-
-
-def test_pages_that_were_never_touched_do_not_count():
-    """They take no memory, so none comes back."""
     assert found_mb(weakref.ref(Node(value=np.empty(30 * MB, "u1")))) == 0
+
+
+def test_the_collector_s_settings_stay():
+    """Neither the proof nor a collection of ours touches thresholds, whether it is on, what is frozen or callbacks."""
+
+    def settings_now():
+        return gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug(), list(gc.callbacks)
+
+    node = Node(value=array(30))
+    root = weakref.ref(node)
+    gc.callbacks.append(print_nothing)
+    gc.freeze()
+    was_threshold = gc.get_threshold()
+    try:
+        for threshold in (was_threshold, (123, 7, 5), (0, 0, 0)):
+            for switch in (gc.enable, gc.disable):
+                gc.set_threshold(*threshold)
+                switch()
+                before = settings_now()
+                found_mb(root)
+                assert settings_now() == before
+                garbage.Garbage(None, growth.Growth(None, lambda: {"cpu": 0}, dict)).settle(1.0, starved=True)
+                assert settings_now() == before
+    finally:
+        gc.callbacks.remove(print_nothing)
+        gc.set_threshold(*was_threshold)
+        gc.unfreeze()
+        gc.disable()  # as the fixture left it
+
+
+def print_nothing(_phase, _info):
+    """Stands for a callback of the user's."""
 
 
 def test_no_code_of_the_user_s_runs():

@@ -164,17 +164,6 @@ def test_a_loss_keeps_its_graph():
     assert found == {"weight": (4 * MB, ("loss (autograd graph)",))}  # with its gradient
 
 
-@graphs
-def test_losses_in_a_list():
-    """`losses.append(loss)`: the list keeps every graph."""
-    weight = mb(1, requires_grad=True)
-    losses = [a_loss(weight) for _ in range(3)]
-    assert held(weight=weight, losses=losses, loss=losses[-1]) == {
-        "weight": (MB, ("losses (autograd graph)", "loss")),
-        "losses (autograd graph)": (3 * MB, ("loss",)),
-    }
-
-
 class Doubles(torch.autograd.Function):
     """Keeps one tensor for its backward pass, and one as an attribute."""
 
