@@ -31,6 +31,7 @@ def freezegun():
 
 @contextlib.contextmanager
 def time_machine():
+    """It changes the time of day in C, and no clock of ours that measures seconds."""
     found = pytest.importorskip("time_machine")
     with found.travel("2020-01-01", tick=False):
         assert time.time() == time.time()
@@ -46,7 +47,7 @@ def functions():
         yield
 
 
-@pytest.fixture(params=[freezegun, time_machine, functions], ids=lambda freezer: freezer.__name__)
+@pytest.fixture(params=[freezegun, functions], ids=lambda freezer: freezer.__name__)
 def frozen_clock(request):
     return request.param
 
@@ -134,8 +135,9 @@ def test_frozen_in_one_cell_and_released_in_another(shell, il):
     assert starts[-1] - starts[0] < dt.timedelta(seconds=180)
 
 
-def test_a_block(frozen_clock):
+@pytest.mark.parametrize("freezer", [freezegun, time_machine, functions])
+def test_a_block(freezer):
     """`measure` has its true time."""
-    with frozen_clock(), measure() as m:
+    with freezer(), measure() as m:
         real_sleep(0.02)
     assert 0.019 <= m.time_s < 60
