@@ -194,7 +194,7 @@ class Session:
         import ipygpulogger
         from ipygpulogger.engine import machine, sampler
         from ipygpulogger.notebook import live, logger
-        from ipygpulogger.notebook.live_display import LiveDisplay
+        from ipygpulogger.notebook.live_places import LiveDisplay
 
         self.name = name
         self.cell, self.options = SCENARIOS[name]

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import IPython.core.completer
 
 from .cell import OPTIONS
-from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY
-from .options import Options
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -185,7 +185,7 @@ def place_for(shell: Any, report: str) -> Place | None:
     if report == "none":
         return None
     if getattr(shell, "kernel", None) is not None:
-        from .live_display import LiveDisplay
+        from .live_places import LiveDisplay
 
         publisher = shell.display_pub
         seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
@@ -193,7 +193,7 @@ def place_for(shell: Any, report: str) -> Place | None:
     try:
         if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
             return None
-        from .live_terminal import LiveTerminal
+        from .live_places import LiveTerminal
 
         return LiveTerminal(shell)
     except Exception as error:  # no stream, a closed or broken one

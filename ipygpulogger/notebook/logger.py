@@ -21,10 +21,9 @@ from .between_cells import Gap
 from .cell import Request, body_of, is_gpulog_only, request_of
 from .cell_events import CellEvents
 from .enrichers import enriched, over_budget
-from .help import documented
 from .live import Live, place_for
 from .measured_cell import MeasuredCell
-from .options import Options
+from .options import Options, documented
 from .quiet import has_table, is_reported
 from .report import Reporter, publisher_of
 

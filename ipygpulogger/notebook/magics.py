@@ -20,8 +20,7 @@ from ..runtime.objects import walk_stack
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, magic_help
-from .options import Options
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options, magic_help
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -40,14 +40,15 @@ class Threshold(NamedTuple):
         Raises:
             ValueError: A part of the text is neither, has no unit, is zero, or comes twice.
         """
-        sizes_bytes, times_s = [], []
+        sizes_bytes: list[int] = []
+        times_s: list[float] = []
         for part in _BETWEEN.split(text.strip()):
             if match := _TIME.fullmatch(part):
                 times_s.append(float(match[1]) * _SECONDS[match[2].lower()])
             else:
-                sizes_bytes.append(parse_size(part))
-        if len(sizes_bytes) > 1 or len(times_s) > 1 or 0 in times_s:
-            raise ValueError(f"{text!r} is not one size, one time or one of each")
+                sizes_bytes.append(_size_bytes(part))
+        if len(sizes_bytes) > 1 or len(times_s) > 1 or 0 in (*sizes_bytes, *times_s):
+            raise ValueError(f"{text!r} is not a size, a time or both, such as '10MB', '1s' or '10MB 1s'")
         return cls(next(iter(sizes_bytes), None), next(iter(times_s), None))
 
     def covers(self, record: CellRecord) -> bool:
@@ -55,6 +56,13 @@ class Threshold(NamedTuple):
         if self.time_s is not None and record.time_s >= self.time_s:
             return False
         return self.size_bytes is None or max(_moved_bytes(record)) < self.size_bytes
+
+
+def _size_bytes(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        return 0
 
 
 def _moved_bytes(record: CellRecord) -> Iterator[int]:

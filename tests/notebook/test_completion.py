@@ -8,7 +8,7 @@ from IPython.core.completer import provisionalcompleter
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook.completion import offered
-from ipygpulogger.notebook.help import COMMANDS
+from ipygpulogger.notebook.options import COMMANDS
 
 OPTIONS = [f"{name}=" for name in IPyGPULogger.in_order()]
 LINES = {  # what stands before the cursor, and what is offered there

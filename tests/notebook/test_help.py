@@ -10,8 +10,8 @@ import pytest
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.compat.experiment_cells import CellLogger
 from ipygpulogger.notebook.cell import OPTIONS
-from ipygpulogger.notebook.help import COMMANDS, RANKED_BY, magic_help
 from ipygpulogger.notebook.magics import GpulogMagics
+from ipygpulogger.notebook.options import COMMANDS, RANKED_BY, magic_help
 
 TRAITS = IPyGPULogger.class_traits(config=True)
 HELP = magic_help(IPyGPULogger)

@@ -13,8 +13,7 @@ from places import TIMEOUT_S, Publisher, Recorder, Screen, begun, standing
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
 from ipygpulogger.notebook.live import Live, place_for
-from ipygpulogger.notebook.live_display import LiveDisplay
-from ipygpulogger.notebook.live_terminal import LiveTerminal
+from ipygpulogger.notebook.live_places import LiveDisplay, LiveTerminal
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from places import Publisher, begun, here, in_a_thread, standing
 
 from ipygpulogger.notebook.live import place_for
-from ipygpulogger.notebook.live_display import LiveDisplay
+from ipygpulogger.notebook.live_places import LiveDisplay
 from ipygpulogger.records import MIME
 from ipygpulogger.render import html, text
 

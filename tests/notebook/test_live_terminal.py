@@ -15,8 +15,7 @@ from places import TIMEOUT_S, Screen, begun, here, in_a_thread, standing
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook import live
-from ipygpulogger.notebook.live_terminal import LiveTerminal
-from ipygpulogger.notebook.tap import Tap
+from ipygpulogger.notebook.live_places import LiveTerminal, Tap
 from ipygpulogger.render import text
 
 

@@ -201,7 +201,7 @@ def test_the_doctor_names_every_source(extension, capsys):
         ("%gpulog start fast", "write options as name=value, not 'fast'"),
         ("%gpulog start colour=True", "no option 'colour'"),
         ("%gpulog start compact=yes", "compact takes True or False, not 'yes'"),
-        ("%gpulog start report=loud", "report takes 'text' or 'rich' or 'none', not 'loud'"),
+        ("%gpulog start report=loud", "report takes 'text', 'rich' or 'none', not 'loud'"),
         ("%gpulog start compact=True report=loud", "report takes"),
         ("%gpulog start budget=10", "'10' has no unit: write a size such as 10GB, 512MB or 4096B"),
         (

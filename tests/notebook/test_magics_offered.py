@@ -11,7 +11,7 @@ import pytest
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.experiments import IPyExperimentsCPU
-from ipygpulogger.notebook.help import COMMANDS
+from ipygpulogger.notebook.options import COMMANDS
 
 ROOT = Path(ipygpulogger.__file__).parent
 PAGES = [ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").glob("*.md"))]

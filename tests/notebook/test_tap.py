@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipygpulogger.notebook.tap import Tap, Taps, untapped
+from ipygpulogger.notebook.live_places import Tap, Taps, untapped
 
 
 class Owner:

@@ -1,41 +1,43 @@
-"""A running cell in a notebook: one line among the cell's output, rewritten, and emptied when the cell ends.
+"""Where a running cell is shown: a line among a notebook's output, or at the end of a terminal's line.
 
 What kernels and front ends really do (each has a test):
 
 - what a thread publishes belongs to the cell that the kernel started last. On ipykernel 7 that may be another
   cell, on a subshell: so the context of our own cell is kept, and we publish in it;
-- a cell may replace the kernel's publisher, as ``%%capture`` does; we keep the one that was there when the
-  cell began;
-- no message removes a display. One whose only content is an empty ``text/html`` has no height in JupyterLab,
-  Notebook 7 and nbconvert's pages, and leaves nothing to read in the saved notebook. Without any content at
-  all, nbconvert would warn;
-- a display between two pieces of one printed line, such as a progress bar that is being rewritten, would cut
-  the line in two for good: so the display waits until the cell's output ends with a whole line;
-- ``clear_output`` removes our display too, and an update of a display that is gone is never seen: a cell that
-  clears its output is not shown while it runs;
-- any thread may clear, a task of an earlier cell clears that cell's output, and an output widget its own.
-  Only the messages that the kernel sends tell which, so they are tapped;
+- a cell may replace the kernel's publisher, as ``%%capture`` does: we keep that of the cell's beginning;
+- no message removes a display. One whose only content is an empty ``text/html`` has no height and leaves
+  nothing to read in the saved notebook. Without any content at all, nbconvert would warn;
+- a display between two pieces of one printed line, such as a progress bar, would cut the line in two for
+  good: so the display waits until the cell's output ends with a whole line;
+- ``clear_output`` removes our display too, and an update of a display that is gone is never seen: a cell
+  that clears its output is not shown while it runs. Any thread may clear, and an output widget its own
+  output. Only the messages that the kernel sends tell which, so they are tapped;
 - ``clear_output(wait=True)`` clears when the next output comes. At the end of a cell that would be our
   report, and the user's output would be gone: so the message is withheld until the cell's own next output,
   and never sent if there is none;
 - printed output of a notebook cannot be taken back, so only a rich report is live there. A printed report
-  sets off a clear that waits, too.
+  sets off a clear that waits, too;
+- text that has scrolled in a terminal cannot be removed: so a terminal shows the figures only as long as the
+  cell has written nothing.
 """
 
 from __future__ import annotations
 
 import contextvars
 import os
+import shutil
 import sys
 import threading
 from contextlib import suppress
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ..render import html, text
 from ..runtime.errors import is_from_a_handler
-from .tap import Taps, untapped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..records import Measurement
 
 _OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets off a clear that waits
@@ -44,9 +46,7 @@ _ID = "ipygpulogger-"  # the ids of all live displays begin with it
 
 
 class LiveDisplay:
-    """One display, and what the kernel's messages say about it while the cell runs.
-
-    A message that a hook took never reaches the session's `send`, and one that does names its cell.
+    """One display in a notebook, and what the kernel's messages say about it while the cell runs.
 
     Args:
         publisher: The kernel's.
@@ -114,11 +114,8 @@ class LiveDisplay:
     def _sent(
         self, stream: Any, message: Any, content: Any = None, parent: Any = None, *more: Any, **named: Any
     ) -> bool:
-        """Note what a message of the kernel's does to the display; return whether it must not be sent.
-
-        A child that was forked sends nothing, and may find a lock taken.
-        """
-        if os.getpid() != self._pid:
+        """Note what a message of the kernel's does to the display; return whether it must not be sent."""
+        if os.getpid() != self._pid:  # a forked child sends nothing, and may find a lock taken
             return False
         sent = (stream, message, content, parent, *more), named
         if isinstance(message, str):
@@ -171,3 +168,126 @@ class LiveDisplay:
 def _message_id(parent: Any) -> Any:
     """Return the id of the message that asked for a cell, from that message or from its header."""
     return parent.get("header", parent).get("msg_id") if parent else None
+
+
+class LiveTerminal:
+    """Figures at the right end of the cursor's line, until the cell writes or asks, or starts a command."""
+
+    shows = True
+
+    def __init__(self, shell: Any) -> None:
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._column = 0  # where the figures begin; 0: nowhere
+        self._ended = False
+        self._write, self._flush = untapped(sys.stdout, "write"), untapped(sys.stdout, "flush")
+        self._tapped = (*product((sys.stdout, sys.stderr), ("write", "flush")), (shell, "system"))
+        self._taps = Taps()
+
+    def begin(self) -> None:
+        """Follow what is written from now on."""
+        for owner, name in self._tapped:
+            if hasattr(owner, name):
+                self._taps.open(owner, name, self._moves)
+
+    def show(self, measurement: Measurement) -> None:
+        """Write the figures so far over the last ones."""
+        columns = shutil.get_terminal_size().columns
+        words = text.so_far(measurement)[: max(0, columns - 1)]
+        with self._lock:
+            if not self._ended:
+                column = columns - len(words)
+                self._put(f"\x1b[{min(column, self._column or column)}G\x1b[K\x1b[{column}G{words}")
+                self._column = column
+
+    def end(self) -> None:
+        """Wipe the figures out."""
+        with self._lock:
+            self._ended = True
+            self._taps.close()
+            if self._column:
+                column, self._column = self._column, 0
+                self._put(f"\x1b[{column}G\x1b[K")
+
+    def clear(self) -> None:
+        """Wipe the figures out, if `end` has not."""
+        self.end()
+
+    def _put(self, words: str) -> None:
+        with suppress(OSError, ValueError):  # the terminal is gone
+            self._write(f"\x1b7{words}\x1b8")  # the cursor goes back to where the cell left it
+            self._flush()
+
+    def _moves(self, *_: object, **__: object) -> None:
+        """Wipe out before the cursor may move; in a child that was forked the lock may be taken."""
+        if os.getpid() == self._pid:
+            self.end()
+
+
+class Tap:
+    """Replaces a method of one object; each call of it, on any thread, first calls the callbacks.
+
+    A callback that returns True withholds the call, and its caller gets None. When the last callback is
+    removed, the object has its own method again.
+    """
+
+    lock = threading.RLock()  # of all taps
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+        self._was = vars(owner).get(name)  # None: the method of its class
+        self.call = getattr(owner, name)
+        self._callbacks: list[Callable[..., object]] = []
+
+    def open(self, callback: Callable[..., object]) -> None:
+        """Add a callback."""
+        with self.lock:
+            self._callbacks.append(callback)
+            if vars(self._owner).get(self._name) is not self:
+                setattr(self._owner, self._name, self)
+
+    def close(self, callback: Callable[..., object]) -> None:
+        """Remove a callback; removing it again changes nothing."""
+        with self.lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+            if not self._callbacks and vars(self._owner).get(self._name) is self:
+                if self._was is None:
+                    delattr(self._owner, self._name)
+                else:
+                    setattr(self._owner, self._name, self._was)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the callbacks, then the method, unless one of them withholds the call."""
+        withheld = False
+        for callback in tuple(self._callbacks):
+            with suppress(Exception):  # the call is the user's
+                withheld = callback(*args, **kwargs) is True or withheld
+        return None if withheld else self.call(*args, **kwargs)
+
+
+class Taps:
+    """Several taps that are closed together."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Tap, Callable[..., object]]] = []
+
+    def open(self, owner: Any, name: str, callback: Callable[..., object]) -> None:
+        """Tap one more method; `close` can undo this even if an interrupt comes in between."""
+        with Tap.lock:
+            there = vars(owner).get(name)
+            tap = there if isinstance(there, Tap) else Tap(owner, name)
+            self._open.append((tap, callback))
+            tap.open(callback)
+
+    def close(self) -> None:
+        """Close them all; closing again changes nothing."""
+        for tap, callback in self._open:
+            tap.close(callback)
+        self._open.clear()  # a callback may refer to the owner of these taps
+
+
+def untapped(owner: Any, name: str) -> Any:
+    """Return the method itself, without the tap: calls of it do not reach the callbacks."""
+    method = getattr(owner, name)
+    return method.call if isinstance(method, Tap) else method
