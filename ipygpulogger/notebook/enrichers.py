@@ -54,8 +54,8 @@ def _remarks(cell: MeasuredCell) -> list[tuple[str, Enricher]]:
     return [
         *([("tell what was alive at the peak", _at_peak)] if cell.recording is not None else ()),
         ("tell how large its data was", _dimensions),
-        ("tell who holds memory", _grew),
-        *([("tell whether it went over its budget", _over_budget)] if cell.budget else ()),
+        ("tell who holds memory", lambda record, cell: cell.history.marked(record)),
+        *([("tell whether it went over its budget", _budget)] if cell.budget else ()),
         ("tell how much RAM is left", _little_left),
     ]
 
@@ -153,11 +153,7 @@ def _dimensions(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return replace(record, dimensions=found, code=fingerprint(body_of(raw), dict(found)) if found else "")
 
 
-def _grew(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    return cell.history.marked(record)
-
-
-def _over_budget(record: CellRecord, cell: MeasuredCell) -> CellRecord:
+def _budget(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return _noted(record, *over_budget(record, cell.budget))
 
 
@@ -171,21 +167,15 @@ def _little_left(record: CellRecord, cell: MeasuredCell) -> CellRecord:
 
 
 def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...]:
-    """Return a note for each device on which a measurement went over its budget.
+    """Return a note for each device on which a cell, which may still run, went over its budget.
 
-    Args:
-        measurement: Of a cell, which may still run.
-        budget: A size such as "10GB": on each GPU, or of RAM where no GPU was used. None allows anything.
+    A budget such as "10GB" is for each GPU, or for RAM where no GPU was used. None allows anything.
     """
     if not budget:
         return ()
-    allowed_bytes = parse_size(budget)
-    on_gpu = any(gpu.peak.lo_bytes for gpu in measurement.gpus)
-    found = excesses(
-        measurement,
-        ram_bytes=None if on_gpu else allowed_bytes,
-        gpu_bytes=allowed_bytes if on_gpu else None,
-    )
+    allowed_bytes, on_gpu = parse_size(budget), any(gpu.peak.lo_bytes for gpu in measurement.gpus)
+    ram_bytes, gpu_bytes = (None, allowed_bytes) if on_gpu else (allowed_bytes, None)
+    found = excesses(measurement, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes)
     return tuple(
         Note(
             NoteKind.OVER_BUDGET,

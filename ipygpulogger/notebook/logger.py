@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from traitlets import observe
@@ -24,11 +25,11 @@ from .enrichers import enriched, over_budget
 from .live import Live, place_for
 from .measured_cell import MeasuredCell
 from .options import Options, documented
-from .quiet import has_table, is_reported
+from .quiet import Threshold, has_table, is_reported
 from .report import Reporter, publisher_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from ..analysis.group import Group
@@ -38,7 +39,14 @@ if TYPE_CHECKING:
     from ..storage.log import Log
     from .cell import Cell
     from .magics import GpulogMagics
-    from .quiet import Threshold
+
+
+class _Last:
+    """What the last cell left; an object of its own, as setting an attribute of a logger is checked."""
+
+    record: CellRecord | None = None
+    requested = False  # whether it asked for a report with `%%gpulog`
+    gap = Gap()  # the time since it ended
 
 
 @documented
@@ -60,7 +68,6 @@ class IPyGPULogger(Options):
     _log: Log | None = None
     _threshold: Threshold | None = None  # of `quiet`
     _budget_since: datetime | None = None
-    _requested = False  # whether the last cell asked for a report with `%%gpulog`
 
     def __init__(
         self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
@@ -83,7 +90,7 @@ class IPyGPULogger(Options):
         self._magics = GpulogMagics(shell, self)
         self._running = False
         self._machine = machine()
-        self._record: CellRecord | None = None  # of the last cell
+        self._last = _Last()
         self._history = History()
         self._reporter = Reporter(me)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
@@ -92,7 +99,6 @@ class IPyGPULogger(Options):
         self._advised: dict[str, dict[str, int | None]] = {}  # after an out-of-memory error
         self._growth = Growth.of(shell)
         self._garbage = Garbage(shell, self._growth)
-        self._gap = Gap()  # since the last cell
         self._live = Live(lambda so_far: over_budget(so_far, me.budget))
 
     @observe("log")
@@ -107,7 +113,6 @@ class IPyGPULogger(Options):
 
     @observe("quiet")
     def _read_quiet(self, _: Any) -> None:
-        from .quiet import Threshold
 
         self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
 
@@ -132,7 +137,7 @@ class IPyGPULogger(Options):
         return self
 
     def expect(self) -> None:
-        """Measure only the next cell on this thread, if it begins with ``%%gpulog``, while stopped."""
+        """Measure only the next cell on this thread, which begins with ``%%gpulog``, while stopped."""
         if not self._running:
             try:
                 self._subscribe(running=False)
@@ -171,7 +176,7 @@ class IPyGPULogger(Options):
         self._live.close()
         self._growth.close()
         self._garbage.close()
-        self._gap = Gap()
+        self._last.gap = Gap()
         self._machine.detach(self)
         self._machine.close()
         CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
@@ -189,7 +194,7 @@ class IPyGPULogger(Options):
     @property
     def record(self) -> CellRecord | None:
         """The last finished cell of this kernel, in bytes and seconds; None before the first."""
-        return self._record
+        return self._last.record
 
     @property
     def data(self) -> Data:
@@ -241,10 +246,11 @@ class IPyGPULogger(Options):
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if `preload` is set."""
         self._reporter.load()
+        gap = self._last.gap
         if self.preload:
-            self._gap.preload()
+            gap.preload()
         if self._running:  # loading does not wait for the first walk
-            self._reporter.attempt("tell who holds memory", self._growth.refresh, self._gap.own_work)
+            self._reporter.attempt("tell who holds memory", self._growth.refresh, gap.own_work)
 
     def _settle(self, cell: Cell | None = None) -> None:
         """Collect garbage and empty caches, as far as the options say."""
@@ -263,8 +269,7 @@ class IPyGPULogger(Options):
             if not self._cells and self._only == threading.get_ident():
                 self._halt()  # another cell came than the one that is to be measured
             return
-        gap = None if cell.nested or self._cells else self._gap
-        self._gap = Gap()
+        gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, Gap()
         measured = self._measured(cell, request or Request(explicit=False), gap)
         measured.within = request is None and any(one in self._cells for one in cell.around())
         self._cells[cell] = measured
@@ -331,7 +336,7 @@ class IPyGPULogger(Options):
         measured.drop()
         self._forget(cell)
         if self._running and not self._cells:
-            self._gap = Gap(after=measured.scope, freed=measured.recording is not None)
+            self._last.gap = Gap(after=measured.scope, freed=measured.recording is not None)
 
     def _drop(self, cell: Cell) -> None:
         """End the cell without a record; if it has ended already, forget it."""
@@ -362,16 +367,25 @@ class IPyGPULogger(Options):
 
     def _sink(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Keep the record, write it to the log, and show it."""
-        self._record = record
+        request, publisher = measured.request, measured.publisher
+        self._last.record, self._last.requested = record, request.explicit
         self._history.append(record)
         self._reporter.write(self._log, record)
-        request = measured.request
-        self._requested = request.explicit
-        sinks = [self._show] if is_reported(record, self._threshold, requested=request.explicit) else []
-        sinks += [self._show_lines] if request.lines else []
-        sinks += [self._show_peak] if request.peak else []
-        for sink in sinks if self.report == "text" else reversed(sinks):  # a rich report comes last
-            sink(record, measured)
+        shown: list[Callable[[], object]] = []
+        if is_reported(record, self._threshold, requested=request.explicit):
+            shown.append(partial(self._show, record, measured))
+        if request.lines:
+            lines = [] if measured.lines is None else measured.lines.indented(record.lines)
+            shown.append(partial(self._reporter.show_lines, lines, publisher))
+        if request.peak:
+            shown.append(partial(self._reporter.show_peak, record, publisher))
+        for show in shown if self.report == "text" else reversed(shown):  # a rich report comes last
+            show()
+
+    def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
+        """Report the cell."""
+        beside_peak = bool(measured.request.peak)
+        self._reporter.show(record, measured.publisher, within=measured.within, beside_peak=beside_peak)
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
         """Keep the records of other processes; `cluster.watcher` calls this, and has the contract."""
@@ -379,19 +393,4 @@ class IPyGPULogger(Options):
 
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `cluster.watcher` calls this."""
-        return has_table(group, self._threshold, requested=self._requested)
-
-    def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Report the cell."""
-        self._reporter.show(
-            record, measured.publisher, within=measured.within, beside_peak=bool(measured.request.peak)
-        )
-
-    def _show_lines(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Show the table of the cell's lines."""
-        lines = [] if measured.lines is None else measured.lines.indented(record.lines)
-        self._reporter.show_lines(lines, measured.publisher)
-
-    def _show_peak(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Show the table of what was alive at the cell's peak."""
-        self._reporter.show_peak(record, measured.publisher)
+        return has_table(group, self._threshold, requested=self._last.requested)

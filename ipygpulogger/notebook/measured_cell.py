@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class MeasuredCell:
-    """One running cell, what measures it, and what its record's enrichers need.
-
-    Nothing is measured, traced or shown before `begin`.
-    """
+    """One running cell, what measures it from `begin` on, and what its record's enrichers need."""
 
     cell: Cell
     request: Request  # the options that the cell itself gives

@@ -21,12 +21,7 @@ _BETWEEN = re.compile(r"(?<=[a-z])(?:\s*,\s*|\s+)", re.ASCII | re.IGNORECASE)  #
 
 
 class Threshold(NamedTuple):
-    """What a cell must reach to be reported: a size of memory, a time, or one of the two.
-
-    Attributes:
-        size_bytes: None where memory does not matter.
-        time_s: None where time does not matter.
-    """
+    """What a cell must reach to be reported: a size of memory, a time, or one of the two."""
 
     size_bytes: int | None = None
     time_s: float | None = None
@@ -84,13 +79,7 @@ def _moved_bytes(record: CellRecord) -> Iterator[int]:
 
 
 def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool) -> bool:
-    """Return whether a cell has a report.
-
-    Args:
-        record: The cell's.
-        quiet: The option; None to report every cell but those of our own magics.
-        requested: Whether the cell begins with ``%%gpulog``, and so has a report in any case.
-    """
+    """Return whether a cell has a report: if it asks for one, or is neither ours alone nor `quiet`."""
     if requested or record.gpulog_only:
         return requested
     if quiet is None or record.status != "ok" or any(map(nearly_full, record.gpus)):
@@ -101,13 +90,7 @@ def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool)
 
 
 def has_table(group: Group, quiet: Threshold | None, *, requested: bool) -> bool:
-    """Return whether the records of other processes have a table: as if each were a cell's.
-
-    Args:
-        group: The records, of which one may have gone over the budget, and what is missing.
-        quiet: The option; None to show every table.
-        requested: Whether the last cell begins with ``%%gpulog``.
-    """
+    """Return whether the records of other processes have a table, as if each were a cell's."""
     if requested or quiet is None or group.missing or group.notes:
         return True
     return any(is_reported(record, quiet, requested=False) for record in group)

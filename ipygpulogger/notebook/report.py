@@ -29,23 +29,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def bundle(record: CellRecord, plain: str, *, compact: bool, beside_peak: bool = False) -> dict[str, Any]:
-    """Return the report by MIME type.
-
-    Args:
-        record: The cell's.
-        plain: The same report as plain text.
-        compact: Write it on one line.
-        beside_peak: The whole table of what was alive at the peak is displayed as well.
-    """
-    from ..render import html  # `Reporter.load` imported both
-    from ..storage.embed import embedded
-
-    total_bytes = machine().limits.total_bytes
-    markup = html.report(record, compact=compact, ram_total_bytes=total_bytes, beside_peak=beside_peak)
-    return {"text/plain": plain, "text/html": markup, MIME: embedded(record)}
-
-
 _RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
 _told_of_no_gpu: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
@@ -55,15 +38,9 @@ class Reporter:
     """Print and display for one logger, in the way its options say.
 
     Nothing here raises for a broken stream or a front end that fails: the cell and its record come first.
-
-    Attributes:
-        names_devices: Whether `say_what_is_missing` says that there is no GPU.
-
-    Args:
-        options: The logger's.
     """
 
-    names_devices = True
+    names_devices = True  # whether it is said that there is no GPU
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -89,16 +66,19 @@ class Reporter:
                 failed, because IPython then calls the cell around it successful.
             beside_peak: `show_peak` shows the whole table of what was alive at the peak.
         """
-        if self._options.report == "none":
+        report, compact = self._options.report, self._options.compact
+        if report == "none" or (within and report == "rich" and record.status == "ok"):
             return
-        if within and self._options.report == "rich" and record.status == "ok":
-            return
-        compact = self._options.compact
         plain = text.report(record, compact=compact, timelines=True, beside_peak=beside_peak)
-        if self._options.report == "text":
+        if report == "text":
             self.print_text(plain)
-        else:
-            self._display(bundle(record, plain, compact=compact, beside_peak=beside_peak), publisher)
+            return
+        from ..render import html  # `load` imported both
+        from ..storage.embed import embedded
+
+        total_bytes = machine().limits.total_bytes
+        markup = html.report(record, compact=compact, ram_total_bytes=total_bytes, beside_peak=beside_peak)
+        self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
 
     def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""
@@ -140,16 +120,11 @@ class Reporter:
         log: Log | None,
         budget_since: datetime | None,
     ) -> list[ProcessRecord]:
-        """Keep the records of other processes as a cell's own is kept.
-
-        Args:
-            records: Of what has just ended.
-            history: The logger's.
-            log: The logger's.
-            budget_since: When the budget was set, which does not hold for what began earlier.
+        """Keep the records of other processes, which have just ended, as a cell's own is kept.
 
         Returns:
-            The same records, with what the history and the budget say of them as notes.
+            The same records, with what the history and the budget say of them as notes; a budget does not
+            hold for what began before it was set.
         """
         found = history.marked_all(records)
         for i, record in enumerate(found):
@@ -213,7 +188,7 @@ class Reporter:
         self.attempt("tell what was killed for lack of memory", self._say_what_was_killed)
 
     def _say_what_was_killed(self) -> None:
-        """Say that processes were killed for lack of memory, such as an earlier kernel; each is said once."""
+        """Say once which processes were killed for lack of memory, such as an earlier kernel."""
         if self._options.report == "none":
             return
         with importing():
@@ -249,15 +224,7 @@ class Reporter:
 
 
 def publisher_of(shell: Any, *, nested: bool) -> Any:
-    """Return what displays the report of a cell that begins.
-
-    A nested cell may run within ``%%capture``, which captures what the user displays. Then the shell's own
-    publisher displays the report.
-
-    Args:
-        shell: IPython's shell.
-        nested: Whether the cell runs within another.
-    """
+    """Return what displays the report of a cell that begins: within ``%%capture`` the shell's publisher."""
     publisher = shell.display_pub
     if nested:
         from IPython.core.displaypub import CapturingDisplayPublisher

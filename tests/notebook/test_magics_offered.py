@@ -148,7 +148,7 @@ def test_interrupted_while_it_goes(shell, monkeypatch, alone):
     other = None if alone else IPyGPULogger(report="none").start()
     il = IPyGPULogger(report="none").start()
     with monkeypatch.context() as patch:
-        patch.setattr(type(il.magics), "_take_out", interrupted)
+        patch.setattr(type(il.magics), "_arrange", interrupted)
         with pytest.raises(KeyboardInterrupt):
             il.stop()
     il.stop()
@@ -158,7 +158,7 @@ def test_interrupted_while_it_goes(shell, monkeypatch, alone):
     assert traces(shell) == before
 
 
-def interrupted(_):
+def interrupted(*_):
     raise KeyboardInterrupt
 
 
