@@ -1,7 +1,6 @@
 """The restore functions in a real kernel: whatever IPython does with an exception, the memory is back."""
 
 import sys
-from contextlib import contextmanager
 
 import pytest
 from memory import MB
@@ -218,39 +217,6 @@ def test_never(kernel):
     assert alive(kernel) == 0
 
 
-ATTRIBUTES = """
-def fails(how):
-    mine = memory(2)
-    if how:
-        return b'ab\\xff'.decode('utf-8'), mine
-    return subprocess.run([sys.executable, '-c', 'print(5); raise SystemExit(7)'], check=True, stdout=-1), mine
-"""
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_attributes(kernel, call):
-    """`UnicodeDecodeError` and `CalledProcessError` keep theirs on their way through a notebook."""
-    begin(kernel, ATTRIBUTES, "import os\nos.environ['IPYGPULOGGER_TB_CLEAR_FRAMES'] = '1'")
-    decode = CALLS[call].replace("(fails)()", "(fails)(True)").replace("fails()", "fails(True)")
-    process = decode.replace("True", "False")
-    ran = kernel.run(decode)
-    assert (ran.reply["ename"], alive(kernel)) == ("UnicodeDecodeError", 0)
-    error = "__import__('sys').last_value"
-    assert kernel.value(f"[{error}.encoding, {error}.start, {error}.end, list({error}.object)]") == [
-        "utf-8",
-        2,
-        3,
-        [97, 98, 255],
-    ]
-    ran = kernel.run(process)
-    assert (ran.reply["ename"], alive(kernel)) == ("CalledProcessError", 0)
-    assert kernel.value(f"[{error}.returncode, {error}.output.split().__len__(), {error}.cmd[1]]") == [
-        7,
-        1,
-        "-c",
-    ]
-
-
 def test_where_am_i(kernel):
     """In a kernel, also one whose environment does not say so, it is True; in what that starts, False."""
     begin(kernel)
@@ -298,26 +264,6 @@ def test_two_gigabytes(kernel, gpu, extension):
         if call != "get_ref_free_exc_info":  # it returns what `sys.exc_info` does, and no more
             assert gpu.dev[0].mine(pid).used == before, call
     assert kernel.run("kept.numel()").result == str(100 * MB)
-
-
-@contextmanager
-def talkative(kernel):
-    """A kernel with torch, in the shell's most talkative mode; the next test has the same one."""
-    if not kernel.value("'RunOut' in globals()"):
-        begin(kernel, START_ON_GPU, "%xmode Verbose")
-    yield
-
-
-@TORCH
-@pytest.mark.parametrize("name", FAILING)
-@pytest.mark.kernel(gpu=True, shared=True, around=talkative)
-def test_every_way_to_fail(kernel, name):
-    """Torch has all of it back after the cell, in the shell's most talkative mode."""
-    kernel.run(f"held.clear()\n{FAILING[name]}")
-    for cell in CALLS.values():
-        assert kernel.run(cell).status == "error"
-        assert alive(kernel) == 0
-        assert allocated_mb(kernel) == 0
 
 
 @TORCH

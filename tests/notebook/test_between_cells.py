@@ -55,20 +55,6 @@ def test_garbage_that_goes_between_cells(il, run, capsys):
     assert run("x = 1").between == ()
 
 
-def test_garbage_that_our_own_settling_takes(il, run):
-    """Asked for since, it collects before the next cell what the last one left."""
-    run(CYCLE)
-    il.gc_collect = True
-    assert between(run("x = 1")) == {"cpu": -100}
-
-
-def test_nothing_is_told_twice(il, run):
-    """What settling after a cell takes is that cell's, and not told again before the next."""
-    il.gc_collect = True
-    assert run(CYCLE).gen.consumed_bytes == pytest.approx(0, abs=MB)
-    assert run("x = 1").between == ()
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=1, max_size=5))
 def test_every_gap(shell, run, steps):

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.compat.experiment_cells import CellLogger
 from ipygpulogger.notebook.cell import OPTIONS
 from ipygpulogger.notebook.magics import GpulogMagics
 from ipygpulogger.notebook.options import COMMANDS, RANKED_BY, magic_help
@@ -40,11 +39,6 @@ def test_the_signature_has_every_option_with_its_default(shell):
     assert il.trait_values(config=True) == {name: trait.default() for name, trait in TRAITS.items()}
     il = IPyGPULogger(True, False)
     assert (il.compact, il.gc_collect) == (True, False)
-
-
-def test_a_logger_with_another_constructor_has_its_own_signature():
-    """That of an experiment's cells."""
-    assert list(inspect.signature(CellLogger).parameters) == ["device", "compact", "gc_collect", "set_seed"]
 
 
 def test_the_docstring_lists_every_option_with_its_meaning_and_default():

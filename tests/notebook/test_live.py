@@ -82,20 +82,6 @@ def test_a_short_cell_is_never_shown(monkeypatch):
     assert not threads()
 
 
-def test_each_of_two_cells_has_its_own(running):
-    """Two cells at once, as on a subshell: each place is told of its own scope."""
-    scope, place = Scope().open(), Recorder()
-    other = begun(running.live.cell("In [5]", scope, place))
-    assert place.shown.acquire(timeout=TIMEOUT_S)
-    running.cell.end()
-    assert place.shown.acquire(timeout=TIMEOUT_S)
-    other.end()
-    scope.close()
-    assert {m.label for m in place.told if m != "end"} == {"In [5]"}
-    assert {m.label for m in running.place.told if m != "end"} <= {"In [4]"}
-    other.drop()
-
-
 @pytest.mark.parametrize("stays", [True, False, None])
 def test_what_did_not_change_is_not_redrawn(stays):
     """Figures that stand at the place come again with the time of five seconds later, or with a new figure."""
@@ -141,22 +127,6 @@ def test_without_a_thread_the_cell_runs_unseen(monkeypatch):
     cell.end()
     cell.drop()
     assert place.told == ["clear"]
-
-
-def test_a_place_that_shows_nothing_needs_no_thread(running):
-    """It begins, ends and is cleared; no figures are made for it, though another cell is shown."""
-    place = Recorder()
-    place.shows = False
-    alone = Live(lambda _: ())
-    for shown in (alone, running.live):
-        cell = begun(shown.cell("In [5]", running.scope, place))
-        if shown is alone:
-            assert len(threads()) == 1  # the other's
-        for _ in range(3):
-            assert running.place.shown.acquire(timeout=TIMEOUT_S)
-        cell.end()
-        cell.drop()
-    assert place.told == ["end", "clear"] * 2
 
 
 def test_a_forks_child_waits_for_nobody(running):

@@ -167,18 +167,6 @@ def test_the_figures_are_those_of_the_moment():
         assert MIME not in bundle
 
 
-@pytest.mark.parametrize("kind", ["stream", "display_data", "execute_result", "error"])
-def test_every_kind_of_output_sets_off_a_clear_that_waits(kind):
-    """Once, and as it was asked for."""
-    cell = Cell().play("show | clear_later")
-    for _ in range(2):
-        cell.publisher.send(kind, {"text": "x\n", "transient": {}})
-    cell.over()
-    kinds = [message["msg_type"] for message in cell.publisher.session.messages]
-    assert kinds == ["display_data", "clear_output", kind, kind]
-    assert cell.publisher.session.messages[1]["content"] == {"wait": True}
-
-
 def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
     """Printed after clear_output(wait=True) and still in a buffer: they are sent first, behind the clear."""
     cell = Cell().play("clear_later")
@@ -187,20 +175,6 @@ def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
     monkeypatch.undo()
     cell.drop()
     assert cell.sent == "cleared stream"
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_two_loggers_hold_one_clear(first):
-    """Each keeps it back, and the report of the one that ends first clears nothing."""
-    cell = Cell()
-    displays = [cell.display, begun(LiveDisplay(cell.publisher))]
-    cell.clear_later()
-    for display in displays:
-        display.end()
-    displays[first].clear()
-    cell.output()
-    displays[1 - first].clear()
-    assert cell.sent == "output"
 
 
 @given(st.lists(st.booleans(), max_size=12))
@@ -219,25 +193,6 @@ def test_the_session_is_as_it_was_after_the_last(ends_first):
         display.end(), display.clear()
     assert len(publisher.sent) == sent
     assert "send" not in vars(publisher.session)
-
-
-def test_another_who_watches_the_session_stays():
-    """Wrapped by others before or meanwhile: theirs is left in place, and every message is sent once."""
-    publisher, seen = Publisher(), []
-
-    def wrapped(send):
-        return lambda *args, **kwargs: (seen.append(1), send(*args, **kwargs))
-
-    publisher.session.send = before = wrapped(publisher.session.send)
-    first = begun(LiveDisplay(publisher))
-    first.end(), first.clear()
-    assert publisher.session.send is before
-    second = begun(LiveDisplay(publisher))
-    publisher.session.send = after = wrapped(publisher.session.send)
-    second.end(), second.clear()
-    assert publisher.session.send is after
-    publisher.clear_output()
-    assert len(seen) == len(publisher.session.messages) + 1 == 2
 
 
 @pytest.mark.parametrize("odd", ODD)

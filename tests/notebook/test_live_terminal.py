@@ -93,22 +93,6 @@ def test_what_asks_for_input_finds_the_line_clean(a_line):
     assert screen.lines == [""]
 
 
-def test_two_loggers_on_one_screen_leave_nothing(a_line):
-    """Each writes its own over the other's, in whichever order they end."""
-    for first in (0, 1):
-        screen, line = a_line()
-        lines = [line, begun(LiveTerminal(screen.shell))]
-        for showing in lines:
-            showing.show(standing())
-        assert screen.lines == [text.so_far(standing()).rjust(79)]
-        lines[first].end()
-        lines[not first].show(standing())
-        assert screen.lines == [text.so_far(standing()).rjust(79)]
-        lines[not first].end()
-        assert screen.lines == [""]
-        assert not {"write", "flush"} & set(vars(screen))
-
-
 def test_a_forks_child_writes_whoever_holds_the_lock(a_line):
     """The child prints, though a thread of ours was writing at the moment of the fork."""
     _, line = a_line()

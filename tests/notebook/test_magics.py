@@ -7,7 +7,6 @@ import sys
 import pytest
 from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
-from traitlets import TraitError
 
 import ipygpulogger
 from ipygpulogger import History, IPyGPULogger
@@ -168,25 +167,6 @@ def test_a_page_is_html_where_reports_are(extension, page, capsys):
     run(extension, "%gpulog start report=rich")
 
 
-def test_records_display_themselves(extension, capsys):
-    """`il.record` and `il.history` as the last line of a cell: HTML, and one line of text."""
-    run(extension, "kept = bytearray(64 << 20)")
-    for name, said in (("record", r"<CellRecord In \[\d+\], "), ("history", r"<History: \d+ cells?>")):
-        data, _ = extension.display_formatter.format(getattr(extension.user_ns["il"], name))
-        assert re.match(said, data["text/plain"])
-        assert data["text/html"].startswith("<d")
-
-
-def test_the_doctor_names_every_source(extension, capsys):
-    """%gpulog doctor: one line a source, with its state."""
-    run(extension, "%gpulog doctor")
-    out = capsys.readouterr().out
-    for diagnosis in machine().diagnose():
-        assert re.search(
-            rf"^{diagnosis.source} +{diagnosis.state} +{re.escape(diagnosis.says)}$", out, re.MULTILINE
-        )
-
-
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -254,23 +234,6 @@ def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
     assert capsys.readouterr().out.startswith(expected + "\n")
 
 
-def test_our_own_magics_are_not_in_the_summary(extension, capsys):
-    """A trivial cell and our own magics after a large one: the large one is first, ours are not there."""
-    il = extension.user_ns["il"]
-    il.report = "none"
-    il.history._records.clear()
-    for code in ("%gpulog free", "kept = b'x' * (64 << 20)", "y = 2", "%gpulog vars", "%gpulog free\nz = 3"):
-        run(extension, code)
-    capsys.readouterr()
-    run(extension, "%gpulog summary")
-    told = capsys.readouterr().out
-    assert told.startswith("3 cells, ")
-    assert re.search(r"Cell\n\* In \[\d+\] +RAM .*  kept = b'x' \* \(64 << 20\)\n", told)
-    assert "%gpulog vars" not in told
-    assert len(il.history) == 6
-    del extension.user_ns["kept"]
-
-
 def test_before_the_first_cell_nothing_is_made_up(extension, capsys):
     """No cell yet: the summary says so, the plot is refused in one sentence."""
     history = extension.user_ns["il"].history
@@ -314,14 +277,6 @@ def test_what_is_saved_is_the_history(extension, capsys, tmp_path, name):
     assert list(History.load(tmp_path / name)) == before
 
 
-def test_home_is_where_the_shell_says(extension, capsys, tmp_path, monkeypatch):
-    """A path that begins with ~ lies at home."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    run(extension, "%gpulog save ~/run.jsonl")
-    assert (tmp_path / "run.jsonl").is_file()
-
-
 in_a_kernel = pytest.mark.kernel(shared=True, env={"MPLBACKEND": INLINE}, begin=["%load_ext ipygpulogger"])
 
 
@@ -347,22 +302,6 @@ def test_a_notebook_shows_the_picture(kernel):
     assert kernel.value("'matplotlib.pyplot' in __import__('sys').modules") is False
 
 
-@in_a_kernel
-def test_a_figure_with_a_name_is_shown_when_it_is_asked_for(kernel):
-    """fig = %gpulog plot shows nothing; fig alone shows the picture."""
-    assert pictures(kernel.run("fig = %gpulog plot")) == []
-    assert kernel.value("type(fig).__mro__[0].__module__") == "matplotlib.figure"
-    assert pictures(kernel.run("fig")) == [["image/png"]]
-
-
-@in_a_kernel
-def test_beside_the_users_own_plots_there_is_still_one_picture(kernel):
-    """With pyplot in use ours is shown once, theirs once, and neither knows the other."""
-    assert pictures(kernel.run("import matplotlib.pyplot as plt; plt.plot([1, 2])")) == [["image/png"]]
-    assert pictures(kernel.run("%gpulog plot")) == [["image/png"]]
-    assert kernel.value("plt.get_fignums()") == []
-
-
 def test_what_was_switched_on_is_switched_off(extension, tmp_path):
     """`budget=None` and `log=None` take back what `budget=10GB` and `log=x.jsonl` set."""
     il = extension.user_ns["il"]
@@ -371,16 +310,6 @@ def test_what_was_switched_on_is_switched_off(extension, tmp_path):
     assert il.log is not None
     run(extension, "%gpulog start budget=None log=None")
     assert (il.budget, il.log) == (None, None)
-
-
-def test_a_metric_that_is_none_is_refused_wherever_it_is_set(extension):
-    """A typing mistake in an attribute is no silent lack in every report."""
-    il = extension.user_ns["il"]
-    with pytest.raises(TraitError, match="'utilization', not"):
-        il.metrics = ("utilisation",)
-    assert il.metrics == ()
-    il.metrics = ("energy",)
-    assert il.metrics == ("energy",)
 
 
 # -- just this cell -------------------------------------------------------------------------------
@@ -407,25 +336,6 @@ def test_just_this_cell(stopped, capsys):
     assert [(r.source, r.status) for r in il.history] == [("assert il.running", "ok")]  # not our own line
     assert capsys.readouterr().out == text.report(il.record) + "\n"
     assert {event: list(found) for event, found in shell.events.callbacks.items()} == callbacks
-
-
-@pytest.mark.parametrize("start", ["%gpulog start", "il.start()", "%%gpulog\nil.start()"])
-def test_started_after_just_one_cell(stopped, start):
-    """The reports run on from there, although a cell was the only one before."""
-    shell, il = stopped
-    for code in ("%%gpulog\nx = 1", start, "x = 2", "x = 3"):
-        run(shell, code)
-    assert il.running
-    assert [record.source for record in il.history][-2:] == ["x = 2", "x = 3"]
-
-
-def test_a_cell_that_is_measured_anyway_is_measured_once(extension, capsys):
-    """%%gpulog with the logger running: one report, and it runs on."""
-    il = extension.user_ns["il"]
-    before = len(il.history)
-    with capture_output() as caught:
-        run(extension, "%%gpulog\nx = 1")
-    assert (len(il.history), len(caught.outputs), il.running) == (before + 1, 1, True)
 
 
 @pytest.mark.parametrize(
@@ -599,15 +509,6 @@ def test_just_the_cell_within_another(stopped, capsys):
     assert shell.user_ns["out"].stdout == "mine\n" + text.report(il.record) + "\n"
     assert (il.running, len(il.history)) == (False, 1)
     assert il.record.label.startswith("nested in In [")
-
-
-def test_just_the_cell_around_another(stopped, capsys):
-    """%%gpulog above %%capture: the outer cell is measured, the inner is not."""
-    shell, il = stopped
-    run(shell, "%%gpulog\n%%capture out\nprint('mine')")
-    assert capsys.readouterr().out == text.report(il.record) + "\n"
-    assert shell.user_ns["out"].stdout == "mine\n"
-    assert (il.running, len(il.history), il.record.execution_count is None) == (False, 1, False)
 
 
 @pytest.mark.parametrize("taken_out", [False, True])

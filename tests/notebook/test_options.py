@@ -119,11 +119,3 @@ def test_a_bad_value_is_refused_in_the_same_words_everywhere(shell, name, value)
     assert sentences.pop().startswith(f"{name} takes " if name not in ("budget", "quiet", "log") else name)
     assert not machine().scopes.loggers
     assert il.trait_values(config=True) == before
-
-
-def test_one_and_zero_are_taken_from_a_configuration_alone(shell):
-    """As traitlets takes them; in a call they are refused."""
-    shell.config.IPyGPULogger.compact = 1
-    assert IPyGPULogger().compact is True
-    with pytest.raises(ValueError, match="compact takes True or False, not 1"):
-        IPyGPULogger(compact=1)

@@ -221,31 +221,6 @@ def test_small_cells_that_speak_all_the_same(shell, il, said):
     assert said("x = 1") == []
 
 
-def test_a_cell_within_another(shell, il, said):
-    """Each of the two by what it used itself."""
-    said("il.quiet = '20MB'")
-    assert said("%%capture inner\nprint('mine')") == []
-    assert shell.user_ns["inner"].stdout == "mine\n"
-    before = len(il.history)
-    shell.user_ns["shell"] = shell
-    assert said("shell.run_cell('small = Block(2)')\nkept = Block(30)") == [
-        f"In [{shell.execution_count - 1}]"
-    ]
-    assert len(il.history) == before + 2
-
-
-def test_a_rich_report(shell, il):
-    """No display at all, not an empty one."""
-    il.report = "rich"
-    il.quiet = "10MB"
-    with capture_output() as caught:
-        run(shell, "x = 1")
-    assert (caught.outputs, caught.stdout, caught.stderr) == ([], "", "")
-    with capture_output() as caught:
-        run(shell, "%%gpulog --lines\nx = 1")
-    assert len(caught.outputs) == 2
-
-
 @pytest.mark.parametrize(
     "magic",
     [

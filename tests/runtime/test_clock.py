@@ -121,20 +121,6 @@ def test_a_cell(frozen_clock, shell, il, tmp_path, monkeypatch):
     assert record.gen.consumed_bytes >= 20 * MB
 
 
-def test_frozen_in_one_cell_and_released_in_another(shell, il):
-    """As in a notebook that tries its own tests: the cells between have their own times."""
-    freeze_time = pytest.importorskip("freezegun").freeze_time
-    shell.user_ns.update(sleep=real_sleep, freezer=freeze_time("2020-01-01"))
-    for source in ("_ = freezer.start()", "sleep(0.02)", "freezer.stop()"):
-        shell.run_cell(source, store_history=True)
-    times = [record.time_s for record in il.history]
-    assert 0.019 <= times[1] < 60  # less what our own work took
-    assert all(0 < time_s < 60 for time_s in times), times
-    starts = [record.started_at for record in il.history]
-    assert starts == sorted(starts)
-    assert starts[-1] - starts[0] < dt.timedelta(seconds=180)
-
-
 @pytest.mark.parametrize("freezer", [freezegun, time_machine, functions])
 def test_a_block(freezer):
     """`measure` has its true time."""
