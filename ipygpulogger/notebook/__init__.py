@@ -15,8 +15,8 @@ measured_cell   the running cell and everything that measures it, from begin to 
 enrichers       what its record says beyond the figures, step by step, each tried alone
 between_cells   memory that was allocated or freed since the previous cell
 cell_lines      the lines of a cell, and of functions that earlier cells defined
-live            the display of a long cell while it runs
-live_places     where it is shown: among a notebook's output, or at the end of a terminal's line
+live            the figures of a long cell while it runs
+live_display    where they are shown: one line among the output of the cell
 report          the report of a cell, printed or displayed
 ==============  ===========================================================================
 """

@@ -22,7 +22,7 @@ from .between_cells import Gap
 from .cell import Request, body_of, is_gpulog_only, request_of
 from .cell_events import CellEvents
 from .enrichers import enriched, over_budget
-from .live import Live, place_for
+from .live import Live, display_for
 from .measured_cell import MeasuredCell
 from .options import Options, documented
 from .quiet import Threshold, has_table, is_reported
@@ -293,7 +293,7 @@ class IPyGPULogger(Options):
             publisher=publisher_of(self._shell, nested=cell.nested),
             advised=self._advised,
         )
-        place = None if cell.nested else place_for(self._shell, self.report)
+        place = None if cell.nested else display_for(self._shell, self.report)
         if place is not None:
             label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
             measured.live = self._live.cell(label, scope, place)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import Publisher, begun, here, in_a_thread, standing
 
-from ipygpulogger.notebook.live import place_for
-from ipygpulogger.notebook.live_places import LiveDisplay
+from ipygpulogger.notebook.live import display_for
+from ipygpulogger.notebook.live_display import LiveDisplay, Tap
 from ipygpulogger.records import MIME
 from ipygpulogger.render import html, text
 
@@ -207,7 +207,7 @@ def test_odd_messages_are_sent_as_ever(odd):
 @pytest.mark.parametrize("publisher", [SimpleNamespace(session=None, parent_header={}), object()])
 def test_a_kernel_whose_messages_cannot_be_seen_is_not_live(publisher):
     """A report that might get lost is not risked."""
-    assert place_for(SimpleNamespace(display_pub=publisher, kernel=object()), "rich") is None
+    assert display_for(SimpleNamespace(display_pub=publisher, kernel=object()), "rich") is None
 
 
 def test_a_publisher_that_fails():
@@ -222,3 +222,42 @@ def test_a_publisher_that_fails():
     cell.over()
     assert cell.sent == "ours"
     assert "send" not in vars(cell.publisher.session)
+
+
+class Owner:
+    """Has a method of its class, and one of its own."""
+
+    def __init__(self):
+        self.calls = []
+        self.own = lambda *words: self.calls.append(("own", *words))
+
+    def write(self, *words):
+        self.calls.append(("write", *words))
+
+
+@pytest.mark.parametrize("name", ["write", "own"])
+def test_a_tapped_method_is_called_after_its_callbacks_and_put_back(name):
+    """A callback that fails hurts no call, one that returns True withholds it; the last one gone, all is as it was."""
+    owner = Owner()
+    before = dict(vars(owner))
+    tap, told, withheld = Tap(owner, name), [], []
+    callbacks = [told.append, lambda _: 1 / 0, lambda _: bool(withheld)]
+    for callback in callbacks:
+        tap.open(callback)
+    getattr(owner, name)("a")
+    withheld.append(True)
+    assert getattr(owner, name)("b") is None
+    assert (told, owner.calls) == (["a", "b"], [(name, "a")])
+    for callback in (*callbacks, *callbacks):
+        tap.close(callback)
+    assert vars(owner) == before
+
+
+def test_a_tap_that_others_replaced_is_left_alone():
+    """Whoever put something in its place since keeps it."""
+    owner = Owner()
+    tap = Tap(owner, "write")
+    tap.open(print)
+    owner.write = theirs = lambda *_: None
+    tap.close(print)
+    assert owner.write is theirs

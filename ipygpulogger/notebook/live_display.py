@@ -1,4 +1,4 @@
-"""Where a running cell is shown: a line among a notebook's output, or at the end of a terminal's line.
+"""A running cell in a notebook: one line among the cell's output, rewritten, and emptied when the cell ends.
 
 What kernels and front ends really do (each has a test):
 
@@ -15,21 +15,17 @@ What kernels and front ends really do (each has a test):
 - ``clear_output(wait=True)`` clears when the next output comes. At the end of a cell that would be our
   report, and the user's output would be gone: so the message is withheld until the cell's own next output,
   and never sent if there is none;
-- printed output of a notebook cannot be taken back, so only a rich report is live there. A printed report
-  sets off a clear that waits, too;
-- text that has scrolled in a terminal cannot be removed: so a terminal shows the figures only as long as the
-  cell has written nothing.
+- printed output cannot be taken back, so only a rich report is live. A printed report sets off a clear that
+  waits, too.
 """
 
 from __future__ import annotations
 
 import contextvars
 import os
-import shutil
 import sys
 import threading
 from contextlib import suppress
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ..render import html, text
@@ -46,7 +42,7 @@ _ID = "ipygpulogger-"  # the ids of all live displays begin with it
 
 
 class LiveDisplay:
-    """One display in a notebook, and what the kernel's messages say about it while the cell runs.
+    """One display, and what the kernel's messages say about it while the cell runs.
 
     Args:
         publisher: The kernel's.
@@ -68,11 +64,14 @@ class LiveDisplay:
         self._clearing = threading.RLock()
         self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
         self._session = publisher.session
-        self._taps = Taps()
+        self._tap: Tap | None = None
 
     def begin(self) -> None:
         """Follow what is sent from now on."""
-        self._taps.open(self._session, "send", self._sent)
+        with Tap.lock:
+            there = vars(self._session).get("send")
+            self._tap = there if isinstance(there, Tap) else Tap(self._session, "send")
+            self._tap.open(self._sent)
 
     def show(self, measurement: Measurement) -> bool:
         """Display the figures so far, or update the display with them; return whether they are there."""
@@ -105,7 +104,8 @@ class LiveDisplay:
                     raise
             self._is_there = False
             self._send_clear()
-            self._taps.close()
+            if self._tap is not None:
+                self._tap.close(self._sent)
 
     def _put(self, bundle: dict[str, Any]) -> None:
         transient, update = {"display_id": self._id}, self._is_there
@@ -162,66 +162,13 @@ class LiveDisplay:
             while self._clears:
                 self._cleared = True
                 sent, named = self._clears.pop()
-                untapped(self._session, "send")(*sent, **named)
+                send = self._session.send
+                (send.call if isinstance(send, Tap) else send)(*sent, **named)
 
 
 def _message_id(parent: Any) -> Any:
     """Return the id of the message that asked for a cell, from that message or from its header."""
     return parent.get("header", parent).get("msg_id") if parent else None
-
-
-class LiveTerminal:
-    """Figures at the right end of the cursor's line, until the cell writes or asks, or starts a command."""
-
-    shows = True
-
-    def __init__(self, shell: Any) -> None:
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
-        self._column = 0  # where the figures begin; 0: nowhere
-        self._ended = False
-        self._write, self._flush = untapped(sys.stdout, "write"), untapped(sys.stdout, "flush")
-        self._tapped = (*product((sys.stdout, sys.stderr), ("write", "flush")), (shell, "system"))
-        self._taps = Taps()
-
-    def begin(self) -> None:
-        """Follow what is written from now on."""
-        for owner, name in self._tapped:
-            if hasattr(owner, name):
-                self._taps.open(owner, name, self._moves)
-
-    def show(self, measurement: Measurement) -> None:
-        """Write the figures so far over the last ones."""
-        columns = shutil.get_terminal_size().columns
-        words = text.so_far(measurement)[: max(0, columns - 1)]
-        with self._lock:
-            if not self._ended:
-                column = columns - len(words)
-                self._put(f"\x1b[{min(column, self._column or column)}G\x1b[K\x1b[{column}G{words}")
-                self._column = column
-
-    def end(self) -> None:
-        """Wipe the figures out."""
-        with self._lock:
-            self._ended = True
-            self._taps.close()
-            if self._column:
-                column, self._column = self._column, 0
-                self._put(f"\x1b[{column}G\x1b[K")
-
-    def clear(self) -> None:
-        """Wipe the figures out, if `end` has not."""
-        self.end()
-
-    def _put(self, words: str) -> None:
-        with suppress(OSError, ValueError):  # the terminal is gone
-            self._write(f"\x1b7{words}\x1b8")  # the cursor goes back to where the cell left it
-            self._flush()
-
-    def _moves(self, *_: object, **__: object) -> None:
-        """Wipe out before the cursor may move; in a child that was forked the lock may be taken."""
-        if os.getpid() == self._pid:
-            self.end()
 
 
 class Tap:
@@ -264,30 +211,3 @@ class Tap:
             with suppress(Exception):  # the call is the user's
                 withheld = callback(*args, **kwargs) is True or withheld
         return None if withheld else self.call(*args, **kwargs)
-
-
-class Taps:
-    """Several taps that are closed together."""
-
-    def __init__(self) -> None:
-        self._open: list[tuple[Tap, Callable[..., object]]] = []
-
-    def open(self, owner: Any, name: str, callback: Callable[..., object]) -> None:
-        """Tap one more method; `close` can undo this even if an interrupt comes in between."""
-        with Tap.lock:
-            there = vars(owner).get(name)
-            tap = there if isinstance(there, Tap) else Tap(owner, name)
-            self._open.append((tap, callback))
-            tap.open(callback)
-
-    def close(self) -> None:
-        """Close them all; closing again changes nothing."""
-        for tap, callback in self._open:
-            tap.close(callback)
-        self._open.clear()  # a callback may refer to the owner of these taps
-
-
-def untapped(owner: Any, name: str) -> Any:
-    """Return the method itself, without the tap: calls of it do not reach the callbacks."""
-    method = getattr(owner, name)
-    return method.call if isinstance(method, Tap) else method
