@@ -145,7 +145,7 @@ class Cell:
 
     def name(self) -> None:
         """Set the label."""
-        outermost = next(reversed([self, *self.around()]))
+        outermost = [self, *self.around()][-1] if self.nested else self
         number = "?" if outermost.execution_count is None else outermost.execution_count
         self.label = f"nested in In [{number}]" if self._outer else f"In [{number}]"
 

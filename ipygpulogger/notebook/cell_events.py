@@ -60,12 +60,7 @@ class CellEvents:
         return cls._by_shell.setdefault(shell, cls(shell))
 
     def subscribe(self, subscriber: Subscriber, *, running: bool = True) -> None:
-        """Send the events of every cell to a subscriber from now on.
-
-        Args:
-            subscriber: What receives them.
-            running: Begin with the cell that runs already, from here to its end.
-        """
+        """Send the events of every cell from now on; also of the one that is `running` already, or not."""
         shell: Any = self._shell()
         for event, callback in self._callbacks():
             if callback not in shell.events.callbacks[event]:
@@ -107,24 +102,20 @@ class CellEvents:
         return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
 
     def _pre_run_cell(self, info: Any = None) -> None:
+        self._hook(self._began, info)
+
+    def _post_run_cell(self, result: Any = None) -> None:
+        self._hook(self._over, result)
+
+    def _hook(self, handle: Callable[[Any], None], told: Any) -> None:
         try:
             try:
                 collector.begin_hook()
-                self._began(info)
+                handle(told)
             finally:
                 collector.end_hook()
         except BaseException:  # interrupted between two steps: IPython would print it into the cell
-            pass
-
-    def _post_run_cell(self, result: Any = None) -> None:
-        try:
-            try:
-                collector.begin_hook()
-                self._over(result)
-            finally:
-                collector.end_hook()
-        except BaseException:  # as above; what was left undone the next event does
-            pass
+            pass  # what was left undone the next event does
 
     def _began(self, info: Any) -> None:
         began_s, spent_s = clock.monotonic_s(), this_thread.overhead.s
@@ -133,8 +124,8 @@ class CellEvents:
         nested = not getattr(info, "store_history", True)  # as `%%capture` nests
         while stack and not (stack[-1].info and (nested or any(stack[-1].info is one for one, _ in here))):
             self._drop_last(stack)  # its end was not reported by any event
-        count = next((count for running, count in here if running is info), None)
-        cell = Cell(info, count, stack[-1] if stack else None)
+        counts = [count for running, count in here if running is info]
+        cell = Cell(info, counts[0] if counts else None, stack[-1] if stack else None)
         stack.append(cell)
         if cell.ours:
             self._do("_preload")
@@ -176,6 +167,8 @@ class CellEvents:
         """Return the cell that this event ends, by then the innermost; None for an empty cell."""
         stack = self._running.get(threading.get_ident(), [])
         info = getattr(result, "info", None)
+        if stack and stack[-1].info is info:
+            return stack[-1]
         depth = next((i for i, cell in enumerate(stack) if cell.info is info), -1)
         if depth < 0 and stack:  # an exception went through IPython: another info, or none
             raw = stack[-1].raw if result is None else getattr(info, "raw_cell", None)
@@ -199,14 +192,11 @@ class CellEvents:
 
 
 def _exclude(began_s: float, spent_s: float) -> float:
-    """Exclude a hook's time from this thread's running cells and lines.
+    """Exclude a hook's time from this thread's running cells and lines, and return the seconds.
 
     Args:
         began_s: When the hook began.
         spent_s: What was excluded by then; tracing excludes its own part of the hook itself.
-
-    Returns:
-        The seconds that were excluded now.
     """
     took_s = clock.monotonic_s() - began_s - (this_thread.overhead.s - spent_s)
     this_thread.overhead.s += took_s

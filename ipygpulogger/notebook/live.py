@@ -17,7 +17,6 @@ from ..engine.machine import machine
 from ..engine.sampler import Sampler
 from ..render import text
 from ..runtime import clock
-from ..runtime.errors import is_from_a_handler
 from ..sources.system.ram_limit import least
 from .enrichers import left_note
 
@@ -93,18 +92,12 @@ class LiveCell:
         self._shown, self._shown_s = "", 0.0  # the figures that stand at the place, and when they came
 
     def begin(self) -> None:
-        """Begin; without a thread, or if the place takes no taps, the cell is not shown."""
+        """Begin; without a thread the cell is not shown."""
         self.began_s = clock.monotonic_s()
         self._live.running[self] = None
-        try:
-            self._place.begin()
-        except Exception as error:  # a stream of the user's that takes no tap
-            if is_from_a_handler(error):
-                raise
+        self._place.begin()
+        if self.shows and not self._live.ticker.start(self):
             self.drop()
-        else:
-            if self.shows and not self._live.ticker.start(self):
-                self.drop()
 
     def show(self) -> None:
         """Show the figures so far; children that come and go within the cell are seen here."""

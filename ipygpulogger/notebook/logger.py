@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from traitlets import observe
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from ..storage.log import Log
     from .cell import Cell
     from .magics import GpulogMagics
+
+
+R = TypeVar("R")
 
 
 class _Last:
@@ -78,10 +81,8 @@ class IPyGPULogger(Options):
         self.check(options)
         shell = current_shell()
         if shell is None:
-            raise RuntimeError(
-                "IPyGPULogger works inside IPython; outside it, measure a block of code with"
-                " ipygpulogger.measure."
-            )
+            why = "works inside IPython; outside it, measure a block of code with ipygpulogger.measure."
+            raise RuntimeError(f"IPyGPULogger {why}")
         from .magics import GpulogMagics  # imports IPython's, which is there now
 
         super().__init__(parent=shell, **options)
@@ -201,8 +202,7 @@ class IPyGPULogger(Options):
         """The last finished cell, in whole MB and seconds; before the first, only the RAM in use now."""
         if self.record is not None:
             return self.record.data()
-        rss_bytes = machine().resident_bytes()
-        return Data(0, 0, truncated_mb(rss_bytes), 0, 0, 0, 0.0)
+        return Data(0, 0, truncated_mb(machine().resident_bytes()), 0, 0, 0, 0.0)
 
     @property
     def history(self) -> History:
@@ -250,13 +250,13 @@ class IPyGPULogger(Options):
         if self.preload:
             gap.preload()
         if self._running:  # loading does not wait for the first walk
-            self._reporter.attempt("tell who holds memory", self._growth.refresh, gap.own_work)
+            self._attempt("tell who holds memory", self._growth.refresh, gap.own_work)
 
     def _settle(self, cell: Cell | None = None) -> None:
         """Collect garbage and empty caches, as far as the options say."""
         if self.gc_collect is True:
             settle = self._cells[cell].settle if cell in self._cells else self._garbage.begin
-            self._reporter.attempt("tell what garbage the cell left", settle)
+            self._attempt("tell what garbage the cell left", settle)
         machine().settling.settle(gc_collect=self.gc_collect == "full", clear_cache=self.clear_cache)
 
     def _begin(self, cell: Cell) -> None:
@@ -271,32 +271,25 @@ class IPyGPULogger(Options):
             return
         gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, Gap()
         measured = self._measured(cell, request or Request(explicit=False), gap)
-        measured.within = request is None and any(one in self._cells for one in cell.around())
+        if cell.nested and request is None:
+            measured.within = any(one in self._cells for one in cell.around())
         self._cells[cell] = measured
         # The cell that only loads the extension has no report: it does not wait for the first walk.
         if self._growth.has_walked or not is_gpulog_only(cell.raw):
-            measured.before = self._reporter.attempt("tell who holds memory", self._growth.begin)
+            measured.before = self._attempt("tell who holds memory", self._growth.begin)
         measured.begin()
 
     def _measured(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
         """Return the measurement of a cell, which has not begun."""
         scope = Scope(reset_peaks=self.reset_peaks, all_devices=self.devices == "all", metrics=self.metrics)
-        measured = MeasuredCell(
-            cell,
-            request,
-            scope,
-            self._growth,
-            self._history,
-            garbage=self._garbage if self.gc_collect is True else None,
-            clear_cache=self.clear_cache,
-            gap=gap,
-            publisher=publisher_of(self._shell, nested=cell.nested),
-            advised=self._advised,
-        )
-        place = None if cell.nested else display_for(self._shell, self.report)
-        if place is not None:
+        measured = MeasuredCell(cell, request, scope, self._growth, self._history, gap=gap)
+        measured.garbage = self._garbage if self.gc_collect is True else None
+        measured.clear_cache, measured.advised = self.clear_cache, self._advised
+        measured.publisher = publisher_of(self._shell, nested=cell.nested)
+        display = None if cell.nested else display_for(self._shell, self.report)
+        if display is not None:
             label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
-            measured.live = self._live.cell(label, scope, place)
+            measured.live = self._live.cell(label, scope, display)
         if self.lines or request.lines:
             with importing():
                 from .cell_lines import CellLines
@@ -304,7 +297,7 @@ class IPyGPULogger(Options):
         if peak := request.peak or self.peak:
             with importing():
                 from ..breakdown.recording import PeakRecording
-            # A report does not say what was held before; only a cell that asks for the table shows it.
+            # Only a cell that asks for the table shows what was held before.
             ram, named = True if peak == "all" else None, bool(request.peak)
             measured.recording = PeakRecording(self._shell, ram=ram, always_named=named)
         return measured
@@ -317,7 +310,7 @@ class IPyGPULogger(Options):
     def _on_error(self, cell: Cell) -> None:
         """Examine the memory as an out-of-memory error left it."""
         if cell in self._cells:
-            self._reporter.attempt("explain an error", self._cells[cell].examine, self._shell)
+            self._attempt("explain an error", self._cells[cell].examine, self._shell)
 
     def _finish(self, cell: Cell) -> None:
         """Make the record, keep it and show it."""
@@ -348,6 +341,14 @@ class IPyGPULogger(Options):
         finally:
             if measured.over:  # if not, an interrupt came: the next boundary, or `stop`, drops it again
                 self._forget(cell)
+
+    def _attempt(self, what: str, step: Callable[..., R], *args: Any) -> R | None:
+        """Call a function that explains a record; None if it fails, which is said once."""
+        try:
+            return step(*args)
+        except Exception as error:
+            self._reporter.cannot_explain(what, error)
+            return None
 
     def _forget(self, cell: Cell) -> None:
         self._cells.pop(cell, None)

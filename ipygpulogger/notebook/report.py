@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..engine.machine import importing, machine
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..storage.history import History
     from ..storage.log import Log
     from .options import Options
-
-R = TypeVar("R")
 
 
 _RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
@@ -157,20 +155,6 @@ class Reporter:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
         self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
 
-    def attempt(self, what: str, step: Callable[..., R], *args: Any) -> R | None:
-        """Call a function that explains a record; None if it fails, which is said once.
-
-        Args:
-            what: What it does, after "ipygpulogger could not".
-            step: The function.
-            args: Its arguments.
-        """
-        try:
-            return step(*args)
-        except Exception as error:
-            self.cannot_explain(what, error)
-            return None
-
     def cannot_explain(self, what: str, error: Exception) -> None:
         """Say once why something could not be done; of an unavailable figure the record speaks itself."""
         if not isinstance(error, Unavailable):
@@ -185,16 +169,16 @@ class Reporter:
         else:
             if self.names_devices:
                 self.say_if_no_gpu()
-        self.attempt("tell what was killed for lack of memory", self._say_what_was_killed)
-
-    def _say_what_was_killed(self) -> None:
-        """Say once which processes were killed for lack of memory, such as an earlier kernel."""
         if self._options.report == "none":
             return
-        with importing():
-            news = machine().limits.new_oom_kills()
-        if news:
-            say(printable(news))
+        try:
+            with importing():  # which processes were killed, such as an earlier kernel; each is said once
+                news = machine().limits.new_oom_kills()
+        except Exception as error:
+            self.cannot_explain("tell what was killed for lack of memory", error)
+        else:
+            if news:
+                say(printable(news))
 
     def say_if_no_gpu(self) -> None:
         """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
