@@ -107,11 +107,11 @@ class CellEvents:
     def _post_run_cell(self, result: Any = None) -> None:
         self._hook(self._over, result)
 
-    def _hook(self, handle: Callable[[Any], None], told: Any) -> None:
+    def _hook(self, handle: Callable[[Any], None], argument: Any) -> None:
         try:
             try:
                 collector.begin_hook()
-                handle(told)
+                handle(argument)
             finally:
                 collector.end_hook()
         except BaseException:  # interrupted between two steps: IPython would print it into the cell

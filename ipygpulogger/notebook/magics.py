@@ -214,17 +214,17 @@ class GpulogMagics(Magics):
 
     def _snapshot(self, *words: str) -> None:
         """Write torch's snapshot as an allocation failed, if nothing was allocated since, or as it is now."""
-        asked = words[:1] == (FAILED,)
-        path, kept = _path("snapshot", words[asked:]), machine().failed_snapshot
+        of_failure = words[:1] == (FAILED,)
+        path, kept = _path("snapshot", words[of_failure:]), machine().failed_snapshot
         with importing():
             from ..runtime.output import write_file
             from ..sources.torch.snapshot import snapshot_file
-        if asked and kept is None:
+        if of_failure and kept is None:
             raise Unavailable(
                 f"{FAILED} is for the last recorded cell in which a GPU ran out of memory, and there is none:"
                 " run it under %%gpulog --peak"
             )
-        past = kept if kept is not None and (asked or (kept.ended and kept.is_latest())) else None
+        past = kept if kept is not None and (of_failure or (kept.ended and kept.is_latest())) else None
         found = snapshot_file() if past is None else past.file()
         try:
             write_file(path, found.content)
@@ -235,17 +235,17 @@ class GpulogMagics(Magics):
         if found.events is not None:
             events = "1 event" if found.events == 1 else f"{found.events:,} events"
             content += f" and {events} of torch's memory history"
-        said = f"{content} written to {path}, for https://pytorch.org/memory_viz."
+        sentences = [f"{content} written to {path}, for https://pytorch.org/memory_viz."]
         if kept is not None and past is None:
             earlier = f"The out-of-memory error in {kept.where}: %gpulog snapshot {FAILED} PATH"
-            said += f"\nThat is the present. {earlier}"
+            sentences.append(f"That is the present. {earlier}")
         elif found.events is None:
-            said += (
-                "\nIt has no history, as torch recorded none: for that, run this command at the end of a cell"
+            sentences.append(
+                "It has no history, as torch recorded none: for that, run this command at the end of a cell"
                 " under %%gpulog --peak."
             )
-        for line in said.splitlines():
-            print(printable(line))
+        for sentence in sentences:
+            print(printable(sentence))
 
     def _vars(self) -> None:
         with importing():

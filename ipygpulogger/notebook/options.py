@@ -321,5 +321,5 @@ def _parameters(cls: type[Options]) -> Iterator[Parameter]:
 
 def _arguments(cls: type[Options]) -> Iterator[str]:
     for name, trait in cls.in_order().items():
-        said = f"{name}: {trait.help} Default: {trait.default()!r}."
-        yield from textwrap.wrap(said, _WIDTH, subsequent_indent="    ")
+        line = f"{name}: {trait.help} Default: {trait.default()!r}."
+        yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ")

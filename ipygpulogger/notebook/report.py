@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
-_told_of_no_gpu: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
+_shells_warned: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
 
 class Reporter:
@@ -42,7 +42,7 @@ class Reporter:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def load(self) -> None:
         """Import what the rich report needs, so that no cell waits for it or holds its memory."""
@@ -107,8 +107,8 @@ class Reporter:
 
     def warn_once(self, sentence: str) -> None:
         """Print a sentence to the stream for errors, the first time that it is to be said."""
-        if sentence not in self._said:
-            self._said.add(sentence)
+        if sentence not in self._warned:
+            self._warned.add(sentence)
             say(printable(sentence), aside=True)
 
     def keep(
@@ -184,7 +184,7 @@ class Reporter:
         """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
         seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
         shell, silent = self._options.parent, self._options.report == "none"
-        if silent or shell in _told_of_no_gpu or machine().frameworks.current_index() is not None:
+        if silent or shell in _shells_warned or machine().frameworks.current_index() is not None:
             return
         if not seen:
             why_not = machine().nvml.diagnose().says
@@ -193,7 +193,7 @@ class Reporter:
         else:
             return
         if not say(printable(f"No GPU here ({why_not}): RAM only.")):
-            _told_of_no_gpu.add(shell)
+            _shells_warned.add(shell)
 
     def _display(self, bundle: dict[str, Any], publisher: Any) -> None:
         try:
