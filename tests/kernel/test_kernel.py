@@ -153,23 +153,6 @@ def test_an_interrupted_cell_says_so(kernel, tmp_path, code):
 # -- start and stop ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("awaits", [False, True])
-@without_a_logger
-def test_the_cell_that_starts_and_the_cell_that_stops(kernel, awaits):
-    """The first is told from start() on, the last is not told at all; async cells are no different."""
-    wait = "\nawait asyncio.sleep(0)" if awaits else ""
-    ran = kernel.run(
-        f"before = b'x' * (64 << 20)\nil = IPyGPULogger().start()\nblob = b'x' * (100 << 20){wait}"
-    )
-    (match,) = REPORT.finditer(ran.stdout)
-    assert match["label"] == f"In [{ran.reply['execution_count']}]"
-    assert (match["consumed"], match["peaked"]) == ("  100", "    0")
-    assert len(labels(kernel.run("del blob, before").stdout)) == 1
-    assert kernel.run(f"il.stop(){wait}").kinds == []
-    assert kernel.run("x = 1").kinds == []
-    assert kernel.value("len(il.history)") == 2
-
-
 @without_a_logger
 def test_the_extension_comes_and_goes(kernel):
     """Load, one display a cell of the user's, reload, unload: nothing left, and the next cell has no report."""

@@ -170,16 +170,6 @@ def test_without_a_cell_just_before_there_is_none(shell, il, run, monkeypatch, h
         assert between(run("x = 1")) == {"cpu": -30}
 
 
-def test_a_logger_started_within_a_cell(shell, il, run):
-    """What its cell did before is nobody's; the gap after it is told."""
-    il.stop()
-    shell.user_ns["il"] = il
-    run("first = Block(30); il.start()")
-    block = Block(20)
-    assert between(run("first.free()")) == {"cpu": 20}
-    block.free()
-
-
 def test_no_figure_where_memory_cannot_be_read(il, run, monkeypatch):
     """For want of descriptors, say: then nothing is told, and the cell is measured all the same."""
     counter = machine().process.counter

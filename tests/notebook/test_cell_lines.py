@@ -131,13 +131,6 @@ def test_functions_of_earlier_cells(shell, il):
     ]
 
 
-def test_other_code_of_the_namespace_has_no_lines(shell, il):
-    """What `exec` and modules defined is no cell's, whatever its namespace."""
-    run(shell, "exec('def f():\\n    return 1', globals())\nimport textwrap")
-    run(shell, "f()\ntextwrap.dedent('x')")
-    assert lines(il) == [("", 1, "f()", 1), ("", 2, "textwrap.dedent('x')", 1)]
-
-
 def test_a_cell_that_a_cell_runs(shell, il):
     """Nested cells have their lines in their own record, and in the outer one under a name of their own."""
     run(shell, f"x = 1\n{NESTED}")
@@ -195,14 +188,6 @@ def test_lines_of_a_loop_too_long_to_measure(shell, il):
     (note,) = [note for note in il.record.notes if "added up" in note]
     assert note.startswith("line 4:")
     assert "added up in line 3" in note
-
-
-def test_the_cells_time_is_without_the_cost_of_tracing(shell, il, monkeypatch):
-    """What tracing says that it cost is taken off, of a nested cell's time too."""
-    run(shell, f"import time\nfor i in range(3000): i\n{NESTED}")
-    inner, outer = il.history[-2:]
-    assert 0 <= inner.time_s <= outer.time_s
-    assert sum(line.time_s for line in outer.lines if not line.place) <= outer.time_s * 1.5 + 0.05
 
 
 def test_statements_on_one_line_are_one_line(shell, il):
@@ -284,13 +269,6 @@ def test_the_ordinary_report_names_the_heaviest_line(shell, il, capsys):
     out = capsys.readouterr().out
     assert " | heaviest line " in out
     assert out.count("\n") == 1
-
-
-def test_nothing_moved_nothing_said(shell, il, capsys):
-    """A cell that needed next to nothing has the report that it has without lines."""
-    il.report = "text"
-    run(shell, "x = 1")
-    assert capsys.readouterr().out.count("\n") == 2
 
 
 def test_the_whole_table_is_shown_where_it_is_asked_for(shell, il, capsys):

@@ -127,17 +127,3 @@ def test_the_question_mark(loaded, capsys, monkeypatch, asked):
     assert [line.rstrip() for line in HELP.splitlines() if line.strip()] == [
         line.rstrip() for line in plain.splitlines() if line.rstrip() in HELP.splitlines() and line.strip()
     ]
-
-
-def test_the_question_mark_behind_the_logger(loaded, monkeypatch):
-    """Its signature and its docstring, and none of traitlets'."""
-    shown = []
-    monkeypatch.setattr("IPython.core.page.page", lambda text, **_: shown.append(text))
-    run(loaded, "from ipygpulogger import IPyGPULogger")
-    run(loaded, "IPyGPULogger?")
-    (text,) = (one["text/plain"] if isinstance(one, dict) else one for one in shown)
-    plain = " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())
-    for name, trait in TRAITS.items():
-        assert f"{name}={trait.default()!r}" in plain
-        assert f"{name}: {trait.help}" in plain
-    assert "configurable" not in plain.lower()

@@ -79,18 +79,6 @@ def test_unloading_leaves_nothing(shell, capsys):
     assert state() == before
 
 
-def test_reloading_leaves_one_logger(extension, capsys):
-    """%reload_ext: a new il, one report a cell."""
-    old = extension.user_ns["il"]
-    run(extension, "%reload_ext ipygpulogger")
-    new = extension.user_ns["il"]
-    assert new is not old
-    assert (old.running, new.running) == (False, True)
-    with capture_output() as caught:
-        run(extension, "x = 1")
-    assert len(caught.outputs) == 1
-
-
 def test_a_name_of_the_users_stays_the_users(shell, capsys):
     """il is taken only if it is free, and given back only if it is still ours."""
     run(shell, "il = 'mine'")
@@ -174,10 +162,8 @@ def test_a_page_is_html_where_reports_are(extension, page, capsys):
             "%gpulog fly",
             "has no 'fly'; it has start, stop, status, summary, plot, fit, save, snapshot, vars, free, doctor, help",
         ),
-        ("%gpulog START", "has no 'START'"),
         ("%gpulog stop now", "stop takes no options"),
         ("%gpulog status --all", "status takes no options"),
-        ("%gpulog doctor x=1", "doctor takes no options"),
         ("%gpulog start fast", "write options as name=value, not 'fast'"),
         ("%gpulog start colour=True", "no option 'colour'"),
         ("%gpulog start compact=yes", "compact takes True or False, not 'yes'"),
@@ -189,10 +175,8 @@ def test_a_page_is_html_where_reports_are(extension, page, capsys):
             "no option 'bugdet' (did you mean 'budget'?); it has budget, clear_cache",
         ),
         ("%gpulog start =", "no option ''"),
-        ("%gpulog plot now", "plot takes no options"),
         ("%gpulog summary peak", "takes --by peak, --by consumed or --by time, not 'peak'"),
         ("%gpulog summary --by", "takes --by peak, --by consumed or --by time, not '--by'"),
-        ("%gpulog summary --by size", "not '--by size'"),
         ("%gpulog summary --by=peak --by=time", "not '--by=peak --by=time'"),
         ("%gpulog save", "save takes one path, not nothing"),
         ("%gpulog save a.jsonl b.jsonl", "save takes one path, not a.jsonl b.jsonl"),
@@ -256,16 +240,6 @@ def test_the_plot_is_handed_back(extension, capsys):
     assert isinstance(extension.user_ns["fig"], Figure)
 
 
-def test_without_matplotlib_the_command_that_fixes_it_is_told(extension, capsys, monkeypatch):
-    """What was asked for and is not there: one sentence, with pip's command."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    result = run(extension, "%gpulog plot")
-    assert isinstance(result.error_in_exec, UsageError)
-    assert str(result.error_in_exec) == (
-        "%gpulog plot: plots need matplotlib: pip install 'ipygpulogger[plot]'"
-    )
-
-
 @pytest.mark.parametrize("name", ["run.jsonl", "two words.csv"])
 def test_what_is_saved_is_the_history(extension, capsys, tmp_path, name):
     """%gpulog save: every cell so far is in the file, and how many is told."""
@@ -300,16 +274,6 @@ def test_a_notebook_shows_the_picture(kernel):
     )
     assert base64.b64decode(encoded).startswith(b"\x89PNG\r\n")
     assert kernel.value("'matplotlib.pyplot' in __import__('sys').modules") is False
-
-
-def test_what_was_switched_on_is_switched_off(extension, tmp_path):
-    """`budget=None` and `log=None` take back what `budget=10GB` and `log=x.jsonl` set."""
-    il = extension.user_ns["il"]
-    run(extension, f"%gpulog start budget=10GB log={tmp_path / 'x.jsonl'}")
-    assert il.budget == "10GB"
-    assert il.log is not None
-    run(extension, "%gpulog start budget=None log=None")
-    assert (il.budget, il.log) == (None, None)
 
 
 # -- just this cell -------------------------------------------------------------------------------
@@ -369,22 +333,17 @@ def test_below_another_magic_it_measures_that_ones_body(stopped, above, running)
 
 CELLS = [
     "6 * 7",
-    "6 * 7;",
-    "x = 1",
     "\n\n1 / 0",
     "def f():\n    return 1 / 0\n\nf()",
     "1 +",
     "import asyncio\nawait asyncio.sleep(0)\n'waited'",
-    "import asyncio\nawait asyncio.sleep(0)\n1 / 0",
     "%time 6 * 7",
     "!true",
-    "len?",
     "print('a')\nfor i in range(2):\n    print(i)\ni",
     "%nosuch",
     "raise SystemExit(3)",
     "%%time\nx = 6 * 7\nx",
     "%%capture out\nprint('x')",
-    "\n\n%%capture out\nprint('x')",
     "%%nosuch\nx",
     "# nothing but a comment",
 ]

@@ -206,21 +206,6 @@ def test_small_cells_say_nothing_and_are_recorded(shell, il, said, tmp_path, way
     assert len(said("x = 1")) == 1
 
 
-def test_small_cells_that_speak_all_the_same(shell, il, said):
-    """Failed, over budget, or asked for by %%gpulog; the lines that it asked for too."""
-    said("il.quiet = '100MB'")
-    assert len(said("1 / 0")) == 1
-    assert len(said("1 +")) == 1
-    assert len(said("raise KeyboardInterrupt")) == 1
-    assert len(said("%%gpulog\nx = 1")) == 1
-    assert len(said("%%gpulog --label mine\n%gpulog doctor")) == 1
-    assert said("x = 1") == []
-    il.budget = "1MB"
-    assert len(said("x = 1")) == 1
-    il.budget = None
-    assert said("x = 1") == []
-
-
 @pytest.mark.parametrize(
     "magic",
     [
