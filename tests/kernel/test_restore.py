@@ -64,16 +64,6 @@ def fails():
         return mine, x, yours, run_out()
     inner()
 """,
-    "a method": """
-class Net:
-    def __init__(self):
-        self.weight = memory(2)
-    def forward(self):
-        act = memory(2)
-        return act, self, run_out()
-def fails():
-    Net().forward()
-""",
     "generators": """
 def steps():
     mine = memory(2)
@@ -119,12 +109,6 @@ def fails():
     except Exception:
         cleaning = memory(2)
         cleaning.no_such_name = {}['a']
-""",
-    "locals that were read": """
-def fails():
-    mine, yours = memory(2), memory(2)
-    assert locals()
-    run_out()
 """,
     "an interrupt in the clean-up": """
 def inner():
@@ -179,18 +163,6 @@ def test_memory_is_back(kernel, mode):
             assert kernel.value("len(held)") >= 2
             assert alive(kernel) == 0, (name, call)
             kernel.run("held.clear()")
-
-
-@pytest.mark.parametrize("report", ["none", "text", "rich"])
-def test_beside_the_extension(kernel, report):
-    """The logger measures the cell as failed and holds nothing of it either."""
-    begin(kernel, f"%load_ext ipygpulogger\n%gpulog start report={report}")
-    for name, source in FAILING.items():
-        kernel.run(source)
-        for call in ("gpu_mem_restore", "gpu_mem_restore_ctx"):
-            assert kernel.run(CALLS[call]).status == "error"
-            assert alive(kernel) == 0, name
-            assert kernel.value("get_ipython().user_ns['il'].record.status") in ("error", "interrupted")
 
 
 def test_the_traceback_is_shown(kernel):

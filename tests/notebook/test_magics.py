@@ -218,19 +218,6 @@ def test_the_summary_is_of_the_cells_so_far(extension, capsys, how):
     assert capsys.readouterr().out.startswith(expected + "\n")
 
 
-def test_before_the_first_cell_nothing_is_made_up(extension, capsys):
-    """No cell yet: the summary says so, the plot is refused in one sentence."""
-    history = extension.user_ns["il"].history
-    history._records.clear()
-    run(extension, "%gpulog summary")
-    assert capsys.readouterr().out.startswith("no cell has been reported yet\n")
-    history._records.clear()
-    result = run(extension, "%gpulog plot")
-    assert str(result.error_in_exec) == (
-        "%gpulog plot: there is nothing to plot: no cell has been reported yet"
-    )
-
-
 def test_the_plot_is_handed_back(extension, capsys):
     """%gpulog plot is the cell's result; given a name, it is shown only when asked for."""
     from matplotlib.figure import Figure
@@ -482,17 +469,6 @@ def test_called_as_a_function_it_runs_the_cell(stopped, capsys, taken_out):
     assert shell.user_ns["y"] == 5
     assert [r.label for r in il.history] == ["x"]
     assert not il.running
-
-
-@pytest.mark.parametrize(("call", "running"), [("start", True), ("stop", False)])
-def test_the_cell_may_start_and_stop_the_logger_itself(stopped, capsys, call, running):
-    """il.start() within the cell stays, il.stop() ends it at once."""
-    shell, il = stopped
-    assert run(shell, f"%%gpulog\nil.{call}()").success
-    assert il.running == running
-    assert len(il.history) == running
-    run(shell, "x = 1")
-    assert len(il.history) == 2 * running
 
 
 def test_what_cannot_be_measured_runs_all_the_same(stopped, capsys, monkeypatch):

@@ -83,18 +83,6 @@ def test_a_record_goes_on_without_the_step_that_fails(shell, il, monkeypatch, ca
     assert (len(il.history), out.count("In [")) == (2, 2)
 
 
-def test_an_interrupted_drop_is_done_again(measured):
-    """A Ctrl-C goes on to whoever dropped it; the next drop ends what is left."""
-    measured.lines.fails = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        measured.drop()
-    assert not measured.over
-    measured.lines.fails = None
-    measured.drop()
-    assert measured.over
-    assert not machine().scopes
-
-
 def test_a_drop_that_fails_ends_the_rest(measured):
     """What cannot be ended is told once; the display is gone all the same, and nobody tries for ever."""
     measured.lines.fails = OSError("no")

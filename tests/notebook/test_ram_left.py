@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 from handmade import MB, cell, ram
-from kernels import WAIT_FOR
 from limited import GB, container
 from memory import blip
 from places import TIMEOUT_S, Recorder, begun, standing
@@ -118,22 +117,6 @@ def test_a_cell_that_failed_for_lack_of_ram(shell, il, box, code, is_told):
     assert il.record.notes == ((told,) if is_told else ())
 
 
-def test_looking_hurts_no_cell(shell, box, monkeypatch, capsys):
-    """A source that fails is said once; the record is kept."""
-
-    def fail(*_):
-        raise RuntimeError("odd")
-
-    il = IPyGPULogger(report="text").start()
-    shell.user_ns["blip"] = blip
-    monkeypatch.setattr(machine().limits, "short", fail)
-    for _ in range(2):
-        run(shell, "blip(32)")
-    il.stop()
-    assert len(il.history) == 2
-    assert capsys.readouterr().err.count("could not tell how much RAM is left: RuntimeError: odd") == 1
-
-
 def test_a_long_cell_is_warned_while_it_runs(box, monkeypatch):
     """On its live line, as soon as a twentieth is left; the least of it is kept for the report."""
     monkeypatch.setattr(live, "AFTER_S", 0.0)
@@ -180,25 +163,3 @@ def test_what_was_killed_is_said_once_by_the_next_kernel(shell, box, capsys):
     for report, count in (("none", 0), ("text", 1), ("text", 0)):
         IPyGPULogger(report=report).start().stop()
         assert capsys.readouterr().out.count(said) == count
-
-
-def test_a_real_kernel_is_warned_in_time(kernel):
-    """Loaded as a user does; the live line of a cell that goes on, then its report."""
-    simulated = container(kernel.folder / "machine", current=GB)
-    kernel.run("%load_ext ipygpulogger")
-    kernel.run(
-        "from ipygpulogger.engine.machine import machine\n"
-        "from ipygpulogger.sources.system.ram_limit import RamLimits\n"
-        f"machine().limits = RamLimits({str(simulated.root)!r})\n" + WAIT_FOR
-    )
-    simulated.group_of_v2(current=8000 * MB, max=8 * GB)
-    until = kernel.folder / "until"
-    asked = kernel.send(f"x = b'x' * (50 << 20); wait_for({str(until)!r})")
-    said = "RAM left: 192 MB of 8.0 GB (container limit)"
-    kernel.wait_until(
-        asked, lambda ran: any(said in one["data"].get("text/plain", "") for one in ran.displays)
-    )
-    until.touch()
-    report = kernel.wait(asked).displays[-1]["data"]
-    assert said in report["text/plain"]
-    assert said in report["text/html"].replace("\N{NO-BREAK SPACE}", " ")
