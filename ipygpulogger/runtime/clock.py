@@ -1,7 +1,7 @@
 """The clocks of every measurement, which stay right where freezegun has frozen Python's.
 
-freezegun replaces `time.perf_counter`, `time.time` and `datetime` in every module that has them, but not a
-function that a `functools.partial` refers to.
+freezegun replaces `time.perf_counter`, `time.time` and `datetime` in every module that has them, but neither
+`time.clock_gettime` nor a function that a `functools.partial` refers to.
 """
 
 from __future__ import annotations
@@ -10,9 +10,20 @@ import functools
 import threading
 import time
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
-monotonic_s = functools.partial(time.perf_counter)
-wall_s = functools.partial(time.time)  # seconds since the epoch, by the system's clock
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+monotonic_s: Callable[[], float]
+wall_s: Callable[[], float]  # seconds since the epoch, by the system's clock
+if hasattr(time, "clock_gettime"):
+    # The clock behind `time.perf_counter`, on macOS as on Linux.
+    _clock_id = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)
+    monotonic_s = functools.partial(time.clock_gettime, _clock_id)
+    wall_s = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
+else:
+    monotonic_s, wall_s = functools.partial(time.perf_counter), functools.partial(time.time)
 
 # Python's own class, even if freezegun has replaced it before this module is loaded.
 _own = next(kind for kind in datetime.__mro__ if kind.__module__ == "datetime")
