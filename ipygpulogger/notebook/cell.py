@@ -77,6 +77,8 @@ def options_of(first_line: str) -> str | None:
 
 def request_of(source: str) -> Request | None:
     """Return what a cell asks for, from its text as the user wrote it; None if nothing, or nothing valid."""
+    if "%%gpulog" not in source:  # as nearly all
+        return None
     options, _ = _split(source)
     try:
         return None if options is None else request_in(options)
@@ -86,13 +88,11 @@ def request_of(source: str) -> Request | None:
 
 def body_of(source: str) -> str:
     """Return a cell's text without its own line ``%%gpulog``; all of it if there is nothing else."""
-    return _split(source)[1]
+    return _split(source)[1] if "%%gpulog" in source else source
 
 
 def _split(source: str) -> tuple[str | None, str]:
     """Return the options of a cell's ``%%gpulog``, and the text below; None, and the text, without these."""
-    if "%%gpulog" not in source:
-        return None, source
     first, _, body = source.lstrip().partition("\n")
     options = options_of(first) if body.strip() else None
     return options, source if options is None else body

@@ -16,8 +16,6 @@ import sysconfig
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .objects import walk_stack
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
@@ -33,11 +31,12 @@ def current_shell() -> Any:
 
 def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
     """Yield the `ExecutionInfo` and the execution count of each cell that led to a frame, innermost first."""
-    for caller in walk_stack(frame):
-        if caller.f_code.co_name == "run_cell_async":
-            names = caller.f_locals
+    while frame is not None:
+        if frame.f_code.co_name == "run_cell_async":
+            names = frame.f_locals
             if names.get("info") is not None:
                 yield names["info"], getattr(names.get("result"), "execution_count", None)
+        frame = frame.f_back
 
 
 def first_line(source: str) -> str:
