@@ -39,7 +39,7 @@ class Subscriber(Protocol):
     def _end(self, cell: Cell) -> None: ...  # its code has ended
     def _on_error(self, cell: Cell) -> None: ...  # an exception ended it, and memory is as that left it
     def _finish(self, cell: Cell) -> None: ...  # report it, once memory was settled
-    def _drop(self, cell: Cell) -> None: ...  # forget it, reported or not
+    def _drop(self, cell: Cell) -> None: ...  # forget it, unless it is finished
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
         """Handle an error of one of the steps: the user's cell continues, and is not measured any further."""
 
@@ -139,7 +139,7 @@ class CellEvents:
         cell = self._ended(result)
         if cell is None:
             return
-        stack = self._running[threading.get_ident()]
+        stack, finished = self._running[threading.get_ident()], False
         try:
             if cell.ours:
                 self._do("_end", cell)
@@ -150,9 +150,12 @@ class CellEvents:
                     finally:
                         cell.exception = None
                 self._do("_settle", cell)
-                self._do("_finish", cell)
+                finished = self._do("_finish", cell)
         finally:
-            self._drop_last(stack)
+            if finished:
+                stack.pop()
+            else:
+                self._drop_last(stack)
             if not stack:
                 self._running.pop(threading.get_ident(), None)
             elif cell.ours:
@@ -179,16 +182,22 @@ class CellEvents:
             self._drop_last(stack)  # its end was not reported by any event
         return stack[-1]
 
-    def _do(self, step: str, *args: Any, of: Sequence[Subscriber] = ()) -> None:
-        """Do one step of each subscriber, or of some; it never raises, not even if the user interrupts it."""
+    def _do(self, step: str, *args: Any, of: Sequence[Subscriber] = ()) -> bool:
+        """Do one step of each subscriber, or of some, and return whether none failed.
+
+        It never raises, not even if the user interrupts it.
+        """
+        succeeded = True
         for subscriber in of or tuple(self._subscribers):
             try:
                 getattr(subscriber, step)(*args)
             except BaseException as error:
+                succeeded = False
                 try:
                     subscriber._failed(error, *args)
                 except BaseException:  # there is nowhere left to report it
                     pass
+        return succeeded
 
 
 def _exclude(began_s: float, spent_s: float) -> float:

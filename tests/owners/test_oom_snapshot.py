@@ -206,7 +206,6 @@ def test_told_of_the_exception_and_no_longer(shell, capsys):
         ("_on_error", "ZeroDivisionError('division by zero')"),
         ("_settle", none),
         ("_finish", none),
-        ("_drop", none),
     ]
     assert listens.cell.exception is None
     assert "_on_error" not in [step for step, _ in steps_of(shell, "1").told]
