@@ -102,20 +102,24 @@ class CellEvents:
         return ("pre_run_cell", self._pre_run_cell), ("post_run_cell", self._post_run_cell)
 
     def _pre_run_cell(self, info: Any = None) -> None:
-        self._hook(self._began, info)
-
-    def _post_run_cell(self, result: Any = None) -> None:
-        self._hook(self._over, result)
-
-    def _hook(self, handle: Callable[[Any], None], argument: Any) -> None:
         try:
             try:
-                collector.begin_hook()
-                handle(argument)
+                collector.begin_hook()  # first: before it even a bound method could set off a collection
+                self._began(info)
             finally:
                 collector.end_hook()
         except BaseException:  # interrupted between two steps: IPython would print it into the cell
-            pass  # what was left undone the next event does
+            pass
+
+    def _post_run_cell(self, result: Any = None) -> None:
+        try:
+            try:
+                collector.begin_hook()
+                self._over(result)
+            finally:
+                collector.end_hook()
+        except BaseException:  # as above; what was left undone the next event does
+            pass
 
     def _began(self, info: Any) -> None:
         began_s, spent_s = clock.monotonic_s(), this_thread.overhead.s
