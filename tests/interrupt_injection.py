@@ -205,7 +205,7 @@ class Session:
         live.AFTER_S, live.EVERY_S = 0.0, 0.001
         if name == "live":
             self.publisher = Publisher()
-            logger.place_for = lambda *_: LiveDisplay(self.publisher)
+            logger.display_for = lambda *_: LiveDisplay(self.publisher)
         looked = threading.Event()
         if name in ("live", "gpu"):  # the sampler looks in short cells too
 

@@ -1,7 +1,5 @@
 """Where a running cell is shown: a place that keeps what it is told, a publisher like ipykernel's, a screen."""
 
-import io
-import re
 import threading
 from datetime import datetime, timezone
 
@@ -93,40 +91,3 @@ class Publisher:
     def sent(self):
         contents = [(m["msg_type"], m["content"]) for m in self.session.messages if isinstance(m, dict)]
         return [(kind, c["transient"].get("display_id"), c["data"]) for kind, c in contents if "data" in c]
-
-
-class Screen(io.StringIO):
-    """A terminal of 80 columns that keeps what stands in each row."""
-
-    COLUMNS = 80
-    SEQUENCE = re.compile(r"\x1b(?:([78])|\[(\d*)([GK]))|([\s\S])")
-
-    def __init__(self):
-        super().__init__()
-        self.rows, self.row, self.column, self.saved = [[]], 0, 0, None
-
-    def write(self, words):
-        for keep, number, command, character in self.SEQUENCE.findall(words):
-            row = self.rows[self.row]
-            if keep == "7":
-                self.saved = self.row, self.column
-            elif keep == "8":
-                self.row, self.column = self.saved
-            elif command == "G":
-                self.column = int(number) - 1
-            elif command == "K":
-                del row[self.column :]
-            elif character == "\n":
-                self.row, self.column = self.row + 1, 0
-                self.rows += [[]] if self.row == len(self.rows) else []
-            elif character == "\r":
-                self.column = 0
-            else:
-                assert self.column < self.COLUMNS, "it would wrap"
-                row.extend(" " * (self.column + 1 - len(row)))
-                row[self.column] = character
-                self.column += 1
-
-    @property
-    def lines(self):
-        return ["".join(row).rstrip() for row in self.rows]

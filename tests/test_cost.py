@@ -19,7 +19,6 @@ from ipygpulogger.engine import device_scope
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.engine.machine import Machine
 from ipygpulogger.owners import growth, roots
-from ipygpulogger.runtime import collector
 from ipygpulogger.sources.nvidia.nvml import Nvml
 from ipygpulogger.sources.system.high_water_mark import HighWaterMark
 
@@ -79,12 +78,12 @@ def cost_of_a_cell(shell, options):
 
 
 def blocks_of_a_cell(shell):
-    """What stays after a cell, counted over many; spares that went in its place are no saving."""
+    """What stays after a cell, counted over many."""
     shell.run_cell("pass", store_history=True)
-    before = sys.getallocatedblocks() - len(collector._state.spares)
+    before = sys.getallocatedblocks()
     for _ in range(CELLS):
         shell.run_cell("pass", store_history=True)
-    return round((sys.getallocatedblocks() - len(collector._state.spares) - before) / CELLS)
+    return round((sys.getallocatedblocks() - before) / CELLS)
 
 
 def check(cost, ceiling):

@@ -5,10 +5,9 @@ The files, in the order in which a cell uses them:
 ==============  ===========================================================================
 extension       what loading and unloading the extension does
 magics          ``%gpulog`` and ``%%gpulog``
-help            the subcommands of ``%gpulog``, and what help says
 completion      what completion offers in a line of ``%gpulog``, and how IPython asks for it
 logger          `IPyGPULogger`: begins and ends each cell, and passes its record to the sinks
-options         the options of a logger, and the values that each accepts
+options         the options of a logger, the values that each accepts, and the help of the magics
 quiet           which cells are quiet: they moved less than a threshold
 cell_events     IPython's events, filtered to "a real cell began" and "it ended"
 cell            a cell, and the options that it sets for itself
@@ -16,10 +15,8 @@ measured_cell   the running cell and everything that measures it, from begin to 
 enrichers       what its record says beyond the figures, step by step, each tried alone
 between_cells   memory that was allocated or freed since the previous cell
 cell_lines      the lines of a cell, and of functions that earlier cells defined
-live            the display of a long cell while it runs
-live_display    the live display in a notebook, one line among the cell's output
-live_terminal   the live display in a terminal, at the cursor's line
-tap             callbacks before each call of a method, by which these two notice other output
+live            the figures of a long cell while it runs
+live_display    where they are shown: one line among the output of the cell
 report          the report of a cell, printed or displayed
 ==============  ===========================================================================
 """

@@ -26,12 +26,7 @@ class Gap:
     """The time from the end of a cell, and of our work after it, to the beginning of the next."""
 
     def __init__(self, after: Scope | None = None, *, freed: bool = False) -> None:
-        """Begin now.
-
-        Args:
-            after: The scope of the cell that is over; None if there was none, or another cell ran beside it.
-            freed: Whether our work after the cell's last reading gave back much.
-        """
+        """Begin now, after the scope of a cell that ran alone; our work since then may have `freed` much."""
         self._ended: dict[str, DeviceHolding] | None = None
         self._pid = os.getpid()
         self._own_bytes = self._context_bytes = 0  # taken by our hooks, and by the context among that
@@ -62,17 +57,13 @@ class Gap:
             self._context_bytes = self._own_bytes - before_bytes
 
     def moved(self, scope: Scope, before_bytes: int) -> Sizes:
-        """Return how much memory was allocated or freed, in bytes by device, where it is more than 1 MB.
-
-        A change that the counter's precision cannot tell from none is left out too.
+        """Return how much memory was allocated or freed before a cell, in bytes by device, where notable.
 
         Args:
-            scope: Of the cell after the gap.
-            before_bytes: Resident memory when that cell began.
+            scope: Of the cell.
+            before_bytes: Resident memory when it began.
         """
-        if (
-            self._ended is None or self._pid != os.getpid()
-        ):  # in a forked child the last cell was the parent's
+        if self._ended is None or self._pid != os.getpid():  # in a forked child: the parent's cell
             return ()
         began = {CPU: DeviceHolding(CPU, before_bytes - scope.ours_before_bytes - self._own_bytes)}
         for key, held in scope.held().items():
@@ -96,11 +87,7 @@ class Gap:
         return backend != DRIVER and index == str(self._context_on)
 
     def _resident_bytes(self, *, again: bool = False) -> int:
-        """Return the resident memory without what late imports of ours took so far.
-
-        Args:
-            again: It was read in this hook before, and need not be read again unless memory was allocated.
-        """
+        """Return the resident memory without what late imports of ours took; `again`: in the same hook."""
         on = machine()
         try:
             resident_bytes = on.ram.last_bytes() if again else on.ram.current_bytes()

@@ -1,7 +1,4 @@
-"""A cell, and the options that it sets for itself.
-
-A cell that contains only our own magics is recognised here too; its record is marked.
-"""
+"""A cell, the options that it sets for itself, and whether it contains only our own magics."""
 
 from __future__ import annotations
 
@@ -36,19 +33,12 @@ def _compiled(pattern: str, flags: re.RegexFlag = re.ASCII) -> re.Pattern[str]:
 
 
 class Request(NamedTuple):
-    """What a cell asks for.
+    """What a cell asks for."""
 
-    Attributes:
-        lines: Whether each of its lines is measured.
-        peak: Whether it is told what was alive at its peak; "all" for general RAM too beside a GPU.
-        label: What the cell is called; None for "In [4]".
-        explicit: Whether the cell begins with ``%%gpulog``; if not, it asks for nothing.
-    """
-
-    lines: bool = False
-    label: str | None = None
-    explicit: bool = True
-    peak: bool | Literal["all"] = False
+    lines: bool = False  # each of its lines is measured
+    label: str | None = None  # what it is called; None for "In [4]"
+    explicit: bool = True  # it begins with ``%%gpulog``; if not, it asks for nothing
+    peak: bool | Literal["all"] = False  # tell what was alive at its peak; "all": in RAM too beside a GPU
 
 
 def request_in(options: str) -> Request:
@@ -57,29 +47,24 @@ def request_in(options: str) -> Request:
     Raises:
         ValueError: There are no such options.
     """
-    lines, label = False, None
-    peak: bool | Literal["all"] = False
+    found: dict[str, Any] = {}
     try:
         given = iter(split_words(options))
     except ValueError as error:
         raise ValueError(f"{error}: {options.strip()}") from error
     for word in given:
         name, equals, value = word.partition("=")
-        if word == "--lines":
-            lines = True
-        elif word == "--peak":
-            peak = True
-        elif word == "--peak=all":
-            peak = "all"
+        if word in ("--lines", "--peak", "--peak=all"):
+            found[name[2:]] = value or True
         elif name == "--label":
-            label = value if equals else next(given, "")
-            if not label.strip() or (not equals and label in OPTIONS):
+            found["label"] = value if equals else next(given, "")
+            if not found["label"].strip() or (not equals and found["label"] in OPTIONS):
                 raise ValueError("--label takes a text")
         else:
             raise ValueError(
                 f"there is no option {word!r}; it takes --lines, --peak, --peak=all and --label TEXT"
             )
-    return Request(lines, label, peak=peak)
+    return Request(**found)
 
 
 def options_of(first_line: str) -> str | None:
@@ -92,24 +77,25 @@ def options_of(first_line: str) -> str | None:
 
 def request_of(source: str) -> Request | None:
     """Return what a cell asks for, from its text as the user wrote it; None if nothing, or nothing valid."""
-    if "%%gpulog" not in source:
+    if "%%gpulog" not in source:  # as nearly all
         return None
-    first, _, body = source.lstrip().partition("\n")
-    options = options_of(first)
-    if options is None or not body.strip():
-        return None
+    options, _ = _split(source)
     try:
-        return request_in(options)
+        return None if options is None else request_in(options)
     except ValueError:  # the magic will fail, and say why
         return None
 
 
 def body_of(source: str) -> str:
     """Return a cell's text without its own line ``%%gpulog``; all of it if there is nothing else."""
-    if "%%gpulog" not in source:
-        return source
+    return _split(source)[1] if "%%gpulog" in source else source
+
+
+def _split(source: str) -> tuple[str | None, str]:
+    """Return the options of a cell's ``%%gpulog``, and the text below; None, and the text, without these."""
     first, _, body = source.lstrip().partition("\n")
-    return source if options_of(first) is None or not body.strip() else body
+    options = options_of(first) if body.strip() else None
+    return options, source if options is None else body
 
 
 def is_gpulog_only(source: str) -> bool:
@@ -134,8 +120,7 @@ class Cell:
     def __init__(self, info: Any, count: int | None, outer: Cell | None) -> None:
         """Take IPython's description of a cell, its execution count, and the cell that runs already.
 
-        Code that a front end runs silently is no cell of ours, but one may run nested within a cell of ours,
-        as `%%capture` nests its body.
+        Code that a front end runs silently is no cell of ours, unless it is nested in one, as by `%%capture`.
         """
         stored = bool(getattr(info, "store_history", True))
         self.info, self._outer = info, None if stored else outer  # both None once it has ended
@@ -160,16 +145,12 @@ class Cell:
 
     def name(self) -> None:
         """Set the label."""
-        outermost = next(reversed([self, *self.around()]))
+        outermost = [self, *self.around()][-1] if self.nested else self
         number = "?" if outermost.execution_count is None else outermost.execution_count
         self.label = f"nested in In [{number}]" if self._outer else f"In [{number}]"
 
     def end(self, result: Any) -> None:
-        """Set the attributes that are known only at the end.
-
-        Args:
-            result: IPython's; it is not kept, for it would keep the cell's value alive.
-        """
+        """Set the attributes that are known only at the end; IPython's result would keep the cell's value."""
         if self._outer is None and self.execution_count is None:
             self.execution_count = getattr(result, "execution_count", None)
         self.name()

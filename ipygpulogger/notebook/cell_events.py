@@ -39,7 +39,7 @@ class Subscriber(Protocol):
     def _end(self, cell: Cell) -> None: ...  # its code has ended
     def _on_error(self, cell: Cell) -> None: ...  # an exception ended it, and memory is as that left it
     def _finish(self, cell: Cell) -> None: ...  # report it, once memory was settled
-    def _drop(self, cell: Cell) -> None: ...  # forget it, reported or not
+    def _drop(self, cell: Cell) -> None: ...  # forget it, unless it is finished
     def _failed(self, error: BaseException, cell: Cell | None = None) -> None:
         """Handle an error of one of the steps: the user's cell continues, and is not measured any further."""
 
@@ -60,12 +60,7 @@ class CellEvents:
         return cls._by_shell.setdefault(shell, cls(shell))
 
     def subscribe(self, subscriber: Subscriber, *, running: bool = True) -> None:
-        """Send the events of every cell to a subscriber from now on.
-
-        Args:
-            subscriber: What receives them.
-            running: Begin with the cell that runs already, from here to its end.
-        """
+        """Send the events of every cell from now on; also of the one that is `running` already, or not."""
         shell: Any = self._shell()
         for event, callback in self._callbacks():
             if callback not in shell.events.callbacks[event]:
@@ -109,7 +104,7 @@ class CellEvents:
     def _pre_run_cell(self, info: Any = None) -> None:
         try:
             try:
-                collector.begin_hook()
+                collector.begin_hook()  # first: before it even a bound method could set off a collection
                 self._began(info)
             finally:
                 collector.end_hook()
@@ -133,8 +128,8 @@ class CellEvents:
         nested = not getattr(info, "store_history", True)  # as `%%capture` nests
         while stack and not (stack[-1].info and (nested or any(stack[-1].info is one for one, _ in here))):
             self._drop_last(stack)  # its end was not reported by any event
-        count = next((count for running, count in here if running is info), None)
-        cell = Cell(info, count, stack[-1] if stack else None)
+        counts = [count for running, count in here if running is info]
+        cell = Cell(info, counts[0] if counts else None, stack[-1] if stack else None)
         stack.append(cell)
         if cell.ours:
             self._do("_preload")
@@ -148,7 +143,7 @@ class CellEvents:
         cell = self._ended(result)
         if cell is None:
             return
-        stack = self._running[threading.get_ident()]
+        stack, finished = self._running[threading.get_ident()], False
         try:
             if cell.ours:
                 self._do("_end", cell)
@@ -159,9 +154,12 @@ class CellEvents:
                     finally:
                         cell.exception = None
                 self._do("_settle", cell)
-                self._do("_finish", cell)
+                finished = self._do("_finish", cell)
         finally:
-            self._drop_last(stack)
+            if finished:
+                stack.pop()
+            else:
+                self._drop_last(stack)
             if not stack:
                 self._running.pop(threading.get_ident(), None)
             elif cell.ours:
@@ -176,6 +174,8 @@ class CellEvents:
         """Return the cell that this event ends, by then the innermost; None for an empty cell."""
         stack = self._running.get(threading.get_ident(), [])
         info = getattr(result, "info", None)
+        if stack and stack[-1].info is info:
+            return stack[-1]
         depth = next((i for i, cell in enumerate(stack) if cell.info is info), -1)
         if depth < 0 and stack:  # an exception went through IPython: another info, or none
             raw = stack[-1].raw if result is None else getattr(info, "raw_cell", None)
@@ -186,27 +186,30 @@ class CellEvents:
             self._drop_last(stack)  # its end was not reported by any event
         return stack[-1]
 
-    def _do(self, step: str, *args: Any, of: Sequence[Subscriber] = ()) -> None:
-        """Do one step of each subscriber, or of some; it never raises, not even if the user interrupts it."""
+    def _do(self, step: str, *args: Any, of: Sequence[Subscriber] = ()) -> bool:
+        """Do one step of each subscriber, or of some, and return whether none failed.
+
+        It never raises, not even if the user interrupts it.
+        """
+        succeeded = True
         for subscriber in of or tuple(self._subscribers):
             try:
                 getattr(subscriber, step)(*args)
             except BaseException as error:
+                succeeded = False
                 try:
                     subscriber._failed(error, *args)
                 except BaseException:  # there is nowhere left to report it
                     pass
+        return succeeded
 
 
 def _exclude(began_s: float, spent_s: float) -> float:
-    """Exclude a hook's time from this thread's running cells and lines.
+    """Exclude a hook's time from this thread's running cells and lines, and return the seconds.
 
     Args:
         began_s: When the hook began.
         spent_s: What was excluded by then; tracing excludes its own part of the hook itself.
-
-    Returns:
-        The seconds that were excluded now.
     """
     took_s = clock.monotonic_s() - began_s - (this_thread.overhead.s - spent_s)
     this_thread.overhead.s += took_s

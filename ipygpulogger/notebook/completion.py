@@ -1,9 +1,6 @@
-"""Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor, and nothing else.
+"""Completion of ``%gpulog`` and ``%%gpulog``: what may stand at the cursor, and nothing else but paths.
 
-Paths are left to IPython, which completes them as for any other magic.
-
-IPython merges what all its matchers offer: file names, and with jedi the names of Python. Only a matcher that
-offers something can suppress the others. How it does so differs:
+IPython merges what all its matchers offer. Only a matcher that offers something can suppress the others:
 
 - from IPython 8.6 on, a matcher in ``custom_matchers`` says that it suppresses;
 - before, as on Colab, the first matcher in ``magic_arg_matchers`` that offers something is the only one.
@@ -17,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import IPython.core.completer
 
 from .cell import OPTIONS
-from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY
-from .options import Options
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,11 +45,9 @@ def take_out(shell: Any) -> None:
     matchers[:] = [one for one in matchers if not hasattr(one, "is_gpulogs")]
 
 
-def _matchers(shell: Any) -> list[Any]:
+def _matchers(shell: Any) -> Any:
     """Return the shell's list of matchers that ours belongs to."""
-    completer = shell.Completer
-    found: list[Any] = completer.custom_matchers if _SUPPRESSES else completer.magic_arg_matchers
-    return found
+    return shell.Completer.custom_matchers if _SUPPRESSES else shell.Completer.magic_arg_matchers
 
 
 def _matcher(shell: Any) -> Any:
@@ -99,13 +93,9 @@ def _offered_in(before: str, above: Iterable[str], shell: Any) -> tuple[str, lis
 
 
 def offered(before: str) -> tuple[str, list[str]] | None:
-    """Return what may follow in a line of one of the magics; None in any other line, and for a path.
+    """Return what a completion replaces in a line up to the cursor, and what it offers; None for a path.
 
-    Args:
-        before: The line up to the cursor.
-
-    Returns:
-        The text before the cursor that a completion replaces, and the completions.
+    None in a line of none of our magics, too.
     """
     line = re.fullmatch(_LINE, before, re.ASCII | re.DOTALL)
     if line is None:

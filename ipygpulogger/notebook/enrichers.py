@@ -18,7 +18,7 @@ from ..sources.system.ram_limit import least
 from .cell import body_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ..records import CellRecord, Measurement
     from ..sources.system.ram_limit import MemoryLimit
@@ -29,46 +29,6 @@ if TYPE_CHECKING:
 
 _LITTLE_BYTES = 2 * MB  # of a cell that needed no more, the size of its data is not looked up
 _SMALL_BYTES = 5 * MB  # a cell that needs less is not compared with the limits
-
-
-def enriched(cell: MeasuredCell, reporter: Reporter) -> CellRecord:
-    """Return the record of a cell that has ended, with all that there is to say."""
-    figures = [
-        *([("tell what changed before the cell", _between_cells)] if cell.gap is not None else ()),
-        *([("explain an error", _out_of_memory)] if cell.oom is not None else ()),
-        *([("tell what each line used", _lines)] if cell.lines is not None else ()),
-        ("tell who holds memory", _owners),
-    ]
-    record = _each(figures, cell.record(), cell, reporter)
-    if cell.garbage is None or cell.before is None:
-        return _each(_remarks(cell), record, cell, reporter)
-    if cell.freed is None:
-        record = _each([(_GARBAGE, _collected)], record, cell, reporter)
-        if cell.freed is not None:  # the figures are read again
-            again = _each(figures, cell.record(), cell, reporter)
-            record = replace(again, notes=tuple(dict.fromkeys((*record.notes, *again.notes))))
-    return _each([(_GARBAGE, _garbage), *_remarks(cell)], record, cell, reporter)
-
-
-def _remarks(cell: MeasuredCell) -> list[tuple[str, Enricher]]:
-    return [
-        *([("tell what was alive at the peak", _at_peak)] if cell.recording is not None else ()),
-        ("tell how large its data was", _dimensions),
-        ("tell who holds memory", _grew),
-        *([("tell whether it went over its budget", _over_budget)] if cell.budget else ()),
-        ("tell how much RAM is left", _little_left),
-    ]
-
-
-def _each(
-    steps: Iterable[tuple[str, Enricher]], record: CellRecord, cell: MeasuredCell, reporter: Reporter
-) -> CellRecord:
-    for what, enrich in steps:
-        try:
-            record = enrich(record, cell)
-        except Exception as error:
-            reporter.cannot_explain(what, error)
-    return record
 
 
 def _noted(record: CellRecord, *notes: str) -> CellRecord:
@@ -98,29 +58,23 @@ def _lines(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return _noted(replace(record, lines=lines.result()), *lines.notes)
 
 
-def _owners(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    return cell.growth.end(cell.before, record)
-
-
-_GARBAGE = "tell what garbage the cell left"
+def _collected(record: CellRecord, cell: MeasuredCell) -> CellRecord:
+    """Collect the garbage that the cell dropped, if that is worth it and was not done."""
+    garbage, before = cell.garbage, cell.before
+    if garbage is not None and before is not None and cell.freed is None:
+        cell.freed = garbage.settle_dropped(cell.cell.raw, record, before.snapshot)
+        if cell.freed is not None and cell.clear_cache:
+            machine().settling.empty_caches()
+    return record
 
 
 # -- what is found once --------------------------------------------------------------------------------------
 
 
-def _collected(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    """Collect the garbage that the cell dropped, if that is worth it."""
-    garbage: Any = cell.garbage
-    before: Any = cell.before
-    cell.freed = garbage.settle_dropped(cell.cell.raw, record, before.snapshot)
-    if cell.freed is not None and cell.clear_cache:
-        machine().settling.settle(gc_collect=False, clear_cache=True)
-    return record
-
-
 def _garbage(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    garbage: Any = cell.garbage
-    before: Any = cell.before
+    garbage, before = cell.garbage, cell.before
+    if garbage is None or before is None:
+        return record
     if cell.freed is None:
         notes = garbage.dropped_notes(before.snapshot)
     else:
@@ -153,11 +107,7 @@ def _dimensions(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return replace(record, dimensions=found, code=fingerprint(body_of(raw), dict(found)) if found else "")
 
 
-def _grew(record: CellRecord, cell: MeasuredCell) -> CellRecord:
-    return cell.history.marked(record)
-
-
-def _over_budget(record: CellRecord, cell: MeasuredCell) -> CellRecord:
+def _budget(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return _noted(record, *over_budget(record, cell.budget))
 
 
@@ -167,25 +117,62 @@ def _little_left(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     return _noted(record, *notes) if notes else record
 
 
+# -- the list ------------------------------------------------------------------------------------------------
+
+# Each step: what it does, after "could not", the attribute of the cell without which it is left out, itself.
+_GARBAGE = "tell what garbage the cell left"
+_FIGURES: tuple[tuple[str, str, Enricher], ...] = (
+    ("tell what changed before the cell", "gap", _between_cells),
+    ("explain an error", "oom", _out_of_memory),
+    ("tell what each line used", "lines", _lines),
+    ("tell who holds memory", "growth", lambda record, cell: cell.growth.end(cell.before, record)),
+    (_GARBAGE, "garbage", _collected),
+)
+_ONCE: tuple[tuple[str, str, Enricher], ...] = (
+    (_GARBAGE, "garbage", _garbage),
+    ("tell what was alive at the peak", "recording", _at_peak),
+    ("tell how large its data was", "scope", _dimensions),
+    ("tell who holds memory", "history", lambda record, cell: cell.history.marked(record)),
+    ("tell whether it went over its budget", "budget", _budget),
+    ("tell how much RAM is left", "scope", _little_left),
+)
+
+
+def enriched(cell: MeasuredCell, reporter: Reporter) -> CellRecord:
+    """Return the record of a cell that has ended, with all that there is to say."""
+    freed = cell.freed
+    record = _each(_FIGURES, cell.record(), cell, reporter)
+    if cell.freed is not freed:  # by a collection just now: the figures are read again
+        again = _each(_FIGURES, cell.record(), cell, reporter)
+        record = replace(again, notes=tuple(dict.fromkeys((*record.notes, *again.notes))))
+    return _each(_ONCE, record, cell, reporter)
+
+
+def _each(
+    steps: tuple[tuple[str, str, Enricher], ...], record: CellRecord, cell: MeasuredCell, reporter: Reporter
+) -> CellRecord:
+    for what, needed, enrich in steps:
+        if getattr(cell, needed) is not None:
+            try:
+                record = enrich(record, cell)
+            except Exception as error:
+                reporter.cannot_explain(what, error)
+    return record
+
+
 # -- what warns ----------------------------------------------------------------------------------------------
 
 
 def over_budget(measurement: Measurement, budget: str | None) -> tuple[Note, ...]:
-    """Return a note for each device on which a measurement went over its budget.
+    """Return a note for each device on which a cell, which may still run, went over its budget.
 
-    Args:
-        measurement: Of a cell, which may still run.
-        budget: A size such as "10GB": on each GPU, or of RAM where no GPU was used. None allows anything.
+    A budget such as "10GB" is for each GPU, or for RAM where no GPU was used. None allows anything.
     """
     if not budget:
         return ()
-    allowed_bytes = parse_size(budget)
-    on_gpu = any(gpu.peak.lo_bytes for gpu in measurement.gpus)
-    found = excesses(
-        measurement,
-        ram_bytes=None if on_gpu else allowed_bytes,
-        gpu_bytes=allowed_bytes if on_gpu else None,
-    )
+    allowed_bytes, on_gpu = parse_size(budget), any(gpu.peak.lo_bytes for gpu in measurement.gpus)
+    ram_bytes, gpu_bytes = (None, allowed_bytes) if on_gpu else (allowed_bytes, None)
+    found = excesses(measurement, ram_bytes=ram_bytes, gpu_bytes=gpu_bytes)
     return tuple(
         Note(
             NoteKind.OVER_BUDGET,

@@ -14,11 +14,9 @@ _AT_ONCE = 500  # records in an answer, each of about a kilobyte, and at most of
 
 
 def load(shell: Any, report: str | None = None) -> None:
-    """Start a logger, as ``il`` if that name is free; loading twice changes nothing.
+    """Start a logger in IPython's shell, as ``il`` if that name is free; loading twice changes nothing.
 
-    Args:
-        shell: IPython's shell.
-        report: The kind of report; by default what the user's configuration says, else the rich one.
+    Without a kind of report it is what the user's configuration says, else the rich one.
     """
     if shell in loaded:
         return
@@ -61,10 +59,7 @@ def last_record() -> str:
 
 
 def process_records(since: int) -> str:
-    """Return the records of other processes that the extension has; ``ipygpulogger run`` asks for them.
-
-    Args:
-        since: Where in the history to begin.
+    """Return the records of other processes from there in the history on; ``ipygpulogger run`` asks for them.
 
     Returns:
         As JSON where to go on, the length of the history, and the records between.

@@ -2,24 +2,21 @@
 
 It is renewed when a figure changed, at most once a second; where none did, the time is renewed every five.
 
-`LiveCell` is one cell's; `Live` has the thread that updates all of a logger's. Where a cell is shown is a
-`Place`: `live_display` in a notebook, `live_terminal` in a terminal.
+`LiveCell` is one cell's; `Live` has the thread that updates all of a logger's.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..engine.machine import machine
 from ..engine.sampler import Sampler
 from ..render import text
 from ..runtime import clock
-from ..runtime.errors import is_from_a_handler
 from ..sources.system.ram_limit import least
 from .enrichers import left_note
 
@@ -29,37 +26,12 @@ if TYPE_CHECKING:
     from ..engine.scope import Scope
     from ..records import Measurement
     from ..sources.system.ram_limit import MemoryLimit
+    from .live_display import LiveDisplay
 
 AFTER_S = 2.0  # a shorter cell is not shown while it runs
 EVERY_S = 1.0
 _TIME_ALONE = 5  # times as long: how often figures that are still the same are shown with the time
 _RISES = 2  # little RAM is left if that would last for so many rises as since the figures were last shown
-
-
-class Place(Protocol):
-    """Where a running cell is shown; each step may be repeated after an interrupt.
-
-    Attributes:
-        shows: Whether figures can be shown there at all.
-    """
-
-    shows: bool
-
-    def begin(self) -> None:
-        """Follow what else is written there from now on."""
-
-    def show(self, measurement: Measurement) -> bool | None:
-        """Show the figures so far; called in the display's own thread.
-
-        Returns:
-            Whether they stay there, so that the same figures need not be shown again soon.
-        """
-
-    def end(self) -> None:
-        """Stop showing figures, because the cell's code has ended."""
-
-    def clear(self) -> None:
-        """Stop showing figures, and remove those that were shown; without `end` before, the cell goes on."""
 
 
 class Live:
@@ -80,14 +52,8 @@ class Live:
         self.running: dict[LiveCell, None] = {}  # in the order in which they began
         self.ticker = Sampler(partial(_tick, self.running), AFTER_S, EVERY_S, "ipygpulogger live")
 
-    def cell(self, label: str, scope: Scope, place: Place) -> LiveCell:
-        """Prepare to show a cell; nothing happens before it begins.
-
-        Args:
-            label: What the cell is called while it runs.
-            scope: What measures it, which may open later.
-            place: Where it is shown, if it lasts.
-        """
+    def cell(self, label: str, scope: Scope, place: LiveDisplay) -> LiveCell:
+        """Prepare to show a cell, if it lasts; nothing happens before it begins."""
         if self._pid != os.getpid():  # in a fork's child: the thread is the parent's, and a lock may be taken
             self._renew()
         return LiveCell(self, label, scope, place)
@@ -115,7 +81,7 @@ class LiveCell:
         tightest: The limit of RAM under which the least was left so far, if that was little.
     """
 
-    def __init__(self, live: Live, label: str, scope: Scope, place: Place) -> None:
+    def __init__(self, live: Live, label: str, scope: Scope, place: LiveDisplay) -> None:
         self._live, self._label, self._scope, self._place = live, label, scope, place
         self._pid = os.getpid()
         self._stopped = False
@@ -126,18 +92,12 @@ class LiveCell:
         self._shown, self._shown_s = "", 0.0  # the figures that stand at the place, and when they came
 
     def begin(self) -> None:
-        """Begin; without a thread, or if the place takes no taps, the cell is not shown."""
+        """Begin; without a thread the cell is not shown."""
         self.began_s = clock.monotonic_s()
         self._live.running[self] = None
-        try:
-            self._place.begin()
-        except Exception as error:  # a stream of the user's that takes no tap
-            if is_from_a_handler(error):
-                raise
+        self._place.begin()
+        if self.shows and not self._live.ticker.start(self):
             self.drop()
-        else:
-            if self.shows and not self._live.ticker.start(self):
-                self.drop()
 
     def show(self) -> None:
         """Show the figures so far; children that come and go within the cell are seen here."""
@@ -180,23 +140,12 @@ class LiveCell:
         self._live.running.pop(self, None)  # last: if this is interrupted, the next call ends it
 
 
-def place_for(shell: Any, report: str) -> Place | None:
-    """Return where this shell can show a running cell, with this kind of report; None: nowhere."""
-    if report == "none":
+def display_for(shell: Any, report: str) -> LiveDisplay | None:
+    """Return what can show a running cell of this shell, with this kind of report; None outside a kernel."""
+    if report == "none" or getattr(shell, "kernel", None) is None:
         return None
-    if getattr(shell, "kernel", None) is not None:
-        from .live_display import LiveDisplay
+    from .live_display import LiveDisplay
 
-        publisher = shell.display_pub
-        seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
-        return LiveDisplay(publisher, shows=report == "rich") if seen else None
-    try:
-        if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-            return None
-        from .live_terminal import LiveTerminal
-
-        return LiveTerminal(shell)
-    except Exception as error:  # no stream, a closed or broken one
-        if is_from_a_handler(error):
-            raise
-        return None
+    publisher = shell.display_pub
+    seen = getattr(publisher, "session", None) is not None and hasattr(publisher, "parent_header")
+    return LiveDisplay(publisher, shows=report == "rich") if seen else None

@@ -4,22 +4,19 @@ What kernels and front ends really do (each has a test):
 
 - what a thread publishes belongs to the cell that the kernel started last. On ipykernel 7 that may be another
   cell, on a subshell: so the context of our own cell is kept, and we publish in it;
-- a cell may replace the kernel's publisher, as ``%%capture`` does; we keep the one that was there when the
-  cell began;
-- no message removes a display. One whose only content is an empty ``text/html`` has no height in JupyterLab,
-  Notebook 7 and nbconvert's pages, and leaves nothing to read in the saved notebook. Without any content at
-  all, nbconvert would warn;
-- a display between two pieces of one printed line, such as a progress bar that is being rewritten, would cut
-  the line in two for good: so the display waits until the cell's output ends with a whole line;
-- ``clear_output`` removes our display too, and an update of a display that is gone is never seen: a cell that
-  clears its output is not shown while it runs;
-- any thread may clear, a task of an earlier cell clears that cell's output, and an output widget its own.
-  Only the messages that the kernel sends tell which, so they are tapped;
+- a cell may replace the kernel's publisher, as ``%%capture`` does: we keep that of the cell's beginning;
+- no message removes a display. One whose only content is an empty ``text/html`` has no height and leaves
+  nothing to read in the saved notebook. Without any content at all, nbconvert would warn;
+- a display between two pieces of one printed line, such as a progress bar, would cut the line in two for
+  good: so the display waits until the cell's output ends with a whole line;
+- ``clear_output`` removes our display too, and an update of a display that is gone is never seen: a cell
+  that clears its output is not shown while it runs. Any thread may clear, and an output widget its own
+  output. Only the messages that the kernel sends tell which, so they are tapped;
 - ``clear_output(wait=True)`` clears when the next output comes. At the end of a cell that would be our
   report, and the user's output would be gone: so the message is withheld until the cell's own next output,
   and never sent if there is none;
-- printed output of a notebook cannot be taken back, so only a rich report is live there. A printed report
-  sets off a clear that waits, too.
+- printed output cannot be taken back, so only a rich report is live. A printed report sets off a clear that
+  waits, too.
 """
 
 from __future__ import annotations
@@ -33,9 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..render import html, text
 from ..runtime.errors import is_from_a_handler
-from .tap import Taps, untapped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..records import Measurement
 
 _OUTPUTS = ("stream", "display_data", "execute_result", "error")  # what sets off a clear that waits
@@ -45,8 +43,6 @@ _ID = "ipygpulogger-"  # the ids of all live displays begin with it
 
 class LiveDisplay:
     """One display, and what the kernel's messages say about it while the cell runs.
-
-    A message that a hook took never reaches the session's `send`, and one that does names its cell.
 
     Args:
         publisher: The kernel's.
@@ -68,11 +64,14 @@ class LiveDisplay:
         self._clearing = threading.RLock()
         self._redirects: set[Any] = set()  # the output widgets that capture the cell's output
         self._session = publisher.session
-        self._taps = Taps()
+        self._tap: Tap | None = None
 
     def begin(self) -> None:
         """Follow what is sent from now on."""
-        self._taps.open(self._session, "send", self._sent)
+        with Tap.lock:
+            there = vars(self._session).get("send")
+            self._tap = there if isinstance(there, Tap) else Tap(self._session, "send")
+            self._tap.open(self._sent)
 
     def show(self, measurement: Measurement) -> bool:
         """Display the figures so far, or update the display with them; return whether they are there."""
@@ -105,7 +104,8 @@ class LiveDisplay:
                     raise
             self._is_there = False
             self._send_clear()
-            self._taps.close()
+            if self._tap is not None:
+                self._tap.close(self._sent)
 
     def _put(self, bundle: dict[str, Any]) -> None:
         transient, update = {"display_id": self._id}, self._is_there
@@ -114,11 +114,8 @@ class LiveDisplay:
     def _sent(
         self, stream: Any, message: Any, content: Any = None, parent: Any = None, *more: Any, **named: Any
     ) -> bool:
-        """Note what a message of the kernel's does to the display; return whether it must not be sent.
-
-        A child that was forked sends nothing, and may find a lock taken.
-        """
-        if os.getpid() != self._pid:
+        """Note what a message of the kernel's does to the display; return whether it must not be sent."""
+        if os.getpid() != self._pid:  # a forked child sends nothing, and may find a lock taken
             return False
         sent = (stream, message, content, parent, *more), named
         if isinstance(message, str):
@@ -165,9 +162,52 @@ class LiveDisplay:
             while self._clears:
                 self._cleared = True
                 sent, named = self._clears.pop()
-                untapped(self._session, "send")(*sent, **named)
+                send = self._session.send
+                (send.call if isinstance(send, Tap) else send)(*sent, **named)
 
 
 def _message_id(parent: Any) -> Any:
     """Return the id of the message that asked for a cell, from that message or from its header."""
     return parent.get("header", parent).get("msg_id") if parent else None
+
+
+class Tap:
+    """Replaces a method of one object; each call of it, on any thread, first calls the callbacks.
+
+    A callback that returns True withholds the call, and its caller gets None. When the last callback is
+    removed, the object has its own method again.
+    """
+
+    lock = threading.RLock()  # of all taps
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self._owner, self._name = owner, name
+        self._was = vars(owner).get(name)  # None: the method of its class
+        self.call = getattr(owner, name)
+        self._callbacks: list[Callable[..., object]] = []
+
+    def open(self, callback: Callable[..., object]) -> None:
+        """Add a callback."""
+        with self.lock:
+            self._callbacks.append(callback)
+            if vars(self._owner).get(self._name) is not self:
+                setattr(self._owner, self._name, self)
+
+    def close(self, callback: Callable[..., object]) -> None:
+        """Remove a callback; removing it again changes nothing."""
+        with self.lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+            if not self._callbacks and vars(self._owner).get(self._name) is self:
+                if self._was is None:
+                    delattr(self._owner, self._name)
+                else:
+                    setattr(self._owner, self._name, self._was)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the callbacks, then the method, unless one of them withholds the call."""
+        withheld = False
+        for callback in tuple(self._callbacks):
+            with suppress(Exception):  # the call is the user's
+                withheld = callback(*args, **kwargs) is True or withheld
+        return None if withheld else self.call(*args, **kwargs)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from traitlets import observe
 
@@ -21,15 +22,14 @@ from .between_cells import Gap
 from .cell import Request, body_of, is_gpulog_only, request_of
 from .cell_events import CellEvents
 from .enrichers import enriched, over_budget
-from .help import documented
-from .live import Live, place_for
+from .live import Live, display_for
 from .measured_cell import MeasuredCell
-from .options import Options
-from .quiet import has_table, is_reported
+from .options import Options, documented
+from .quiet import Threshold, has_table, is_reported
 from .report import Reporter, publisher_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from ..analysis.group import Group
@@ -39,7 +39,17 @@ if TYPE_CHECKING:
     from ..storage.log import Log
     from .cell import Cell
     from .magics import GpulogMagics
-    from .quiet import Threshold
+
+
+R = TypeVar("R")
+
+
+class _Last:
+    """What the last cell left; an object of its own, as setting an attribute of a logger is checked."""
+
+    record: CellRecord | None = None
+    requested = False  # whether it asked for a report with `%%gpulog`
+    gap = Gap()  # the time since it ended
 
 
 @documented
@@ -61,7 +71,6 @@ class IPyGPULogger(Options):
     _log: Log | None = None
     _threshold: Threshold | None = None  # of `quiet`
     _budget_since: datetime | None = None
-    _requested = False  # whether the last cell asked for a report with `%%gpulog`
 
     def __init__(
         self, compact: bool | None = None, gc_collect: bool | Literal["full"] | None = None, **options: Any
@@ -72,10 +81,8 @@ class IPyGPULogger(Options):
         self.check(options)
         shell = current_shell()
         if shell is None:
-            raise RuntimeError(
-                "IPyGPULogger works inside IPython; outside it, measure a block of code with"
-                " ipygpulogger.measure."
-            )
+            why = "works inside IPython; outside it, measure a block of code with ipygpulogger.measure."
+            raise RuntimeError(f"IPyGPULogger {why}")
         from .magics import GpulogMagics  # imports IPython's, which is there now
 
         super().__init__(parent=shell, **options)
@@ -84,7 +91,7 @@ class IPyGPULogger(Options):
         self._magics = GpulogMagics(shell, self)
         self._running = False
         self._machine = machine()
-        self._record: CellRecord | None = None  # of the last cell
+        self._last = _Last()
         self._history = History()
         self._reporter = Reporter(me)
         self._cells: dict[Cell, MeasuredCell] = {}  # that run now
@@ -93,7 +100,6 @@ class IPyGPULogger(Options):
         self._advised: dict[str, dict[str, int | None]] = {}  # after an out-of-memory error
         self._growth = Growth.of(shell)
         self._garbage = Garbage(shell, self._growth)
-        self._gap = Gap()  # since the last cell
         self._live = Live(lambda so_far: over_budget(so_far, me.budget))
 
     @observe("log")
@@ -108,7 +114,6 @@ class IPyGPULogger(Options):
 
     @observe("quiet")
     def _read_quiet(self, _: Any) -> None:
-        from .quiet import Threshold
 
         self._threshold = None if self.quiet is None else Threshold.parse(self.quiet)
 
@@ -133,7 +138,7 @@ class IPyGPULogger(Options):
         return self
 
     def expect(self) -> None:
-        """Measure only the next cell on this thread, if it begins with ``%%gpulog``, while stopped."""
+        """Measure only the next cell on this thread, which begins with ``%%gpulog``, while stopped."""
         if not self._running:
             try:
                 self._subscribe(running=False)
@@ -172,7 +177,7 @@ class IPyGPULogger(Options):
         self._live.close()
         self._growth.close()
         self._garbage.close()
-        self._gap = Gap()
+        self._last.gap = Gap()
         self._machine.detach(self)
         self._machine.close()
         CellEvents.of(self._shell).unsubscribe(self)  # last: until then the next cell does it again
@@ -190,15 +195,14 @@ class IPyGPULogger(Options):
     @property
     def record(self) -> CellRecord | None:
         """The last finished cell of this kernel, in bytes and seconds; None before the first."""
-        return self._record
+        return self._last.record
 
     @property
     def data(self) -> Data:
         """The last finished cell, in whole MB and seconds; before the first, only the RAM in use now."""
         if self.record is not None:
             return self.record.data()
-        rss_bytes = machine().resident_bytes()
-        return Data(0, 0, truncated_mb(rss_bytes), 0, 0, 0, 0.0)
+        return Data(0, 0, truncated_mb(machine().resident_bytes()), 0, 0, 0, 0.0)
 
     @property
     def history(self) -> History:
@@ -242,16 +246,17 @@ class IPyGPULogger(Options):
     def _preload(self) -> None:
         """Create the GPU context before the cell could, if `preload` is set."""
         self._reporter.load()
+        gap = self._last.gap
         if self.preload:
-            self._gap.preload()
+            gap.preload()
         if self._running:  # loading does not wait for the first walk
-            self._reporter.attempt("tell who holds memory", self._growth.refresh, self._gap.own_work)
+            self._attempt("tell who holds memory", self._growth.refresh, gap.own_work)
 
     def _settle(self, cell: Cell | None = None) -> None:
         """Collect garbage and empty caches, as far as the options say."""
         if self.gc_collect is True:
             settle = self._cells[cell].settle if cell in self._cells else self._garbage.begin
-            self._reporter.attempt("tell what garbage the cell left", settle)
+            self._attempt("tell what garbage the cell left", settle)
         machine().settling.settle(gc_collect=self.gc_collect == "full", clear_cache=self.clear_cache)
 
     def _begin(self, cell: Cell) -> None:
@@ -264,35 +269,27 @@ class IPyGPULogger(Options):
             if not self._cells and self._only == threading.get_ident():
                 self._halt()  # another cell came than the one that is to be measured
             return
-        gap = None if cell.nested or self._cells else self._gap
-        self._gap = Gap()
+        gap, self._last.gap = None if cell.nested or self._cells else self._last.gap, Gap()
         measured = self._measured(cell, request or Request(explicit=False), gap)
-        measured.within = request is None and any(one in self._cells for one in cell.around())
+        if cell.nested and request is None:
+            measured.within = any(one in self._cells for one in cell.around())
         self._cells[cell] = measured
         # The cell that only loads the extension has no report: it does not wait for the first walk.
         if self._growth.has_walked or not is_gpulog_only(cell.raw):
-            measured.before = self._reporter.attempt("tell who holds memory", self._growth.begin)
+            measured.before = self._attempt("tell who holds memory", self._growth.begin)
         measured.begin()
 
     def _measured(self, cell: Cell, request: Request, gap: Gap | None) -> MeasuredCell:
         """Return the measurement of a cell, which has not begun."""
         scope = Scope(reset_peaks=self.reset_peaks, all_devices=self.devices == "all", metrics=self.metrics)
-        measured = MeasuredCell(
-            cell,
-            request,
-            scope,
-            self._growth,
-            self._history,
-            garbage=self._garbage if self.gc_collect is True else None,
-            clear_cache=self.clear_cache,
-            gap=gap,
-            publisher=publisher_of(self._shell, nested=cell.nested),
-            advised=self._advised,
-        )
-        place = None if cell.nested else place_for(self._shell, self.report)
-        if place is not None:
+        measured = MeasuredCell(cell, request, scope, self._growth, self._history, gap=gap)
+        measured.garbage = self._garbage if self.gc_collect is True else None
+        measured.clear_cache, measured.advised = self.clear_cache, self._advised
+        measured.publisher = publisher_of(self._shell, nested=cell.nested)
+        display = None if cell.nested else display_for(self._shell, self.report)
+        if display is not None:
             label = "The cell" if cell.execution_count is None else f"In [{cell.execution_count}]"
-            measured.live = self._live.cell(label, scope, place)
+            measured.live = self._live.cell(label, scope, display)
         if self.lines or request.lines:
             with importing():
                 from .cell_lines import CellLines
@@ -300,7 +297,7 @@ class IPyGPULogger(Options):
         if peak := request.peak or self.peak:
             with importing():
                 from ..breakdown.recording import PeakRecording
-            # A report does not say what was held before; only a cell that asks for the table shows it.
+            # Only a cell that asks for the table shows what was held before.
             ram, named = True if peak == "all" else None, bool(request.peak)
             measured.recording = PeakRecording(self._shell, ram=ram, always_named=named)
         return measured
@@ -313,7 +310,7 @@ class IPyGPULogger(Options):
     def _on_error(self, cell: Cell) -> None:
         """Examine the memory as an out-of-memory error left it."""
         if cell in self._cells:
-            self._reporter.attempt("explain an error", self._cells[cell].examine, self._shell)
+            self._attempt("explain an error", self._cells[cell].examine, self._shell)
 
     def _finish(self, cell: Cell) -> None:
         """Make the record, keep it and show it."""
@@ -332,7 +329,7 @@ class IPyGPULogger(Options):
         measured.drop()
         self._forget(cell)
         if self._running and not self._cells:
-            self._gap = Gap(after=measured.scope, freed=measured.recording is not None)
+            self._last.gap = Gap(after=measured.scope, freed=measured.recording is not None)
 
     def _drop(self, cell: Cell) -> None:
         """End the cell without a record; if it has ended already, forget it."""
@@ -344,6 +341,14 @@ class IPyGPULogger(Options):
         finally:
             if measured.over:  # if not, an interrupt came: the next boundary, or `stop`, drops it again
                 self._forget(cell)
+
+    def _attempt(self, what: str, step: Callable[..., R], *args: Any) -> R | None:
+        """Call a function that explains a record; None if it fails, which is said once."""
+        try:
+            return step(*args)
+        except Exception as error:
+            self._reporter.cannot_explain(what, error)
+            return None
 
     def _forget(self, cell: Cell) -> None:
         self._cells.pop(cell, None)
@@ -363,16 +368,25 @@ class IPyGPULogger(Options):
 
     def _sink(self, record: CellRecord, measured: MeasuredCell) -> None:
         """Keep the record, write it to the log, and show it."""
-        self._record = record
+        request, publisher = measured.request, measured.publisher
+        self._last.record, self._last.requested = record, request.explicit
         self._history.append(record)
         self._reporter.write(self._log, record)
-        request = measured.request
-        self._requested = request.explicit
-        sinks = [self._show] if is_reported(record, self._threshold, requested=request.explicit) else []
-        sinks += [self._show_lines] if request.lines else []
-        sinks += [self._show_peak] if request.peak else []
-        for sink in sinks if self.report == "text" else reversed(sinks):  # a rich report comes last
-            sink(record, measured)
+        shown: list[Callable[[], object]] = []
+        if is_reported(record, self._threshold, requested=request.explicit):
+            shown.append(partial(self._show, record, measured))
+        if request.lines:
+            lines = [] if measured.lines is None else measured.lines.indented(record.lines)
+            shown.append(partial(self._reporter.show_lines, lines, publisher))
+        if request.peak:
+            shown.append(partial(self._reporter.show_peak, record, publisher))
+        for show in shown if self.report == "text" else reversed(shown):  # a rich report comes last
+            show()
+
+    def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
+        """Report the cell."""
+        beside_peak = bool(measured.request.peak)
+        self._reporter.show(record, measured.publisher, within=measured.within, beside_peak=beside_peak)
 
     def _keep(self, records: Sequence[ProcessRecord]) -> list[ProcessRecord]:
         """Keep the records of other processes; `cluster.watcher` calls this, and has the contract."""
@@ -380,19 +394,4 @@ class IPyGPULogger(Options):
 
     def _reports(self, group: Group) -> bool:
         """Return whether they have a table; `cluster.watcher` calls this."""
-        return has_table(group, self._threshold, requested=self._requested)
-
-    def _show(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Report the cell."""
-        self._reporter.show(
-            record, measured.publisher, within=measured.within, beside_peak=bool(measured.request.peak)
-        )
-
-    def _show_lines(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Show the table of the cell's lines."""
-        lines = [] if measured.lines is None else measured.lines.indented(record.lines)
-        self._reporter.show_lines(lines, measured.publisher)
-
-    def _show_peak(self, record: CellRecord, measured: MeasuredCell) -> None:
-        """Show the table of what was alive at the cell's peak."""
-        self._reporter.show_peak(record, measured.publisher)
+        return has_table(group, self._threshold, requested=self._last.requested)

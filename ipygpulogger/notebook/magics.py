@@ -20,8 +20,7 @@ from ..runtime.objects import walk_stack
 from ..sources import Unavailable
 from . import completion
 from .cell import options_of, request_in, split_words
-from .help import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, magic_help
-from .options import Options
+from .options import ASKS_FOR_HELP, COMMANDS, FAILED, RANKED_BY, Options, magic_help
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -35,17 +34,13 @@ _EXECUTION, _BODIES = "IPython.core.magics.execution", ("time", "prun")  # of IP
 class GpulogMagics(Magics):
     """``%gpulog`` for a line and ``%%gpulog`` for a cell, which control one logger.
 
-    With several loggers, the shell has the magic of the one that was started last; once the extension is
-    loaded, the magic of its logger.
+    Of several loggers it is the one that was started last; once the extension is loaded, the extension's.
     """
 
     def __init__(self, shell: Any, logger: IPyGPULogger) -> None:
         self.shell: Any  # never None from here on
         super().__init__(shell)
-        offered = _offered.get(shell, [])
-        for one in tuple(shell.configurables):
-            if isinstance(one, GpulogMagics) and one not in offered:  # an interrupt may have left it
-                shell.configurables.remove(one)
+        shell.configurables.remove(self)  # IPython's constructor put it there
         self.magics = {}  # IPython's table of our methods, which refer to us: back while it is registered
         self._logger = weakref.ref(logger)  # weak: a cycle would wait for the garbage collector
         self._offered: IPyGPULogger | None = None  # nobody else may hold it
@@ -62,22 +57,32 @@ class GpulogMagics(Magics):
     def offer(self) -> None:
         """Register the magic in the shell."""
         self._offered = self.logger
-        offered = _offered.setdefault(self.shell, [])
-        if self in offered:
-            offered.remove(self)
-        offered.append(self)
-        offered.sort(key=lambda magics: loaded.get(self.shell) is magics)
-        _arrange(offered, offered)
+        offered = [one for one in _offered.get(self.shell, []) if one is not self]
+        offered.insert(len(offered) - (loaded.get(self.shell) in offered), self)
+        _offered[self.shell] = offered
+        self._arrange(offered)
 
     def withdraw(self) -> None:
         """Unregister the magic, unless it is the extension's, and restore that of another logger."""
         offered = _offered.get(self.shell, [])
         if self in offered and loaded.get(self.shell) is not self:
-            _arrange(offered, [magics for magics in offered if magics is not self])
-            offered.remove(self)  # last: after an interrupt it can be done again
+            self._arrange([magics for magics in offered if magics is not self])
             self._offered = None
-            if not offered:
-                del _offered[self.shell]
+
+    def _arrange(self, offered: list[GpulogMagics]) -> None:
+        """Put only the last of these into the shell; after an interrupt it can be done again."""
+        shell, transforms = self.shell, self.shell.input_transformer_manager.line_transforms
+        shell.configurables[:] = [one for one in shell.configurables if not isinstance(one, GpulogMagics)]
+        transforms[:] = [one for one in transforms if not isinstance(one, _FirstLine)]
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("gpulog", None)
+        completion.take_out(shell)
+        shell.magics_manager.registry.pop(type(self).__name__, None)
+        if offered:
+            offered[-1]._put_in()
+            _offered[shell] = offered
+        else:
+            _offered.pop(shell, None)
 
     def _put_in(self) -> None:
         me: Any = self  # IPython's decorator has no type for a bound method
@@ -87,18 +92,6 @@ class GpulogMagics(Magics):
         completion.put_in(self.shell)
         self.shell.configurables.append(self)
         self.install_transform()
-
-    def _take_out(self) -> None:
-        shell = self.shell
-        if self in shell.configurables:
-            shell.configurables.remove(self)
-        transforms = shell.input_transformer_manager.line_transforms
-        if self.first_line in transforms:
-            transforms.remove(self.first_line)
-        for kind in ("line", "cell"):
-            shell.magics_manager.magics[kind].pop("gpulog", None)
-        completion.take_out(shell)
-        shell.magics_manager.registry.pop(type(self).__name__, None)
 
     def install_transform(self) -> None:
         """Let `first_line` see each cell before IPython turns its first line into a cell magic."""
@@ -171,9 +164,8 @@ class GpulogMagics(Magics):
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
             gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
-        self._show(
-            diagnoses.status(state, options, found, gpus), diagnoses.status_html(state, options, found, gpus)
-        )
+        page = state, options, found, gpus
+        self._show(diagnoses.status(*page), diagnoses.status_html(*page))
 
     def _summary(self, *words: str) -> None:
         by = _by(words)
@@ -222,41 +214,38 @@ class GpulogMagics(Magics):
 
     def _snapshot(self, *words: str) -> None:
         """Write torch's snapshot as an allocation failed, if nothing was allocated since, or as it is now."""
-        asked = words[:1] == (FAILED,)
-        path, kept = _path("snapshot", words[asked:]), machine().failed_snapshot
+        of_failure = words[:1] == (FAILED,)
+        path, kept = _path("snapshot", words[of_failure:]), machine().failed_snapshot
         with importing():
             from ..runtime.output import write_file
             from ..sources.torch.snapshot import snapshot_file
-        if asked and kept is None:
+        if of_failure and kept is None:
             raise Unavailable(
                 f"{FAILED} is for the last recorded cell in which a GPU ran out of memory, and there is none:"
                 " run it under %%gpulog --peak"
             )
-        past = kept if kept is not None and (asked or (kept.ended and kept.is_latest())) else None
+        past = kept if kept is not None and (of_failure or (kept.ended and kept.is_latest())) else None
         found = snapshot_file() if past is None else past.file()
         try:
             write_file(path, found.content)
         except OSError as error:
             raise _unwritten("snapshot", path, error) from error
-        content = "1 block" if found.blocks == 1 else f"{found.blocks:,} blocks"
-        if past is not None:
-            content = f"The out-of-memory error in {past.where}: {content}"
+        content = "" if past is None else f"The out-of-memory error in {past.where}: "
+        content += "1 block" if found.blocks == 1 else f"{found.blocks:,} blocks"
         if found.events is not None:
             events = "1 event" if found.events == 1 else f"{found.events:,} events"
             content += f" and {events} of torch's memory history"
-        print(printable(f"{content} written to {path}, for https://pytorch.org/memory_viz."))
+        sentences = [f"{content} written to {path}, for https://pytorch.org/memory_viz."]
         if kept is not None and past is None:
-            print(
-                printable(
-                    "That is the present. The out-of-memory error in"
-                    f" {kept.where}: %gpulog snapshot {FAILED} PATH"
-                )
-            )
+            earlier = f"The out-of-memory error in {kept.where}: %gpulog snapshot {FAILED} PATH"
+            sentences.append(f"That is the present. {earlier}")
         elif found.events is None:
-            print(
+            sentences.append(
                 "It has no history, as torch recorded none: for that, run this command at the end of a cell"
                 " under %%gpulog --peak."
             )
+        for sentence in sentences:
+            print(printable(sentence))
 
     def _vars(self) -> None:
         with importing():
@@ -268,11 +257,8 @@ class GpulogMagics(Magics):
 
         found = owners_in(self.shell, array_readers())
         used = held_bytes(measured_now(reset_peaks=self.logger.reset_peaks))
-        plain, markup = (
-            page(found.owners, used, complete=found.complete, uncounted=found.uncounted)
-            for page in (owners.holders, owners.html)
-        )
-        self._show(plain, markup)
+        how: dict[str, Any] = {"complete": found.complete, "uncounted": found.uncounted}
+        self._show(owners.holders(found.owners, used, **how), owners.html(found.owners, used, **how))
 
     def _free(self) -> None:
         freed = self.logger.free()
@@ -373,11 +359,3 @@ def _option(word: str) -> tuple[str, Any]:
 # By shell: the extension's magics, and all on offer, of which the last are in the shell.
 loaded: weakref.WeakKeyDictionary[Any, GpulogMagics] = weakref.WeakKeyDictionary()
 _offered: weakref.WeakKeyDictionary[Any, list[GpulogMagics]] = weakref.WeakKeyDictionary()
-
-
-def _arrange(offered: list[GpulogMagics], remaining: list[GpulogMagics]) -> None:
-    """Put only the last of those that remain into the shell."""
-    for magics in offered:
-        magics._take_out()
-    if remaining:
-        remaining[-1]._put_in()

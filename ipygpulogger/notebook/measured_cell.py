@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class MeasuredCell:
-    """One running cell, what measures it, and what its record's enrichers need.
-
-    Nothing is measured, traced or shown before `begin`.
-    """
+    """One running cell, what measures it from `begin` on, and what its record's enrichers need."""
 
     cell: Cell
     request: Request  # the options that the cell itself gives
@@ -70,11 +67,13 @@ class MeasuredCell:
         if self.recording is not None:
             self.recording.begin()
         self.scope.open()
-        self._ours_before_s = self._ours_s()  # what tracing cost before the clock started is not in it
+        # What tracing cost before the clock started is not in the cell's time.
+        self._ours_before_s = self.cell.hooks_s + this_thread.overhead.s
 
     def end(self) -> None:
         """Stop the clock and read the peaks, because the cell's code has ended."""
-        ours_s = self._ours_s() - self._ours_before_s  # first: nor is what it costs after the clock stopped
+        # First: what tracing costs after the clock stopped is not in it either.
+        ours_s = self.cell.hooks_s + this_thread.overhead.s - self._ours_before_s
         self.scope.close()
         if not self._ended:
             self._ended = True
@@ -140,7 +139,3 @@ class MeasuredCell:
         self.over = True  # last: if this is interrupted, the next call ends it
         if failure is not None:
             raise failure
-
-    def _ours_s(self) -> float:
-        """Return how much of the cell's time so far went into our hooks of nested cells and our tracing."""
-        return self.cell.hooks_s + this_thread.overhead.s

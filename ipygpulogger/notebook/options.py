@@ -1,9 +1,14 @@
-"""The options of a logger: what each one takes, and the sentence that refuses any other value."""
+"""The options of a logger: what each one takes, and the help that lists them.
+
+What help says of an option is what its trait says.
+"""
 
 from __future__ import annotations
 
+import textwrap
+from inspect import Parameter, Signature, cleandoc
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import traitlets
 from traitlets import TraitError
@@ -11,56 +16,98 @@ from traitlets.config import Configurable
 
 from ..engine.device_scope import METRICS
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Documented = TypeVar("Documented", bound=type["Options"])
+
+
+COMMANDS = {  # the subcommands, and what follows each
+    "start": "options as name=value",
+    "stop": "",
+    "status": "",
+    "summary": "--by peak, --by consumed or --by time",
+    "plot": "",
+    "fit": "nothing, the number of one cell, such as 4, and the name of a size",
+    "save": "one path",
+    "snapshot": "one path, or --failed and one path",
+    "vars": "",
+    "free": "",
+    "doctor": "",
+    "help": "",
+}
+RANKED_BY = ("peak", "consumed", "time")
+FAILED = "--failed"
+ASKS_FOR_HELP = ("-h", "--help")
+_WIDTH = 88
+_OPTIONS = "{options}"  # in a docstring: where they are listed
+
+_MAGIC = """
+Control the report that follows every cell, and look at the cells so far.
+
+  %gpulog start [OPTION=VALUE ...]  start the reports, with these options changed
+  %gpulog stop                      stop the reports
+  %gpulog status                    whether it runs, with which options, what is exact
+                                    here, and how each device's memory is divided
+  %gpulog summary [--by peak]       the cells, ranked by peak, consumed or time, and
+                                    those that may leak
+  %gpulog plot                      memory over the time of the notebook, as a figure
+  %gpulog fit [CELL] [NAME]         how the memory of a cell, such as 4, grows with its
+                                    batch size, and which size fits, from its runs
+  %gpulog save PATH                 write the cells' records to a .jsonl, .csv or
+                                    .parquet file
+  %gpulog snapshot [--failed] PATH  write torch's snapshot of its GPU memory to a file
+                                    for pytorch.org/memory_viz: within a cell under
+                                    --peak with the allocations so far, after one that
+                                    ran out of memory with its own; --failed: its own,
+                                    although more was allocated since
+  %gpulog vars                      what holds memory: variables, Out, tracebacks,
+                                    graphs
+  %gpulog free                      release what the last traceback and Out still hold
+  %gpulog doctor                    what can be measured here, and what to do where
+                                    something cannot
+  %gpulog help                      this text
+
+  %%gpulog [--lines] [--peak[=all]] [--label TEXT]
+      Measure just this cell, even while the reports are stopped.
+      --lines  measure each line, also of functions that earlier cells defined
+      --peak   tell what was alive when memory was highest, by kind and line;
+               --peak=all in general RAM too where a GPU is used
+      --label  name the cell in its report
+
+The options of %gpulog start, which are those of IPyGPULogger, and their defaults:
+
+{options}
+
+For example: %gpulog start compact=True quiet=10MB
+"""
+
 
 class BadOption(TraitError, ValueError):  # noqa: N818 - the user's mistake, reported in one sentence
     """An option does not take this value: a `ValueError` in a call, and what traitlets expects of a trait."""
 
 
 class _Option:
-    """A trait that refuses a value in one sentence, with or without an object that has the trait.
-
-    ``%config IPyGPULogger`` lists each option with its class's name, and with its choices where that name
-    contains "Enum". So these classes are named as those of traitlets.
-    """
+    """A trait that refuses a value in one sentence, with or without an object that has the trait."""
 
     name: str | None
     takes: str  # how the sentence goes on
-    words: tuple[str, ...] = ()  # what completion offers for it, beside None and paths
+    words: tuple[str, ...] = ()  # what completion offers for it, beside None
 
     def error(self, obj: Any, value: Any, error: Any = None, info: Any = None) -> NoReturn:  # noqa: ARG002
         """Raise the refusal; called by traitlets."""
         raise BadOption(f"{self.name} takes {self.takes}, not {value!r}")
 
 
-class Bool(_Option, traitlets.Bool):  # type: ignore[type-arg, misc, unused-ignore]
-    """True or False."""
-
-    takes = "True or False"
-    words = ("True", "False")
-
-    def validate(self, obj: Any, value: Any) -> Any:
-        """Return the value; 1 and 0 are taken from a configuration alone. Called by traitlets."""
-        if obj is None and not isinstance(value, bool):
-            self.error(obj, value)
-        return super().validate(obj, value)
-
-
 class Enum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-ignore]
-    """One of several words."""
+    """One of several words, True and False; ``%config`` lists them because the class has this name."""
 
-    def __init__(self, *words: str, default: str, **more: Any) -> None:
-        super().__init__(words, default, **more)
-        self.takes = " or ".join(map(repr, words))
-        self.words = words
-
-
-class BoolOrEnum(_Option, traitlets.Enum):  # type: ignore[type-arg, misc, unused-ignore]
-    """True, False, or a word that means more than True."""
-
-    def __init__(self, word: str, *, default: bool, **more: Any) -> None:
-        super().__init__((True, False, word), default, **more)
-        self.takes = f"True, False or {word!r}"
-        self.words = ("True", "False", word)
+    def __init__(self, *choices: str | bool, default: str | bool, **more: Any) -> None:
+        super().__init__(choices, default, **more)
+        self.tag(config=True)
+        *others, last = map(repr, choices)
+        self.takes = f"{', '.join(others)} or {last}"
+        self.words = tuple(map(str, choices))
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the value; 1 and 0 are taken from a configuration alone. Called by traitlets."""
@@ -80,6 +127,10 @@ class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ig
     takes = f"any of {', '.join(map(repr, METRICS))}"
     words = tuple(METRICS)
 
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.tag(config=True)
+
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the names as a tuple; called by traitlets."""
         if not isinstance(value, (tuple, list)) or any(name not in list(METRICS) for name in value):
@@ -87,126 +138,116 @@ class Tuple(_Option, traitlets.Tuple):  # type: ignore[type-arg, misc, unused-ig
         return tuple(value)
 
 
-class _Text(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
-    """A text that something else understands."""
+class Text(_Option, traitlets.Unicode):  # type: ignore[type-arg, misc, unused-ignore]
+    """A text, or None; `understand` raises a `ValueError` for a text that means nothing."""
 
-    kinds: tuple[type, ...] = (str,)
+    def __init__(self, understand: Callable[[Any], object], takes: str, *kinds: type, **more: Any) -> None:
+        super().__init__(None, allow_none=True, **more)
+        self.tag(config=True)
+        self.takes, self._understand, self._kinds = f"{takes}, or None", understand, (str, *kinds)
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Return the text if it is understood; called by traitlets."""
-        if not isinstance(value, self.kinds):
+        if not isinstance(value, self._kinds):
             self.error(obj, value)
         try:
-            self.understand(value)
+            self._understand(value)
         except ValueError as error:
-            raise BadOption(str(error)) from error
+            raise BadOption(f"{self.name}: {error}") from error
         return value
 
-    def understand(self, value: Any) -> None:
-        """Raise a `ValueError` if the text means nothing."""
-        raise NotImplementedError
+
+def _size(text: str) -> None:
+    from ..records.units import parse_size
+
+    parse_size(text)
 
 
-class Size(_Text):
-    """A size of memory, such as "10GB"."""
+def _threshold(text: str) -> None:
+    from .quiet import Threshold
 
-    takes = "a size such as '10GB', or None"
-
-    def understand(self, value: Any) -> None:
-        """Refuse what is no size."""
-        from ..records.units import parse_size
-
-        parse_size(value)
+    Threshold.parse(text)
 
 
-class Quiet(_Text):
-    """A size of memory, a time, or both, such as "10MB 1s"."""
+def _log(path: str | Path) -> None:
+    if Path(path).suffix.lower() != ".jsonl":
+        raise ValueError(f"a log is a .jsonl file, not {str(path)!r}")
+    from ..storage.log import Log
 
-    takes = "a size, a time or both, such as '10MB', '1s' or '10MB 1s', or None"
-
-    def understand(self, value: Any) -> None:
-        """Refuse what is neither a size nor a time."""
-        from .quiet import Threshold
-
-        try:
-            Threshold.parse(value)
-        except ValueError:
-            self.error(None, value)
-
-
-class LogPath(_Text):
-    """The path of a log that can be written and that `History.load` reads."""
-
-    takes = "the path of a .jsonl file, or None"
-    kinds = (str, Path)
-
-    def understand(self, value: Any) -> None:
-        """Refuse a path at which there can be no log."""
-        if Path(value).suffix.lower() != ".jsonl":
-            raise BadOption(f"{self.name} takes the path of a .jsonl file, not {str(value)!r}")
-        from ..storage.log import Log
-
-        Log(value)
+    Log(path)
 
 
 class Options(Configurable):
     """The options of `IPyGPULogger`: set in a call, by ``%config``, or in a configuration file."""
 
-    compact = Bool(False, help="Report on one line.").tag(config=True)
-    gc_collect = BoolOrEnum(
+    compact = Enum(True, False, default=False, help="Report on one line.")
+    gc_collect = Enum(
+        True,
+        False,
         "full",
         default=True,
         help="Collect garbage after each cell, before memory is read: young garbage always, all of it where"
         " that can give memory back. 'full' collects all of it each time, which takes 0.1 s once torch is"
         " imported.",
-    ).tag(config=True)
-    clear_cache = Bool(True, help="Empty torch's cache before memory is read.").tag(config=True)
-    preload = Bool(
+    )
+    clear_cache = Enum(True, False, default=True, help="Empty torch's cache before memory is read.")
+    preload = Enum(
         True,
+        False,
+        default=True,
         help="Create the GPU context before a cell, once torch is imported; False if you fork CUDA workers.",
-    ).tag(config=True)
+    )
     report = Enum(
         "text",
         "rich",
         "none",
         default="text",
         help="Print the reports ('text'), display them as HTML ('rich', as %load_ext does) or show 'none'.",
-    ).tag(config=True)
-    quiet = Quiet(
-        None,
-        allow_none=True,
+    )
+    quiet = Text(
+        _threshold,
+        "a size, a time or both, such as '10MB', '1s' or '10MB 1s'",
         help="Report no cell under this much memory moved ('10MB'), time ('1s'), or both ('10MB,1s').",
-    ).tag(config=True)
+    )
     devices = Enum(
         "used",
         "all",
         default="used",
         help="Report the devices that this process has 'used', or 'all' of the machine.",
-    ).tag(config=True)
-    metrics = Tuple(help="Report 'energy', 'utilization' or both of each GPU, all processes together.").tag(
-        config=True
     )
-    lines = Bool(
-        False, help="Measure each line of the cells, and of functions that earlier cells defined."
-    ).tag(config=True)
-    peak = BoolOrEnum(
+    metrics = Tuple(help="Report 'energy', 'utilization' or both of each GPU, all processes together.")
+    lines = Enum(
+        True,
+        False,
+        default=False,
+        help="Measure each line of the cells, and of functions that earlier cells defined.",
+    )
+    peak = Enum(
+        True,
+        False,
         "all",
         default=False,
         help="Tell what was alive when memory was highest, by kind and line: on GPUs from torch's record of"
         " its allocations; in general RAM through memray, if it is installed, where no GPU is used. 'all'"
         " does both.",
-    ).tag(config=True)
-    budget = Size(
-        None,
-        allow_none=True,
+    )
+    budget = Text(
+        _size,
+        "a size such as '10GB'",
         help="Mark each cell that uses more than this ('10GB') of a GPU, or of RAM where it uses no GPU.",
-    ).tag(config=True)
-    log = LogPath(
-        None, allow_none=True, help="Append each cell's record to this file ('run.jsonl') as the cell ends."
-    ).tag(config=True)
-    reset_peaks = Bool(
-        True, help="Reset the kernel's high-water mark, for exact peaks of RAM; lowers getrusage().ru_maxrss."
-    ).tag(config=True)
+    )
+    log = Text(
+        _log,
+        "the path of a .jsonl file",
+        Path,
+        help="Append each cell's record to this file ('run.jsonl') as the cell ends.",
+    )
+    reset_peaks = Enum(
+        True,
+        False,
+        default=True,
+        help="Reset the kernel's high-water mark, for exact peaks of RAM; lowers getrusage().ru_maxrss.",
+    )
 
     @classmethod
     def in_order(cls) -> dict[str, Any]:
@@ -217,9 +258,6 @@ class Options(Configurable):
     @classmethod
     def check(cls, options: dict[str, Any]) -> None:
         """Refuse options that cannot be set, before any of them is.
-
-        Args:
-            options: Values by name.
 
         Raises:
             TypeError: There is no such option.
@@ -250,3 +288,38 @@ class Options(Configurable):
         if not name.startswith("_") and not hasattr(type(self), name):
             raise self._unknown(name)
         super().__setattr__(name, value)
+
+
+def magic_help(options: type[Options]) -> str:
+    """Return the help of the magics, with these options."""
+    listed = []
+    for name, trait in options.in_order().items():
+        head = f"  {name}={trait.default()!r}"
+        listed += textwrap.wrap(
+            trait.help,
+            _WIDTH,
+            initial_indent=f"{head:21} " if len(head) < 21 else f"{head}  ",
+            subsequent_indent=" " * 22,
+        )
+    return _MAGIC.strip().replace(_OPTIONS, "\n".join(listed))
+
+
+def documented(cls: Documented) -> Documented:
+    """Give a class the signature of its options, and list them in its docstring."""
+    constructor: Any = cls.__init__
+    constructor.__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *_parameters(cls)])
+    if cls.__doc__:  # not under python -OO
+        cls.__doc__ = cleandoc(cls.__doc__).replace(_OPTIONS, "\n    ".join(_arguments(cls)))
+    return cls
+
+
+def _parameters(cls: type[Options]) -> Iterator[Parameter]:
+    for at, (name, trait) in enumerate(cls.in_order().items()):
+        kind = Parameter.KEYWORD_ONLY if at > 1 else Parameter.POSITIONAL_OR_KEYWORD
+        yield Parameter(name, kind, default=trait.default())
+
+
+def _arguments(cls: type[Options]) -> Iterator[str]:
+    for name, trait in cls.in_order().items():
+        line = f"{name}: {trait.help} Default: {trait.default()!r}."
+        yield from textwrap.wrap(line, _WIDTH, subsequent_indent="    ")

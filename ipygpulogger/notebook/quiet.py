@@ -21,12 +21,7 @@ _BETWEEN = re.compile(r"(?<=[a-z])(?:\s*,\s*|\s+)", re.ASCII | re.IGNORECASE)  #
 
 
 class Threshold(NamedTuple):
-    """What a cell must reach to be reported: a size of memory, a time, or one of the two.
-
-    Attributes:
-        size_bytes: None where memory does not matter.
-        time_s: None where time does not matter.
-    """
+    """What a cell must reach to be reported: a size of memory, a time, or one of the two."""
 
     size_bytes: int | None = None
     time_s: float | None = None
@@ -40,14 +35,15 @@ class Threshold(NamedTuple):
         Raises:
             ValueError: A part of the text is neither, has no unit, is zero, or comes twice.
         """
-        sizes_bytes, times_s = [], []
+        sizes_bytes: list[int] = []
+        times_s: list[float] = []
         for part in _BETWEEN.split(text.strip()):
             if match := _TIME.fullmatch(part):
                 times_s.append(float(match[1]) * _SECONDS[match[2].lower()])
             else:
-                sizes_bytes.append(parse_size(part))
-        if len(sizes_bytes) > 1 or len(times_s) > 1 or 0 in times_s:
-            raise ValueError(f"{text!r} is not one size, one time or one of each")
+                sizes_bytes.append(_size_bytes(part))
+        if len(sizes_bytes) > 1 or len(times_s) > 1 or 0 in (*sizes_bytes, *times_s):
+            raise ValueError(f"{text!r} is not a size, a time or both, such as '10MB', '1s' or '10MB 1s'")
         return cls(next(iter(sizes_bytes), None), next(iter(times_s), None))
 
     def covers(self, record: CellRecord) -> bool:
@@ -55,6 +51,13 @@ class Threshold(NamedTuple):
         if self.time_s is not None and record.time_s >= self.time_s:
             return False
         return self.size_bytes is None or max(_moved_bytes(record)) < self.size_bytes
+
+
+def _size_bytes(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        return 0
 
 
 def _moved_bytes(record: CellRecord) -> Iterator[int]:
@@ -76,13 +79,7 @@ def _moved_bytes(record: CellRecord) -> Iterator[int]:
 
 
 def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool) -> bool:
-    """Return whether a cell has a report.
-
-    Args:
-        record: The cell's.
-        quiet: The option; None to report every cell but those of our own magics.
-        requested: Whether the cell begins with ``%%gpulog``, and so has a report in any case.
-    """
+    """Return whether a cell has a report: if it asks for one, or is neither ours alone nor `quiet`."""
     if requested or record.gpulog_only:
         return requested
     if quiet is None or record.status != "ok" or any(map(nearly_full, record.gpus)):
@@ -93,13 +90,7 @@ def is_reported(record: CellRecord, quiet: Threshold | None, *, requested: bool)
 
 
 def has_table(group: Group, quiet: Threshold | None, *, requested: bool) -> bool:
-    """Return whether the records of other processes have a table: as if each were a cell's.
-
-    Args:
-        group: The records, of which one may have gone over the budget, and what is missing.
-        quiet: The option; None to show every table.
-        requested: Whether the last cell begins with ``%%gpulog``.
-    """
+    """Return whether the records of other processes have a table, as if each were a cell's."""
     if requested or quiet is None or group.missing or group.notes:
         return True
     return any(is_reported(record, quiet, requested=False) for record in group)

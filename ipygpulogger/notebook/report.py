@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..engine.machine import importing, machine
@@ -26,48 +26,23 @@ if TYPE_CHECKING:
     from ..storage.log import Log
     from .options import Options
 
-R = TypeVar("R")
-
-
-def bundle(record: CellRecord, plain: str, *, compact: bool, beside_peak: bool = False) -> dict[str, Any]:
-    """Return the report by MIME type.
-
-    Args:
-        record: The cell's.
-        plain: The same report as plain text.
-        compact: Write it on one line.
-        beside_peak: The whole table of what was alive at the peak is displayed as well.
-    """
-    from ..render import html  # `Reporter.load` imported both
-    from ..storage.embed import embedded
-
-    total_bytes = machine().limits.total_bytes
-    markup = html.report(record, compact=compact, ram_total_bytes=total_bytes, beside_peak=beside_peak)
-    return {"text/plain": plain, "text/html": markup, MIME: embedded(record)}
-
 
 _RICH = f"{__package__.rpartition('.')[0]}.render.html"  # whether a rich report was loaded
 _NOTHING_MEASURED = "ipygpulogger measures nothing for now"
-_told_of_no_gpu: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
+_shells_warned: WeakSet[Any] = WeakSet()  # the shells whose users know that there is none
 
 
 class Reporter:
     """Print and display for one logger, in the way its options say.
 
     Nothing here raises for a broken stream or a front end that fails: the cell and its record come first.
-
-    Attributes:
-        names_devices: Whether `say_what_is_missing` says that there is no GPU.
-
-    Args:
-        options: The logger's.
     """
 
-    names_devices = True
+    names_devices = True  # whether it is said that there is no GPU
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def load(self) -> None:
         """Import what the rich report needs, so that no cell waits for it or holds its memory."""
@@ -89,16 +64,19 @@ class Reporter:
                 failed, because IPython then calls the cell around it successful.
             beside_peak: `show_peak` shows the whole table of what was alive at the peak.
         """
-        if self._options.report == "none":
+        report, compact = self._options.report, self._options.compact
+        if report == "none" or (within and report == "rich" and record.status == "ok"):
             return
-        if within and self._options.report == "rich" and record.status == "ok":
-            return
-        compact = self._options.compact
         plain = text.report(record, compact=compact, timelines=True, beside_peak=beside_peak)
-        if self._options.report == "text":
+        if report == "text":
             self.print_text(plain)
-        else:
-            self._display(bundle(record, plain, compact=compact, beside_peak=beside_peak), publisher)
+            return
+        from ..render import html  # `load` imported both
+        from ..storage.embed import embedded
+
+        total_bytes = machine().limits.total_bytes
+        markup = html.report(record, compact=compact, ram_total_bytes=total_bytes, beside_peak=beside_peak)
+        self._display({"text/plain": plain, "text/html": markup, MIME: embedded(record)}, publisher)
 
     def show_lines(self, lines: Sequence[LineUsage], publisher: Any) -> None:
         """Show the whole table of a cell's lines; notes about them stand in the report."""
@@ -129,8 +107,8 @@ class Reporter:
 
     def warn_once(self, sentence: str) -> None:
         """Print a sentence to the stream for errors, the first time that it is to be said."""
-        if sentence not in self._said:
-            self._said.add(sentence)
+        if sentence not in self._warned:
+            self._warned.add(sentence)
             say(printable(sentence), aside=True)
 
     def keep(
@@ -140,16 +118,11 @@ class Reporter:
         log: Log | None,
         budget_since: datetime | None,
     ) -> list[ProcessRecord]:
-        """Keep the records of other processes as a cell's own is kept.
-
-        Args:
-            records: Of what has just ended.
-            history: The logger's.
-            log: The logger's.
-            budget_since: When the budget was set, which does not hold for what began earlier.
+        """Keep the records of other processes, which have just ended, as a cell's own is kept.
 
         Returns:
-            The same records, with what the history and the budget say of them as notes.
+            The same records, with what the history and the budget say of them as notes; a budget does not
+            hold for what began before it was set.
         """
         found = history.marked_all(records)
         for i, record in enumerate(found):
@@ -182,20 +155,6 @@ class Reporter:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else why(error)
         self.warn_once(f"ipygpulogger could not measure a cell: {reason}")
 
-    def attempt(self, what: str, step: Callable[..., R], *args: Any) -> R | None:
-        """Call a function that explains a record; None if it fails, which is said once.
-
-        Args:
-            what: What it does, after "ipygpulogger could not".
-            step: The function.
-            args: Its arguments.
-        """
-        try:
-            return step(*args)
-        except Exception as error:
-            self.cannot_explain(what, error)
-            return None
-
     def cannot_explain(self, what: str, error: Exception) -> None:
         """Say once why something could not be done; of an unavailable figure the record speaks itself."""
         if not isinstance(error, Unavailable):
@@ -210,22 +169,22 @@ class Reporter:
         else:
             if self.names_devices:
                 self.say_if_no_gpu()
-        self.attempt("tell what was killed for lack of memory", self._say_what_was_killed)
-
-    def _say_what_was_killed(self) -> None:
-        """Say that processes were killed for lack of memory, such as an earlier kernel; each is said once."""
         if self._options.report == "none":
             return
-        with importing():
-            news = machine().limits.new_oom_kills()
-        if news:
-            say(printable(news))
+        try:
+            with importing():  # which processes were killed, such as an earlier kernel; each is said once
+                news = machine().limits.new_oom_kills()
+        except Exception as error:
+            self.cannot_explain("tell what was killed for lack of memory", error)
+        else:
+            if news:
+                say(printable(news))
 
     def say_if_no_gpu(self) -> None:
         """Say once per shell that there is no GPU, and why, unless nothing is to be reported."""
         seen = machine().nvml.devices()  # always: NVML's library is loaded now, not by the first cell's hook
         shell, silent = self._options.parent, self._options.report == "none"
-        if silent or shell in _told_of_no_gpu or machine().frameworks.current_index() is not None:
+        if silent or shell in _shells_warned or machine().frameworks.current_index() is not None:
             return
         if not seen:
             why_not = machine().nvml.diagnose().says
@@ -234,7 +193,7 @@ class Reporter:
         else:
             return
         if not say(printable(f"No GPU here ({why_not}): RAM only.")):
-            _told_of_no_gpu.add(shell)
+            _shells_warned.add(shell)
 
     def _display(self, bundle: dict[str, Any], publisher: Any) -> None:
         try:
@@ -249,15 +208,7 @@ class Reporter:
 
 
 def publisher_of(shell: Any, *, nested: bool) -> Any:
-    """Return what displays the report of a cell that begins.
-
-    A nested cell may run within ``%%capture``, which captures what the user displays. Then the shell's own
-    publisher displays the report.
-
-    Args:
-        shell: IPython's shell.
-        nested: Whether the cell runs within another.
-    """
+    """Return what displays the report of a cell that begins: within ``%%capture`` the shell's publisher."""
     publisher = shell.display_pub
     if nested:
         from IPython.core.displaypub import CapturingDisplayPublisher

@@ -1,14 +1,12 @@
-"""The clocks of every measurement, which stay right where freezegun or time-machine has frozen Python's.
+"""The clocks of every measurement, which stay right where freezegun has frozen Python's.
 
-freezegun replaces `time.monotonic`, `time.perf_counter`, `time.time` and `datetime` in every module that has
-them. time-machine changes the time of day in C. Neither touches `time.clock_gettime(CLOCK_MONOTONIC)`, nor
-a function that a `functools.partial` refers to.
+freezegun replaces `time.perf_counter`, `time.time` and `datetime` in every module that has them, but neither
+`time.clock_gettime` nor a function that a `functools.partial` refers to.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import time
 from datetime import datetime, timezone
@@ -17,23 +15,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+monotonic_s: Callable[[], float]
+wall_s: Callable[[], float]  # seconds since the epoch, by the system's clock
 if hasattr(time, "clock_gettime"):
     # The clock behind `time.perf_counter`, on macOS as on Linux.
     _clock_id = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)
-    monotonic_s: Callable[[], float] = functools.partial(time.clock_gettime, _clock_id)
+    monotonic_s = functools.partial(time.clock_gettime, _clock_id)
+    wall_s = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
 else:
-    monotonic_s = functools.partial(time.perf_counter)
+    monotonic_s, wall_s = functools.partial(time.perf_counter), functools.partial(time.time)
 
-# clock_gettime(2), on Linux: behind CLOCK_REALTIME by at most one tick of the kernel, 10 ms.
-_REALTIME_COARSE = 5
+# Python's own class, even if freezegun has replaced it before this module is loaded.
+_own = next(kind for kind in datetime.__mro__ if kind.__module__ == "datetime")
+_at = functools.partial(_own.fromtimestamp, tz=timezone.utc)  # type: ignore[attr-defined] # no other base
+
+
+def utc_now() -> datetime:
+    """Return the time of day, as Python's own `datetime`."""
+    now: datetime = _at(wall_s())
+    return now
 
 
 class Overhead:
-    """The time that tracing lines has cost one thread so far, which is not the user's.
-
-    Attributes:
-        s: Seconds.
-    """
+    """The time that tracing lines has cost one thread so far, which is not the user's, in seconds."""
 
     __slots__ = ("s",)
 
@@ -47,26 +51,3 @@ class _ThisThread(threading.local):
 
 
 this_thread = _ThisThread()
-
-
-def wall_s() -> float:
-    """Return the seconds since the epoch, by the system's clock."""
-    if not hasattr(time, "clock_gettime"):
-        return time.time()
-    now_s = time.clock_gettime(time.CLOCK_REALTIME)
-    if sys.platform == "linux":
-        coarse_s = time.clock_gettime(_REALTIME_COARSE)
-        if abs(now_s - coarse_s) > 1:  # time-machine changed the other clock
-            return coarse_s
-    return now_s
-
-
-# Python's own class, even if freezegun has replaced it before this module is loaded.
-_own = next(kind for kind in datetime.__mro__ if kind.__module__ == "datetime")
-_at = functools.partial(_own.fromtimestamp, tz=timezone.utc)  # type: ignore[attr-defined] # no other base
-
-
-def utc_now() -> datetime:
-    """Return the time of day, as Python's own `datetime`."""
-    now: datetime = _at(wall_s())
-    return now

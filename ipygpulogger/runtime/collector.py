@@ -1,11 +1,10 @@
-"""The garbage collector: our objects do not count towards its next run; what a full collection costs.
+"""The garbage collector: it does not run during our work; what a full collection costs.
 
-CPython counts the containers that were created and not yet freed, and collects once the count exceeds a
-threshold. Our hooks create containers too, and each record keeps some. A collection that they trigger would
-free what the user's cell left behind, and run finalizers, at a moment that the user's program did not cause.
-
-Not covered are our threads, which create fewer than a hundred containers at a time, and the table of lines.
-The collector is never switched off: another thread may switch it off or on meanwhile, and that must last.
+CPython collects once the number of new containers exceeds a threshold. Our hooks create containers, too. A
+collection within a hook would free what the user's cell left behind, and run finalizers, at a moment that
+the user's program did not cause. So the threshold is raised during our work. The collector is never switched
+off: another thread may switch it off or on meanwhile, and that must last. Our threads, which create few
+containers at a time, and the table of lines are not covered.
 
 A full collection visits every object that the collector tracks: 2 ms in a fresh shell, 0.1 s once torch is
 imported, 0.6 s with ten million lists (measured, Python 3.11 to 3.13). A young one visits what was created
@@ -22,7 +21,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from . import clock
-from .objects import walk_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,23 +28,15 @@ if TYPE_CHECKING:
 # More containers than any work of ours creates. Not 0, which means "never": another thread that reads the
 # threshold now and restores it later would turn the collector off for good. Odd, to be recognised as ours.
 _RAISED = 10_000_019
-_SPARES = 4096  # 200 KB: enough for what the first reports import, and for what 200 records keep
-
-
-class _Spare:
-    """A container without content: freeing one lowers the collector's count by one."""
-
-    __slots__ = ("_",)  # without a slot the collector would not count it
 
 
 class _State:
     """What has to be restored."""
 
     def __init__(self) -> None:
-        self.working: dict[int, int] = {}  # by thread: the collector's count when our work began there
+        self.working: set[int] = set()  # the threads that work for us
         self.thresholds: tuple[int, ...] = ()  # the user's, while ours are set
         self.room: tuple[int, ...] | None = None  # memory for the next tuple of thresholds
-        self.spares = [_Spare() for _ in range(_SPARES)]
 
 
 _state = _State()
@@ -55,59 +45,35 @@ _state = _State()
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Suspend automatic collections during our work; thresholds that others set meanwhile are kept."""
-    working, thread = _state.working, get_ident()
-    if thread in working:
+    if get_ident() in _state.working:
         yield
         return
-    working[thread] = 0
     try:
-        _raise()
+        begin_hook()
         yield
     finally:
-        working.pop(thread, None)
-        if not working:
-            restore()
+        end_hook()
 
 
 def begin_hook() -> None:
-    """Suspend automatic collections until `end_hook`, which also restores the collector's present count.
+    """Suspend automatic collections until `end_hook`; an end that was interrupted is made good by the next.
 
-    A function, which raises the threshold first: even the objects of a `with` could trigger a collection. A
-    hook never runs inside other work of ours. If such work is still marked as running, it was interrupted,
-    and what it left behind is corrected here.
+    A function, which raises the threshold first: even the objects of a `with` could trigger a collection.
     """
-    _raise()
-    for _ in walk_stack(
-        sys._getframe()
-    ):  # looking at a frame creates an object, which is freed when the frame ends
-        pass
-    _state.working[get_ident()] = gc.get_count()[0]
+    _state.room = None  # the next tuple of this size takes its place, which does not count as a new one
+    now = gc.get_threshold()
+    if 0 < now[0] < _RAISED:
+        _state.thresholds = now  # first: after an interrupt they are restored from it
+        gc.set_threshold(_RAISED, *now[1:])
+    _state.room = now[0], now[1], now[2]
+    _state.working.add(get_ident())
 
 
 def end_hook() -> None:
-    """End a hook: free as many spare containers as it left behind.
-
-    The spares are created when this module is loaded. Once they are used up, the count rises by what each
-    record keeps.
-    """
-    count = _state.working.pop(get_ident(), None)
-    if count is not None:
-        _level(gc.get_count()[0] - count)
+    """End a hook."""
+    _state.working.discard(get_ident())
     if not _state.working:
         restore()
-
-
-def collect(generation: int = 2) -> None:
-    """Collect garbage because the user asked for it."""
-    _level(-_SPARES)  # creating spares is free here: the collection resets the count to zero
-    gc.collect(generation)
-    _state.working.update(dict.fromkeys(_state.working, gc.get_count()[0]))
-
-
-def users_threshold() -> int:
-    """Return how many containers the user lets be created before a young collection."""
-    threshold = gc.get_threshold()[0]
-    return _state.thresholds[0] if threshold == _RAISED and _state.thresholds else threshold
 
 
 def restore() -> None:
@@ -115,24 +81,6 @@ def restore() -> None:
     theirs = _state.thresholds
     if theirs and gc.get_threshold() == (_RAISED, *theirs[1:]):
         gc.set_threshold(*theirs)
-
-
-def _raise() -> None:
-    _state.room = None  # the next tuple of this size takes its place, which does not count as a new one
-    now = gc.get_threshold()
-    if 0 < now[0] < _RAISED:
-        _state.thresholds = now  # first: after an interrupt they are restored from it
-        gc.set_threshold(_RAISED, *now[1:])
-    _state.room = now[0], now[1], now[2]
-
-
-def _level(made: int) -> None:
-    """Free as many spares as containers were created; create spares if more were freed than created."""
-    spares = _state.spares
-    if made > 0:
-        del spares[-made:]
-    else:
-        spares.extend(_Spare() for _ in range(min(-made, _SPARES - len(spares))))
 
 
 def _after_fork_in_child() -> None:
@@ -173,8 +121,13 @@ def costs_at_most(limit_s: float) -> bool:
     return cost_s() <= limit_s
 
 
+def collect(generation: int = 2) -> None:
+    """Collect garbage because the user asked for it."""
+    gc.collect(generation)
+
+
 def run() -> None:
-    """Run one, and measure what it costs for the next estimate."""
+    """Run a full collection, and measure what it costs for the next estimate."""
     blocks, began_s = getattr(sys, "getallocatedblocks", int)(), clock.monotonic_s()
     collect()
     took_s = clock.monotonic_s() - began_s
@@ -188,6 +141,8 @@ def run_young(budget_s: float) -> None:
 
     Where the user has switched the collector off, or raised its thresholds, there may be many objects.
     """
-    threshold, (young, middle, _) = users_threshold(), gc.get_count()
+    threshold, (young, middle, _) = gc.get_threshold()[0], gc.get_count()
+    if threshold == _RAISED:
+        threshold = _state.thresholds[0]
     if (young + middle * threshold) * _S_PER_OBJECT <= budget_s:
         collect(1)

@@ -46,10 +46,7 @@ def call_uninterrupted(call: Callable[[], None]) -> None:
     """Make a call that a signal handler cannot cut in two; an error of the handler's is raised after it.
 
     In the main thread the call is made by another one, as Python runs signal handlers in the main thread
-    alone. If a handler raises an error before the call has begun, it is not made.
-
-    Args:
-        call: What to call. What it raises is raised.
+    alone. If a handler raises an error before the call has begun, it is not made. What it raises is raised.
     """
     if threading.current_thread() is not threading.main_thread():
         call()

@@ -32,8 +32,7 @@ T = TypeVar("T")
 class WeakIdentitySet(Generic[T]):
     """Objects for as long as something else refers to them.
 
-    As `weakref.WeakSet`, whose iteration takes six times as long (measured): the hooks of a cell go through
-    such sets dozens of times.
+    As `weakref.WeakSet`, whose iteration takes six times as long (measured).
     """
 
     __slots__ = ("_references",)
@@ -51,6 +50,8 @@ class WeakIdentitySet(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Yield the objects that are here now, whatever is added or removed meanwhile."""
+        if not self._references:
+            return iter(())
         # A copy is made in C, at once: another thread, or a finalizer, may change the set while we go on.
         return iter([one for reference in self._references.copy() if (one := reference()) is not None])
 

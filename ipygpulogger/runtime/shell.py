@@ -16,8 +16,6 @@ import sysconfig
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .objects import walk_stack
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
@@ -33,11 +31,12 @@ def current_shell() -> Any:
 
 def cells_behind(frame: FrameType | None) -> Iterator[tuple[Any, int | None]]:
     """Yield the `ExecutionInfo` and the execution count of each cell that led to a frame, innermost first."""
-    for caller in walk_stack(frame):
-        if caller.f_code.co_name == "run_cell_async":
-            names = caller.f_locals
+    while frame is not None:
+        if frame.f_code.co_name == "run_cell_async":
+            names = frame.f_locals
             if names.get("info") is not None:
                 yield names["info"], getattr(names.get("result"), "execution_count", None)
+        frame = frame.f_back
 
 
 def first_line(source: str) -> str:
@@ -47,21 +46,14 @@ def first_line(source: str) -> str:
 
 
 def error_of(result: Any) -> BaseException | None:
-    """Return the exception that ended a cell; None if it succeeded.
-
-    Args:
-        result: What IPython passes to ``post_run_cell``; None while an exception goes through IPython itself.
-    """
+    """Return what ended a cell, from IPython's result, which is None while that goes through IPython."""
     if result is None:
         return sys.exc_info()[1]
     return getattr(result, "error_before_exec", None) or getattr(result, "error_in_exec", None)
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Return whether a cell's exception is the user's interrupt.
-
-    During `await` it reaches the cell as a cancellation of its task.
-    """
+    """Return whether a cell's exception is the user's interrupt: during `await` its task is cancelled."""
     module: Any = sys.modules.get("asyncio.exceptions")  # nothing is cancelled before it is imported
     return isinstance(error, (KeyboardInterrupt, *((module.CancelledError,) if module else ())))
 
@@ -127,12 +119,7 @@ def is_a_cells(shell: Any, file: str) -> bool:
 
 
 def place_of_cell(shell: Any, file: str) -> tuple[str, int]:
-    """Return a cell's label, and how many lines of its text come before the first compiled one.
-
-    Args:
-        shell: IPython's.
-        file: The name of a file that `is_a_cells`.
-    """
+    """Return the label of a cell's file, and how many lines of the cell come before the first compiled."""
     code = "".join(linecache.getlines(file)).rstrip()
     number = _number(shell, file, code)
     if number is None:

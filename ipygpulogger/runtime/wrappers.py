@@ -25,17 +25,15 @@ _ORIGINAL = "_ipygpulogger_original"  # marks a wrapper of ours, and holds the f
 class Wrappers:
     """The wrappers in one module or class; false while none is on.
 
+    Args:
+        place: Returns the module or class that holds the functions; None while it does not exist.
+        may_go: Returns whether the wrappers can be taken off now without a loss for the user.
+
     Attributes:
         lock: Held while wrappers are put on or taken off, by any thread.
     """
 
     def __init__(self, place: Callable[[], Any], may_go: Callable[[], bool] = lambda: True) -> None:
-        """Prepare, without looking anything up.
-
-        Args:
-            place: Returns the module or class that holds the functions; None while it does not exist.
-            may_go: Returns whether the wrappers can be taken off now without a loss for the user.
-        """
         self.lock = threading.RLock()
         self._place, self._may_go = place, may_go
         self._on: dict[str, tuple[Any, Any]] = {}  # name: (the library's function, ours)
@@ -45,11 +43,7 @@ class Wrappers:
         return bool(self._on)
 
     def put_on(self, makers: Mapping[str, Callable[[Any], Callable[..., Any]]]) -> None:
-        """Wrap the functions that exist and are not wrapped yet.
-
-        Args:
-            makers: For each function's name, what makes a wrapper of the function.
-        """
+        """Wrap the functions that exist and are not wrapped yet, each by the maker under its name."""
         place = self._place()
         with self.lock:
             self._leaving = False
@@ -108,8 +102,7 @@ def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any
     the traceback does not keep its arguments alive.
 
     Args:
-        function: The function; also a `classmethod` or `staticmethod`, as a decorator finds it in a class,
-            and any other callable object.
+        function: Also a `classmethod` or `staticmethod`, and any other callable object.
         context: Creates the context of one call.
         who: What the error message calls us.
 
@@ -125,17 +118,14 @@ def around_calls(function: Any, context: Callable[[], AbstractContextManager[Any
     if not callable(function) or isinstance(function, type) or asynchronous:
         what = f"the asynchronous generator {function!r}" if asynchronous else repr(function)
         raise TypeError(f"{who} takes a function, coroutine or generator, not {what}")
-    if inspect.iscoroutinefunction(code):
-        wrapper = _coroutine(function, context)
-    elif inspect.isgeneratorfunction(code):
-        wrapper = _generator(function, context)
-    else:
-        wrapper = _function(function, context)
+    wrapper = _within(function, context, code)
     return functools.update_wrapper(wrapper, function, updated=["__dict__"] if plain else [])
 
 
-def _function(function: Any, context: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+def _within(
+    function: Any, context: Callable[[], AbstractContextManager[Any]], code: Any
+) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # in IPython's tracebacks and pytest's
         with context():
             try:
@@ -144,12 +134,8 @@ def _function(function: Any, context: Callable[[], AbstractContextManager[Any]])
                 args, kwargs = (), {}
                 raise
 
-    return wrapper
-
-
-def _generator(function: Any, context: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True  # in IPython's tracebacks and pytest's
+    def generated(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         with context():
             try:
                 return (yield from function(*args, **kwargs))
@@ -157,12 +143,8 @@ def _generator(function: Any, context: Callable[[], AbstractContextManager[Any]]
                 args, kwargs = (), {}
                 raise
 
-    return wrapper
-
-
-def _coroutine(function: Any, context: Callable[[], AbstractContextManager[Any]]) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True  # in IPython's tracebacks and pytest's
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         with context():
             try:
                 return await function(*args, **kwargs)
@@ -170,7 +152,9 @@ def _coroutine(function: Any, context: Callable[[], AbstractContextManager[Any]]
                 args, kwargs = (), {}
                 raise
 
-    return wrapper
+    if inspect.iscoroutinefunction(code):
+        return awaited
+    return generated if inspect.isgeneratorfunction(code) else called
 
 
 class Call:

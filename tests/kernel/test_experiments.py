@@ -99,18 +99,6 @@ def test_the_constructors_cell_again(kernel, again):
     assert ran.stdout.count(FINISHED) == 1
 
 
-def test_an_old_one_that_ends_late_disturbs_no_new_one(kernel):
-    """Made by a function, the new one begins first: variables and figures stay apart all the same."""
-    kernel.run("def make(): return IPyExperimentsCPU(cl_enable=False)", silent=True)
-    kernel.run("exp = make()")
-    kernel.run("a = " + BLOCK.format(300))
-    ran = kernel.run("exp = make()\nb = " + BLOCK.format(100))
-    assert ran.stdout.index(STARTED) < ran.stdout.index(FINISHED)
-    assert deleted(ran) == ["a"]
-    assert abs(kernel.value("exp.data.cpu.consumed") - 100 * MB) < 4 * MB
-    assert deleted(kernel.run("exp.finish();")) == ["b"]
-
-
 def test_an_experiment_that_out_holds_goes_on(kernel):
     """Shown as a result, it is held by Out: giving its name away does not end it."""
     kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
@@ -123,18 +111,6 @@ def test_an_experiment_that_out_holds_goes_on(kernel):
         False,
     ]
     kernel.run(f"Out[{number}].finish(); exp.finish(); del exp, Out[{number}], _{number}, _")
-
-
-def test_outputs_are_let_go(kernel):
-    """What Out and _ hold of a deleted variable is memory that comes back."""
-    kernel.run("exp = IPyExperimentsCPU(cl_enable=False)")
-    kernel.run("class Big(bytes):\n    def __repr__(self): return 'big'\na = Big(300 << 20)")
-    kernel.run("a = Big(b'x' * (300 << 20))")
-    number = kernel.run("a").reply["execution_count"]
-    kernel.run("a")
-    kernel.run("exp.finish();")
-    assert kernel.value("exp.data.cpu.reclaimed >> 20") in (299, 300, 301)
-    assert kernel.value(f"[{number} in Out, '_{number}' in globals()]") == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -156,28 +132,6 @@ def test_an_interrupt_ends_the_block(kernel, block):
     assert "a" in deleted(ran)[0].split(", ")
     assert kernel.value("'a' in globals()") is False
     assert kernel.run("pass").kinds == []
-
-
-@pytest.mark.kernel
-def test_reset_wipes_everything_without_a_word(kernel):
-    """%reset finds every name where it was; cells after it have no report."""
-    kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()")
-    kernel.run("\n".join(f"n{i} = {i}" for i in range(50)))
-    ran = kernel.run("%reset -f")
-    assert (ran.status, ran.kinds) == ("ok", [])
-    assert kernel.run("pass").kinds == []
-    assert kernel.value("'exp' in globals()") is False
-
-
-@pytest.mark.kernel
-def test_the_kernels_end_is_silent(kernel, capfd):
-    """An unfinished experiment ends with its kernel: no report, no error."""
-    kernel.run("from ipygpulogger.experiments import IPyExperimentsCPU\nexp = IPyExperimentsCPU()\na = 1")
-    capfd.readouterr()
-    kernel.manager.shutdown_kernel(now=False)
-    out, err = capfd.readouterr()
-    assert "xperiment" not in out + err
-    assert "Traceback" not in out + err
 
 
 @pytest.mark.torch

@@ -3,7 +3,6 @@
 import re
 from contextlib import contextmanager
 
-import pynvml
 import pytest
 from kernels import WAIT_FOR
 from memory import MB
@@ -92,14 +91,6 @@ def test_the_users_peak_across_cells(kernel):
     ) == ("'_cuda_memoryStats'")
 
 
-def test_a_cell_that_makes_the_context(kernel):
-    """Without preloading, the cell's context is a note and not consumed; its tensors are."""
-    kernel.run(START.format(options="preload=False"))
-    ran = kernel.run("import torch; " + keep("x", 100) + "; " + transient(400))
-    assert rows(ran)["GPU"] == (100, 400, 600, "+ context 500 MB")
-    assert rows(kernel.run("del x"))["GPU"] == (-100, 0, 500, "")
-
-
 def test_what_moves_between_cells(kernel, gpu):
     """The context made before a cell is named; a tensor that goes in no cell is told, a neighbour is not ours."""
     kernel.run(START.format(options=""))
@@ -144,47 +135,6 @@ def test_a_neighbour_is_not_this_cells(kernel, gpu):
     assert value_of(kernel.run("il.record.gpus[0].neighbours_bytes >> 20")) == str(3000 + THEIRS_MB["GPU"])
 
 
-@pytest.mark.parametrize("when", ["at start", "between cells", "within a cell"])
-@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_TIMEOUT])
-def test_nvml_faults(kernel, gpu, code, when):
-    """Every NVML function fails: cells give their results, the allocator's numbers are right, said once."""
-    if when == "at start":
-        gpu.fault("nvml*", code)
-    kernel.run(START.format(options=""))
-    kernel.run("import torch")
-    kernel.run("1")
-    if when == "between cells":
-        gpu.fault("nvml*", code)
-    go = kernel.folder / "go"
-    asked = kernel.send(
-        f"print('here', flush=True); wait_for({str(go)!r}); "
-        + keep("x", 100)
-        + "; "
-        + transient(300)
-        + "; x.numel()"
-    )
-    kernel.wait_for_print(asked, "here")
-    if when == "within a cell":
-        gpu.fault("nvml*", code)
-    go.touch()
-    ran = kernel.wait(asked)
-    assert value_of(ran) == str(100 * MB)
-    assert rows(ran)["GPU"] == (100, 300, 600, "")
-    free = kernel.run("del x")
-    assert rows(free)["GPU"] == (-100, 0, 500, "")
-    quiet = kernel.run("1")
-    for ended in (ran, free, quiet):
-        assert not ended.stderr
-    said = [
-        note
-        for ended in (ran, free, quiet)
-        for note in ended.stdout.splitlines()
-        if "driver" in note or "NVML" in note
-    ]
-    assert len(said) == len(set(said))
-    assert len(quiet.stdout.splitlines()) == 3
-
-
 def test_out_of_memory(kernel):
     """The cell that dies of it has its row, marked; the next ones are right."""
     kernel.run(START.format(options=""))
@@ -223,18 +173,6 @@ def test_lines_on_two_devices(kernel):
     assert "GPU0 MB" in ran.stdout
     assert "GPU1 MB" in ran.stdout
     assert "heaviest line 3 of In [3]" in ran.stdout
-
-
-def test_who_grew_on_which_device(kernel):
-    """Below the report stands each name that grew, with its device; freed, it is no holder any more."""
-    kernel.run(START.format(options=""))
-    kernel.run("import torch; torch.ones(1, device='cuda:0'), torch.ones(1, device='cuda:1')")
-    ran = kernel.run(keep("x", 100) + "; both = [x[5:], 0]\n" + keep("both[1]", 60, 1))
-    assert "grew: x 100 MB (cuda:0) (also both), both 60 MB (cuda:1)" in ran.stdout
-    grown = kernel.run("[(o.name, o.device, o.size_bytes >> 20, o.shared) for o in il.record.owners]")
-    assert value_of(grown) == "[('x', 'cuda:0', 100, ('both',)), ('both', 'cuda:1', 60, ())]"
-    assert kernel.run("del x; both.clear()").status == "ok"
-    assert "both" not in value_of(kernel.run("il.owners()"))
 
 
 def test_the_size_that_fits(kernel):

@@ -2,13 +2,10 @@
 
 from contextlib import contextmanager
 
-import ipykernel
 import pytest
 from memory import MB
 
 MIME = "application/vnd.ipygpulogger.v1+json"
-SUBSHELLS = pytest.mark.skipif(ipykernel.version_info[0] < 7, reason="ipykernel has subshells since 7.0")
-GROWN = "[[o.name, round(o.size_bytes / 2**20, 2), o.device] for o in il.record.owners]"
 
 
 def report(ran):
@@ -44,14 +41,6 @@ def test_the_report_names_who_grew(kernel):
     assert display[MIME]["owners"] == [kept]
 
 
-def test_out_and_the_last_traceback(kernel):
-    """What the shell hides has its name."""
-    ran = kernel.run("np.ones(40 * MB, 'u1')")
-    assert kernel.value(GROWN) == [[f"Out[{ran.reply['execution_count']}]", 40, "cpu"]]
-    kernel.run("def act():\n    local = np.ones(30 * MB, 'u1')\n    raise ValueError\nact()")
-    assert kernel.value(GROWN) == [["last traceback: act.local", 30, "cpu"]]
-
-
 def test_a_cell_run_three_times(kernel):
     """The front end's name of the cell is what it is known by."""
     kernel.run("log = []")
@@ -80,18 +69,3 @@ def test_garbage(kernel):
     kernel.run("collector.cost_s = lambda: 0.0", silent=True)
     display = report(kernel.run("time.sleep(0.01)"))
     assert "\ngarbage of earlier cells: \u2212300 MB" in display["text/plain"]
-
-
-@SUBSHELLS
-def test_a_cell_on_a_subshell(kernel):
-    """While a cell of the main shell waits, one on a subshell has its own growth; the outer has both."""
-    subshell = kernel.subshell()
-    kernel.run("go = threading.Event()", silent=True)
-    waits = kernel.send("a = np.ones(30 * MB, 'u1'); print('ready', flush=True); go.wait()")
-    kernel.wait_for_print(waits, "ready")
-    kernel.run("b = np.ones(40 * MB, 'u1')", subshell=subshell)
-    inner = kernel.run(f"import json; print(json.dumps({GROWN}))", subshell=subshell, silent=True).stdout
-    kernel.run("go.set()", subshell=subshell, silent=True)
-    kernel.wait(waits)
-    assert inner == '[["b", 40.0, "cpu"]]\n'
-    assert kernel.value(GROWN)[:2] == [["b", 40, "cpu"], ["a", 30, "cpu"]]

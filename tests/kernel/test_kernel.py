@@ -7,7 +7,6 @@ import ipykernel
 import pytest
 
 MB = 2**20
-MIME = "application/vnd.ipygpulogger.v1+json"
 REPORT = re.compile(
     r"^RAM: Consumed Peaked  Used Total in (?P<time>\d+\.\d{3})s \((?P<label>[^\n]*)\)\n"
     r"Gen:    (?P<consumed>[ \d-]{5})  (?P<peaked>[ \d]{5})    [ \d]{5} MB(?P<after>[^\n]*)\n",
@@ -151,75 +150,7 @@ def test_an_interrupted_cell_says_so(kernel, tmp_path, code):
     assert match["after"] == ""
 
 
-@pytest.mark.parametrize("how", [{"silent": True}, {"store_history": False}])
-def test_what_front_ends_run_for_themselves_has_no_report(kernel, how):
-    """Probes print nothing of ours, even nested ones, and the record stays."""
-    kernel.run("x = 1")
-    before = last(kernel)
-    for code in ("probe = 1", "%%capture\nprobe = 2", "1 / 0", "len(b'x' * (64 << 20))"):
-        assert labels(kernel.run(code, **how).stdout) == []
-    assert last(kernel) == before
-    kernel.run("x = 2")
-    assert last(kernel)["records"] == 2
-    assert peaked(last(kernel)) < 2 * MB
-
-
-def test_a_captured_cell_reports_inside_the_capture(kernel):
-    """The inner report goes where the inner cell's output goes; totals count in both."""
-    ran = kernel.run("%%capture inner\nprint('mine')\nblob = b'x' * (64 << 20)")
-    number = ran.reply["execution_count"]
-    assert labels(ran.stdout) == [f"In [{number}]"]
-    captured = kernel.value("inner.stdout")
-    assert captured.startswith("mine\n")
-    assert labels(captured) == [f"nested in In [{number}]"]
-    for match in [*REPORT.finditer(captured), *REPORT.finditer(ran.stdout)]:
-        assert (match["consumed"], match["peaked"]) == ("   64", "    0")
-    kernel.run("del blob", silent=True)
-
-
-def test_a_nested_cell_in_a_background_task_is_nested(kernel):
-    """A task that runs a cell while its own cell awaits it: both are told."""
-    ran = kernel.run(
-        "async def task(): get_ipython().run_cell('y = 1')\n"
-        "running = asyncio.create_task(task())\n"
-        "await running"
-    )
-    number = ran.reply["execution_count"]
-    assert labels(ran.stdout) == [f"nested in In [{number}]", f"In [{number}]"]
-
-
-def test_a_reset_of_the_namespace_does_not_end_the_reports(kernel):
-    """%reset takes il away; the logger goes on, and still stops."""
-    kernel.run("machine.keep = il", silent=True)
-    ran = kernel.run("%reset -f")
-    assert len(labels(ran.stdout)) == 1
-    assert len(labels(kernel.run("x = 1").stdout)) == 1
-    kernel.run("import threading, time, os, asyncio", silent=True)
-    kernel.run(
-        SERVANTS + "\nil = machine.keep; del machine.keep",
-        silent=True,
-    )
-    assert last(kernel)["records"] == 2
-
-
 # -- start and stop ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("awaits", [False, True])
-@without_a_logger
-def test_the_cell_that_starts_and_the_cell_that_stops(kernel, awaits):
-    """The first is told from start() on, the last is not told at all; async cells are no different."""
-    wait = "\nawait asyncio.sleep(0)" if awaits else ""
-    ran = kernel.run(
-        f"before = b'x' * (64 << 20)\nil = IPyGPULogger().start()\nblob = b'x' * (100 << 20){wait}"
-    )
-    (match,) = REPORT.finditer(ran.stdout)
-    assert match["label"] == f"In [{ran.reply['execution_count']}]"
-    assert (match["consumed"], match["peaked"]) == ("  100", "    0")
-    assert len(labels(kernel.run("del blob, before").stdout)) == 1
-    assert kernel.run(f"il.stop(){wait}").kinds == []
-    assert kernel.run("x = 1").kinds == []
-    assert kernel.value("len(il.history)") == 2
 
 
 @without_a_logger
@@ -235,28 +166,6 @@ def test_the_extension_comes_and_goes(kernel):
     assert kernel.run("x = 1").kinds == []
     assert kernel.value("'il' in globals()") is False
     assert kernel.run("%gpulog status").reply["ename"] == "UsageError"
-
-
-@without_a_logger
-def test_a_rich_report_is_one_display_of_three_kinds(kernel):
-    """What goes over the wire: text/plain, text/html, and the record in bytes."""
-    kernel.run("il = IPyGPULogger(report='rich').start()", silent=True)
-    ran = kernel.run("blob = b'x' * (64 << 20)\nraise type('<script>', (Exception,), {})")
-    (display,) = ran.displays
-    assert ran.kinds[-1] == "display_data"
-    assert set(display["data"]) == {"text/plain", "text/html", MIME}
-    assert labels(display["data"]["text/plain"] + "\n") == [f"In [{ran.reply['execution_count']}]"]
-    assert "<script" not in display["data"]["text/html"]
-    record = display["data"][MIME]
-    assert record["error"] == "<script>"
-    assert abs(consumed(record) - 64 * MB) < 2 * MB
-    kernel.run("from ipygpulogger.storage.embed import embedded", silent=True)
-    expected = kernel.value("embedded(il.record)")
-    assert record == expected
-    (display,) = kernel.run("%%capture inner\nx = 1").displays
-    assert MIME in display["data"]
-    assert kernel.value("inner.outputs") == []
-    kernel.run("del blob", silent=True)
 
 
 # -- subshells -----------------------------------------------------------------------------------
@@ -293,19 +202,6 @@ def test_cells_of_a_subshell_have_their_own_reports(kernel):
     assert labels(second.stdout) == [f"In [{number + 2}]"]
     assert labels(third.stdout) == [f"In [{number + 3}]"]
     assert labels(long.stdout) == [f"nested in In [{number}]", f"In [{number}]"]
-
-
-@SUBSHELLS
-def test_a_subshell_may_stop_what_a_long_cell_began(kernel):
-    """stop() on a subshell: neither its cell nor the long one is told, and nothing stays open."""
-    subshell = kernel.subshell()
-    kernel.run("go = threading.Event()", silent=True)
-    long = kernel.send("print('under way')\nassert go.wait(60)")
-    kernel.wait_for_print(long, "under way")
-    ran = kernel.run("short = 1\nil.stop()\ngo.set()", subshell=subshell)
-    assert labels(ran.stdout) == []
-    assert labels(kernel.wait(long).stdout) == []
-    assert kernel.value("[len(il.history), len(machine.machine().scopes)]") == [0, 0]
 
 
 @SUBSHELLS

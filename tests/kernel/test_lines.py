@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import contextmanager
 
-import ipykernel
 import pytest
 from kernels import TIMEOUT_S
 
@@ -98,24 +97,6 @@ def test_the_acceptance_cell(kernel):
     assert kernel.value("[il.running, il.record.label]") == [False, "acceptance"]
 
 
-def test_a_rich_table(kernel):
-    """report="rich": one more display, as text and as an escaped table that needs no style."""
-    kernel.run("%gpulog start report=rich", silent=True)
-    ran = kernel.run("%%gpulog --lines\nx = '<b>' * (64 << 19)\nlen(x)")
-    lines, report = (display["data"] for display in ran.displays[-2:])
-    assert report["text/plain"].startswith("RAM: ")
-    assert set(lines) == {"text/plain", "text/html"}
-    (row,) = (row for row in table(lines["text/plain"]).items() if "<b>" in row[0])
-    assert row == ("x = '<b>' * (64 << 19)", (2, 1, about(96), about(0)))
-    words = re.sub("<[^>]*>+", "|", lines["text/html"])
-    assert re.search(
-        r"\|2\|+1\|+\d+\.\d{3}\|+96\|+0\|+x = &#x27;&lt;b&gt;&#x27; \* \(64 &lt;&lt; 19\)", words
-    )
-    assert "<b><code" in lines["text/html"]
-    assert "<script" not in lines["text/html"]
-    kernel.run("del x", silent=True)
-
-
 def test_a_cell_that_awaits(kernel):
     """Top-level await under %%gpulog: it waits, and its line includes what happens meanwhile."""
     ran = kernel.run(
@@ -154,35 +135,6 @@ def test_the_table_is_captured_with_the_cell(kernel):
     ran = kernel.run("%%capture out\n%%gpulog --lines\nx = len(b'x' * (64 << 20))")
     assert ran.stdout == ""
     assert table(kernel.value("out.stdout"))["x = len(b'x' * (64 << 20))"] == (2, 1, about(0), about(64))
-
-
-@pytest.mark.skipif(ipykernel.version_info[0] < 7, reason="ipykernel has subshells since 7.0")
-def test_a_subshells_cell_has_its_own_lines(kernel):
-    """Two cells at a time, each with its own lines and nothing of the other's."""
-    kernel.run("%gpulog start lines=True", silent=True)
-    kernel.run("import threading; told = threading.Event(); seen = threading.Event()", silent=True)
-    other = kernel.subshell()
-    asked = kernel.send("seen.set()\ntold.wait(60)\nmain = 1")
-    ran = kernel.run("seen.wait(60)\nx = len(b'x' * (64 << 20))\ntold.set()", subshell=other)
-    assert ran.status == "ok"
-    assert kernel.wait(asked).status == "ok"
-    found = {next(iter(lines)): lines for lines in (recorded(kernel, -2), recorded(kernel, -1))}
-    inner, outer = found["seen.wait(60)"], found["seen.set()"]  # whichever ended first
-    assert list(inner) == ["seen.wait(60)", "x = len(b'x' * (64 << 20))", "told.set()"]
-    assert list(outer) == ["seen.set()", "told.wait(60)", "main = 1"]
-    assert inner["x = len(b'x' * (64 << 20))"][3:] == (about(0), about(64))
-
-
-def test_records_with_lines_go_to_a_log_and_back(kernel, tmp_path):
-    """A .jsonl log keeps every line whole; the notebook's own two kilobytes go without."""
-    log = tmp_path / "run.jsonl"
-    kernel.run(f"%gpulog start lines=True log={log}", silent=True)
-    kernel.run("x = 1\ny = [\n    b'x' * (64 << 20)\n]\ndel y")
-    kernel.run("%gpulog start log=None", silent=True)
-    back = kernel.value(
-        "[__import__('ipygpulogger').History.load(%r)[-1] == il.record, len(il.record.lines)]" % str(log)  # noqa: UP031
-    )
-    assert back == [True, 4]
 
 
 # -- in a terminal --------------------------------------------------------------------------------

@@ -110,81 +110,6 @@ def test_figures_so_far_are_the_cells(kernel):
     kernel.run("del block", silent=True)
 
 
-def test_it_stands_under_its_cell_while_threads_print(kernel):
-    """Threads that print all the while: every display message is the cell's, and no print is lost."""
-    code = """
-def chatter(name):
-    for i in range(200): print(f'{name}{i}\\n', end='', flush=True); time.sleep(0.001)
-threads = [threading.Thread(target=chatter, args=(name,)) for name in 'ab']
-for thread in threads: thread.start()
-wait_for(go)
-for thread in threads: thread.join()
-"""
-    asked = kernel.send(code)
-    until(kernel, asked, times(4))
-    kernel.go.touch()
-    ran = kernel.wait(asked)
-    is_settled(ran)
-    assert sorted(ran.stdout.split()) == sorted(f"{name}{i}" for name in "ab" for i in range(200))
-    assert ran.stderr == ""
-
-
-@pytest.mark.parametrize(
-    "clear",
-    [
-        "clear_output(); print('after')",
-        "clear_output(wait=True); print('after')",
-        "t = threading.Thread(target=lambda: (clear_output(), print('after'))); t.start(); t.join()",
-        "t = threading.Thread(target=lambda: (clear_output(True), print('after'))); t.start(); t.join()",
-    ],
-    ids=["here", "waiting", "thread", "thread waiting"],
-)
-def test_after_clear_output_nothing_is_updated(kernel, clear):
-    """Whichever thread clears: nothing updates what is gone, and the report is displayed at the end."""
-    asked = kernel.send(f"{CLEAR}wait_for(go)\n{clear}\nwait_for(go + '2')")
-    until(kernel, asked, times(2))
-    kernel.go.touch()
-    kernel.wait_for_print(asked, "after")
-    before = len(so_far(kernel, asked))
-    kernel.go.with_name("go2").touch()
-    ran = kernel.wait(asked)
-    kinds = [m["msg_type"] for m in ran.messages]
-    cleared = kinds.index("clear_output")
-    assert [kind for kind in kinds[cleared:] if kind in SHOWN] == ["display_data"]
-    kind, name, data = shown(ran)[-1]
-    assert (kind, name) == ("display_data", None)
-    assert MIME in data
-    assert len(shown(ran)) == before + 1
-
-
-WIDGET = """
-from comm import create_comm
-class Output:  # as ipywidgets.Output does
-    def __init__(self): self.comm = create_comm(target_name='jupyter.widget', data={'state': {'msg_id': ''}})
-    def takes(self, msg_id): self.comm.send({'method': 'update', 'state': {'msg_id': msg_id}})
-    def __enter__(self): self.takes(get_ipython().kernel.get_parent()['header']['msg_id'])
-    def __exit__(self, *_): self.takes('')
-out = Output()
-"""
-
-
-def test_an_output_widget_clears_its_own(kernel):
-    """`with out: clear_output()`: ours goes on below the cell, and is emptied."""
-    kernel.run(WIDGET, silent=True)
-    asked = kernel.send(
-        f"{CLEAR}wait_for(go)\nwith out: clear_output(wait=True); print('after')\nwait_for(go + '2')"
-    )
-    until(kernel, asked, times(2))
-    kernel.go.touch()
-    kernel.wait_for_print(asked, "after")
-    until(kernel, asked, times(len(so_far(kernel, asked)) + 2))
-    kernel.go.with_name("go2").touch()
-    ran = kernel.wait(asked)
-    is_settled(ran)
-    began, ended = [i for i, m in enumerate(ran.messages) if m["msg_type"] == "comm_msg"]
-    assert [m["msg_type"] for m in ran.messages[began:ended] if m["msg_type"] in SHOWN] == []
-
-
 def test_a_task_of_an_earlier_cell_clears_whom_the_kernel_says(kernel):
     """That cell's output on ipykernel 7, this one's on 6: the message tells, and the report is never lost."""
     code = "while not os.path.exists(go): await asyncio.sleep(0.01)"
@@ -230,33 +155,6 @@ def test_a_stop_in_a_long_cell_wipes_it_out(kernel):
     assert found[-1][2] == {"text/html": ""}
     assert found[-1][1] == found[0][1]
     assert kernel.value("names") == []
-
-
-def test_a_cell_that_forks_settles_once(kernel):
-    """A cell that forks while it is shown: the child says nothing, the parent's report comes once."""
-    asked = kernel.send("wait_for(go)\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0);")
-    until(kernel, asked, times(1))
-    kernel.go.touch()
-    is_settled(kernel.wait(asked))
-
-
-def test_a_budget_is_said_while_the_cell_runs(kernel):
-    """As soon as it is seen: over budget, in the live display, and in the report and record."""
-    kernel.run("used = il.data.gen_mem_used", silent=True)
-    kernel.run("il.budget = f'{used + 200}MB'", silent=True)
-    asked = kernel.send(
-        "block = b'x' * (100 << 20); wait_for(go); block += b'x' * (150 << 20); wait_for(go + '2')"
-    )
-    until(kernel, asked, lambda found: found and "Gen: 100/" in found[-1][2]["text/plain"])
-    assert "budget" not in so_far(kernel, asked)[-1][2]["text/plain"]
-    kernel.go.touch()
-    until(kernel, asked, lambda found: "Over budget on RAM: peak " in found[-1][2]["text/plain"])
-    assert "Over budget on RAM" in so_far(kernel, asked)[-1][2]["text/html"]
-    kernel.go.with_name("go2").touch()
-    bundles = is_settled(kernel.wait(asked))
-    assert "Over budget on RAM: peak " in bundles[-1]["text/plain"]
-    assert any("Over budget" in note for note in bundles[-1][MIME]["notes"])
-    kernel.run("del block", silent=True)
 
 
 @pytest.mark.kernel(begin=[SETUP])

@@ -8,9 +8,6 @@ import sys
 import warnings
 from pathlib import Path
 
-import nbformat
-from nbclient import NotebookClient
-
 from ipygpulogger import History
 
 START = "from ipygpulogger import IPyGPULogger; il = IPyGPULogger(report={report!r}, log={log!r}).start()"
@@ -62,38 +59,3 @@ def test_a_kernel_killed_while_it_writes(driverless_env, tmp_path):
         if sizes and sizes[0] == last + 1:  # written, but no longer told
             sizes = sizes[1:]
     assert sizes == []
-
-
-def test_a_notebook_executed_in_a_batch_is_its_own_log(driverless_env, tmp_path, monkeypatch):
-    """As nbconvert and papermill execute it, the extension loaded in it: every cell's own record, in order."""
-    for name, value in driverless_env.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    sources = [
-        "%load_ext ipygpulogger",
-        f"il.log = {str(tmp_path / 'run.jsonl')!r}",
-        "%%capture caught\nx = b'x' * (64 << 20)",
-        "caught.show()",
-        "get_ipython().run_cell('nested = 1', store_history=False); y = 1",
-        "",
-        "1 / 0",
-        "y = 2",
-    ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(notebook, allow_errors=True, kernel_name="python3").execute()
-    path = tmp_path / "executed.ipynb"
-    nbformat.write(notebook, path)
-    shown, logged = History.load(path), History.load(tmp_path / "run.jsonl")
-    assert [record.execution_count for record in shown] == [2, 3, 4, 5, 6, 7]
-    assert [record.cell_id for record in shown] == [notebook.cells[i].id for i in (1, 2, 3, 4, 6, 7)]
-    own = [record for record in logged if record.execution_count is not None]
-    assert [record.execution_count for record in own] == [2, 3, 4, 5, 6, 7]  # from where it was asked for
-    for mine, theirs in zip(shown, own, strict=True):
-        assert (mine.label, mine.time_s, mine.status, mine.gen.peak) == (
-            theirs.label,
-            theirs.time_s,
-            theirs.status,
-            theirs.gen.peak,
-        )
-    assert [record.status for record in shown] == ["ok"] * 4 + ["error", "ok"]
-    assert shown[1].gen.consumed_bytes >= 60 << 20

@@ -106,15 +106,6 @@ def test_a_death_in_a_function(kernel, gpu):
     assert kernel.run("x.numel()").result == str(6000 * MB)
 
 
-def test_the_card_works_as_typed_without_the_extension(kernel):
-    """Where only `IPyGPULogger().start()` was called, the command on the card gives back what the card says."""
-    ran = kernel.run("from ipygpulogger import IPyGPULogger\nil = IPyGPULogger().start()\nimport torch")
-    kernel.run(START.partition("import torch\n")[2])
-    ran = kernel.run(DEATH + "step(15000)")
-    command = re.match(r"`(%gpulog [a-z]+)` gives 2000 MB back \(", advice(ran))[1]
-    assert "came back: cuda:0 2000 MB" in kernel.run(command).stdout
-
-
 CHAINED = """
 class Trainer:
     def fit(self):
@@ -148,17 +139,6 @@ def test_chained_exceptions(kernel, gpu):
     assert before[1] - kernels_mb(gpu, kernel) == pytest.approx(3100, rel=0.01)
 
 
-def test_nothing_hidden(kernel):
-    """Free says so, twice, and leaves variables alone."""
-    begin(kernel)
-    kernel.run("x = gpu(100)")
-    for _ in range(2):
-        ran = kernel.run("%gpulog free")
-        assert ran.stdout.startswith("nothing hidden: no array was in Out or in a traceback\n")
-        assert "came back: cuda:0 0 MB (the device 0 MB), RAM 0 MB\n" in ran.stdout
-    assert allocated_mb(kernel) == 100
-
-
 @pytest.mark.parametrize(
     "source", ["1 / 0", "raise RuntimeError('CUDA error: device-side assert triggered')"]
 )
@@ -188,15 +168,6 @@ def test_advice_free(kernel):
     assert kernel.run("y = gpu(10000)").status == "ok"
 
 
-def test_advice_again(kernel):
-    """Where an earlier traceback held it, which this error replaced: run it again, and it fits."""
-    begin(kernel)
-    kernel.run("def f():\n    act = gpu(6000)\n    1 / 0\nf()")
-    ran = kernel.run("y = gpu(10000)")
-    assert advice(ran) == "Run the cell again: there is room for this allocation now."
-    assert kernel.run("y = gpu(10000)").status == "ok"
-
-
 AGAIN = "Run the cell again: there is room for this allocation now."
 IN_PIECES = "a = gpu(12000); del a\n[gpu(100), gpu(11950)]"  # the smaller one is freed as the error leaves
 
@@ -213,22 +184,6 @@ def test_advice_that_did_not_help_is_not_repeated(kernel):
     assert kernel.run(IN_PIECES).status == "ok"
     kernel.run("gpu = gpu_")
     assert "un the cell again: " in advice(kernel.run(IN_PIECES))
-
-
-def test_advice_that_was_not_followed_is_repeated(kernel):
-    """Until what it says to release is released; then a batch that was never tried."""
-    begin(kernel)
-    step = "def step(batch_size):\n    kept = gpu(50)\n    " + IN_PIECES.replace("\n", "\n    ")
-    step = step.replace("11950", "110 * batch_size") + "\nstep(109)"
-    told = "`%gpulog free` gives 50 MB back (the failed call's step.kept). Then run the cell again: it fits."
-    for _ in range(3):
-        assert advice(kernel.run(step)) == told
-    kernel.run("%gpulog free")
-    kernel.run("__import__('os').environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'")
-    again = advice(kernel.run(step))
-    fits = int(re.search(r"smaller batch: \D*(\d+)`? instead of 109", again)[1])
-    kernel.run("%gpulog free")
-    assert kernel.run(step.replace("step(109)", f"step({fits})")).status == "ok"
 
 
 CYCLE = """
@@ -356,26 +311,6 @@ def test_the_second_device(kernel):
     ran = kernel.run("z = torch.empty(20000 << 20, dtype=torch.uint8, device='cuda:1')")
     assert card(ran)[0].startswith("Out of memory on cuda:1: asked ")
     assert card(ran)[3] == "  held by: y 4000 MB"
-
-
-def test_in_a_capture_and_compact(kernel):
-    """A nested cell has its card inside the capture, and the one around it says the same."""
-    begin(kernel, "compact=True")
-    ran = kernel.run("%%capture captured\n" + DEATH + "step(30000)")
-    assert "| failed: OutOfMemoryError\nOut of memory on cuda:0" in ran.stdout or ran.status == "ok"
-    inner = kernel.run("captured.show()").stdout
-    assert "| failed: OutOfMemoryError\nOut of memory on cuda:0" in inner
-    assert "last traceback: step.act 2000 MB" in inner
-
-
-def test_in_a_capture_the_rich_card_is_outside(kernel):
-    """What ran out of memory is said under the cell, although the capture holds nothing of ours."""
-    begin(kernel, "report='rich'")
-    ran = kernel.run("%%capture captured\n" + DEATH + "step(30000)")
-    texts = [display["data"]["text/plain"] for display in ran.displays]
-    assert "Out of memory on cuda:0" in texts[0]
-    assert texts[-1].startswith("RAM: ")
-    assert kernel.value("captured.outputs") == []
 
 
 @pytest.mark.parametrize("report", ["text", "rich", "none", "stopped"])

@@ -1,6 +1,5 @@
 """What a cell's outputs are in the end, in a real kernel: the user's as without us, then the report, last."""
 
-import importlib.util
 from contextlib import contextmanager
 
 import nbformat
@@ -212,16 +211,6 @@ def test_a_printed_report_clears_nothing_either(kernel, report, code, expected):
     assert text.count("RAM: Consumed") == (report == "text")
 
 
-def test_a_clear_that_waits_when_the_logger_stops(kernel):
-    """stop() within the cell: the clear is sent after all, because the cell goes on without us."""
-    ran = long_cell(
-        kernel,
-        "print('a'); wait_for(go); clear_output(wait=True); il.stop(); print('b')",
-    )
-    assert shown(saved(ran.messages)) == [("stdout", "b\n")]
-    kernel.run("il.start()", silent=True)
-
-
 # -- %%capture and its siblings --------------------------------------------------------------------------
 
 
@@ -259,23 +248,6 @@ def test_a_capture_that_fails(kernel):
     kernel.run("il.quiet = None", silent=True)
 
 
-def test_a_capture_within_a_cell(kernel):
-    """capture_output() around some lines, and one that is still open when the cell ends."""
-    ran = kernel.run(
-        "from IPython.utils.capture import capture_output\n"
-        "with capture_output() as some: display('this')\n"
-        "left = capture_output(); open_ = left.__enter__(); display('that')\n"
-        "def close(_): left.__exit__(None, None, None)\n"  # ipykernel 7 cannot run a cell before that
-        "get_ipython().events.register('post_run_cell', close)"
-    )
-    kernel.run("get_ipython().events.unregister('post_run_cell', close)", silent=True)
-    assert ends_with_the_report(ran)[-1][0] == "report"
-    assert kernel.value("[o.data for o in some.outputs + open_.outputs]") == [
-        {"text/plain": "'this'"},
-        {"text/plain": "'that'"},
-    ]
-
-
 def test_a_nested_cell_has_no_display_of_its_own(kernel):
     """run_cell within a cell: the outer cell's output is not cut; the record is in the history."""
     ran = kernel.run("print('a'); get_ipython().run_cell('x = 1'); print('b')")
@@ -298,29 +270,6 @@ def test_what_is_asked_for_is_shown_outside(kernel):
 
 
 # -- an output widget, two loggers, and saved notebooks ---------------------------------------------------
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("ipywidgets"), reason="ipywidgets is not installed")
-def test_an_output_widget_has_its_own(kernel):
-    """What is printed into the widget goes there, and the report stands under the cell."""
-    ran = long_cell(
-        kernel,
-        "import ipywidgets\nout = ipywidgets.Output()\ndisplay(out)\nwait_for(go)\n"
-        "with out: print('in it'); get_ipython().run_cell('x = 1')\nprint('below')",
-    )
-    ends_with_the_report(ran)
-    assert [m["content"]["text"] for m in ran.messages if m["msg_type"] == "stream"] == ["in it\n", "below\n"]
-
-
-def test_two_loggers(kernel):
-    """Each has its line and its report; a clear that waits takes away neither the output nor a report."""
-    kernel.run("other = IPyGPULogger(report='rich').start()", silent=True)
-    asked = kernel.send("print('a'); wait_for(go); clear_output(wait=True)")
-    kernel.wait_until(asked, lambda ran: len(ran.displays) == 2)
-    kernel.go.touch()
-    ran = kernel.wait(asked)
-    assert [kind for kind, _ in shown(saved(ran.messages))] == ["stdout", "report", "report"]
-    kernel.run("other.stop()", silent=True)
 
 
 def test_no_update_comes_after_the_report(kernel):

@@ -1,7 +1,6 @@
 """The restore functions in a real kernel: whatever IPython does with an exception, the memory is back."""
 
 import sys
-from contextlib import contextmanager
 
 import pytest
 from memory import MB
@@ -65,16 +64,6 @@ def fails():
         return mine, x, yours, run_out()
     inner()
 """,
-    "a method": """
-class Net:
-    def __init__(self):
-        self.weight = memory(2)
-    def forward(self):
-        act = memory(2)
-        return act, self, run_out()
-def fails():
-    Net().forward()
-""",
     "generators": """
 def steps():
     mine = memory(2)
@@ -120,12 +109,6 @@ def fails():
     except Exception:
         cleaning = memory(2)
         cleaning.no_such_name = {}['a']
-""",
-    "locals that were read": """
-def fails():
-    mine, yours = memory(2), memory(2)
-    assert locals()
-    run_out()
 """,
     "an interrupt in the clean-up": """
 def inner():
@@ -182,18 +165,6 @@ def test_memory_is_back(kernel, mode):
             kernel.run("held.clear()")
 
 
-@pytest.mark.parametrize("report", ["none", "text", "rich"])
-def test_beside_the_extension(kernel, report):
-    """The logger measures the cell as failed and holds nothing of it either."""
-    begin(kernel, f"%load_ext ipygpulogger\n%gpulog start report={report}")
-    for name, source in FAILING.items():
-        kernel.run(source)
-        for call in ("gpu_mem_restore", "gpu_mem_restore_ctx"):
-            assert kernel.run(CALLS[call]).status == "error"
-            assert alive(kernel) == 0, name
-            assert kernel.value("get_ipython().user_ns['il'].record.status") in ("error", "interrupted")
-
-
 def test_the_traceback_is_shown(kernel):
     """The notebook shows the failing line of every frame, as without us, and `%debug` its place."""
     begin(kernel, FAILING["a chain"])
@@ -216,39 +187,6 @@ def test_never(kernel):
     kernel.run("os.environ['IPYGPULOGGER_TB_CLEAR_FRAMES'] = '1'; held.clear()")
     kernel.run("gpu_mem_restore(fails)()")
     assert alive(kernel) == 0
-
-
-ATTRIBUTES = """
-def fails(how):
-    mine = memory(2)
-    if how:
-        return b'ab\\xff'.decode('utf-8'), mine
-    return subprocess.run([sys.executable, '-c', 'print(5); raise SystemExit(7)'], check=True, stdout=-1), mine
-"""
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_attributes(kernel, call):
-    """`UnicodeDecodeError` and `CalledProcessError` keep theirs on their way through a notebook."""
-    begin(kernel, ATTRIBUTES, "import os\nos.environ['IPYGPULOGGER_TB_CLEAR_FRAMES'] = '1'")
-    decode = CALLS[call].replace("(fails)()", "(fails)(True)").replace("fails()", "fails(True)")
-    process = decode.replace("True", "False")
-    ran = kernel.run(decode)
-    assert (ran.reply["ename"], alive(kernel)) == ("UnicodeDecodeError", 0)
-    error = "__import__('sys').last_value"
-    assert kernel.value(f"[{error}.encoding, {error}.start, {error}.end, list({error}.object)]") == [
-        "utf-8",
-        2,
-        3,
-        [97, 98, 255],
-    ]
-    ran = kernel.run(process)
-    assert (ran.reply["ename"], alive(kernel)) == ("CalledProcessError", 0)
-    assert kernel.value(f"[{error}.returncode, {error}.output.split().__len__(), {error}.cmd[1]]") == [
-        7,
-        1,
-        "-c",
-    ]
 
 
 def test_where_am_i(kernel):
@@ -298,26 +236,6 @@ def test_two_gigabytes(kernel, gpu, extension):
         if call != "get_ref_free_exc_info":  # it returns what `sys.exc_info` does, and no more
             assert gpu.dev[0].mine(pid).used == before, call
     assert kernel.run("kept.numel()").result == str(100 * MB)
-
-
-@contextmanager
-def talkative(kernel):
-    """A kernel with torch, in the shell's most talkative mode; the next test has the same one."""
-    if not kernel.value("'RunOut' in globals()"):
-        begin(kernel, START_ON_GPU, "%xmode Verbose")
-    yield
-
-
-@TORCH
-@pytest.mark.parametrize("name", FAILING)
-@pytest.mark.kernel(gpu=True, shared=True, around=talkative)
-def test_every_way_to_fail(kernel, name):
-    """Torch has all of it back after the cell, in the shell's most talkative mode."""
-    kernel.run(f"held.clear()\n{FAILING[name]}")
-    for cell in CALLS.values():
-        assert kernel.run(cell).status == "error"
-        assert alive(kernel) == 0
-        assert allocated_mb(kernel) == 0
 
 
 @TORCH

@@ -148,17 +148,3 @@ def test_after_the_cell_it_is_of_the_failure(kernel, tmp_path):
     assert written(kernel, tmp_path)[0].startswith("2 blocks written to PATH")
     refused = "--failed is for the last recorded cell in which a GPU ran out of memory, and there is none"
     assert refused in written(kernel, tmp_path, "--failed")[0]
-
-
-def test_a_blocks_failure_is_kept_and_a_users_own_recording_is_theirs(kernel, tmp_path):
-    """A fork of the kernel takes nothing away."""
-    kernel.run(START)
-    kernel.run("import os\nfrom ipygpulogger import measure\nx = gpu(10)")
-    kernel.run("with measure('step', peak=True):\n    x = gpu(50)\n    gpu(40000)")
-    kernel.run("if (pid := os.fork()) == 0:\n    os._exit(0)\nos.waitpid(pid, 0)")
-    assert failed_events(kernel, tmp_path, "step") == [50]
-    kernel.run("torch.cuda.memory._record_memory_history(stacks='python')")
-    kernel.run(FAILS)
-    said, events = written(kernel, tmp_path)
-    assert "That is the present. The out-of-memory error in step: " in said
-    assert ("oom", 40000 * MB, True) in events

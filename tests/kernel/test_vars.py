@@ -90,16 +90,3 @@ def test_debug_until_one_frees(kernel):
     assert "No traceback has been produced, nothing to debug" in debug(kernel)
     kernel.run(FAILS)  # and everything goes on
     assert f"({30 * MB}, 1)" in debug(kernel, "p len(act), x")
-
-
-def test_an_error_in_a_variable_stays(kernel):
-    """`%gpulog free` leaves what a variable keeps, and the table says whose it is."""
-    for code in (START, WITH["bytearray"]):
-        kernel.run(code)
-    kernel.run(FAILS.replace("step(1)", "try:\n    step(1)\nexcept ValueError as e:\n    err = e"))
-    assert rows(kernel.run("%gpulog vars").stdout)["err: step.act"][0] == "30"
-    assert kernel.run("%gpulog free").stdout.startswith("nothing hidden: ")
-    assert rows(kernel.run("%gpulog vars").stdout)["err: step.act"][0] == "30"
-    assert kernel.value("[(o.name, o.kind) for o in il.owners() if o.size_bytes > 2**20]") == [
-        ["err: step.act", "variable"]
-    ]

@@ -55,20 +55,6 @@ def test_garbage_that_goes_between_cells(il, run, capsys):
     assert run("x = 1").between == ()
 
 
-def test_garbage_that_our_own_settling_takes(il, run):
-    """Asked for since, it collects before the next cell what the last one left."""
-    run(CYCLE)
-    il.gc_collect = True
-    assert between(run("x = 1")) == {"cpu": -100}
-
-
-def test_nothing_is_told_twice(il, run):
-    """What settling after a cell takes is that cell's, and not told again before the next."""
-    il.gc_collect = True
-    assert run(CYCLE).gen.consumed_bytes == pytest.approx(0, abs=MB)
-    assert run("x = 1").between == ()
-
-
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=1, max_size=5))
 def test_every_gap(shell, run, steps):
@@ -182,16 +168,6 @@ def test_without_a_cell_just_before_there_is_none(shell, il, run, monkeypatch, h
     block.free()
     if how in ("stopped", "not measured"):
         assert between(run("x = 1")) == {"cpu": -30}
-
-
-def test_a_logger_started_within_a_cell(shell, il, run):
-    """What its cell did before is nobody's; the gap after it is told."""
-    il.stop()
-    shell.user_ns["il"] = il
-    run("first = Block(30); il.start()")
-    block = Block(20)
-    assert between(run("first.free()")) == {"cpu": 20}
-    block.free()
 
 
 def test_no_figure_where_memory_cannot_be_read(il, run, monkeypatch):

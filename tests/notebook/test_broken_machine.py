@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 import warnings
 from pathlib import Path
@@ -18,14 +17,11 @@ import pytest
 from IPython.core.error import UsageError
 from memory import MB, Block
 
-from ipygpulogger import measure, measure_lines, watch_epochs
-from ipygpulogger.blocks.watch_epochs import EpochScope
-from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
+from ipygpulogger import measure, measure_lines
+from ipygpulogger.compat.gpu_mem_trace import gpu_mem_trace
 from ipygpulogger.engine import machine as machines
 from ipygpulogger.notebook.logger import IPyGPULogger
-from ipygpulogger.sources import Unavailable
 from ipygpulogger.sources.system import linux
-from ipygpulogger.sources.system.process import Process
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
 TEN_MB = 10 * MB
@@ -68,10 +64,6 @@ FAULTS = {
     "no descriptors": no_descriptors,
     "no psutil": psutil_is_missing,
     "no process": psutil_fails(psutil.NoSuchProcess(1)),
-    "denied": psutil_fails(psutil.AccessDenied(1)),
-    "OSError": psutil_fails(OSError("broken")),
-    "AttributeError": psutil_fails(AttributeError("broken")),
-    "ImportError": psutil_fails(ImportError("broken")),
     "SystemError": psutil_fails(SystemError("broken")),
     "no machine": no_machine,
 }
@@ -170,27 +162,6 @@ def test_a_call_runs(broken, decorate, about):
         assert answer.lines == ()
 
 
-def test_a_tracer_reads_nothing(broken, capsys):
-    """fastai's tracer goes on, reads 0, and says what is missing."""
-    with one_sentence("train is"), GPUMemTrace(ctx="train") as tracer:
-        pass
-    assert tracer.data() == (0, 0)
-    assert "train: exit" in capsys.readouterr().out
-
-
-def test_epochs_go_on(broken, capsys):
-    """Every item comes; no epoch is told; an adapter's scope says None."""
-    with one_sentence("the epoch is"):
-        watched = watch_epochs(range(3))
-        assert list(watched) == [0, 1, 2]
-        scope = EpochScope()
-        scope.begin()
-    assert watched.history == []
-    assert not scope.is_open()
-    assert scope.end("epoch 0") is None
-    assert capsys.readouterr().out == ""
-
-
 @UNREADABLE
 def test_cells_run(broken, shell, capsys):
     """%load_ext says one sentence, the cells after it none; it measures as soon as that is possible."""
@@ -220,41 +191,6 @@ def test_cells_run(broken, shell, capsys):
     run("%unload_ext ipygpulogger")
 
 
-@UNREADABLE
-def test_an_experiment_goes_on(broken, shell, capsys):
-    """Its block runs, its variables are deleted at the end, and what is not known reads n/a."""
-    program = """
-    from ipygpulogger.experiments import IPyExperimentsCPU
-    with IPyExperimentsCPU(cl_enable=False) as exp:
-        x = 6 * 7
-        done = x
-        exp.keep_var_names("done")
-    """
-    with one_sentence("the experiment is"):
-        assert shell.run_cell(textwrap.dedent(program), store_history=True).success
-    assert shell.user_ns["done"] == 42
-    assert "x" not in shell.user_ns
-    assert re.search(r"CPU: +n/a", capsys.readouterr().out)
-
-
-def test_an_experiment_ends_where_descriptors_ran_out(shell, monkeypatch, capsys):
-    """The block's own exception passes, and the variables are deleted all the same."""
-    shell.user_ns["run_out"] = lambda: no_descriptors(monkeypatch)
-    program = """
-    from ipygpulogger.experiments import IPyExperimentsCPU
-    with IPyExperimentsCPU(cl_enable=False) as exp:
-        x = 6 * 7
-        run_out()
-        raise KeyError("mine")
-    """
-    with one_sentence("the experiment is"):
-        result = shell.run_cell(textwrap.dedent(program), store_history=True)
-    assert isinstance(result.error_in_exec, KeyError)
-    assert "x" not in shell.user_ns
-    assert re.search(r"CPU: +n/a", capsys.readouterr().out)
-    monkeypatch.undo()
-
-
 @ON_LINUX
 def test_where_the_kernel_tells_nobody_asks_psutil(monkeypatch):
     """With /proc a broken psutil costs nothing: the figures are exact."""
@@ -267,29 +203,6 @@ def test_where_the_kernel_tells_nobody_asks_psutil(monkeypatch):
     assert abs(m.gen.consumed_bytes - TEN_MB) < 2 * MB
     block.free()
     machines._machine.close()
-
-
-def test_what_is_out_for_a_moment_decides_nothing(monkeypatch):
-    """No descriptor at the first question: the best counter is found at the next."""
-    found = Process()
-    best = type(Process().counter)
-    with monkeypatch.context() as patch:
-        no_descriptors(patch)
-        with pytest.raises(Unavailable, match="Too many open files"):
-            _ = found.counter
-    assert type(found.counter) is best
-
-
-def test_descriptors_that_run_out_within_a_block(monkeypatch):
-    """The second snapshot cannot be taken: the block's result stands, its time is known, the rest is None."""
-    m = measure("load")
-    with one_sentence("load is"), monkeypatch.context() as patch, m:
-        no_descriptors(patch)
-    assert (m.gen, m.gpus) == (None, ())
-    assert m.time_s > 0
-    with m:
-        pass
-    assert m.gen is not None
 
 
 def test_descriptors_that_run_out_between_cells(shell, monkeypatch, capsys):
@@ -307,15 +220,6 @@ def test_descriptors_that_run_out_between_cells(shell, monkeypatch, capsys):
     assert re.fullmatch(r"ipygpulogger measures nothing for now: [^\n]+Too many open files[^\n]*\n", said), (
         said
     )
-
-
-def test_no_thread_can_be_started(gpu, monkeypatch):
-    """Without the sampler's thread a block is measured all the same."""
-    monkeypatch.setattr(threading.Thread, "start", refuse(RuntimeError("can't start new thread")))
-    with measure() as m:
-        block = Block(10)
-    assert abs(m.gen.consumed_bytes - TEN_MB) < 2 * MB
-    block.free()
 
 
 @pytest.mark.parametrize(

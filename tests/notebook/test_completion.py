@@ -8,7 +8,7 @@ from IPython.core.completer import provisionalcompleter
 
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.notebook.completion import offered
-from ipygpulogger.notebook.help import COMMANDS
+from ipygpulogger.notebook.options import COMMANDS
 
 OPTIONS = [f"{name}=" for name in IPyGPULogger.in_order()]
 LINES = {  # what stands before the cursor, and what is offered there
@@ -148,19 +148,3 @@ def test_the_options_of_a_call_are_offered(complete, shell):
     assert "IPyGPULogger(quiet=" in complete("IPyGPULogger(qu")
     assert "IPyGPULogger(compact=True, reset_peaks=" in complete("IPyGPULogger(compact=True, res")
     del shell.user_ns["IPyGPULogger"]
-
-
-def test_once_it_is_unloaded_nothing_is_left(shell, capsys):
-    """Files and names are offered again."""
-
-    def matchers():
-        return [
-            list(getattr(shell.Completer, name, ())) for name in ("custom_matchers", "magic_arg_matchers")
-        ]
-
-    before = matchers()
-    for code in ("%load_ext ipygpulogger", "%reload_ext ipygpulogger"):
-        shell.run_cell(code, store_history=True)
-        assert sum(map(len, matchers())) == sum(map(len, before)) + 1
-    shell.run_cell("%unload_ext ipygpulogger", store_history=True)
-    assert matchers() == before

@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from ipygpulogger import IPyGPULogger
-from ipygpulogger.compat.experiment_cells import CellLogger
 from ipygpulogger.notebook.cell import OPTIONS
-from ipygpulogger.notebook.help import COMMANDS, RANKED_BY, magic_help
 from ipygpulogger.notebook.magics import GpulogMagics
+from ipygpulogger.notebook.options import COMMANDS, RANKED_BY, magic_help
 
 TRAITS = IPyGPULogger.class_traits(config=True)
 HELP = magic_help(IPyGPULogger)
@@ -40,11 +39,6 @@ def test_the_signature_has_every_option_with_its_default(shell):
     assert il.trait_values(config=True) == {name: trait.default() for name, trait in TRAITS.items()}
     il = IPyGPULogger(True, False)
     assert (il.compact, il.gc_collect) == (True, False)
-
-
-def test_a_logger_with_another_constructor_has_its_own_signature():
-    """That of an experiment's cells."""
-    assert list(inspect.signature(CellLogger).parameters) == ["device", "compact", "gc_collect", "set_seed"]
 
 
 def test_the_docstring_lists_every_option_with_its_meaning_and_default():
@@ -133,17 +127,3 @@ def test_the_question_mark(loaded, capsys, monkeypatch, asked):
     assert [line.rstrip() for line in HELP.splitlines() if line.strip()] == [
         line.rstrip() for line in plain.splitlines() if line.rstrip() in HELP.splitlines() and line.strip()
     ]
-
-
-def test_the_question_mark_behind_the_logger(loaded, monkeypatch):
-    """Its signature and its docstring, and none of traitlets'."""
-    shown = []
-    monkeypatch.setattr("IPython.core.page.page", lambda text, **_: shown.append(text))
-    run(loaded, "from ipygpulogger import IPyGPULogger")
-    run(loaded, "IPyGPULogger?")
-    (text,) = (one["text/plain"] if isinstance(one, dict) else one for one in shown)
-    plain = " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())
-    for name, trait in TRAITS.items():
-        assert f"{name}={trait.default()!r}" in plain
-        assert f"{name}: {trait.help}" in plain
-    assert "configurable" not in plain.lower()

@@ -1,20 +1,16 @@
 """When a running cell is shown, and where: the thread, the threshold, forks, the place that fits."""
 
-import io
 import os
-import sys
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
-from places import TIMEOUT_S, Publisher, Recorder, Screen, begun, standing
+from places import TIMEOUT_S, Publisher, Recorder, begun, standing
 
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
-from ipygpulogger.notebook.live import Live, place_for
-from ipygpulogger.notebook.live_display import LiveDisplay
-from ipygpulogger.notebook.live_terminal import LiveTerminal
+from ipygpulogger.notebook.live import Live, display_for
 
 
 @pytest.fixture
@@ -83,20 +79,6 @@ def test_a_short_cell_is_never_shown(monkeypatch):
     assert not threads()
 
 
-def test_each_of_two_cells_has_its_own(running):
-    """Two cells at once, as on a subshell: each place is told of its own scope."""
-    scope, place = Scope().open(), Recorder()
-    other = begun(running.live.cell("In [5]", scope, place))
-    assert place.shown.acquire(timeout=TIMEOUT_S)
-    running.cell.end()
-    assert place.shown.acquire(timeout=TIMEOUT_S)
-    other.end()
-    scope.close()
-    assert {m.label for m in place.told if m != "end"} == {"In [5]"}
-    assert {m.label for m in running.place.told if m != "end"} <= {"In [4]"}
-    other.drop()
-
-
 @pytest.mark.parametrize("stays", [True, False, None])
 def test_what_did_not_change_is_not_redrawn(stays):
     """Figures that stand at the place come again with the time of five seconds later, or with a new figure."""
@@ -144,22 +126,6 @@ def test_without_a_thread_the_cell_runs_unseen(monkeypatch):
     assert place.told == ["clear"]
 
 
-def test_a_place_that_shows_nothing_needs_no_thread(running):
-    """It begins, ends and is cleared; no figures are made for it, though another cell is shown."""
-    place = Recorder()
-    place.shows = False
-    alone = Live(lambda _: ())
-    for shown in (alone, running.live):
-        cell = begun(shown.cell("In [5]", running.scope, place))
-        if shown is alone:
-            assert len(threads()) == 1  # the other's
-        for _ in range(3):
-            assert running.place.shown.acquire(timeout=TIMEOUT_S)
-        cell.end()
-        cell.drop()
-    assert place.told == ["end", "clear"] * 2
-
-
 def test_a_forks_child_waits_for_nobody(running):
     """The child has no thread of ours, and locks that nobody lets go: its cell ends all the same."""
     pid = os.fork()
@@ -190,25 +156,9 @@ def test_a_forks_child_has_a_thread_of_its_own(running):
 
 
 @pytest.mark.parametrize("report", ["text", "rich", "none"])
-@pytest.mark.parametrize("where", ["kernel", "terminal", "dumb", "pipe", "nowhere", "closed"])
-def test_the_place_fits_shell_and_report(monkeypatch, report, where):
-    """A rich report in a notebook, any report in a terminal; a printed one in a notebook is followed, not live."""
-    monkeypatch.setenv("TERM", "xterm")
-    shell = SimpleNamespace(display_pub=Publisher(), kernel=object() if where == "kernel" else None)
-    stream = {"nowhere": None, "terminal": Screen(), "dumb": Screen()}.get(where, io.StringIO())
-    if where in ("terminal", "dumb"):
-        stream.isatty = lambda: True
-    if where == "dumb":
-        monkeypatch.setenv("TERM", "dumb")
-    if where == "closed":
-        stream.close()
-    monkeypatch.setattr(sys, "stdout", stream)
-    place = place_for(shell, report)
-    expected = {
-        ("kernel", "rich"): LiveDisplay,
-        ("kernel", "text"): LiveDisplay,
-        ("terminal", "text"): LiveTerminal,
-        ("terminal", "rich"): LiveTerminal,
-    }
-    assert type(place) is expected.get((where, report), type(None))
-    assert place is None or place.shows == ((where, report) != ("kernel", "text"))
+@pytest.mark.parametrize("kernel", [object(), None], ids=["kernel", "terminal"])
+def test_the_display_fits_shell_and_report(report, kernel):
+    """A rich report in a notebook is live; a printed one is followed, so that no clear takes it away."""
+    place = display_for(SimpleNamespace(display_pub=Publisher(), kernel=kernel), report)
+    assert (place is None) == (kernel is None or report == "none")
+    assert place is None or place.shows == (report == "rich")

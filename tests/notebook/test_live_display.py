@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import Publisher, begun, here, in_a_thread, standing
 
-from ipygpulogger.notebook.live import place_for
-from ipygpulogger.notebook.live_display import LiveDisplay
+from ipygpulogger.notebook.live import display_for
+from ipygpulogger.notebook.live_display import LiveDisplay, Tap
 from ipygpulogger.records import MIME
 from ipygpulogger.render import html, text
 
@@ -167,18 +167,6 @@ def test_the_figures_are_those_of_the_moment():
         assert MIME not in bundle
 
 
-@pytest.mark.parametrize("kind", ["stream", "display_data", "execute_result", "error"])
-def test_every_kind_of_output_sets_off_a_clear_that_waits(kind):
-    """Once, and as it was asked for."""
-    cell = Cell().play("show | clear_later")
-    for _ in range(2):
-        cell.publisher.send(kind, {"text": "x\n", "transient": {}})
-    cell.over()
-    kinds = [message["msg_type"] for message in cell.publisher.session.messages]
-    assert kinds == ["display_data", "clear_output", kind, kind]
-    assert cell.publisher.session.messages[1]["content"] == {"wait": True}
-
-
 def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
     """Printed after clear_output(wait=True) and still in a buffer: they are sent first, behind the clear."""
     cell = Cell().play("clear_later")
@@ -187,20 +175,6 @@ def test_words_that_are_not_sent_yet_clear_too(monkeypatch):
     monkeypatch.undo()
     cell.drop()
     assert cell.sent == "cleared stream"
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_two_loggers_hold_one_clear(first):
-    """Each keeps it back, and the report of the one that ends first clears nothing."""
-    cell = Cell()
-    displays = [cell.display, begun(LiveDisplay(cell.publisher))]
-    cell.clear_later()
-    for display in displays:
-        display.end()
-    displays[first].clear()
-    cell.output()
-    displays[1 - first].clear()
-    assert cell.sent == "output"
 
 
 @given(st.lists(st.booleans(), max_size=12))
@@ -221,25 +195,6 @@ def test_the_session_is_as_it_was_after_the_last(ends_first):
     assert "send" not in vars(publisher.session)
 
 
-def test_another_who_watches_the_session_stays():
-    """Wrapped by others before or meanwhile: theirs is left in place, and every message is sent once."""
-    publisher, seen = Publisher(), []
-
-    def wrapped(send):
-        return lambda *args, **kwargs: (seen.append(1), send(*args, **kwargs))
-
-    publisher.session.send = before = wrapped(publisher.session.send)
-    first = begun(LiveDisplay(publisher))
-    first.end(), first.clear()
-    assert publisher.session.send is before
-    second = begun(LiveDisplay(publisher))
-    publisher.session.send = after = wrapped(publisher.session.send)
-    second.end(), second.clear()
-    assert publisher.session.send is after
-    publisher.clear_output()
-    assert len(seen) == len(publisher.session.messages) + 1 == 2
-
-
 @pytest.mark.parametrize("odd", ODD)
 def test_odd_messages_are_sent_as_ever(odd):
     """Whatever somebody sends, it goes out, and nobody is hurt."""
@@ -252,7 +207,7 @@ def test_odd_messages_are_sent_as_ever(odd):
 @pytest.mark.parametrize("publisher", [SimpleNamespace(session=None, parent_header={}), object()])
 def test_a_kernel_whose_messages_cannot_be_seen_is_not_live(publisher):
     """A report that might get lost is not risked."""
-    assert place_for(SimpleNamespace(display_pub=publisher, kernel=object()), "rich") is None
+    assert display_for(SimpleNamespace(display_pub=publisher, kernel=object()), "rich") is None
 
 
 def test_a_publisher_that_fails():
@@ -267,3 +222,42 @@ def test_a_publisher_that_fails():
     cell.over()
     assert cell.sent == "ours"
     assert "send" not in vars(cell.publisher.session)
+
+
+class Owner:
+    """Has a method of its class, and one of its own."""
+
+    def __init__(self):
+        self.calls = []
+        self.own = lambda *words: self.calls.append(("own", *words))
+
+    def write(self, *words):
+        self.calls.append(("write", *words))
+
+
+@pytest.mark.parametrize("name", ["write", "own"])
+def test_a_tapped_method_is_called_after_its_callbacks_and_put_back(name):
+    """A callback that fails hurts no call, one that returns True withholds it; the last one gone, all is as it was."""
+    owner = Owner()
+    before = dict(vars(owner))
+    tap, told, withheld = Tap(owner, name), [], []
+    callbacks = [told.append, lambda _: 1 / 0, lambda _: bool(withheld)]
+    for callback in callbacks:
+        tap.open(callback)
+    getattr(owner, name)("a")
+    withheld.append(True)
+    assert getattr(owner, name)("b") is None
+    assert (told, owner.calls) == (["a", "b"], [(name, "a")])
+    for callback in (*callbacks, *callbacks):
+        tap.close(callback)
+    assert vars(owner) == before
+
+
+def test_a_tap_that_others_replaced_is_left_alone():
+    """Whoever put something in its place since keeps it."""
+    owner = Owner()
+    tap = Tap(owner, "write")
+    tap.open(print)
+    owner.write = theirs = lambda *_: None
+    tap.close(print)
+    assert owner.write is theirs

@@ -11,7 +11,7 @@ import pytest
 import ipygpulogger
 from ipygpulogger import IPyGPULogger
 from ipygpulogger.experiments import IPyExperimentsCPU
-from ipygpulogger.notebook.help import COMMANDS
+from ipygpulogger.notebook.options import COMMANDS
 
 ROOT = Path(ipygpulogger.__file__).parent
 PAGES = [ROOT.parent / "README.md", *sorted((ROOT.parent / "docs").glob("*.md"))]
@@ -81,17 +81,6 @@ def test_it_comes_with_start_and_goes_with_stop(shell, capsys, ways):
     assert traces(shell) == before
 
 
-def test_a_single_cell_while_stopped(shell):
-    """After %gpulog stop, %%gpulog measures its cell, and %gpulog is still there."""
-    shell.user_ns["il"] = il = IPyGPULogger(report="none").start()
-    run(shell, "%gpulog stop")
-    for count in (1, 2):
-        assert run(shell, "%%gpulog --label mine\nx = 1").success
-        assert [record.label for record in il.history] == ["mine"] * count
-        assert not il.running
-        assert about(shell) is il
-
-
 def test_of_two_it_is_about_the_one_started_last(shell):
     """And about the other again, once that one has been stopped; an interrupted `stop` can be repeated."""
     before = traces(shell)
@@ -148,7 +137,7 @@ def test_interrupted_while_it_goes(shell, monkeypatch, alone):
     other = None if alone else IPyGPULogger(report="none").start()
     il = IPyGPULogger(report="none").start()
     with monkeypatch.context() as patch:
-        patch.setattr(type(il.magics), "_take_out", interrupted)
+        patch.setattr(type(il.magics), "_arrange", interrupted)
         with pytest.raises(KeyboardInterrupt):
             il.stop()
     il.stop()
@@ -158,7 +147,7 @@ def test_interrupted_while_it_goes(shell, monkeypatch, alone):
     assert traces(shell) == before
 
 
-def interrupted(_):
+def interrupted(*_):
     raise KeyboardInterrupt
 
 

@@ -9,7 +9,6 @@ from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook.cell import Request
 from ipygpulogger.notebook.measured_cell import MeasuredCell
-from ipygpulogger.runtime.clock import this_thread
 
 
 class Part:
@@ -82,30 +81,6 @@ def test_a_record_goes_on_without_the_step_that_fails(shell, il, monkeypatch, ca
     out, err = capsys.readouterr()
     assert err == "ipygpulogger could not tell who holds memory: OSError: no\n"
     assert (len(il.history), out.count("In [")) == (2, 2)
-
-
-def test_our_own_time_is_taken_off_once(measured):
-    """However often the end is told."""
-    measured.end()
-    time_s = measured.scope.time_s
-    this_thread.overhead.s += 5
-    try:
-        measured.end()
-    finally:
-        this_thread.overhead.s -= 5
-    assert measured.scope.time_s == time_s
-
-
-def test_an_interrupted_drop_is_done_again(measured):
-    """A Ctrl-C goes on to whoever dropped it; the next drop ends what is left."""
-    measured.lines.fails = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        measured.drop()
-    assert not measured.over
-    measured.lines.fails = None
-    measured.drop()
-    assert measured.over
-    assert not machine().scopes
 
 
 def test_a_drop_that_fails_ends_the_rest(measured):

@@ -1,11 +1,9 @@
 """A warning before the kernel kills the notebook: in a cell's report, while it runs, and for a budget."""
 
-import re
 from types import SimpleNamespace
 
 import pytest
 from handmade import MB, cell, ram
-from kernels import WAIT_FOR
 from limited import GB, container
 from memory import blip
 from places import TIMEOUT_S, Recorder, begun, standing
@@ -119,36 +117,6 @@ def test_a_cell_that_failed_for_lack_of_ram(shell, il, box, code, is_told):
     assert il.record.notes == ((told,) if is_told else ())
 
 
-def test_a_real_kernel_with_little_address_space(kernel):
-    """The text of the limit that is in the way, in the report of the cell that failed."""
-    kernel.run("%load_ext ipygpulogger")
-    kernel.run(
-        "import resource\n"
-        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), resource.RLIM_INFINITY))"
-    )
-    report = kernel.run("x = bytearray(900 << 20)").displays[-1]["data"]["text/plain"]
-    assert re.search(
-        r"Address space left: \d+ MB of [\d.]+ [MG]B \(RLIMIT_AS\); the cell failed for lack of it", report
-    )
-
-
-def test_looking_hurts_no_cell(shell, box, monkeypatch, capsys):
-    """A source that fails is said once; the record is kept."""
-
-    def fail(*_):
-        raise RuntimeError("odd")
-
-    il = IPyGPULogger(report="text").start()
-    shell.user_ns["blip"] = blip
-    monkeypatch.setattr(machine().limits, "short", fail)
-    for _ in range(2):
-        run(shell, "blip(32)")
-    il.stop()
-    assert len(il.history) == 2
-    assert capsys.readouterr().err.count("could not tell how much RAM is left: RuntimeError: odd") == 1
-
-
 def test_a_long_cell_is_warned_while_it_runs(box, monkeypatch):
     """On its live line, as soon as a twentieth is left; the least of it is kept for the report."""
     monkeypatch.setattr(live, "AFTER_S", 0.0)
@@ -195,38 +163,3 @@ def test_what_was_killed_is_said_once_by_the_next_kernel(shell, box, capsys):
     for report, count in (("none", 0), ("text", 1), ("text", 0)):
         IPyGPULogger(report=report).start().stop()
         assert capsys.readouterr().out.count(said) == count
-
-
-def test_status_and_doctor_say_it(shell, box, capsys):
-    """Each time: the limit, its file, what is left, what was killed."""
-    box(GB, kills=2)
-    il = IPyGPULogger(report="text").start()
-    for command in ("status", "doctor"):
-        capsys.readouterr()
-        run(shell, f"%gpulog {command}")
-        told = capsys.readouterr().out
-        assert "7.0 GB of 8.0 GB (container limit) left, from /sys/fs/cgroup/memory.max" in told
-        assert "Linux killed 2 processes of this container" in told
-    il.stop()
-
-
-def test_a_real_kernel_is_warned_in_time(kernel):
-    """Loaded as a user does; the live line of a cell that goes on, then its report."""
-    simulated = container(kernel.folder / "machine", current=GB)
-    kernel.run("%load_ext ipygpulogger")
-    kernel.run(
-        "from ipygpulogger.engine.machine import machine\n"
-        "from ipygpulogger.sources.system.ram_limit import RamLimits\n"
-        f"machine().limits = RamLimits({str(simulated.root)!r})\n" + WAIT_FOR
-    )
-    simulated.group_of_v2(current=8000 * MB, max=8 * GB)
-    until = kernel.folder / "until"
-    asked = kernel.send(f"x = b'x' * (50 << 20); wait_for({str(until)!r})")
-    said = "RAM left: 192 MB of 8.0 GB (container limit)"
-    kernel.wait_until(
-        asked, lambda ran: any(said in one["data"].get("text/plain", "") for one in ran.displays)
-    )
-    until.touch()
-    report = kernel.wait(asked).displays[-1]["data"]
-    assert said in report["text/plain"]
-    assert said in report["text/html"].replace("\N{NO-BREAK SPACE}", " ")

@@ -271,10 +271,10 @@ NOTEBOOKS = {
         "df2 = df2.sort_values('b').reset_index(drop=True)",
         "time.sleep(6)",
     ],
-    "estimators": [
+    "estimators": [  # no copy under 128 kB: the heap would keep a hole of 100 MB, in which later tests' arrays land
         (
             "class Tree:\n    def __init__(self, x, parent=None, depth=0):\n        self.parent, self.x = parent, x\n"
-            "        self.kids = [Tree(x[: len(x) // 2].copy(), self, depth + 1) for _ in range(2)] if depth < 6 else []"
+            "        self.kids = [Tree(x[: len(x) // 2].copy(), self, depth + 1) for _ in range(2)] if depth < 4 else []"
         ),
         "class Forest:\n    def fit(self, x):\n        self.trees = [Tree(x) for _ in range(3)]\n        return self",
         "x = np.random.rand(400_000)",

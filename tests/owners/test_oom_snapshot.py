@@ -157,7 +157,7 @@ def test_told_of_the_exception_and_no_longer(shell, capsys):
     shell.run_cell("1 / 0", store_history=True)
     events.unsubscribe(listens)
     error = "ZeroDivisionError('division by zero')"
-    order = ["_preload", "_settle", "_begin", "_end", "_on_error", "_settle", "_finish", "_drop"]
+    order = ["_preload", "_settle", "_begin", "_end", "_on_error", "_settle", "_finish"]
     assert told == [(step, error if step == "_on_error" else "None") for step in order]
     assert cells[-1].exception is None
     drop_hidden_references(shell)

@@ -5,16 +5,12 @@ import datetime as dt
 import os
 import threading
 import time
-import weakref
 
 import pytest
 from memory import MB, Block
 
 from ipygpulogger import History, IPyGPULogger, measure
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.owners.attribution import Root
-from ipygpulogger.owners.garbage import garbage_below
-from ipygpulogger.owners.walk import walk
 from ipygpulogger.runtime import clock
 from ipygpulogger.storage import decode
 
@@ -31,6 +27,7 @@ def freezegun():
 
 @contextlib.contextmanager
 def time_machine():
+    """It changes the time of day in C, and no clock of ours that measures seconds."""
     found = pytest.importorskip("time_machine")
     with found.travel("2020-01-01", tick=False):
         assert time.time() == time.time()
@@ -46,7 +43,7 @@ def functions():
         yield
 
 
-@pytest.fixture(params=[freezegun, time_machine, functions], ids=lambda freezer: freezer.__name__)
+@pytest.fixture(params=[freezegun, functions], ids=lambda freezer: freezer.__name__)
 def frozen_clock(request):
     return request.param
 
@@ -67,20 +64,6 @@ def test_it_runs_on(frozen_clock, tmp_path):
     assert type(now) is dt.datetime
     assert now.tzinfo is dt.timezone.utc
     assert abs(now.timestamp() - now_s(tmp_path)) < 60
-
-
-def test_a_search_ends(frozen_clock):
-    """Of a million objects as many are seen as there is time for."""
-    many = [[i] for i in range(1_000_000)]
-    with frozen_clock():
-        assert not walk([Root("many", "variable", many)], [lambda _: None], budget_s=0.001).complete
-        node = threading.Event()
-        node.me, node.many = node, many
-        weak = weakref.ref(node)
-        del node, many
-        looked = []
-        assert garbage_below([weak], {}, [looked.append], budget_s=0.001) == {}
-        assert not looked
 
 
 @pytest.fixture
@@ -120,22 +103,9 @@ def test_a_cell(frozen_clock, shell, il, tmp_path, monkeypatch):
     assert record.gen.consumed_bytes >= 20 * MB
 
 
-def test_frozen_in_one_cell_and_released_in_another(shell, il):
-    """As in a notebook that tries its own tests: the cells between have their own times."""
-    freeze_time = pytest.importorskip("freezegun").freeze_time
-    shell.user_ns.update(sleep=real_sleep, freezer=freeze_time("2020-01-01"))
-    for source in ("_ = freezer.start()", "sleep(0.02)", "freezer.stop()"):
-        shell.run_cell(source, store_history=True)
-    times = [record.time_s for record in il.history]
-    assert 0.019 <= times[1] < 60  # less what our own work took
-    assert all(0 < time_s < 60 for time_s in times), times
-    starts = [record.started_at for record in il.history]
-    assert starts == sorted(starts)
-    assert starts[-1] - starts[0] < dt.timedelta(seconds=180)
-
-
-def test_a_block(frozen_clock):
+@pytest.mark.parametrize("freezer", [freezegun, time_machine, functions])
+def test_a_block(freezer):
     """`measure` has its true time."""
-    with frozen_clock(), measure() as m:
+    with freezer(), measure() as m:
         real_sleep(0.02)
     assert 0.019 <= m.time_s < 60

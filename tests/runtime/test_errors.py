@@ -93,12 +93,6 @@ def test_an_error_of_a_handler_is_passed_on():
     assert calls == [1]
 
 
-def test_what_the_call_raises_is_raised():
-    """As if it had been called directly."""
-    with pytest.raises(ZeroDivisionError):
-        call_uninterrupted(lambda: 1 / 0)
-
-
 def test_without_another_thread_it_is_called_directly(monkeypatch):
     """In another thread than the main one, and where the system gives no more threads."""
 

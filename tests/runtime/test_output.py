@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipygpulogger import IPyGPULogger, measure, measure_lines, watch_epochs
-from ipygpulogger.compat.gpu_mem_trace import GPUMemTrace, gpu_mem_trace
+from ipygpulogger import IPyGPULogger, measure
 from ipygpulogger.runtime.output import say
 
 
@@ -102,39 +101,6 @@ def test_what_is_for_stderr_never_lands_in_stdout(monkeypatch, capsys):
 @measure(report=True)
 def called():
     return 6 * 7
-
-
-@measure_lines
-def by_line():
-    return 6 * 7
-
-
-@gpu_mem_trace
-def traced():
-    return 6 * 7
-
-
-def in_a_block():
-    with measure("block", report=True) as measured, GPUMemTrace(ctx="block"):
-        answer = 6 * 7
-    assert measured.time_s
-    return answer
-
-
-def in_epochs():
-    epochs = watch_epochs(range(2))
-    answers = [21 for _ in epochs]
-    assert len(epochs.history) == 2
-    return sum(answers)
-
-
-@pytest.mark.parametrize("code", [called, by_line, traced, in_a_block, in_epochs])
-def test_a_report_at_the_end_of_code_of_the_users_fails_in_none_of_it(broken, code):
-    """Blocks, calls, lines, tracers and epochs: their result is their own."""
-    broken()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert code() == 42
 
 
 def test_a_warning_that_cannot_be_written_is_nobodys_error(monkeypatch):
