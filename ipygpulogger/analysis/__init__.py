@@ -3,7 +3,7 @@
 =========  =============================================================================
 leaks      cells that grow with every run
 ranking    cells ranked by what they used, and what a summary says of a run
-totals     a run as a whole, and what a page shows and draws of very many cells
+totals     a run as a whole, and what a page shows of very many cells
 compare    two runs of a notebook
 budget     how much memory a cell may use
 fit        how the memory of a cell grows with the size of its data

@@ -8,11 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.compare import compare as compare_runs
-from ..analysis.compare import shortened
 from ..engine.machine import machine
 from ..records.units import printable
 from ..render import summary
-from ..render.comparison import comparison
 from ..render.diagnoses import diagnoses
 from ..runtime.errors import first_line
 from ..runtime.output import write_file
@@ -192,9 +190,6 @@ def _sources(path: Path) -> Callable[[CellRecord], str]:
     return source
 
 
-_LISTED = 1000  # cells: of more only those that grew most are listed
-
-
 def compare(options: argparse.Namespace) -> int:
     """Print how the peak of each cell changed, and return 1 if one grew beyond the tolerance, else 0.
 
@@ -202,12 +197,10 @@ def compare(options: argparse.Namespace) -> int:
         BadRequest: A run cannot be read, or the two have no cell in common.
     """
     base, new = read(options.base), read(options.new)
-    found = shortened(
-        compare_runs(base, new, tolerance=options.tolerance, floor_bytes=options.floor), at_most=_LISTED
-    )
-    if not (found.counts.pairs if found.counts else found.pairs):
+    found = compare_runs(base, new, tolerance=options.tolerance, floor_bytes=options.floor)
+    if not found.pairs:
         raise BadRequest(f"{options.base} and {options.new} have no cell in common")
-    say(comparison(found))
+    say(summary.comparison(found))
     return 1 if found.regressed else 0
 
 

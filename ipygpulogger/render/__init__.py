@@ -15,15 +15,13 @@ table          a table once, drawn as text and as HTML
 markup         pieces of HTML: escaped text, tables, bars
 diagnoses      what each source of figures reports about itself
 owners         names by the memory they hold, and what releasing gave back
-summary        the cells of a notebook, ranked
+summary        the cells of a notebook, ranked; two runs of one, compared
 group          many processes: their rows and the spread of their figures
 group_words    what is said of them: who stands out, who failed, who is missing
-comparison     two runs of a notebook, compared
 plot_data      what the plot shows, in numbers: the time axis, the panels and their layers
-plot_style     inks, shapes and words of the plots, and a figure as SVG
 plot           a notebook's memory over time, as a figure of matplotlib
 displays       what a notebook displays of a record, a history, a line: loaded with the first of them
-page           the page of a run: every cell, or the worst of very many, with what it says of them all
+page           the page of a run: its totals, its plot as SVG, every cell or the worst of very many
 experiments    what ipyexperiments printed
 =============  ===========================================================================
 """

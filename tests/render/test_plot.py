@@ -19,8 +19,8 @@ from plotted import cell, gpu, peak
 
 from ipygpulogger.records import Peak
 from ipygpulogger.render import plot
+from ipygpulogger.render.page import svg
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.plot_style import svg
 from ipygpulogger.render.sparkline import sparkline
 
 HERE = Path(__file__).parent
@@ -448,15 +448,14 @@ def test_short_idle_times_are_to_scale():
     assert "shortened" not in axes.get_xlabel()
 
 
-@pytest.mark.parametrize("width_in", [3.6, 8.0])
-def test_nothing_leaves_the_figure(width_in):
-    """A narrow figure, for a phone, has its legend and its notes below one another."""
+def test_nothing_leaves_the_figure():
+    """All words lie within it, those of the legend and of the axis below as well."""
     tensors = {"allocated_bytes": 500 * MB, "reserved_bytes": 600 * MB}
     cells = [cell(i, i * 400, 100, 100, 300, 900, gpus=[gpu(0, 500, 900, **tensors)]) for i in range(1, 4)]
     cells.append(cell(4, 2000, 90, 100, 300, 400, course=[(1, 200)]))
     cells.append(cell(5, 2100, 90, 100, 300, peak(900, "sampled")))
     cells.append(cell(6, 2200, 90, 100, 300, 900, course=[(1, 900)]))
-    drawn = figure(cells, width_in=width_in)
+    drawn = figure(cells)
     assert len(legend(drawn)) == 6
     canvas = FigureCanvasAgg(drawn)
     canvas.draw()
@@ -594,11 +593,10 @@ def test_thousands_of_cells_are_a_handful_of_artists():
     assert all(many <= few + 60 for many, few in zip(drawn(3000), drawn(12), strict=True))
 
 
-@pytest.mark.parametrize("width_in", [3.6, 8.0])
-def test_no_words_cover_others_in_a_long_run(width_in):
-    """Hours on the axis, and the name of a card beside its limit: each has its room, on a phone as well."""
+def test_no_words_cover_others_in_a_long_run():
+    """Hours on the axis, and the name of a card beside its limit: each has its room."""
     card = gpu(100, 100, 500, name="NVIDIA H100 80GB HBM3", total_bytes=80 << 30)
-    drawn = figure([cell(i, 900 * i, 900, 100, 200, gpus=[card]) for i in range(1, 40)], width_in=width_in)
+    drawn = figure([cell(i, 900 * i, 900, 100, 200, gpus=[card]) for i in range(1, 40)])
     renderer = FigureCanvasAgg(drawn).get_renderer()
     drawn.draw(renderer)
     for axes in drawn.axes:
@@ -621,4 +619,4 @@ def test_whatever_was_recorded_can_be_drawn(records):
         low, high = axes.get_ylim()
         assert low == 0 < high < math.inf
     picture(drawn)
-    assert svg(drawn, records[0].source, "wide").startswith("<svg")
+    assert svg(drawn, records[0].source).startswith("<svg")
