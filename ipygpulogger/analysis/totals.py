@@ -138,7 +138,7 @@ def of_one_process(records: Iterable[CellRecord]) -> tuple[list[CellRecord], str
     """Return the records of the kernel or, without one, of the first process, and that process's name."""
 
     def place(process: Process | None) -> tuple[str, int] | None:
-        return process and (process.host, process.pid)
+        return None if process is None else (process.host, process.pid)
 
     found = [(process_of(record), record) for record in records]
     if not found:

@@ -16,8 +16,7 @@ markup         pieces of HTML: escaped text, tables, bars
 diagnoses      what each source of figures reports about itself
 owners         names by the memory they hold, and what releasing gave back
 summary        the cells of a notebook, ranked; two runs of one, compared
-group          many processes: their rows and the spread of their figures
-group_words    what is said of them: who stands out, who failed, who is missing
+group          many processes: their rows, the spread of their figures, who stands out
 plot_data      what the plot shows, in numbers: the time axis, the panels and their layers
 plot           a notebook's memory over time, as a figure of matplotlib
 displays       what a notebook displays of a record, a history, a line: loaded with the first of them

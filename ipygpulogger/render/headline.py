@@ -46,15 +46,9 @@ class Phrase(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """A part of the line that stands between two dots.
-
-    Attributes:
-        phrases: What is read.
-        spoken: The same for a screen reader, without signs.
-    """
+    """A part of the line that stands between two dots."""
 
     phrases: tuple[Phrase, ...]
-    spoken: str
 
     def __str__(self) -> str:
         return " ".join(phrase.words for phrase in self.phrases)
@@ -145,7 +139,7 @@ def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> boo
 
 
 def _clause(words: str, weight: Weight = "plain") -> Clause:
-    return Clause((Phrase(words, weight),), words)
+    return Clause((Phrase(words, weight),))
 
 
 def memories(measurement: Measurement) -> Iterator[Clause]:
@@ -159,9 +153,9 @@ def memories(measurement: Measurement) -> Iterator[Clause]:
     if len(moved) > _GPUS:
         yield _clause(f"{len(moved) - _GPUS} more GPUs moved")
     ram = size_text(gen.after_bytes)
-    yield _moved("RAM", gen, ram) if _moves(gen) else _still("RAM", ram)
+    yield _moved("RAM", gen, ram) if _moves(gen) else _clause(f"RAM {ram}", "faint")
     if len(still) <= _GPUS:
-        yield from (_still(device_name(gpu, gpus), _device_use(gpu)) for gpu in still)
+        yield from (_clause(f"{device_name(gpu, gpus)} {_device_use(gpu)}", "faint") for gpu in still)
     else:
         yield _clause(f"{len(still)} {'other ' if moved else ''}GPUs unchanged", "faint")
 
@@ -169,32 +163,23 @@ def memories(measurement: Measurement) -> Iterator[Clause]:
 def _moved(name: str, usage: Usage, used: str) -> Clause:
     """Return what moved in one memory: "GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB"."""
     consumed, peak = signed_size_text(usage.consumed_bytes), _peak(usage)
-    unit = f" {consumed.partition(' ')[2]}"
     weight: Weight = "strong" if moved_bytes(usage) >= _QUIET_RAM_BYTES else "plain"
-    if rounded_mb(usage.consumed_bytes):
-        phrases = [
-            Phrase(f"{name} {consumed}", weight),
-            *([Phrase(f"({peak.replace(unit, '')})", "faint")] if peak else []),
-        ]
-        verb = "consumed" if usage.consumed_bytes > 0 else "given back"
-        spoken = f"{name} {size_text(abs(usage.consumed_bytes))} {verb}{', ' + peak if peak else ''}"
-    else:
-        phrases, spoken = [Phrase(f"{name} {peak}", weight)], f"{name} {peak}"
-    return Clause((*phrases, Phrase(f"→ {used}")), f"{spoken}, {used} used")
+    if not rounded_mb(usage.consumed_bytes):
+        return Clause((Phrase(f"{name} {peak}", weight), Phrase(f"→ {used}")))
+    unit = f" {consumed.partition(' ')[2]}"
+    above = [Phrase(f"({peak.replace(unit, '')})", "faint")] if peak else []
+    return Clause((Phrase(f"{name} {consumed}", weight), *above, Phrase(f"→ {used}")))
 
 
 def _children(children: ChildrenUsage) -> Clause:
     """Return what child processes have: "2 children 950 MB (peak 1.3 GB)"."""
     ended = {0: "children ended", 1: "1 child ended"}.get(children.ended, f"{children.ended} children ended")
     count = "1 child" if children.count == 1 else f"{children.count} children"
-    now = f"{count} {size_text(children.after_bytes)}" if children.count else ended
+    now = Phrase(f"{count} {size_text(children.after_bytes)}" if children.count else ended)
+    if not rounded_mb(children.peaked_bytes):
+        return Clause((now,))
     least = "at least " if children.peak.hi_bytes is None or children.at_least else ""
-    peak = f"(peak {least}{size_text(children.peak.lo_bytes)})" if rounded_mb(children.peaked_bytes) else ""
-    return Clause((Phrase(now), *([Phrase(peak, "faint")] if peak else [])), f"{now} {peak}".strip())
-
-
-def _still(name: str, used: str) -> Clause:
-    return Clause((Phrase(f"{name} {used}", "faint"),), f"{name} {used} used")
+    return Clause((now, Phrase(f"(peak {least}{size_text(children.peak.lo_bytes)})", "faint")))
 
 
 def _peak(usage: Usage) -> str:

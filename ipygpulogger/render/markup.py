@@ -153,18 +153,16 @@ def small(words: str) -> str:
     return f'<div style="font-size:11.5px;opacity:.7">{escape(words)}</div>'
 
 
-def folded(summary: str, body: str, *, spoken: str = "", is_open: bool = False) -> str:
+def folded(summary: str, body: str, *, is_open: bool = False) -> str:
     """Return a line that unfolds.
 
     Args:
         summary: The line, as markup.
         body: What is below it once it is open.
-        spoken: The line for a screen reader; empty if it reads well as it is.
         is_open: Whether it is open from the start.
     """
-    label = f' aria-label="{escape(spoken)}"' if spoken else ""
     return (
-        f"<details{' open' if is_open else ''} style={_REPORT}><summary{label} style=cursor:pointer>"
+        f"<details{' open' if is_open else ''} style={_REPORT}><summary style=cursor:pointer>"
         f'{summary}</summary><div style="margin:4px 0 6px 14px;overflow-x:auto">{body}</div></details>'
     )
 

@@ -21,8 +21,9 @@ from ..records.units import (
 )
 from .growth import device_name, named_devices
 from .growth import named as named_devices_of
-from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, line, scrolling, small
+from .markup import Drawn, Strong, Text, cell_bar, code, line, scrolling, small
 from .markup import table as markup_table
+from .table import least_sign, moved_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,7 +141,7 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], caption: str) -
 
     def figure(usage: Usage, name: str) -> Cell:
         size_mb = rounded_mb(getattr(usage, name))
-        text = f"{_at_least(usage) if name == 'needed_bytes' else ''}{size_mb:,}"
+        text = f"{least_sign(usage) if name == 'needed_bytes' else ''}{size_mb:,}"
         return Strong(text) if size_mb and size_mb == most[name] else text
 
     rows: list[list[Cell]] = []
@@ -149,13 +150,9 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], caption: str) -
         if usage is None:
             row += ["n/a", Drawn(""), "n/a", "n/a", "n/a"]
         else:
-            parts = [
-                Part("consumed", max(0, usage.consumed_bytes), BLUE),
-                Part("peaked", usage.peaked_bytes, RED),
-            ]
-            row += [figure(usage, "needed_bytes"), cell_bar(parts, scale_bytes)]
+            row += [figure(usage, "needed_bytes"), cell_bar(moved_parts(usage), scale_bytes)]
             row += [figure(usage, "consumed_bytes"), f"{rounded_mb(usage.peaked_bytes):,}"]
-            row.append(f"{_at_least(usage)}{rounded_mb(usage.peak.lo_bytes):,}")
+            row.append(f"{least_sign(usage)}{rounded_mb(usage.peak.lo_bytes):,}")
         took = time_text(record.time_s)
         row.append("" if not first else Strong(took) if record.time_s == longest else took)
         row.append(Drawn(code(shortened(record.source)) if first else ""))
@@ -252,17 +249,11 @@ def _growth(name: str, sizes: Sequence[int]) -> str:
 
 
 def _peak(usage: Usage) -> str:
-    return f"{_at_least(usage)}{rounded_mb(usage.peak.lo_bytes)}"
+    return f"{least_sign(usage)}{rounded_mb(usage.peak.lo_bytes)}"
 
 
 def _needed(usage: Usage) -> str:
-    return f"{_at_least(usage)}{rounded_mb(usage.needed_bytes)}"
-
-
-def _at_least(usage: Usage) -> str:
-    """Return the sign before a figure whose peak is a lower bound."""
-    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
-    return "" if hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(lo_bytes) else "≥"
+    return f"{least_sign(usage)}{rounded_mb(usage.needed_bytes)}"
 
 
 def _where(name: str) -> str:

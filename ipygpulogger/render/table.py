@@ -15,13 +15,14 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..records.units import printable
-from .markup import Drawn, Part, Strong, Text, cell_bar, code
+from ..records.units import printable, rounded_mb
+from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code
 from .markup import table as html_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..records import Usage
     from .markup import Cell
 
 
@@ -170,3 +171,23 @@ def squeezed(words: str, characters: int) -> str:
         return shown
     head = (characters - 1) // 3
     return f"{shown[:head]}…{shown[len(shown) - (characters - 1 - head) :]}"
+
+
+def grouped(figure: str) -> str:
+    """Return a figure with its thousands apart."""
+    sign, digits = ("≥", figure[1:]) if figure.startswith("≥") else ("", figure)
+    return f"{sign}{int(digits):,}" if digits.lstrip("-").isdecimal() else figure
+
+
+def least_sign(usage: Usage) -> str:
+    """Return the sign before a figure whose peak is a lower bound."""
+    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
+    return "" if hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(lo_bytes) else "≥"
+
+
+def moved_parts(usage: Usage | None) -> list[Part]:
+    """Return the parts of the bar of what moved in a memory: consumed, and needed for a moment."""
+    if usage is None:
+        return []
+    consumed = Part("consumed", max(0, usage.consumed_bytes), BLUE)
+    return [consumed, Part("peaked", usage.peaked_bytes, RED)]
