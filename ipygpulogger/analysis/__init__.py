@@ -7,7 +7,6 @@ totals     a run as a whole, and what a page shows of very many cells
 compare    two runs of a notebook
 budget     how much memory a cell may use
 fit        how the memory of a cell grows with the size of its data
-runs       which records are runs of the same cell, also with other sizes of its data
 group      `Group`: what many processes used in the same cell
 imbalance  how the figures of many processes are spread, and which stand out
 =========  =============================================================================

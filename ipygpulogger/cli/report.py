@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..records import CellRecord
     from .progress import Transcript
 
-_PROBLEMS = 1000  # that are said one by one
-
 
 def read(path: Path) -> History:
     """Return the cells of a run; those that cannot be read are left out, and a sentence on stderr says so.
@@ -55,10 +53,8 @@ def read(path: Path) -> History:
             else f"{path} holds no record of a cell: execute the notebook with ipygpulogger run,"
             " or with %load_ext ipygpulogger in it"
         )
-    for problem in problems[:_PROBLEMS]:
+    for problem in problems:
         aside(f"ipygpulogger: {problem}")
-    if len(problems) > _PROBLEMS:
-        aside(f"ipygpulogger: {path}: {len(problems) - _PROBLEMS:,} more records are left out")
     return found
 
 
@@ -171,21 +167,17 @@ def report(options: argparse.Namespace) -> int:
 def _sources(path: Path) -> Callable[[CellRecord], str]:
     """Return what returns the whole source of a cell if the file is a notebook, else its first line."""
     found: dict[Any, str] = {}
+    if path.suffix.lower() == ".ipynb":
+        with contextlib.suppress(TypeError, KeyError, AttributeError):  # malformed cells
+            for cell in from_json(path.read_bytes())["cells"]:
+                text = "".join(cell["source"])
+                found |= {("id", cell.get("id")): text, ("count", cell.get("execution_count")): text}
+    for key in ("id", "count"):
+        found.pop((key, None), None)
 
     def source(record: CellRecord) -> str:
-        if path.suffix.lower() == ".ipynb" and not found:
-            found[None] = ""
-            with contextlib.suppress(
-                TypeError, KeyError, AttributeError
-            ):  # malformed notebook cells: show the first lines
-                for cell in from_json(path.read_bytes())["cells"]:
-                    text = "".join(cell["source"])
-                    found.update({("id", cell.get("id")): text, ("count", cell.get("execution_count")): text})
-        return (
-            (record.cell_id and found.get(("id", record.cell_id)))
-            or (record.execution_count and found.get(("count", record.execution_count)))
-            or record.source
-        )
+        by_count = found.get(("count", record.execution_count))
+        return found.get(("id", record.cell_id)) or by_count or record.source
 
     return source
 

@@ -74,11 +74,3 @@ def test_a_comparison_of_many_cells_lists_those_that_grew_most(tmp_path, capsys)
     assert lines[-2:] == ["new: 10 more", "150 of 1500 cells grew by more than 5 % and 1 MB"]
     assert main(["compare", *map(str, reversed(logs))]) == 0
     assert "removed: 10 more" in capsys.readouterr().out
-
-
-def test_very_many_problems_are_counted(tmp_path, capsys):
-    """A thousand sentences about records that are left out, and the number of the others."""
-    log = saved(tmp_path / "log.jsonl", made(), *[made(peak_mb=2**70)] * 1002)
-    assert main(["report", str(log)]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert (len(said), said[-1]) == (1001, f"ipygpulogger: {log}: 2 more records are left out")

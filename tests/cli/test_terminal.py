@@ -146,13 +146,6 @@ def test_what_cells_print(notebook):
     assert seen.screen.cursor_is_shown
 
 
-def test_what_cells_print_is_not_asked_for(notebook):
-    """Without the option, none of it."""
-    seen = on_a_terminal("run", notebook(PRINTS, "'a result'"), columns=240)
-    assert "epoch" not in "".join(seen.states)
-    assert len(lines_of(seen)) == 3
-
-
 # -- Ctrl-C -------------------------------------------------------------------------------------------------
 
 
@@ -223,12 +216,3 @@ def test_the_last_cell_catches_the_interrupt(notebook):
     seen = on_a_terminal("run", path, typed=[Typed(r"\[1/1\] .   1 s")])
     assert seen.status == 130
     assert whole(path, 1)
-
-
-def test_interrupted_with_allowed_errors(notebook):
-    """--allow-errors does not go on after Ctrl-C."""
-    path = notebook("import time; time.sleep(600)", "open('ran', 'w')")
-    seen = on_a_terminal("run", path, "--allow-errors", typed=[Typed(r"\[1/2\] .   1 s")])
-    assert seen.status == 130
-    assert not path.with_name("ran").exists()
-    assert json.loads(path.with_name("nb.executed.ipynb").read_text())["cells"][1]["execution_count"] is None

@@ -94,13 +94,13 @@ def test_the_holders_have_bars_and_the_hidden_are_red():
     markup = owners.html(HELD, used, complete=False, uncounted=["lazy"])
     page = read(markup)
     assert page.rows == [
-        ["Holder", "", "cuda:0", "RAM", ""],
-        ["model", "", "1,600", "20", "also net"],
-        ["Out[3] hidden", "", "800", "", ""],
-        [HOSTILE, "", "", "7", ""],
-        ["1 smaller one", "", "", "<1", ""],
-        ["named in all", "", "2,400", "27", ""],
-        ["not named", "", "100", "273", "Python itself, libraries, small objects"],
+        ["Holder", "", "", "cuda:0", "RAM", ""],
+        ["model", "", "", "1,600", "20", "also net"],
+        ["Out[3]", "hidden", "", "800", "", ""],
+        [HOSTILE, "", "", "", "7", ""],
+        ["1 smaller one", "", "", "", "<1", ""],
+        ["named in all", "", "", "2,400", "27", ""],
+        ["not named", "", "", "100", "273", "Python itself, libraries, small objects"],
     ]
     widths = re.findall(r"width:([\d.]+)%;background:(#\w+)", markup)
     assert widths == [("98.8", "#4c78a8"), ("1.23", "#9e9e9e"), ("49.4", "#e45756"), ("0.432", "#9e9e9e")]
