@@ -1,6 +1,7 @@
 """What many records say together: ranked, compared, fitted; leaks, imbalance, budgets. Pure functions.
 
 =========  =============================================================================
+notable    what of one record is worth telling: what moved, what matters, what is nearly full
 leaks      cells that grow with every run
 ranking    cells ranked by what they used, and what a summary says of a run
 totals     a run as a whole, and what a page shows of very many cells

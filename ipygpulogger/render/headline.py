@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ..analysis.notable import QUIET_RAM_BYTES, is_inexact, is_notable, moved_bytes, moves
 from ..records import CellRecord
 from ..records.note import URGENT, of_kind
 from ..records.units import (
-    MB,
     clipped,
     printable,
     rounded_mb,
@@ -21,17 +21,15 @@ from ..records.units import (
     time_text,
 )
 from .growth import between, device_name
-from .text import nearly_full, sentences
+from .text import sentences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ..records import ChildrenUsage, DeviceUsage, Measurement, Owner, Usage
 
     Weight = Literal["strong", "plain", "faint"]
 
-_QUIET_RAM_BYTES = 5 * MB  # importing a small module moves as much
-_MUCH = 0.1  # of a device, or of the machine's RAM
 _GPUS = 2  # that are listed one by one
 _OWNERS = 3
 _LABEL = 60  # characters
@@ -69,7 +67,7 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
         clauses.append(_clause(shortened(ended), "strong"))
     clauses += memories(measurement)
     children = measurement.children
-    if children and moved_bytes(children) >= _QUIET_RAM_BYTES:
+    if children and moved_bytes(children) >= QUIET_RAM_BYTES:
         clauses.append(_children(children))
     if owners := _owners(measurement):
         clauses.append(_clause(owners))
@@ -108,34 +106,11 @@ def is_quiet(measurement: Measurement) -> bool:
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
         return False
     others = [usage for usage in (measurement.children, measurement.pinned) if usage is not None]
-    if any(moved_bytes(usage) >= _QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
+    if any(moved_bytes(usage) >= QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
         return False
-    if any(_is_notable(gpu) for gpu in measurement.gpus):
+    if any(is_notable(gpu) for gpu in measurement.gpus):
         return False
     return not (measurement.outcome() or sentences(measurement))
-
-
-def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
-    """Return whether a report is open from the start.
-
-    Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a peak that is
-    not exact, or more than a tenth of a device or of RAM moved.
-
-    Args:
-        measurement: What was measured.
-        ram_total_bytes: The machine's RAM; None when unknown.
-    """
-    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
-        return True
-    if of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
-        return True
-    usages: list[tuple[Usage, int | None]] = [(measurement.gen, ram_total_bytes)]
-    usages += [(gpu, gpu.total_bytes) for gpu in measurement.gpus if gpu.attributed]
-    return any(
-        moved_bytes(usage) >= _QUIET_RAM_BYTES
-        and (_is_inexact(usage) or (total_bytes and moved_bytes(usage) > total_bytes * _MUCH))
-        for usage, total_bytes in usages
-    )
 
 
 def _clause(words: str, weight: Weight = "plain") -> Clause:
@@ -145,7 +120,7 @@ def _clause(words: str, weight: Weight = "plain") -> Clause:
 def memories(measurement: Measurement) -> Iterator[Clause]:
     """Yield a clause for each memory: what moved, GPUs first, then what did not."""
     gpus, gen = measurement.gpus, measurement.gen
-    moved = [gpu for gpu in gpus if gpu.attributed and _moves(gpu)]
+    moved = [gpu for gpu in gpus if gpu.attributed and moves(gpu)]
     moved.sort(key=moved_bytes, reverse=True)
     still = [gpu for gpu in gpus if gpu not in moved]
     for gpu in moved[:_GPUS]:
@@ -153,7 +128,7 @@ def memories(measurement: Measurement) -> Iterator[Clause]:
     if len(moved) > _GPUS:
         yield _clause(f"{len(moved) - _GPUS} more GPUs moved")
     ram = size_text(gen.after_bytes)
-    yield _moved("RAM", gen, ram) if _moves(gen) else _clause(f"RAM {ram}", "faint")
+    yield _moved("RAM", gen, ram) if moves(gen) else _clause(f"RAM {ram}", "faint")
     if len(still) <= _GPUS:
         yield from (_clause(f"{device_name(gpu, gpus)} {_device_use(gpu)}", "faint") for gpu in still)
     else:
@@ -163,7 +138,7 @@ def memories(measurement: Measurement) -> Iterator[Clause]:
 def _moved(name: str, usage: Usage, used: str) -> Clause:
     """Return what moved in one memory: "GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB"."""
     consumed, peak = signed_size_text(usage.consumed_bytes), _peak(usage)
-    weight: Weight = "strong" if moved_bytes(usage) >= _QUIET_RAM_BYTES else "plain"
+    weight: Weight = "strong" if moved_bytes(usage) >= QUIET_RAM_BYTES else "plain"
     if not rounded_mb(usage.consumed_bytes):
         return Clause((Phrase(f"{name} {peak}", weight), Phrase(f"→ {used}")))
     unit = f" {consumed.partition(' ')[2]}"
@@ -184,7 +159,7 @@ def _children(children: ChildrenUsage) -> Clause:
 
 def _peak(usage: Usage) -> str:
     """Return how far the peak lies above what was in use before: "peak +3.6 GB"; empty below the end."""
-    inexact = _is_inexact(usage)
+    inexact = is_inexact(usage)
     if not rounded_mb(usage.peaked_bytes) and not inexact:
         return ""
     lo, hi_bytes = signed_size_text(usage.peak.lo_bytes - usage.before_bytes), usage.peak.hi_bytes
@@ -222,29 +197,3 @@ def _owners(measurement: Measurement) -> str:
 def _notable(record: CellRecord) -> list[Owner]:
     """Return the names that grew by what rounds to a megabyte, without loaded libraries."""
     return [owner for owner in record.owners if rounded_mb(owner.size_bytes) and not owner.is_libraries]
-
-
-def _moves(usage: Usage) -> bool:
-    return bool(rounded_mb(usage.consumed_bytes) or rounded_mb(usage.peaked_bytes))
-
-
-def moved_bytes(usage: Usage) -> int:
-    """Return how much memory moved: consumed, given back, or needed for a moment."""
-    return max(abs(usage.consumed_bytes), usage.needed_bytes)
-
-
-def _is_inexact(usage: Usage) -> bool:
-    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
-    return usage.peak.quality != "exact" and (
-        hi_bytes is None or rounded_mb(lo_bytes) != rounded_mb(hi_bytes)
-    )
-
-
-def _is_notable(gpu: DeviceUsage) -> bool:
-    before_bytes, now_bytes = gpu.neighbours_before_bytes, gpu.neighbours_bytes
-    neighbours_bytes = 0 if before_bytes is None or now_bytes is None else abs(now_bytes - before_bytes)
-    sizes: Sequence[int] = (
-        gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, gpu.neighbours_rise_bytes,
-        neighbours_bytes,
-    )  # fmt: skip
-    return _moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or max(sizes) >= MB

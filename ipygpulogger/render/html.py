@@ -10,9 +10,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..analysis.notable import matters, moved_bytes
 from ..records.units import MB, readable_sizes, rounded_mb, size_text, without_controls
 from .growth import DRIVERS, beyond_names, device_name, grew, parts
-from .headline import headline, is_quiet, matters, moved_bytes, tells_who_grew
+from .headline import headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
 from .markup import (
     AMBER,

@@ -156,8 +156,8 @@ def whole(path, *counts):
 
 
 def ruins(seen):
-    """What is left of the line that moves, and of the keys."""
-    return re.findall(r"[━╌⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]|\^C|Traceback|starting", seen.text)
+    """What is left of the line that moves."""
+    return re.findall(r"[━╌⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]|Traceback|starting", seen.text)
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0, 1), (1, 1), (1, 4)])
@@ -174,8 +174,9 @@ def test_interrupted_while_the_kernel_starts(notebook, tmp_path, bare_kernel, se
         "run", path, "--log", tmp_path / "log.jsonl", typed=typed, JUPYTER_PATH=env["JUPYTER_PATH"]
     )
     assert seen.status == 130, seen.text
-    assert seen.text in ("", "ipygpulogger: interrupted before the first cell; nothing is written")
-    assert seen.text or seconds == 0
+    said = list(filter(None, lines_of(seen)))
+    assert said in ([], ["ipygpulogger: interrupted before the first cell; nothing is written"])
+    assert said or seconds == 0
     assert seen.screen.cursor_is_shown
     assert {p.name for p in tmp_path.iterdir()} - {"pid"} == {"nb.ipynb", "shadow", "share"}
     if (tmp_path / "pid").exists() and (pid := (tmp_path / "pid").read_text()):
