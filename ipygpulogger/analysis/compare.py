@@ -98,7 +98,7 @@ class Comparison:
 
     @property
     def listed(self) -> tuple[Pair, ...]:
-        """The cells that a report lists: all, or of very many those that grew most."""
+        """The cells that a report lists, which of very many are those that grew most."""
         if len(self.pairs) <= _ALL:
             return self.pairs
         worst = {id(pair) for pair in sorted(self.regressed, key=_grown_bytes)[-_WORST:]}
