@@ -11,7 +11,7 @@ from ..analysis.compare import compare as compare_runs
 from ..engine.machine import machine
 from ..records.units import printable
 from ..render import summary
-from ..render.diagnoses import diagnoses
+from ..render.growth import diagnoses
 from ..runtime.errors import first_line
 from ..runtime.output import write_file
 from ..storage.decode import from_json

@@ -166,13 +166,13 @@ class GpulogMagics(Magics):
         state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
         with importing():
             from ..engine.scope import measured_now
-            from ..render import diagnoses
+            from ..render import growth
         found = machine().diagnose()
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
             gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
         self._show(
-            diagnoses.status(state, options, found, gpus), diagnoses.status_html(state, options, found, gpus)
+            growth.status(state, options, found, gpus), growth.status_html(state, options, found, gpus)
         )
 
     def _summary(self, *words: str) -> None:
@@ -280,9 +280,9 @@ class GpulogMagics(Magics):
 
     def _doctor(self) -> None:
         with importing():
-            from ..render import diagnoses
+            from ..render import growth
         found = machine().diagnose()
-        self._show(diagnoses.diagnoses(found), diagnoses.html(found))
+        self._show(growth.diagnoses(found), growth.diagnoses_html(found))
 
     def _show(self, plain: str, markup: str) -> None:
         """Display a page as HTML where cells have rich reports, else print it."""

@@ -215,7 +215,7 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[
     """Yield the rows with time series of a long scope behind them: that of what moved most, then of each."""
     if measurement.time_s < _LONG_S or len(measurement.gpus) > _WORDY:
         return
-    from .sparkline import drawing
+    from .markup import drawing
 
     usages: tuple[RamUsage | DeviceUsage, ...] = (measurement.gen, *measurement.gpus)
     most = max(usages, key=moved_bytes)

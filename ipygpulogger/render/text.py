@@ -82,7 +82,7 @@ def rows(
 
 
 def _drawn(timeline: Timeline) -> str:
-    from .sparkline import sparkline, varies
+    from .markup import sparkline, varies
 
     return sparkline(timeline) if varies(timeline) else ""
 

@@ -18,9 +18,9 @@ from plotted import cell, gpu, peak
 
 from ipygpulogger.records import Peak
 from ipygpulogger.render import plot
+from ipygpulogger.render.markup import sparkline
 from ipygpulogger.render.page import svg
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.sparkline import sparkline
 
 HERE = Path(__file__).parent
 PATHS = f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]}\n"
@@ -390,7 +390,7 @@ def test_nothing_global_is_touched():
     program = """
 import sys
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.sparkline import sparkline
+from ipygpulogger.render.markup import sparkline
 sparkline(((0.0, 0), (1.0, 1 << 30)))
 print(any(name.startswith("matplotlib") for name in sys.modules))
 import matplotlib
