@@ -91,15 +91,12 @@ class Typed:
 class Seen:
     """What came of a command: its exit status, the screen, all that was written, and each state of the screen.
 
-    `text` is the screen in the end, less the keys that were pressed when the command had given the terminal
-    back: whatever program ends there, the terminal shows those, at the very end.
+    `text` is the screen in the end, less the ``^C`` that a terminal shows where it is pressed.
     """
 
-    def __init__(self, status, screen, written, states, stdout, late=()):
+    def __init__(self, status, screen, written, states, stdout):
         self.status, self.screen, self.written, self.states = status, screen, written, states
-        self.text, self.stdout = screen.text(), stdout
-        for keys in late:
-            self.text = self.text.removesuffix(keys.replace("\x03", "^C")).rstrip("\n")
+        self.text, self.stdout = screen.text().replace("^C", "").rstrip("\n"), stdout
 
 
 def on_a_terminal(*arguments, typed=(), columns=100, pipes_stdout=False, limit_s=120, **environment):
@@ -122,13 +119,12 @@ def on_a_terminal(*arguments, typed=(), columns=100, pipes_stdout=False, limit_s
         start_new_session=True,
     )
     os.close(theirs)
-    screen, written, states, waiting, late = Screen(columns), b"", [], list(typed), []
-    rest, was_quiet, deadline_s = b"", False, time.monotonic() + limit_s
+    screen, written, states, waiting = Screen(columns), b"", [], list(typed)
+    rest, deadline_s = b"", time.monotonic() + limit_s
     with contextlib.suppress(OSError):  # the other end is closed
         while chunk := os.read(ours, 4096):
             assert time.monotonic() < deadline_s, screen.text()
             written += chunk
-            was_quiet = was_quiet or not _shows_keys(ours)
             text, rest = _whole(rest + chunk)
             screen.feed(text)
             if not states or states[-1] != screen.text():
@@ -137,16 +133,10 @@ def on_a_terminal(*arguments, typed=(), columns=100, pipes_stdout=False, limit_s
                 keys = waiting.pop(0)
                 for _ in range(keys.times):
                     os.write(ours, keys.keys.encode())
-                    if was_quiet and _shows_keys(ours):
-                        late.append(keys.keys)
                     time.sleep(keys.pause_s)
     os.close(ours)
     stdout = process.communicate(timeout=limit_s)[0]
-    return Seen(process.returncode, screen, written.decode(), states, (stdout or b"").decode(), late)
-
-
-def _shows_keys(terminal):
-    return bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
+    return Seen(process.returncode, screen, written.decode(), states, (stdout or b"").decode())
 
 
 # Ctrl-C reaches the processes of the terminal's own session.

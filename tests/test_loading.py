@@ -21,7 +21,7 @@ UNUSED = {  # parts of the package that a user meets later, or never
     *("blocks.measure", "blocks.measure_lines", "blocks.watch_epochs"),
     *("notebook.cell_lines", "notebook.live_display", "lines.tracing"),
     *("sources.torch", "sources.frameworks", "storage.log"),
-    *("render.plot", "render.page", "render.summary", "render.diagnoses", "render.owners"),
+    *("render.plot", "render.page", "render.summary", "render.owners"),
     "sources.system.limit_diagnosis",
     *("owners.release", "owners.oom_snapshot", "compat", "cli", "callbacks", "render.displays"),
     *("estimation", "records.estimate", "render.estimate"),

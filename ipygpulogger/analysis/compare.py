@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RAM = "RAM"  # the name of general RAM among the names of devices
 TOLERANCE = 0.05  # of the peak before
 FLOOR_BYTES = MB  # less is a page fault, or one more block of an allocator
-_WORST, _FIRST = 100, 20  # cells that grew, and new or removed ones, that are listed of very many
+_ALL, _WORST = 1000, 100  # cells that a report lists; of more than that
 _UNTOUCHED = Usage(0, 0, Peak(0, 0, "exact"))  # of a device that a cell did not use
 
 
@@ -74,25 +74,6 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """How many cells two runs have, where a comparison does not list all of them.
-
-    Attributes:
-        pairs: The cells of both runs.
-        regressed: Those of them with a peak that grew beyond the tolerance.
-        unsure: Those of these that may be another cell than it was.
-        new: The cells of the second run only.
-        removed: The cells of the first run only.
-    """
-
-    pairs: int
-    regressed: int
-    unsure: int
-    new: int
-    removed: int
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """Two runs of a notebook, in the order of the second.
 
@@ -102,8 +83,6 @@ class Comparison:
         removed: The cells of the first run only.
         tolerance: By which fraction of itself a peak may grow.
         floor_bytes: By how much any peak may grow.
-        counts: How many of each there are, if these are not all of them: of very many cells only those that
-            grew most are listed, and the first new and removed ones.
     """
 
     pairs: tuple[Pair, ...]
@@ -111,12 +90,28 @@ class Comparison:
     removed: tuple[CellRecord, ...]
     tolerance: float
     floor_bytes: int
-    counts: Counts | None = None
 
     @property
     def regressed(self) -> tuple[Pair, ...]:
         """The cells with a peak that grew beyond the tolerance."""
         return tuple(pair for pair in self.pairs if pair.regressed)
+
+    @property
+    def listed(self) -> tuple[Pair, ...]:
+        """The cells that a report lists, which of very many are those that grew most."""
+        if len(self.pairs) <= _ALL:
+            return self.pairs
+        worst = {id(pair) for pair in sorted(self.regressed, key=_grown_bytes)[-_WORST:]}
+        return tuple(pair for pair in self.pairs if id(pair) in worst)
+
+
+def _grown_bytes(pair: Pair) -> int:
+    """Return by how much the peak of a cell grew that grew most beyond the tolerance."""
+    return max(
+        consumed(change.before_bytes, change.after_bytes)
+        for change in pair.changes
+        if change.regressed and change.before_bytes is not None and change.after_bytes is not None
+    )
 
 
 def compare(
@@ -174,33 +169,6 @@ def compare(
         tuple(_rest(was, (key for match in matches for key in match.before)).values()),
         tolerance,
         floor_bytes,
-    )
-
-
-def shortened(found: Comparison, at_most: int) -> Comparison:
-    """Return a comparison of very many cells with those that grew most, and the first new and removed ones.
-
-    Args:
-        found: The comparison.
-        at_most: A comparison of no more cells than this is returned as it is.
-    """
-    if len(found.pairs) + len(found.new) + len(found.removed) <= at_most:
-        return found
-    grew = found.regressed
-    counts = Counts(
-        len(found.pairs), len(grew), sum(pair.alike > 1 for pair in grew), len(found.new), len(found.removed)
-    )
-    worst = {id(pair) for pair in sorted(grew, key=_grown_bytes, reverse=True)[:_WORST]}
-    pairs = tuple(pair for pair in grew if id(pair) in worst)
-    return replace(found, pairs=pairs, new=found.new[:_FIRST], removed=found.removed[:_FIRST], counts=counts)
-
-
-def _grown_bytes(pair: Pair) -> int:
-    """Return by how much the peak of a cell grew that grew most beyond the tolerance."""
-    return max(
-        consumed(change.before_bytes, change.after_bytes)
-        for change in pair.changes
-        if change.regressed and change.before_bytes is not None and change.after_bytes is not None
     )
 
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.cell_record import process_of
 from ..records.units import MB
-from ..records.usage import needed
 from ..records.value import Value
 from . import leaks
-from .runs import cell_of, runs_of, varied
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -133,7 +131,7 @@ def fit_of(
         ValueError: No cell has this execution count, or the size `name` was the same in all runs.
     """
     known = [record for record in records if process_of(record) is None]
-    runs = runs_of(known, count)
+    runs = _runs_of(known, count)
     if not runs:
         return CellFit((), missing=_NOTHING)
     whole = tuple(run for run in runs if run.status == "ok")
@@ -170,6 +168,62 @@ def _beside(sizes: Mapping[str, Mapping[int, int]], name: str) -> tuple[str, ...
     return tuple(apart)
 
 
+# -- which runs -------------------------------------------------------------------------------------
+
+
+def varied(runs: Sequence[CellRecord]) -> dict[str, dict[int, int]]:
+    """Return the names that had several sizes: of each its size in each run, by the run's place."""
+    found: dict[str, dict[int, int]] = {name: {} for run in reversed(runs) for name, _ in run.dimensions}
+    for at, run in enumerate(runs):
+        for name, size in run.dimensions:
+            if size > 0:
+                found[name][at] = size
+    return {name: sizes for name, sizes in found.items() if len(set(sizes.values())) > 1}
+
+
+def _runs_of(records: Sequence[CellRecord], count: int | None) -> list[CellRecord]:
+    """Return all runs of the cell that is asked for; none if none is, and no cell could have a line."""
+    cells: dict[Hashable, list[CellRecord]] = {}  # of which the last one ran the latest
+    for record in records:
+        if (cell := cell_of(record)) is not None:
+            cells[cell] = [*cells.pop(cell, []), record]
+    latest = list(reversed(cells.values()))
+    if count is not None:
+        latest = [runs for runs in latest if any(run.execution_count == count for run in runs)]
+        if not latest:
+            raise ValueError(_unknown(records, count))
+    sized = [runs for runs in latest if count is not None or any(run.dimensions for run in runs)]
+    return next(filter(_has_varied, latest), next(iter(sized), []))
+
+
+def cell_of(record: CellRecord) -> Hashable:
+    """Return what makes another run of a cell recognizable, also one with other sizes; None if nothing does.
+
+    That is the fingerprint of its code. Where that is unknown it is the first line; without an id by the
+    front end also what the cell names.
+    """
+    if record.code and not record.gpulog_only:
+        return record.cell_id, record.code
+    cell = leaks.identity(record)
+    if cell is None or record.cell_id is not None:
+        return cell
+    return cell, tuple(name for name, _ in record.dimensions)
+
+
+def _has_varied(runs: Sequence[CellRecord]) -> bool:
+    return bool(varied([run for run in runs if run.status == "ok"]))
+
+
+def _unknown(records: Sequence[CellRecord], count: int) -> str:
+    """Return why no runs are known of a cell."""
+    ran = [record for record in records if record.execution_count == count]
+    if not ran:
+        return f"In [{count}] is not in the history"
+    if all(record.gpulog_only for record in ran):
+        return f"In [{count}] holds only commands of %gpulog"
+    return f"In [{count}] begins with a magic, so that its other runs cannot be recognized"
+
+
 # -- what is missing ---------------------------------------------------------------------------------
 
 
@@ -190,23 +244,19 @@ def _missing(runs: Sequence[CellRecord], whole: Sequence[CellRecord]) -> str:
 
 def _missing_growth(runs: Sequence[CellRecord], name: str) -> str:
     """Return why there is no line although the size varied."""
-    hidden = [run for run in runs if any(_is_hidden(run, device) for device in _grown_in(runs))]
+    grown = {
+        device
+        for run in runs
+        for device, usage in leaks.memories(run).items()
+        if usage.needed_bytes >= _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES)
+    }
+    hidden = [run for run in runs if any(_is_hidden(run, device) for device in grown)]
     if not hidden:
         return f"no memory was seen to grow with {name}"
     return (
         f"{hidden[-1].label} began with larger data in memory than it needs, which hides what it needed:"
         " run it again"
     )
-
-
-def _grown_in(runs: Sequence[CellRecord]) -> set[Hashable]:
-    """Return the memories of which some run needed more than a little."""
-    return {
-        device
-        for run in runs
-        for device, usage in leaks.memories(run).items()
-        if usage.needed_bytes >= _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES)
-    }
 
 
 # -- the line ----------------------------------------------------------------------------------------
@@ -231,10 +281,6 @@ def _of_memory(
     left_bytes = None
     if now is not None and now.left_bytes is not None:
         left_bytes = max(0, now.left_bytes + now.used_bytes - others_bytes)
-    if not line.is_line:  # a cell that keeps all it makes needs that above what is there before it
-        alone = _Line.of({_size(run, name): _alone(run, name, device) for run in measured})
-        if alone.is_line:
-            line, left_bytes = alone, None if now is None else now.left_bytes
     points = line.points
     rises_bytes = line.slope_bytes * (points[-1].size - points[0].size)
     if rises_bytes < _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES):
@@ -280,12 +326,6 @@ class _Line(NamedTuple):
             return max(0, int(free_bytes // self.slope_bytes))
         more_bytes = 2 * margin_bytes / (highest - lowest)  # beyond what ran, the line itself is less sure
         return int((free_bytes + more_bytes * highest) // (self.slope_bytes + more_bytes))
-
-
-def _alone(run: CellRecord, name: str, device: Hashable) -> Point:
-    usage = leaks.memories(run)[device]
-    need_bytes = needed(_highest_bytes(usage), usage.before_bytes, usage.after_bytes)
-    return Point(_size(run, name), need_bytes, run.label)
 
 
 def _has_point(run: CellRecord, device: Hashable) -> bool:

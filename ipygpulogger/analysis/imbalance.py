@@ -8,13 +8,13 @@ its own, so only its time is compared.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from ..records.note import SHARED, of_kind
 from ..records.usage import notable
-from .totals import quantiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -95,14 +95,14 @@ def figures_of(records: Sequence[ProcessRecord]) -> list[Figure]:
     """Return the figures of RAM, of each device and of time, in this order; nothing without a record."""
     found = []
     for name, what, values in _series(records):
-        figures = [figure for figure, _ in values]
+        figures = sorted(figure for figure, _ in values)
         largest, most = max(values, key=lambda pair: pair[0])
-        _, most_of_nine, most_of_all, _ = quantiles(figures)
+        most_of_nine, most_of_all = (figures[math.ceil(part * len(figures)) - 1] for part in (0.9, 0.99))
         found.append(
             Figure(
                 name,
                 what,
-                min(figures),
+                figures[0],
                 median(figures),
                 largest,
                 most,

@@ -63,7 +63,6 @@ def check_log(path: Path | None) -> None:
 
 
 DEFAULTS, INJECTED = "parameters", "injected-parameters"  # tags
-_DEPTH = 50  # Python's own parser allows 200 nested brackets
 
 
 def typed(text: str) -> Any:
@@ -114,7 +113,7 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
         Whether the notebook has a cell of either tag.
 
     Raises:
-        ValueError: A name is not a valid identifier, or a value is nested too deep.
+        ValueError: A name is not a valid identifier.
     """
     for name in parameters:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
@@ -139,15 +138,12 @@ def inject(notebook: Any, parameters: Mapping[Any, Any]) -> bool:
     return (injected, defaults) != (None, None)
 
 
-def _code(value: Any, depth: int = 0) -> str:
+def _code(value: Any) -> str:
     """Return the value as Python code; a value without a literal, such as a date of YAML, as a string."""
-    if depth > _DEPTH:
-        raise ValueError("a parameter refers to itself, or its lists and dicts are nested too deep")
     if isinstance(value, dict):
-        members = (f"{_code(key)}: {_code(member, depth + 1)}" for key, member in value.items())
-        return f"{{{', '.join(members)}}}"
+        return f"{{{', '.join(f'{_code(key)}: {_code(member)}' for key, member in value.items())}}}"
     if isinstance(value, list):
-        return f"[{', '.join(_code(member, depth + 1) for member in value)}]"
+        return f"[{', '.join(map(_code, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return f"float({str(value)!r})"
     return repr(value if isinstance(value, (bool, int, float, str, type(None))) else str(value))

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..records import MIME, NoteKind
@@ -28,7 +29,6 @@ from .streams import (
     say,
     shows_colours,
     styled,
-    unseen,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 # Of the report of a cell that still runs, as `render.text.so_far` begins it.
 _SO_FAR = re.compile(r".*: \d+ s so far( \||$)")
-_MOVES = re.compile("([\r\b])")
 _RULE = re.compile(r"(\x1b\[[0-9;]*m)*-+(\x1b\[[0-9;]*m)*")  # above a traceback of IPython
 
 _LAST_S = 0.2  # after a cell: no other cell begins
@@ -134,20 +133,8 @@ class Transcript:
 
 
 def _collapsed(line: str) -> str:
-    r"""Return what a terminal would show of a line with ``\r`` and ``\b`` in it."""
-    if not _MOVES.search(line):
-        return line
-    shown: list[str] = []
-    column = 0
-    for part in _MOVES.split(line):
-        if part == "\r":
-            column = 0
-        elif part == "\b":
-            column = max(0, column - 1)
-        else:
-            shown[column : column + len(part)] = part
-            column += len(part)
-    return "".join(shown)
+    r"""Return what a terminal shows of a line that is written again and again, each time after ``\r``."""
+    return line.rstrip("\r").rpartition("\r")[2]
 
 
 def moved(record: CellRecord | None) -> list[Sequence[Styled]]:
@@ -158,21 +145,17 @@ def moved(record: CellRecord | None) -> list[Sequence[Styled]]:
     if record is None:
         return [[("not measured", "strong")]]
     clauses = [clause.phrases for clause in memories(record)]
-    if much := [phrases for phrases in clauses if phrases[0].weight == "strong"]:
-        shown = much
-    else:
-        shown = [phrases for phrases in clauses if phrases[0].words.startswith("RAM") != bool(record.gpus)][
-            :1
-        ]
+    much: list[Sequence[Styled]] = [phrases for phrases in clauses if phrases[0].weight == "strong"]
     if ended := record.outcome():
         return [[(ended, "failed")], *much]
-    return list(shown)
+    still = (phrases for phrases in clauses if phrases[0].words.startswith("RAM") != bool(record.gpus))
+    return much or list(islice(still, 1))
 
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAME_S = 0.1
 _COLUMNS = 80  # of a terminal that does not say its width
-_LAST = 1  # column that is left free, because some terminals begin a new line behind it
+_LAST = 3  # columns that are left free, for a ^C, and as some terminals begin a new line behind the last
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
 _CLEAR_LINE, _CLEAR_LINE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
 
@@ -180,8 +163,7 @@ _CLEAR_LINE, _CLEAR_LINE_ABOVE = "\r\x1b[2K", "\x1b[1A\x1b[2K"
 class Progress:
     """What runs now; off a terminal, nothing is shown.
 
-    A thread draws the line ten times a second. What this package prints meanwhile stands above it. Keys that
-    are pressed are not shown until `close`.
+    A thread draws the line ten times a second. What this package prints meanwhile stands above it.
     """
 
     def __init__(self) -> None:
@@ -195,9 +177,7 @@ class Progress:
         self._columns: Columns | None = None
         self._number, self._source, self._pending = 0, "", ""
         self._ended = threading.Event()
-        self._keys = contextlib.ExitStack()
         if self._terminal is not None:
-            self._keys.enter_context(unseen(self._terminal))
             threading.Thread(target=self._draw_again, daemon=True).start()
 
     def wait(self, what: str, *, after_s: float = 0) -> None:
@@ -228,7 +208,6 @@ class Progress:
             self._ended.set()
             self.stop()
             streams.clear_first(None)
-            self._keys.close()
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
@@ -280,7 +259,7 @@ class Progress:
         terminal = self._terminal
         if terminal is not None:
             try:
-                terminal.write(streams.encodable(words, terminal))
+                terminal.write(words)
                 terminal.flush()
             except (OSError, ValueError):  # the terminal is gone
                 self._terminal = None

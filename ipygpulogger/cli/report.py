@@ -8,12 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.compare import compare as compare_runs
-from ..analysis.compare import shortened
 from ..engine.machine import machine
 from ..records.units import printable
 from ..render import summary
-from ..render.comparison import comparison
-from ..render.diagnoses import diagnoses
+from ..render.growth import diagnoses
 from ..runtime.errors import first_line
 from ..runtime.output import write_file
 from ..storage.decode import from_json
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
 
     from ..records import CellRecord
     from .progress import Transcript
-
-_PROBLEMS = 1000  # that are said one by one
 
 
 def read(path: Path) -> History:
@@ -57,10 +53,8 @@ def read(path: Path) -> History:
             else f"{path} holds no record of a cell: execute the notebook with ipygpulogger run,"
             " or with %load_ext ipygpulogger in it"
         )
-    for problem in problems[:_PROBLEMS]:
+    for problem in problems:
         aside(f"ipygpulogger: {problem}")
-    if len(problems) > _PROBLEMS:
-        aside(f"ipygpulogger: {path}: {len(problems) - _PROBLEMS:,} more records are left out")
     return found
 
 
@@ -173,26 +167,19 @@ def report(options: argparse.Namespace) -> int:
 def _sources(path: Path) -> Callable[[CellRecord], str]:
     """Return what returns the whole source of a cell if the file is a notebook, else its first line."""
     found: dict[Any, str] = {}
+    if path.suffix.lower() == ".ipynb":
+        with contextlib.suppress(TypeError, KeyError, AttributeError):  # malformed cells
+            for cell in from_json(path.read_bytes())["cells"]:
+                text = "".join(cell["source"])
+                found |= {("id", cell.get("id")): text, ("count", cell.get("execution_count")): text}
+    for key in ("id", "count"):
+        found.pop((key, None), None)
 
     def source(record: CellRecord) -> str:
-        if path.suffix.lower() == ".ipynb" and not found:
-            found[None] = ""
-            with contextlib.suppress(
-                TypeError, KeyError, AttributeError
-            ):  # malformed notebook cells: show the first lines
-                for cell in from_json(path.read_bytes())["cells"]:
-                    text = "".join(cell["source"])
-                    found.update({("id", cell.get("id")): text, ("count", cell.get("execution_count")): text})
-        return (
-            (record.cell_id and found.get(("id", record.cell_id)))
-            or (record.execution_count and found.get(("count", record.execution_count)))
-            or record.source
-        )
+        by_count = found.get(("count", record.execution_count))
+        return found.get(("id", record.cell_id)) or by_count or record.source
 
     return source
-
-
-_LISTED = 1000  # cells: of more only those that grew most are listed
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -202,12 +189,10 @@ def compare(options: argparse.Namespace) -> int:
         BadRequest: A run cannot be read, or the two have no cell in common.
     """
     base, new = read(options.base), read(options.new)
-    found = shortened(
-        compare_runs(base, new, tolerance=options.tolerance, floor_bytes=options.floor), at_most=_LISTED
-    )
-    if not (found.counts.pairs if found.counts else found.pairs):
+    found = compare_runs(base, new, tolerance=options.tolerance, floor_bytes=options.floor)
+    if not found.pairs:
         raise BadRequest(f"{options.base} and {options.new} have no cell in common")
-    say(comparison(found))
+    say(summary.comparison(found))
     return 1 if found.regressed else 0
 
 

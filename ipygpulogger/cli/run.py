@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     if options.parameters_file:
         check(targets, options.parameters_file, "the file of parameters")
     check_log(options.log)
-    remarks = [*_set_parameters(notebook, options), *_out_of_reach(options.max_ram)]
+    remarks = [*_set_parameters(notebook, options)]
     with contextlib.ExitStack() as stack:
         progress = Progress()
         stack.callback(progress.close)
@@ -146,13 +146,6 @@ def _over_budget(
                     f"{summary.named(record)}: --max-gpu cannot be judged on {gpu.id}, where per-process"
                     " usage is unavailable"
                 )
-
-
-def _out_of_reach(ram_bytes: int | None) -> Iterator[str]:
-    """Yield that a budget of RAM is more than there is, if it is."""
-    lowest = None if ram_bytes is None else machine().limits.lowest()
-    if ram_bytes is not None and lowest is not None and ram_bytes > lowest.limit_bytes:
-        yield f"--max-ram {_size(ram_bytes)} is more RAM than there is: {lowest.whole}"
 
 
 def _size(size_bytes: int) -> str:

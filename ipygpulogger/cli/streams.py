@@ -1,12 +1,9 @@
-"""The terminal: colours, columns, streams that may be broken, keys.
+"""The terminal: colours, columns, streams that may be broken.
 
 ``[ 7/21]   12.4 s  GPU +2.4 GB → 6.4 of 16 GB    for batch in loader:``
 
 The results of a command go to stdout, everything else to stderr. The reader of a pipe may close it before the
 command ends, as ``| head`` does. The command then goes on, writes its files and exits as it would have.
-
-A terminal shows what is typed, such as ``^C``, where the cursor stands. Where that is a line that is drawn
-again and again, parts of the line stay behind.
 """
 
 from __future__ import annotations
@@ -170,8 +167,6 @@ def _joined(clauses: Sequence[Sequence[Styled]]) -> list[Styled]:
     return parts
 
 
-_ASCII = {"→": "->", "…": "...", "≥": ">=", "±": "+-", "│": "|", "·": "-", "\u2212": "-", "━": "#", "╌": "."}
-_ASCII |= dict(zip("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\|/-\\|/", strict=True))
 _cleared: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
@@ -206,22 +201,11 @@ def _print(words: str, stream: TextIO | None) -> None:
         return
     try:
         with _cleared():
-            print(encodable(words, stream), file=stream, flush=True)
+            print(words, file=stream, flush=True)
     except OSError as error:
         _discard(stream)  # or the interpreter fails once more when it flushes the stream at its exit
         if not isinstance(error, BrokenPipeError):
             raise
-
-
-def encodable(words: str, stream: TextIO) -> str:
-    """Return the words with our own signs in ASCII where the stream's encoding lacks them."""
-    for sign, plain in _ASCII.items():
-        if sign in words:
-            try:
-                sign.encode(stream.encoding or "utf-8")
-            except UnicodeEncodeError:
-                words = words.replace(sign, plain)
-    return words
 
 
 def _discard(stream: TextIO) -> None:
@@ -229,36 +213,6 @@ def _discard(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-@contextlib.contextmanager
-def unseen(terminal: TextIO) -> Iterator[None]:
-    """Show no keys within a context; where that is impossible, as on Windows, do nothing."""
-    try:
-        import termios
-
-        number = terminal.fileno()
-        before = termios.tcgetattr(number)
-        is_ours = _is_in_foreground(number)
-    except (ImportError, OSError, ValueError, termios.error):
-        is_ours = False
-    if not is_ours:
-        yield
-        return
-    quiet = [*before]
-    quiet[3] &= ~termios.ECHO
-    termios.tcsetattr(number, termios.TCSANOW, quiet)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError, termios.error):
-            if _is_in_foreground(number):
-                termios.tcsetattr(number, termios.TCSANOW, before)
-
-
-def _is_in_foreground(terminal: int) -> bool:
-    """Return whether this process may change a terminal; in the background it would be stopped."""
-    return os.tcgetpgrp(terminal) == os.getpgrp()
 
 
 @contextlib.contextmanager

@@ -159,13 +159,13 @@ class GpulogMagics(Magics):
         state = f"{'running' if logger.running else 'stopped'}, {logger.history.counted()} recorded"
         with importing():
             from ..engine.scope import measured_now
-            from ..render import diagnoses
+            from ..render import growth
         found = machine().diagnose()
         gpus: Sequence[DeviceUsage] = ()
         with suppress(Unavailable):  # the diagnoses say so
             gpus = measured_now(reset_peaks=logger.reset_peaks).gpus
         page = state, options, found, gpus
-        self._show(diagnoses.status(*page), diagnoses.status_html(*page))
+        self._show(growth.status(*page), growth.status_html(*page))
 
     def _summary(self, *words: str) -> None:
         by = _by(words)
@@ -266,9 +266,9 @@ class GpulogMagics(Magics):
 
     def _doctor(self) -> None:
         with importing():
-            from ..render import diagnoses
+            from ..render import growth
         found = machine().diagnose()
-        self._show(diagnoses.diagnoses(found), diagnoses.html(found))
+        self._show(growth.diagnoses(found), growth.diagnoses_html(found))
 
     def _show(self, plain: str, markup: str) -> None:
         """Display a page as HTML where cells have rich reports, else print it."""

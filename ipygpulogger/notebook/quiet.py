@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..analysis.notable import nearly_full
 from ..records.note import WARNINGS, of_kind
 from ..records.units import parse_size
-from ..render.text import nearly_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

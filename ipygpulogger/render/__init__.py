@@ -4,26 +4,21 @@
 text           the report of a scope as plain text: the table and its one-line form
 headline       the same in one line: time, what moved, what is used, who grew
 html           that line, which unfolds to a bar, a table and sentences; at most two kilobytes
-growth         the names that grew, and the rows of devices
+growth         the names that grew, the rows of devices, what each source reports about itself
 out_of_memory  the report of an allocation that failed
 at_peak        what was alive when memory was highest: the kinds, and a table by name and place
 estimate       what a function would need: the headline, what would be alive, the batch sizes
 lines          the lines of a cell or function: a table as text or HTML, one sentence
 fit            `%gpulog fit`: the line through the runs of a cell, as text and drawing
-sparkline      a time series as a line of block characters, and as a drawing
 table          a table once, drawn as text and as HTML
-markup         pieces of HTML: escaped text, tables, bars
-diagnoses      what each source of figures reports about itself
+markup         pieces of HTML: escaped text, tables, bars, time series
 owners         names by the memory they hold, and what releasing gave back
-summary        the cells of a notebook, ranked
-group          many processes: their rows and the spread of their figures
-group_words    what is said of them: who stands out, who failed, who is missing
-comparison     two runs of a notebook, compared
+summary        the cells of a notebook, ranked; two runs of one, compared
+group          many processes: their rows, the spread of their figures, who stands out
 plot_data      what the plot shows, in numbers: the time axis, the panels and their layers
-plot_style     inks, shapes and words of the plots, and a figure as SVG
 plot           a notebook's memory over time, as a figure of matplotlib
 displays       what a notebook displays of a record, a history, a line: loaded with the first of them
-page           the page of a run: every cell, or the worst of very many, with what it says of them all
+page           the page of a run: its totals, its plot as SVG, every cell or the worst of very many
 experiments    what ipyexperiments printed
 =============  ===========================================================================
 """

@@ -25,27 +25,23 @@ from .markup import (
     RED,
     Part,
     Strong,
-    Text,
     bar,
-    cell_bar,
     code,
-    fitted,
     legend,
     line,
     scrolling,
     small,
-    table,
 )
+from .table import Bar, Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..records import BatchEstimate, Estimate
-    from .markup import Cell
 
 _WIDTH = 80  # columns
 _LABEL = 32  # characters of the function's name
-_ERROR = 90  # characters of HTML
+_ERROR = 90  # characters
 _LARGEST = "the largest that fits"
 _SHORT = "border-left:3px solid #e45756;padding:1px 0 1px 9px;margin:2px 0 6px"  # as of a failed allocation
 
@@ -58,7 +54,9 @@ def report(estimate: Estimate) -> str:
     for sentence in _sentences(estimate, nonzero_mb):
         lines += _wrapped(sentence)
     lines += at_peak.lines_of(estimate.at_peak, _WIDTH)
-    lines += _batches(estimate)
+    if estimate.batches:
+        lines += [clipped(row, _WIDTH) for row in _batches(estimate, html=False).text()]
+        lines += _wrapped(f"A batch size replaces {estimate.batched}.")
     for note in estimate.notes:
         lines += _wrapped(note)
     return printable_lines(lines)
@@ -72,7 +70,10 @@ def html(estimate: Estimate) -> str:
     below = "".join(map(small, (*_sentences(estimate, _size), *map(printable, estimate.notes))))
     body = line(f'<div style="margin-bottom:3px">{head}</div>{_bar(estimate)}{below}')
     body += scrolling(at_peak.table_of(estimate.at_peak)) if estimate.at_peak else ""
-    body += _batch_table(estimate)
+    if estimate.batches:
+        figures = scrolling(_batches(estimate, html=True).html("Needs by batch size, MB"))
+        replaced = line(small(printable(f"A batch size replaces {estimate.batched}.")))
+        body += f"<div style=margin-top:6px>{figures}</div>{replaced}"
     return without_controls(f'<div style="{_SHORT}">{body}</div>' if estimate.fits is False else body)
 
 
@@ -99,20 +100,22 @@ def _sentences(estimate: Estimate, shown: Callable[[int], str]) -> Iterator[str]
         yield f"The allocator would reserve {shown(estimate.reserved_bytes)}, cached memory included."
 
 
-def _batches(estimate: Estimate) -> Iterator[str]:
-    """Yield the table of batch sizes as text."""
-    if not estimate.batches:
-        return
-    largest = estimate.largest_batch
-    width = max(5, *(len(str(batch.size)) for batch in estimate.batches))
-    needs = ["" if batch.peak_bytes is None else nonzero_mb(batch.peak_bytes) for batch in estimate.batches]
-    wide = max(5, *map(len, needs))
-    yield f"  {'batch':>{width}}  {'needs':>{wide}}"
-    for batch, need in zip(estimate.batches, needs, strict=True):
-        mark = f"  <- {_LARGEST}" if batch.size == largest else ""
-        row = f"  {batch.size:>{width}}  {need:>{wide}}  {_batch_outcome(batch, estimate, nonzero_mb)}{mark}"
-        yield clipped(printable(row), _WIDTH).rstrip()
-    yield from _wrapped(f"A batch size replaces {estimate.batched}.")
+def _batches(estimate: Estimate, *, html: bool) -> Table:
+    """Return the table of batch sizes; the largest that fits stands out."""
+    size, needs = Column("batch", html_head="Size"), Column("needs", html_head="Needs")
+    table = Table([size, Column("", "drawn"), needs, Column("", "words")])
+    scale_bytes = max((batch.peak_bytes or 0 for batch in estimate.batches), default=0)
+    for batch in estimate.batches:
+        peak_bytes = batch.peak_bytes or 0
+        need = "" if batch.peak_bytes is None else (nonzero_figure if html else nonzero_mb)(peak_bytes)
+        outcome = clipped(printable(_batch_outcome(batch, estimate, _size if html else nonzero_mb)), _ERROR)
+        drawn = Bar([Part("", peak_bytes, RED if batch.fits is False else BLUE)], scale_bytes)
+        if batch.size == estimate.largest_batch:
+            outcome += f" · {_LARGEST}" if html else f"  <- {_LARGEST}"
+            table.add(Strong(str(batch.size)), drawn, need, outcome)
+        else:
+            table.add(str(batch.size), drawn, need, outcome)
+    return table
 
 
 def _batch_outcome(batch: BatchEstimate, estimate: Estimate, shown: Callable[[int], str]) -> str:
@@ -139,27 +142,6 @@ def _bar(estimate: Estimate) -> str:
         Part("left", max(0, available_bytes - estimate.peak_bytes)),
     ]
     return bar(found, sum(part.size_bytes for part in found)) + legend(found)
-
-
-def _batch_table(estimate: Estimate) -> str:
-    """Return the table of batch sizes as HTML; the largest that fits stands out."""
-    if not estimate.batches:
-        return ""
-    largest = estimate.largest_batch
-    scale_bytes = max((batch.peak_bytes or 0 for batch in estimate.batches), default=0)
-    rows: list[list[Cell]] = []
-    for batch in estimate.batches:
-        peak_bytes = batch.peak_bytes or 0
-        drawn = cell_bar([Part("", peak_bytes, RED if batch.fits is False else BLUE)], scale_bytes)
-        needs = "" if batch.peak_bytes is None else nonzero_figure(peak_bytes)
-        outcome = fitted(clipped(_batch_outcome(batch, estimate, _size), _ERROR), _ERROR * 6)
-        is_largest = batch.size == largest
-        size: Cell = Strong(str(batch.size)) if is_largest else str(batch.size)
-        rows.append([size, drawn, needs, Text(f"{outcome} · {_LARGEST}" if is_largest else outcome)])
-    head: list[str | Text] = ["Size", "", "Needs", Text("")]
-    replaced = small(printable(f"A batch size replaces {estimate.batched}."))
-    figures = scrolling(table(head, rows, caption="Needs by batch size, MB"))
-    return f"<div style=margin-top:6px>{figures}</div>{line(replaced)}"
 
 
 def _held_bytes(estimate: Estimate) -> int:

@@ -17,13 +17,13 @@ from ..records.units import (
     shortened,
     without_controls,
 )
-from .markup import Text, code, line, scrolling, small, table, typeset
+from .markup import code, line, scrolling, small, typeset
+from .table import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..analysis.fit import CellFit, MemoryFit
-    from .markup import Cell
 
 _NUMBERS = re.compile(r"(\d+)")
 _RUNS = 20  # of a table
@@ -36,7 +36,8 @@ def report(found: CellFit) -> str:
     """Return as text what each run needed, up to which size there is enough, and the line."""
     title = [f"{_labels(found)}: {shortened(source)}" for source in _source(found)]
     verdicts = [_verdict(memory, _name(found)) for memory in found.memories]
-    return printable_lines([*title, *_table(found), *verdicts, *_sentences(found)])
+    runs = _table(found, "")
+    return printable_lines([*title, *(runs.text() if runs.rows else []), *verdicts, *_sentences(found)])
 
 
 def html(found: CellFit) -> str:
@@ -50,16 +51,8 @@ def html(found: CellFit) -> str:
         for memory in found.memories
     )
     below = "".join(small(printable(readable_sizes(sentence))) for sentence in _sentences(found))
-    rows: list[list[Cell]] = [
-        [
-            f"{size:,}",
-            *("" if need is None else f"{rounded_mb(need):,}" for need in needs),
-            Text(escape(shortened(label))),
-        ]
-        for size, label, needs in _rows(found)
-    ]
-    heads: list[str | Text] = [_name(found), *(f"{memory.device} MB" for memory in found.memories), Text("")]
-    return without_controls(line(title + verdicts + below + (scrolling(table(heads, rows)) if rows else "")))
+    runs = _table(found, ",")
+    return without_controls(line(title + verdicts + below + (scrolling(runs.html()) if runs.rows else "")))
 
 
 def _source(found: CellFit) -> list[str]:
@@ -158,25 +151,19 @@ def _small(size_bytes: float) -> str:
     return f"{size_bytes:.3g} bytes"
 
 
-def _rows(found: CellFit) -> list[tuple[int, str, list[int | None]]]:
-    """Return the runs by their size: size, label, what it needed of each memory; the largest of very many."""
-    needs = [{point.label: point for point in memory.points} for memory in found.memories]
-    labels = {point.label: point.size for memory in found.memories for point in memory.points}
-    rows = []
-    for label, size in sorted(labels.items(), key=lambda item: item[1])[-_RUNS:]:
-        points = [by_label.get(label) for by_label in needs]
-        rows.append((size, label, [None if point is None else point.need_bytes for point in points]))
-    return rows
+def _table(found: CellFit, thousands: str) -> Table:
+    """Return the runs by their size: what each needed of each memory; the largest of very many.
 
-
-def _table(found: CellFit) -> Iterator[str]:
-    rows = _rows(found)
-    if not rows:
-        return
-    name = _name(found)
-    width = max(len(name), *(len(f"{size:,}") for size, _, _ in rows))
-    heads = [f"{memory.device} MB" for memory in found.memories]
-    yield f"  {name:>{width}}  {'  '.join(f'{head:>10}' for head in heads)}"
-    for size, label, needs in rows:
-        cells = ("" if need is None else str(rounded_mb(need)) for need in needs)
-        yield f"  {size:>{width},}  {'  '.join(f'{cell:>10}' for cell in cells)}  {shortened(label)}"
+    Args:
+        found: The runs.
+        thousands: What stands between the thousands of a need.
+    """
+    heads = (Column(f"{memory.device} MB", least=10) for memory in found.memories)
+    table = Table([Column(_name(found)), *heads, Column("", "words")])
+    needs = [{point.label: point.need_bytes for point in memory.points} for memory in found.memories]
+    sizes = {point.label: point.size for memory in found.memories for point in memory.points}
+    for label, size in sorted(sizes.items(), key=lambda item: item[1])[-_RUNS:]:
+        known = (by_label.get(label) for by_label in needs)
+        cells = ("" if need is None else format(rounded_mb(need), thousands) for need in known)
+        table.add(f"{size:,}", *cells, shortened(label))
+    return table

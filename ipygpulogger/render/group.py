@@ -7,14 +7,17 @@ one line that unfolds, at most twelve kilobytes.
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING
 
-from ..analysis.imbalance import GPU, RAM, TIME, busiest
+from ..analysis.imbalance import FACTOR, GPU, RAM, TIME, busiest
 from ..records import DeviceUsage
-from ..records.note import NoteKind, of_kind
+from ..records.note import Note, NoteKind, of_kind
 from ..records.units import (
     MB,
+    clipped,
     mb_text,
+    printable,
     printable_lines,
     rounded_mb,
     shortened,
@@ -23,18 +26,19 @@ from ..records.units import (
     without_controls,
 )
 from ..records.usage import notable
-from .group_words import count_of, mark_of, name_in_words, sentences
 from .headline import Phrase
-from .markup import BLUE, DOT, RED, Part, Strong, folded, line, size, small, weighed
-from .table import Bar, Column, Table, squeezed
+from .markup import DOT, Strong, folded, line, size, small, weighed
+from .table import Bar, Column, Table, grouped, least_sign, moved_parts, squeezed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ..analysis.group import Group
     from ..analysis.imbalance import Figure, Outlier
     from ..records import Usage
     from ..records.process import ProcessRecord
+
+    _Process = tuple[ProcessRecord, tuple[str, ...]]  # with a row; in which way it stands out, in a few words
 
 _ROWS = 16  # processes with a row each
 _FEW = 8  # rows of more processes: those that stand out most
@@ -44,31 +48,29 @@ _LABEL = 40  # characters of the label
 _COLUMNS = 80  # of text
 _LIMIT = 12288  # bytes of HTML
 _OUTLIERS = 3  # that the line names
-
-
-class _Process(NamedTuple):
-    """A process that has a row.
-
-    Attributes:
-        record: Its record.
-        marks: In which way it stands out, in a few words each.
-    """
-
-    record: ProcessRecord
-    marks: tuple[str, ...]
+_NAMED = 8  # processes that a sentence names
+_NAMED_SHARING = 3  # tasks that a sentence names of those that shared a process
+_MOST_TIMES = 99
+_SENTENCES = 4  # of each kind
+_SENTENCE = 110  # characters of a foreign sentence
+_WHOM = {
+    NoteKind.SHARED_WITH_NOTEBOOK: "the notebook",
+    NoteKind.SHARED_WITH_BLOCKS: "other blocks",
+    NoteKind.SHARED_WITH_TASKS: "others",
+}
 
 
 def table(group: Group) -> str:
     """Return the table as text of at most 80 columns, without a newline at the end."""
     took = f", {time_text(max(record.time_s for record in group))}" if len(group) else ""
-    unit = "" if not len(group) else "; MB" if _has_gpus(group) else "; RAM in MB"
+    unit = "" if not len(group) else "; MB" if any(record.gpus for record in group) else "; RAM in MB"
     processes = _processes(group)
     parts = [_process_table(group, processes).text(_COLUMNS, over=">")] if processes else []
     if len(group) > 1 and (spread := _spread_table(group)).rows:
         parts.insert(0 if len(group) > _ROWS else 1, spread.text(_COLUMNS))
-    lines = [f"{squeezed(group.label, _LABEL)}: {count_of(group)}{took}{unit}"]
+    lines = [f"{squeezed(group.label, _LABEL)}: {_count_of(group)}{took}{unit}"]
     lines += [line for part in parts for line in part]
-    for sentence in sentences(group):
+    for sentence in _sentences(group):
         lines += textwrap.wrap(sentence, _COLUMNS, subsequent_indent="  ", break_on_hyphens=False) or [""]
     return printable_lines(lines)
 
@@ -79,10 +81,9 @@ def html(group: Group) -> str:
     summary = DOT.join(weighed(*phrase) for phrase in phrases)
     if not group:
         return without_controls(line(summary, quiet=True))
-    spoken = "; ".join(phrase.words for phrase in phrases)
     is_open = _matters(group)
-    space = _LIMIT - size(folded(summary, "", spoken=spoken, is_open=is_open))
-    return without_controls(folded(summary, _body(group, space), spoken=spoken, is_open=is_open))
+    space = _LIMIT - size(folded(summary, "", is_open=is_open))
+    return without_controls(folded(summary, _body(group, space), is_open=is_open))
 
 
 def _matters(group: Group) -> bool:
@@ -96,7 +97,7 @@ def _headline(group: Group) -> Iterator[Phrase]:
     """Yield the line: how many processes, how long they took, what they needed, who stands out."""
     if label := squeezed(group.label, _LABEL).strip():
         yield Phrase(label, "faint")
-    yield Phrase(count_of(group), "strong")
+    yield Phrase(_count_of(group), "strong")
     needed = [one for one in group.figures if one.what == "needed" and rounded_mb(one.largest)]
     for one in [*(one for one in group.figures if one.name == TIME), *needed[:_OUTLIERS]]:
         yield Phrase(f"{'' if one.name == TIME else f'{one.name} needed '}{_range(one)}")
@@ -106,7 +107,7 @@ def _headline(group: Group) -> Iterator[Phrase]:
     for some in list(outliers.values())[:_OUTLIERS]:
         process = some[0].record.process
         who = squeezed(process.task or process.named(), _NAME)
-        yield Phrase(f"{who}: {', '.join(map(mark_of, some[:2]))}", "strong")
+        yield Phrase(f"{who}: {', '.join(map(_mark_of, some[:2]))}", "strong")
     if len(outliers) > _OUTLIERS:
         yield Phrase(f"{len(outliers) - _OUTLIERS:,} more far above the median")
     if failed := sum(record.outcome() != "" for record in group):
@@ -128,27 +129,17 @@ def _range(one: Figure) -> str:
 
 
 def _body(group: Group, space: int) -> str:
-    """Return what the line unfolds to: as many bars and as long names as there is space for."""
+    """Return what the line unfolds to: with bars and names as long as there is space for."""
     processes, spread, tables = _processes(group), _spread_table(group).rows, ""
-    count = len(processes)
-
-    def drawn(bars: Sequence[str], name: int) -> str:
+    for bars, name in ((RAM, GPU), _NAME), ((), _NAME), ((), 8):
         found = [_process_table(group, processes, bars=bars, name=name, html=True)] if processes else []
         found += [_spread_table(group, name=name, html=True)] if spread else []
         shown = [_wide(table.html()) for table in found]
-        return "<div style=height:6px></div>".join(shown[::-1] if len(group) > _ROWS else shown)
-
-    for bars, name in ((RAM, GPU), _NAME), ((GPU,), _NAME), ((), _NAME), ((), 16), ((), 8):
-        tables = drawn(bars, name)
+        tables = "<div style=height:6px></div>".join(shown[::-1] if len(group) > _ROWS else shown)
         if size(tables) <= space:
             break
-    while size(tables) > space and len(processes) > 1:  # names of characters that take six bytes each
-        processes = processes[:-1]
-        tables = drawn((), 8)
-    if len(processes) < count:
-        tables += small(f"and {count - len(processes)} more")
     space -= size(tables)
-    for said in map(small, sentences(group)):
+    for said in map(small, _sentences(group)):
         if size(said) <= space:
             tables += said
             space -= size(said)
@@ -170,21 +161,20 @@ def _whole(words: str, characters: int) -> str:
 
 def _processes(group: Group) -> list[_Process]:
     """Return the processes with a row: all, or of many those that failed or stand out most."""
-    ratios: dict[int, float] = {}
-    marks: dict[int, list[str]] = {}
+    outliers: dict[int, list[Outlier]] = {}
     for one in group.outliers:
-        ratios[id(one.record)] = max(one.ratio, ratios.get(id(one.record), 0.0))
-        marks.setdefault(id(one.record), []).append(mark_of(one))
-    found = []
-    for record in group:
-        said = (*_urgent(record), *marks.get(id(record), ()))
-        if said or len(group) <= _ROWS:
-            found.append(_Process(record, said))
-    if len(group) > _ROWS:
-        order = {id(record): place for place, record in enumerate(group)}
-        found.sort(key=lambda one: (one.record.outcome() == "", -ratios.get(id(one.record), 0.0)))
-        found = sorted(found[:_FEW], key=lambda one: order[id(one.record)])
-    return found
+        outliers.setdefault(id(one.record), []).append(one)
+    found = [(record, (*_urgent(record), *map(_mark_of, outliers.get(id(record), ())))) for record in group]
+    if len(group) <= _ROWS:
+        return found
+
+    def weight(process: _Process) -> tuple[bool, float]:
+        record, _ = process
+        ratios = [one.ratio for one in outliers.get(id(record), ())]
+        return record.outcome() == "", -max(ratios, default=0.0)
+
+    first = sorted((process for process in found if process[1]), key=weight)[:_FEW]
+    return [process for process in found if process in first]
 
 
 def _urgent(record: ProcessRecord) -> Iterator[str]:
@@ -205,19 +195,11 @@ def _process_table(
     name: int = _NAME,
     html: bool = False,
 ) -> Table:
-    """Return the processes as a table.
-
-    Args:
-        group: All of them.
-        processes: Those that have a row.
-        bars: The memories that are drawn.
-        name: How many characters of a name are shown.
-        html: Whether there is space to write thousands apart.
-    """
+    """Return those processes that have a row as a table; `bars` are the memories that are drawn."""
     hosts = len({record.process.host for record in group}) > 1  # hosts and tasks tell processes apart
     tasks = any(record.process.task is not None for record in group)
-    memories = [RAM, GPU] if _has_gpus(group) else [RAM]
-    marked = html and any(one.marks for one in processes)
+    memories = [RAM, GPU] if any(record.gpus for record in group) else [RAM]
+    marked = html and any(marks for _, marks in processes)
     columns = [Column("", "words", html_head="MB")]
     columns += [Column("Host", "words", gap=1)] if hosts else []
     columns += [Column("Task", "words", gap=1)] if tasks else []
@@ -244,9 +226,9 @@ def _process_table(
         for memory in memories:
             usage = _usage(record, memory)
             if memory in bars:
-                cells.append(Bar(_moved(usage), scales[memory]))
+                cells.append(Bar(moved_parts(usage), scales[memory]))
             figures = _figures(usage)
-            cells += map(_grouped, figures) if html else figures
+            cells += map(grouped, figures) if html else figures
         cells.append(time_text(record.time_s))
         if marked:
             said = ", ".join(marks).replace(" ", "\N{NO-BREAK SPACE}")
@@ -255,46 +237,19 @@ def _process_table(
     return table
 
 
-def _has_gpus(group: Group) -> bool:
-    return any(record.gpus for record in group)
-
-
 def _usage(record: ProcessRecord, memory: str) -> Usage | None:
     """Return what a process used of RAM, or of the device on which it needed most."""
     return record.gen if memory == RAM else busiest(record)
-
-
-def _moved(usage: Usage | None) -> list[Part]:
-    if usage is None:
-        return []
-    consumed = Part("consumed", max(0, usage.consumed_bytes), BLUE)
-    return [consumed, Part("peaked", usage.peaked_bytes, RED)]
 
 
 def _figures(usage: Usage | None) -> tuple[str, str, str]:
     """Return what was consumed, peaked and is used, in MB."""
     if usage is None:
         return "", "", ""
-    used, attributed = mb_text(usage.after_bytes), True
-    if isinstance(usage, DeviceUsage):
-        used, attributed = mb_text(usage.used_bytes), usage.attributed
-    consumed, peaked = (
-        f"{rounded_mb(usage.consumed_bytes)}",
-        f"{_least_sign(usage)}{rounded_mb(usage.peaked_bytes)}",
-    )
-    return consumed if attributed else "n/a", peaked if attributed else "n/a", used
-
-
-def _least_sign(usage: Usage) -> str:
-    """Return the sign before a figure whose peak is a lower bound."""
-    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
-    return "" if hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(lo_bytes) else "≥"
-
-
-def _grouped(figure: str) -> str:
-    """Return a figure with its thousands apart."""
-    sign, digits = ("≥", figure[1:]) if figure.startswith("≥") else ("", figure)
-    return f"{sign}{int(digits):,}" if digits.lstrip("-").isdecimal() else figure
+    used = mb_text(usage.used_bytes if isinstance(usage, DeviceUsage) else usage.after_bytes)
+    if isinstance(usage, DeviceUsage) and not usage.attributed:
+        return "n/a", "n/a", used
+    return mb_text(usage.consumed_bytes), f"{least_sign(usage)}{rounded_mb(usage.peaked_bytes)}", used
 
 
 # -- the spread ----------------------------------------------------------------------------------------
@@ -303,12 +258,7 @@ def _grouped(figure: str) -> str:
 def _spread_table(group: Group, *, name: int = _NAME, html: bool = False) -> Table:
     """Return how the figures are spread that differ notably; of very many processes, all figures.
 
-    Of very many devices these are the figures that differ most.
-
-    Args:
-        group: The processes.
-        name: How many characters of a name are shown.
-        html: Whether there is space to write thousands apart, and times in full.
+    Of very many devices these are the figures that differ most. `name` is the most characters of a name.
     """
     many = len(group) > _ROWS
     columns = [Column("", "words", html_head="MB"), Column("Smallest", gap=1), Column("Median", gap=1)]
@@ -322,7 +272,7 @@ def _spread_table(group: Group, *, name: int = _NAME, html: bool = False) -> Tab
         if one in widest:
             figures = [one.smallest, one.median, *(one.quantiles if many else ()), one.largest, one.spread]
             what = one.name if one.name == TIME else f"{one.name} {one.what}"
-            most = _whole(name_in_words(one.most), name * 2)
+            most = _whole(_name_in_words(one.most), name * 2)
             shown = (_figure(one, figure, html=html) for figure in figures)
             table.add(what.replace(" ", "\N{NO-BREAK SPACE}"), *shown, most)
     return table
@@ -340,3 +290,108 @@ def _figure(one: Figure, figure: float, *, html: bool) -> str:
         return f"{rounded_mb(figure):,}" if html else f"{rounded_mb(figure)}"
     shown = time_text(figure)
     return shown if html or len(shown) <= 8 else f"{figure:.0f} s"
+
+
+# -- what is said below ----------------------------------------------------------------------------------
+
+
+def _mark_of(one: Outlier) -> str:
+    """Return in which way a process stands out: "RAM 1.5x" is one and a half times the median."""
+    return f"{one.name} {_times(one.ratio)}x"
+
+
+def _times(ratio: float) -> str:
+    if ratio > _MOST_TIMES:
+        return f">{_MOST_TIMES}"
+    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
+
+
+def _count_of(group: Group) -> str:
+    """Return how many processes there are: "4 of 5 ranks on 2 hosts"."""
+    noun = _noun_of(group)
+    missing = 0 if noun == "tasks" else len(group.missing)  # of tasks it is their workers that are missing
+    count, expected = len(group), len(group) + missing
+    noun = noun if expected != 1 else noun.removesuffix("es") if noun == "processes" else noun[:-1]
+    of = f" of {expected:,}" if missing else ""
+    hosts = len({record.process.host for record in group})
+    return f"{count:,}{of} {noun}{f' on {hosts:,} hosts' if hosts > 1 else ''}"
+
+
+def _noun_of(group: Group) -> str:
+    """Return what the processes are called together: "ranks", "tasks", "engines", "processes"."""
+    if any(record.process.task is not None for record in group):
+        return "tasks"
+    names = [record.process.named() for record in group] or [who for who, _ in group.missing]
+    words = {name.rpartition(" ")[0] for name in names if name.rpartition(" ")[2].isdigit()}
+    if len(words) == 1 and (word := words.pop()).isalpha() and all(n.startswith(f"{word} ") for n in names):
+        return f"{printable(word)}s" if word != "pid" else "processes"
+    return "processes"
+
+
+def _sentences(group: Group) -> Iterator[str]:
+    """Yield what is to be said below the table: who stands out, failed, or is missing; the notes."""
+    outliers: dict[str, list[Outlier]] = {}
+    for one in group.outliers:
+        outliers.setdefault(one.name, []).append(one)
+    for name, some in list(outliers.items())[:_SENTENCES]:
+        yield _standing_out(name, some)
+    failed = ((_name_in_words(record), record.outcome()) for record in group)
+    yield from _who(((who, shortened(why)) for who, why in failed if why), "{who}: {why}")
+    missing = ((shortened(who), clipped(printable(why), _SENTENCE)) for who, why in group.missing)
+    yield from _who(missing, "missing: {who} ({why})")
+    yield from (clipped(printable(note), _SENTENCE) for note in group.notes[:_SENTENCES])
+    yield from _notes(group)
+
+
+def _standing_out(name: str, some: Sequence[Outlier]) -> str:
+    """Return who stands out in one figure: "RAM: rank 2 needed 312 MB, 1.5 times the median"."""
+    verb = "took" if name == TIME else "needed"
+    first = some[0]
+    figure = time_text(first.figure) if name == TIME else size_text(first.figure)
+    others = len(some) - 1
+    more = f"; {others:,} more {'is' if others == 1 else 'are'} over {FACTOR} times" if others else ""
+    who = _name_in_words(first.record)
+    middle = time_text(first.median) if name == TIME else size_text(first.median)
+    times = (
+        f"{_times(first.ratio)} times the median" if first.ratio <= _MOST_TIMES else f"the median is {middle}"
+    )
+    return f"{name}: {who} {verb} {figure}, {times}{more}"
+
+
+def _name_in_words(record: ProcessRecord) -> str:
+    """Return what a process is called in a sentence: "rank 2", "train on worker 1"."""
+    name, task = record.process.named(), record.process.task
+    return squeezed(name, _NAME) if task is None else f"{squeezed(task, _NAME)} on {squeezed(name, _NAME)}"
+
+
+def _notes(group: Group) -> Iterator[str]:
+    """Yield the notes of the records, each once, with who has it."""
+    notes: list[tuple[str, str]] = []
+    shared: dict[str, list[str]] = {}
+    for record in group:
+        name = _name_in_words(record)
+        for note in record.notes:
+            if isinstance(note, Note) and note.kind in _WHOM:
+                shared.setdefault(_WHOM[note.kind], []).append(name)
+            else:
+                notes.append((name, clipped(printable(note), _SENTENCE)))
+    for whom, names in shared.items():
+        few = len(set(names)) == len(names) <= _NAMED_SHARING
+        who = ", ".join(names) if few else f"{len(names):,} {_noun_of(group)}"
+        yield f"{who} shared {'its' if len(names) == 1 else 'their'} process with {whom}"
+    yield from _who(notes, "{who}: {why}")
+
+
+def _who(reasons: Iterable[tuple[str, str]], sentence: str) -> Iterator[str]:
+    """Yield a sentence for each of the first reasons (name, why), with the first names that have it."""
+    found: dict[str, list[str]] = {}
+    for name, why in reasons:
+        found.setdefault(why, []).append(name)
+    for why, names in list(found.items())[:_SENTENCES]:
+        times = Counter(names)
+        first = list(times.items())[:_NAMED]
+        who = ", ".join(name if count == 1 else f"{name} ({count:,} times)" for name, count in first)
+        others = len(names) - sum(count for _, count in first)
+        yield sentence.format(who=who + (f" and {others:,} more" if others else ""), why=why)
+    if len(found) > _SENTENCES:
+        yield f"and {len(found) - _SENTENCES:,} more of this kind"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ..analysis.notable import QUIET_RAM_BYTES, is_inexact, is_notable, moved_bytes, moves
 from ..records import CellRecord
 from ..records.note import URGENT, of_kind
 from ..records.units import (
-    MB,
     clipped,
     printable,
     rounded_mb,
@@ -21,17 +21,15 @@ from ..records.units import (
     time_text,
 )
 from .growth import between, device_name
-from .text import nearly_full, sentences
+from .text import sentences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ..records import ChildrenUsage, DeviceUsage, Measurement, Owner, Usage
 
     Weight = Literal["strong", "plain", "faint"]
 
-_QUIET_RAM_BYTES = 5 * MB  # importing a small module moves as much
-_MUCH = 0.1  # of a device, or of the machine's RAM
 _GPUS = 2  # that are listed one by one
 _OWNERS = 3
 _LABEL = 60  # characters
@@ -46,15 +44,9 @@ class Phrase(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """A part of the line that stands between two dots.
-
-    Attributes:
-        phrases: What is read.
-        spoken: The same for a screen reader, without signs.
-    """
+    """A part of the line that stands between two dots."""
 
     phrases: tuple[Phrase, ...]
-    spoken: str
 
     def __str__(self) -> str:
         return " ".join(phrase.words for phrase in self.phrases)
@@ -75,7 +67,7 @@ def headline(measurement: Measurement, *, named: bool = False) -> list[Clause]:
         clauses.append(_clause(shortened(ended), "strong"))
     clauses += memories(measurement)
     children = measurement.children
-    if children and moved_bytes(children) >= _QUIET_RAM_BYTES:
+    if children and moved_bytes(children) >= QUIET_RAM_BYTES:
         clauses.append(_children(children))
     if owners := _owners(measurement):
         clauses.append(_clause(owners))
@@ -114,44 +106,21 @@ def is_quiet(measurement: Measurement) -> bool:
     if isinstance(measurement, CellRecord) and measurement.out_of_memory:
         return False
     others = [usage for usage in (measurement.children, measurement.pinned) if usage is not None]
-    if any(moved_bytes(usage) >= _QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
+    if any(moved_bytes(usage) >= QUIET_RAM_BYTES for usage in (measurement.gen, *others)):
         return False
-    if any(_is_notable(gpu) for gpu in measurement.gpus):
+    if any(is_notable(gpu) for gpu in measurement.gpus):
         return False
     return not (measurement.outcome() or sentences(measurement))
 
 
-def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
-    """Return whether a report is open from the start.
-
-    Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a peak that is
-    not exact, or more than a tenth of a device or of RAM moved.
-
-    Args:
-        measurement: What was measured.
-        ram_total_bytes: The machine's RAM; None when unknown.
-    """
-    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
-        return True
-    if of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
-        return True
-    usages: list[tuple[Usage, int | None]] = [(measurement.gen, ram_total_bytes)]
-    usages += [(gpu, gpu.total_bytes) for gpu in measurement.gpus if gpu.attributed]
-    return any(
-        moved_bytes(usage) >= _QUIET_RAM_BYTES
-        and (_is_inexact(usage) or (total_bytes and moved_bytes(usage) > total_bytes * _MUCH))
-        for usage, total_bytes in usages
-    )
-
-
 def _clause(words: str, weight: Weight = "plain") -> Clause:
-    return Clause((Phrase(words, weight),), words)
+    return Clause((Phrase(words, weight),))
 
 
 def memories(measurement: Measurement) -> Iterator[Clause]:
     """Yield a clause for each memory: what moved, GPUs first, then what did not."""
     gpus, gen = measurement.gpus, measurement.gen
-    moved = [gpu for gpu in gpus if gpu.attributed and _moves(gpu)]
+    moved = [gpu for gpu in gpus if gpu.attributed and moves(gpu)]
     moved.sort(key=moved_bytes, reverse=True)
     still = [gpu for gpu in gpus if gpu not in moved]
     for gpu in moved[:_GPUS]:
@@ -159,9 +128,9 @@ def memories(measurement: Measurement) -> Iterator[Clause]:
     if len(moved) > _GPUS:
         yield _clause(f"{len(moved) - _GPUS} more GPUs moved")
     ram = size_text(gen.after_bytes)
-    yield _moved("RAM", gen, ram) if _moves(gen) else _still("RAM", ram)
+    yield _moved("RAM", gen, ram) if moves(gen) else _clause(f"RAM {ram}", "faint")
     if len(still) <= _GPUS:
-        yield from (_still(device_name(gpu, gpus), _device_use(gpu)) for gpu in still)
+        yield from (_clause(f"{device_name(gpu, gpus)} {_device_use(gpu)}", "faint") for gpu in still)
     else:
         yield _clause(f"{len(still)} {'other ' if moved else ''}GPUs unchanged", "faint")
 
@@ -169,37 +138,28 @@ def memories(measurement: Measurement) -> Iterator[Clause]:
 def _moved(name: str, usage: Usage, used: str) -> Clause:
     """Return what moved in one memory: "GPU +2.4 GB (peak +3.6) → 6.4 of 16 GB"."""
     consumed, peak = signed_size_text(usage.consumed_bytes), _peak(usage)
+    weight: Weight = "strong" if moved_bytes(usage) >= QUIET_RAM_BYTES else "plain"
+    if not rounded_mb(usage.consumed_bytes):
+        return Clause((Phrase(f"{name} {peak}", weight), Phrase(f"→ {used}")))
     unit = f" {consumed.partition(' ')[2]}"
-    weight: Weight = "strong" if moved_bytes(usage) >= _QUIET_RAM_BYTES else "plain"
-    if rounded_mb(usage.consumed_bytes):
-        phrases = [
-            Phrase(f"{name} {consumed}", weight),
-            *([Phrase(f"({peak.replace(unit, '')})", "faint")] if peak else []),
-        ]
-        verb = "consumed" if usage.consumed_bytes > 0 else "given back"
-        spoken = f"{name} {size_text(abs(usage.consumed_bytes))} {verb}{', ' + peak if peak else ''}"
-    else:
-        phrases, spoken = [Phrase(f"{name} {peak}", weight)], f"{name} {peak}"
-    return Clause((*phrases, Phrase(f"→ {used}")), f"{spoken}, {used} used")
+    above = [Phrase(f"({peak.replace(unit, '')})", "faint")] if peak else []
+    return Clause((Phrase(f"{name} {consumed}", weight), *above, Phrase(f"→ {used}")))
 
 
 def _children(children: ChildrenUsage) -> Clause:
     """Return what child processes have: "2 children 950 MB (peak 1.3 GB)"."""
     ended = {0: "children ended", 1: "1 child ended"}.get(children.ended, f"{children.ended} children ended")
     count = "1 child" if children.count == 1 else f"{children.count} children"
-    now = f"{count} {size_text(children.after_bytes)}" if children.count else ended
+    now = Phrase(f"{count} {size_text(children.after_bytes)}" if children.count else ended)
+    if not rounded_mb(children.peaked_bytes):
+        return Clause((now,))
     least = "at least " if children.peak.hi_bytes is None or children.at_least else ""
-    peak = f"(peak {least}{size_text(children.peak.lo_bytes)})" if rounded_mb(children.peaked_bytes) else ""
-    return Clause((Phrase(now), *([Phrase(peak, "faint")] if peak else [])), f"{now} {peak}".strip())
-
-
-def _still(name: str, used: str) -> Clause:
-    return Clause((Phrase(f"{name} {used}", "faint"),), f"{name} {used} used")
+    return Clause((now, Phrase(f"(peak {least}{size_text(children.peak.lo_bytes)})", "faint")))
 
 
 def _peak(usage: Usage) -> str:
     """Return how far the peak lies above what was in use before: "peak +3.6 GB"; empty below the end."""
-    inexact = _is_inexact(usage)
+    inexact = is_inexact(usage)
     if not rounded_mb(usage.peaked_bytes) and not inexact:
         return ""
     lo, hi_bytes = signed_size_text(usage.peak.lo_bytes - usage.before_bytes), usage.peak.hi_bytes
@@ -237,29 +197,3 @@ def _owners(measurement: Measurement) -> str:
 def _notable(record: CellRecord) -> list[Owner]:
     """Return the names that grew by what rounds to a megabyte, without loaded libraries."""
     return [owner for owner in record.owners if rounded_mb(owner.size_bytes) and not owner.is_libraries]
-
-
-def _moves(usage: Usage) -> bool:
-    return bool(rounded_mb(usage.consumed_bytes) or rounded_mb(usage.peaked_bytes))
-
-
-def moved_bytes(usage: Usage) -> int:
-    """Return how much memory moved: consumed, given back, or needed for a moment."""
-    return max(abs(usage.consumed_bytes), usage.needed_bytes)
-
-
-def _is_inexact(usage: Usage) -> bool:
-    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
-    return usage.peak.quality != "exact" and (
-        hi_bytes is None or rounded_mb(lo_bytes) != rounded_mb(hi_bytes)
-    )
-
-
-def _is_notable(gpu: DeviceUsage) -> bool:
-    before_bytes, now_bytes = gpu.neighbours_before_bytes, gpu.neighbours_bytes
-    neighbours_bytes = 0 if before_bytes is None or now_bytes is None else abs(now_bytes - before_bytes)
-    sizes: Sequence[int] = (
-        gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, gpu.neighbours_rise_bytes,
-        neighbours_bytes,
-    )  # fmt: skip
-    return _moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or max(sizes) >= MB

@@ -10,9 +10,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..records.units import MB, MINUS, readable_sizes, rounded_mb, size_text, without_controls
+from ..analysis.notable import matters, moved_bytes
+from ..records.units import MB, readable_sizes, rounded_mb, size_text, without_controls
 from .growth import DRIVERS, beyond_names, device_name, grew, parts
-from .headline import headline, is_quiet, matters, moved_bytes, tells_who_grew
+from .headline import headline, is_quiet, tells_who_grew
 from .headline import so_far as line_so_far
 from .markup import (
     AMBER,
@@ -31,6 +32,7 @@ from .markup import (
     typeset,
     weighed,
 )
+from .table import grouped
 from .text import card_of, largest_children, rows, sentences
 
 if TYPE_CHECKING:
@@ -83,9 +85,7 @@ def report(
     is_open = matters(measurement, ram_total_bytes)
     space = _REPORT - size(folded(summary, "", is_open=is_open))
     body = _body(measurement, space, clauses, beside_peak=beside_peak)
-    spoken = "; ".join(clause.spoken for clause in clauses)
-    heard = folded(summary, body, spoken=spoken, is_open=is_open)
-    return without_controls(heard if size(heard) <= _REPORT else folded(summary, body, is_open=is_open))
+    return without_controls(folded(summary, body, is_open=is_open))
 
 
 def line_and_body(measurement: Measurement) -> tuple[str, str]:
@@ -206,7 +206,7 @@ def _table(measurement: Measurement, found: Iterable[Row]) -> list[list[str | Te
     words = len(measurement.gpus) <= _WORDY
     whose = ["process", *["device"] * len(measurement.gpus)]
     return [
-        ["RAM" if name == "Gen" else name, *map(_grouped, figures), *([Text(whole)] if words else [])]
+        ["RAM" if name == "Gen" else name, *map(grouped, figures), *([Text(whole)] if words else [])]
         for (name, figures, _), whole in zip(found, whose, strict=True)
     ]
 
@@ -215,7 +215,7 @@ def _drawn(measurement: Measurement, whole: list[list[str | Text]]) -> Iterator[
     """Yield the rows with time series of a long scope behind them: that of what moved most, then of each."""
     if measurement.time_s < _LONG_S or len(measurement.gpus) > _WORDY:
         return
-    from .sparkline import drawing
+    from .markup import drawing
 
     usages: tuple[RamUsage | DeviceUsage, ...] = (measurement.gen, *measurement.gpus)
     most = max(usages, key=moved_bytes)
@@ -233,10 +233,6 @@ def _cut(whole: list[list[str | Text]], space: int) -> str:
         count -= 1
         cut = table(_HEAD, [*whole[:count], ["…", "", "", Text("%gpulog status")]], slim=slim)
     return cut
-
-
-def _grouped(figure: str) -> str:
-    return f"{int(figure):,}".replace("-", MINUS) if figure.lstrip("-").isdecimal() else figure
 
 
 def _bar(gpu: DeviceUsage, gpus: Sequence[DeviceUsage]) -> str:

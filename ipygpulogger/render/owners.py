@@ -18,14 +18,13 @@ from ..records.units import (
     size_text,
     without_controls,
 )
-from .markup import BLUE, GREY, RED, Drawn, Part, Text, cell_bar, code, faint, line, scrolling, small, table
-from .markup import table as markup_table
+from .markup import BLUE, GREY, RED, Part, faint, line, scrolling, small
+from .table import Bar, Column, Faint, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ..records import Owner
-    from .markup import Cell
 
 _NAMED = 8  # dropped owners
 _NAME = 60  # characters of a name in HTML
@@ -73,17 +72,13 @@ class Freed:
         page = line(f"Came back: {head}")
         large = [owner for owner in self.owners if owner.size_bytes >= MB][:_NAMED]
         scale_bytes = max((owner.size_bytes for owner in large), default=0)
-        rows: list[list[Cell]] = [
-            [
-                Drawn(code(clipped(printable(owner.name), _NAME))),
-                cell_bar([Part(owner.device, owner.size_bytes, RED)], scale_bytes),
-                f"{rounded_mb(owner.size_bytes):,}",
-                Text(escape(owner.device)),
-            ]
-            for owner in large
-        ]
-        if rows:
-            page += table(["Dropped", "", "Held", ""], rows, caption="What was dropped, MB")
+        dropped = Table([Column("Dropped", "code"), Column("", "drawn"), Column("Held"), Column("", "words")])
+        for owner in large:
+            bar = Bar([Part(owner.device, owner.size_bytes, RED)], scale_bytes)
+            name = clipped(printable(owner.name), _NAME)
+            dropped.add(name, bar, f"{rounded_mb(owner.size_bytes):,}", owner.device)
+        if large:
+            page += dropped.html("What was dropped, MB")
         else:
             page += small("Nothing hidden: no array was in Out or in a traceback.")
         rest = len(self.owners) - len(large)
@@ -137,12 +132,8 @@ def holders(
         complete: Whether there was time to search everything.
         uncounted: The names that hold memory of unknown size.
     """
-    devices = _devices(owners, used)
-    table = [["holder", "", *map(_device, devices), ""]]
-    for row in _rows(owners, used):
-        nothing = "0 MB" if row.kind == "total" else ""
-        table.append([clipped(row.name, _NAME), row.mark, *_cells(row.sizes, devices, nothing), row.remark])
-    return printable_lines([*_aligned(table), *_caveats(complete, uncounted)])
+    table = _table(owners, used, html=False)
+    return printable_lines([*table.text(marks=False), *_caveats(complete, uncounted)])
 
 
 def html(
@@ -153,37 +144,29 @@ def html(
     uncounted: Iterable[str] = (),
 ) -> str:
     """Return the same as HTML: a table with a bar for each holder; red is memory that no variable holds."""
+    table = _table(owners, used, html=True).html("Who holds memory, MB")
+    return without_controls(scrolling(table) + "".join(map(small, _caveats(complete, uncounted))))
+
+
+def _table(owners: Sequence[Owner], used: Mapping[str, int | None], *, html: bool) -> Table:
+    """Return the names that hold memory, with a bar for each; one that is hidden is red."""
     devices, found = _devices(owners, used), _rows(owners, used)
     scale_bytes = max((sum(row.sizes.values()) for row in found if row.kind == "holder"), default=0)
-    rows: list[list[Cell]] = []
+    columns = [Column("holder", "code", html_head="Holder"), Column("", "words"), Column("", "drawn")]
+    table = Table([*columns, *(Column(_device(device)) for device in devices), Column("", "words")])
+    shown, unit = (nonzero_figure, "") if html else (nonzero_mb, " MB")
     for row in found:
+        held, nothing = row.kind == "holder", f"0{unit}" if row.kind == "total" else ""
+        figures = (shown(row.sizes[device]) if device in row.sizes else nothing for device in devices)
         parts = [
-            Part(device, size_bytes, RED if row.mark else GREY if device == CPU else BLUE)
-            for device, size_bytes in sorted(row.sizes.items(), key=lambda item: devices.index(item[0]))
+            Part(device, row.sizes[device], RED if row.mark else GREY if device == CPU else BLUE)
+            for device in devices
+            if device in row.sizes
         ]
-        held = row.kind == "holder"
-        name = Drawn(_markup(row) if held else faint(escape(row.name)))
-        figures = [_figure(row, device) for device in devices]
-        bar = cell_bar(parts, scale_bytes if held else 0)
-        rows.append([name, bar, *figures, Text(escape(row.remark))])
-    head = ["Holder", "", *map(_device, devices), ""]
-    return without_controls(
-        scrolling(markup_table(head, rows, caption="Who holds memory, MB"))
-        + "".join(map(small, _caveats(complete, uncounted)))
-    )
-
-
-def _markup(row: _Row) -> str:
-    mark = f" {faint(escape(row.mark))}" if row.mark else ""
-    return f"{code(clipped(printable(row.name), _NAME))}{mark}"
-
-
-def _figure(row: _Row, device: str) -> str:
-    """Return what a row holds on a device, in MB; empty for nothing."""
-    size_bytes = row.sizes.get(device)
-    if size_bytes is None:
-        return "0" if row.kind == "total" else ""
-    return nonzero_figure(size_bytes)
+        name = clipped(printable(row.name), _NAME)
+        bar = Bar(parts, scale_bytes if held else 0)
+        table.add(name if held else Faint(name), row.mark, bar, *figures, row.remark)
+    return table
 
 
 class _Row(NamedTuple):
@@ -261,24 +244,8 @@ def _summed(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def _cells(sizes: Mapping[str, int], devices: list[str], nothing: str = "") -> list[str]:
-    return [nonzero_mb(sizes[device]) if device in sizes else nothing for device in devices]
-
-
 def _also(names: list[str]) -> str:
     if not names:
         return ""
     rest = len(names) - _SHARED
     return f"also {', '.join(names[:_SHARED])}" + (f" and {rest} more" if rest > 0 else "")
-
-
-def _aligned(table: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for name, mark, *sizes, also in table:
-        cells = [name.ljust(widths[0]), mark.ljust(widths[1])]
-        cells += [size.rjust(width) for size, width in zip(sizes, widths[2:], strict=False)]
-        lines.append(
-            "  ".join([*(c for c, width in zip(cells, widths, strict=False) if width), also]).rstrip()
-        )
-    return lines

@@ -1,77 +1,36 @@
-"""The page of a run: every cell, or the worst of very many, with what it says of them all."""
+"""The page of a run: its totals, its plot, and every cell, or the worst of very many."""
 
 from __future__ import annotations
 
+import io
+import re
+import warnings
 from datetime import timezone
 from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
-from ..analysis.totals import (
-    ELSEWHERE,
-    RAM,
-    Totals,
-    by_first_line,
-    quantiles,
-    shown,
-    stretches,
-)
+from ..analysis.totals import ELSEWHERE, RAM, Totals, shown
 from ..records import DeviceUsage
-from ..records.units import rounded_mb, shortened, size_text, time_text, without_controls
+from ..records.units import size_text, time_text, without_controls
 from .growth import named
 from .html import line_and_body
-from .markup import BLUE, Drawn, Part, Text, bar, code, scrolling, small, table
-from .plot import figure
-from .plot_data import Axis, description
-from .plot_style import svg
+from .markup import BLUE, Part, bar, small
+from .plot import INK, INK_TOO, figure
+from .plot_data import Axis, panels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from matplotlib.figure import Figure
+
     from ..analysis.totals import Key, MemoryTotals
     from ..records import CellRecord
-    from .markup import Cell
-
-_LINES = 20
-_FOLDED_HEAD = ("Median", "90 % below", "99 % below", "Most")
-
-
-def _spread(records: Sequence[CellRecord], totals: Totals, names: dict[Key, str]) -> str:
-    """Return tables of how the figures of all cells are spread, and of the first lines by their time."""
-    times = quantiles([record.time_s for record in records])
-    rows: list[list[Cell]] = [["Time", Text(""), *map(time_text, times)]]
-    for key, name in names.items():
-        memory = totals.memories[key]
-        for what, figures in ("Needed", memory.needed), ("Peak", memory.peaks):
-            if figures:
-                said = [f"{rounded_mb(size_bytes):,}" for size_bytes in quantiles(figures)]
-                rows.append([what, Text(escape(name)), *said])
-    parts = scrolling(table(["", Text(""), *_FOLDED_HEAD], rows, caption="How the figures are spread; MB"))
-    return f"<div class=ranked>{parts}<div style=margin-top:.8rem>{_lines(records)}</div></div>"
-
-
-def _lines(records: Sequence[CellRecord]) -> str:
-    """Return the first lines whose cells took the most time together."""
-    lines, count = by_first_line(records, _LINES)
-    rows: list[list[Cell]] = [
-        [
-            time_text(line.totals.time_s),
-            f"{line.totals.count:,}",
-            f"{line.totals.failed:,}" if line.totals.failed else "",
-            f"{rounded_mb(line.ram_bytes):,}",
-            "" if line.gpu_bytes is None else f"{rounded_mb(line.gpu_bytes):,}",
-            Drawn(code(shortened(line.source))),
-        ]
-        for line in lines
-    ]
-    head: list[str | Text] = ["Time", "Cells", "Failed", "RAM needed", "GPU needed", Text("Source")]
-    said = scrolling(table(head, rows, caption="By first line, the most time first; needed at most, in MB"))
-    return said + (small(f"and {count - len(lines):,} more first lines") if count > len(lines) else "")
 
 
 # Browsers enforce it: no script, nothing from other places, whatever a cell's text contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_NARROW_IN = 3.6  # the plot on a phone
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 body { max-width: 56rem; margin: 0 auto; padding: 2rem 1rem 4rem; overflow-wrap: anywhere; }
@@ -86,9 +45,8 @@ dt { font-size: .8rem; opacity: .7; }
 dd { font-size: 1.45rem; font-weight: 600; line-height: 1.3; font-variant-numeric: tabular-nums; }
 dd + dd { font-size: .8rem; font-weight: 400; opacity: .7; }
 dl, dd { margin: 0; }
-figure { margin: 1.6rem 0 0; }
-.wide, .narrow { width: 100%; height: auto; }
-.narrow { display: none; }
+figure { margin: 1.6rem 0 0; overflow-x: auto; }
+.plot { width: 100%; min-width: 40rem; height: auto; }
 .ranked { font-size: .85rem; overflow-x: auto; }
 .ranked table { line-height: 1.7; white-space: nowrap; }
 .ranked td code, .ranked th b { display: inline-block; overflow: hidden; text-overflow: ellipsis; }
@@ -114,8 +72,6 @@ figure { margin: 1.6rem 0 0; }
 pre { background: #8881; border-radius: 6px; margin: .2rem 0 .8rem; overflow-x: auto; padding: .6rem .8rem; }
 @media (max-width: 640px) {
   body { padding-top: 1.2rem; }
-  .wide { display: none; }
-  .narrow { display: block; }
   .inside { padding-left: .3rem; }
   .ranked th b { display: block; max-width: 7rem; }
 }
@@ -140,7 +96,7 @@ def page(
 ) -> str:
     """Return one page about a notebook: its totals, plot, ranked cells, and every cell.
 
-    Of very many cells the worst are shown in full, and the figures of all as tables.
+    Of very many cells the worst are shown in full.
 
     Args:
         title: The notebook's name.
@@ -149,21 +105,12 @@ def page(
         ranked: The ranked cells, as markup.
         said: Sentences to put on top, such as why the run ended early.
     """
-    totals, few = Totals.of(records), shown(records)
-    head = [*_totals(totals), *_said(said)]
-    if len(few) == len(records):
-        plot = _plot(records) if records else ""
-        return _page(title, [*head, plot, _ranked(ranked), *_cells(few, source)])
-    drawn, longest_s = stretches(records)
-    count = f"{len(few)} of {len(records):,}: those that needed most, took longest, or failed last"
-    body = [*head, _plot(drawn)]
-    body += [small(f"Cells within {time_text(longest_s)} are drawn as one, with the highest of their peaks")]
-    body += [
-        _ranked(ranked),
-        f"<h2>All {len(records):,} cells</h2>",
-        _spread(records, totals, _names(totals)),
-    ]
-    return _page(title, [*body, *_cells(few, source, count)])
+    few = shown(records)
+    count = ""
+    if len(few) < len(records):
+        count = f"{len(few)} of {len(records):,}: those that needed most, took longest, or failed last"
+    head = [*_totals(Totals.of(records)), *_said(said), _plot(records) if records else ""]
+    return _page(title, [*head, _ranked(ranked), *_cells(few, source, count)])
 
 
 def _page(title: str, body: Iterable[str]) -> str:
@@ -270,20 +217,64 @@ def _cell(record: CellRecord, source: str) -> str:
 
 
 def _plot(records: Sequence[CellRecord]) -> str:
-    """Return the notebook's memory over time as SVG, or one sentence on why there is none.
-
-    Of its two sizes the page shows the one that fits.
-    """
+    """Return the notebook's memory over time as SVG, or one sentence on why there is none."""
     try:
         axis = Axis(records)
-        label = description(axis)
-        wide = svg(figure(records), label, "wide")
-        narrow = svg(figure(records, width_in=_NARROW_IN), label, "narrow")
-    except ImportError as error:
-        return f"<p>No plot: {escape(str(error))}</p>"
+        drawn = svg(figure(records), description(axis))
     except Exception as error:  # a failed plot must not cost the page its figures
-        return f"<p>No plot: {escape(f'{type(error).__name__}: {error}')}</p>"
+        why = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        return f"<p>No plot: {escape(f'{why}{error}')}</p>"
     left_out = len(records) - len(axis.cells)
     whose = axis.process or "the notebook's own kernel"
     said = small(f"Memory of {whose}; other processes are in the tables") if left_out else ""
-    return f"<figure>{wide}{narrow}</figure>{said}"
+    return f"<figure>{drawn}</figure>{said}"
+
+
+def description(axis: Axis) -> str:
+    """Return what the plot shows in one sentence, for those who do not see it."""
+    highest = [f"{panel.name} {panel.highest}" for panel in panels(axis) if panel.highest]
+    return f"Memory over time; the highest: {'; '.join(highest)}"
+
+
+_SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+_NUMBER = re.compile(r"-?\d+\.\d+")
+_DROPPED = ("metadata", "clipPath", "style")
+
+
+def svg(drawn: Figure, label: str) -> str:
+    """Return a figure as an ``<svg>`` element without a background; its words have the colour of the page's.
+
+    Args:
+        drawn: From `plot.figure`.
+        label: What it shows, for those who do not see it.
+    """
+    import matplotlib as mpl
+
+    file = io.StringIO()
+    with warnings.catch_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # only to measure the text
+        drawn.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    root = ET.fromstring(file.getvalue())  # noqa: S314 - matplotlib just wrote it
+    for element in root.iter():
+        _simplify(element)
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    root.attrib |= {"class": "plot", "role": "img", "aria-label": label}
+    return ET.tostring(root, encoding="unicode")
+
+
+def _simplify(element: ET.Element) -> None:
+    """Leave out what shows nothing, round places to a tenth; text gets the font and colour of the page."""
+    element.tag, element.tail = element.tag.removeprefix(_SVG), None
+    inner = [child for child in element if child.tag.removeprefix(_SVG) not in _DROPPED]
+    element[:] = [child for child in inner if child.get("style") != "fill: none"]
+    found, is_text = element.attrib, element.tag == "text"
+    element.text = element.text if is_text else None
+    found.pop("clip-path", None)
+    if _XLINK in found:
+        found["href"] = found.pop(_XLINK)
+    for name in found.keys() & {"d", "x", "y", "transform"}:
+        found[name] = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}", found[name])
+    if is_text and (style := found.get("style")):
+        kept = [part for part in style.split("; ") if not part.startswith("font-family")]
+        found["style"] = re.sub(f"{INK}|{INK_TOO}", "currentColor", "; ".join(kept))

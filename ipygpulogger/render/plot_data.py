@@ -3,8 +3,7 @@
 The layers of a device, from the bottom: what this process holds outside the allocator, tensors, cached, and
 other processes; the top is what is in use on the whole device. Records have tensors and cached at the ends of
 a cell only, and between them the whole device's time series. What that series shows above the tensors is
-drawn as cached where it was this process's own: memory that the allocator had reserved, for its cache or for
-tensors that lived for a moment.
+drawn as cached where it was this process's own: its cache, or tensors that lived for a moment.
 """
 
 from __future__ import annotations
@@ -35,7 +34,12 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 250, 24  # of a panel: in each, of a curve only 
 _COLUMNS = 700  # of all panels: the more there are, the smaller each is drawn
 _MARKED = 24  # equal parts of the time, in each of which only the highest peak is marked
 _STEADY_MB = 64.0  # what other processes may change by without being seen
-_SAME_MB = 1e-7  # less than a byte: an error of the arithmetic
+_CLOCK_S = 120  # a longer time is written in minutes
+_TICKS = 8
+_STEPS_S = (
+    *(n * 10.0**e for e in range(-4, 2) for n in (1, 2, 5) if n * 10.0**e < 60),
+    *(60, 120, 300, 600, 1200, 3600, 7200, 14400, 43200, 86400),
+)
 
 
 class Band(NamedTuple):
@@ -117,6 +121,45 @@ class Axis:
         return found
 
 
+def ticks(axis: Axis, letter: float) -> list[tuple[float, str]]:
+    """Return places on the axis, and the time since the start of the first cell there.
+
+    The start of a cell is preferred to a round time beside it. `letter` is the width of a letter on the axis.
+    """
+    longest = len(_clock(axis.end_s))
+    apart = max(axis.width / _TICKS, (longest + 1) * letter)
+    step_s = next((step for step in _STEPS_S if step >= apart), apart)
+    clock = axis.end_s >= _CLOCK_S
+    decimals = max(0, -math.floor(math.log10(step_s)))
+    found: list[tuple[float, str]] = []
+    last_is_round = False
+    for band in axis.bands:
+        start_s = axis.since(band.cell)
+        last = math.floor((start_s + band.right - band.left) / step_s)
+        rounds = (n * step_s for n in range(math.ceil(start_s / step_s), last + 1))
+        for at_s in (start_s, *rounds):
+            x = band.left + at_s - start_s
+            near = bool(found) and x - found[-1][0] < apart
+            if near and last_is_round and at_s == start_s:
+                found.pop()
+                near = bool(found) and x - found[-1][0] < apart
+            if not near:
+                found.append((x, _clock(at_s) if clock else f"{at_s:.{decimals}f} s"))
+                last_is_round = at_s != start_s
+    return found
+
+
+def elapsed(time_s: float) -> str:
+    """Return how long something took, as text."""
+    return _clock(time_s) if time_s >= _CLOCK_S else f"{time_s:.3g} s"
+
+
+def _clock(time_s: float) -> str:
+    minutes, seconds = divmod(round(time_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 class Piece(NamedTuple):
     """The layers of a panel over one stretch of time."""
 
@@ -175,6 +218,10 @@ class Panel:
     limits: dict[str, float] = field(default_factory=dict)  # by name, in MB
     highest: Mark | None = None  # the highest peak, whether or not it is among the marks
 
+    def shapes(self, number: int) -> list[Points]:
+        """Return the shapes of a layer, where it has any height."""
+        return list(filter(None, (piece.shape(number) for piece in self.pieces)))
+
     def highest_mb(self) -> float:
         """Return the highest of everything that is drawn except the limits."""
         tops = [size for piece in self.pieces for _, size in piece.edges[-1]]
@@ -191,12 +238,6 @@ class Panel:
                 marked.add(mark.top_mb)
             if self.highest is None or mark.top_mb > self.highest.top_mb:
                 self.highest = mark
-
-
-def description(axis: Axis) -> str:
-    """Return what the plot shows in one sentence, for those who do not see it."""
-    highest = [f"{panel.name} {panel.highest}" for panel in panels(axis) if panel.highest]
-    return f"Memory over time; the highest: {'; '.join(highest)}"
 
 
 def panels(axis: Axis) -> list[Panel]:
@@ -260,11 +301,7 @@ class Levels(NamedTuple):
         return cls(own - tensors, tensors, cached, max(0.0, used - own - cached))
 
     def before(self, use: DeviceUsage, last: Levels | None) -> Levels:
-        """Return the levels at the beginning of a cell, from those at its end and those of the last cell.
-
-        The record has what the process held, and perhaps what other processes did. The rest was as the last
-        cell left it.
-        """
+        """Return those at the beginning of a cell: what is not in the record was as the last cell left it."""
         like = last or self
         own = in_mb(use.held_before_bytes) if use.attributed else 0.0
         outside = 0.0 if use.context_bytes else min(own, like.outside)
@@ -298,8 +335,7 @@ def _layers(use: DeviceUsage, last: Levels | None, left: float, right: float) ->
 def _is_own(use: DeviceUsage) -> bool:
     """Return whether what the whole device shows beyond both ends was this process's own.
 
-    Where per-process usage is unavailable, it was if the most that the allocator had reserved explains the
-    highest sample.
+    Without per-process usage it was if the most that the allocator had reserved explains the highest sample.
     """
     if not use.attributed or use.neighbours_rise_bytes or use.unknown_rise_bytes:
         return False
@@ -335,12 +371,7 @@ def _thinned(edge: Points, column: float) -> Points:
     keep = {0, len(edge) - 1}
     for inside in columns.values():
         keep |= {pick(inside, key=lambda at: edge[at][1]) for pick in (min, max)}
-    kept: Points = []
-    for x, size in (edge[at] for at in sorted(keep)):
-        if len(kept) > 1 and all(abs(size - other) <= _SAME_MB for _, other in kept[-2:]):
-            kept.pop()  # on a level line between its neighbours
-        kept.append((x, size))
-    return kept
+    return [edge[at] for at in sorted(keep)]
 
 
 def _highest(marks: Sequence[Mark], column: float) -> list[Mark]:

@@ -12,6 +12,7 @@ from ..records.cell_record import process_of
 from ..records.units import (
     MB,
     cells_text,
+    mb_text,
     printable_lines,
     rounded_mb,
     shortened,
@@ -20,12 +21,14 @@ from ..records.units import (
 )
 from .growth import device_name, named_devices
 from .growth import named as named_devices_of
-from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, line, scrolling, small
+from .markup import Drawn, Strong, Text, cell_bar, code, line, scrolling, small
 from .markup import table as markup_table
+from .table import least_sign, moved_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ..analysis.compare import Change, Comparison, Pair
     from ..analysis.ranking import Ranked
     from ..analysis.totals import Key
     from ..records import CellRecord, Usage
@@ -138,7 +141,7 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], caption: str) -
 
     def figure(usage: Usage, name: str) -> Cell:
         size_mb = rounded_mb(getattr(usage, name))
-        text = f"{_at_least(usage) if name == 'needed_bytes' else ''}{size_mb:,}"
+        text = f"{least_sign(usage) if name == 'needed_bytes' else ''}{size_mb:,}"
         return Strong(text) if size_mb and size_mb == most[name] else text
 
     rows: list[list[Cell]] = []
@@ -147,13 +150,9 @@ def _table(records: Sequence[CellRecord], names: dict[Key, str], caption: str) -
         if usage is None:
             row += ["n/a", Drawn(""), "n/a", "n/a", "n/a"]
         else:
-            parts = [
-                Part("consumed", max(0, usage.consumed_bytes), BLUE),
-                Part("peaked", usage.peaked_bytes, RED),
-            ]
-            row += [figure(usage, "needed_bytes"), cell_bar(parts, scale_bytes)]
+            row += [figure(usage, "needed_bytes"), cell_bar(moved_parts(usage), scale_bytes)]
             row += [figure(usage, "consumed_bytes"), f"{rounded_mb(usage.peaked_bytes):,}"]
-            row.append(f"{_at_least(usage)}{rounded_mb(usage.peak.lo_bytes):,}")
+            row.append(f"{least_sign(usage)}{rounded_mb(usage.peak.lo_bytes):,}")
         took = time_text(record.time_s)
         row.append("" if not first else Strong(took) if record.time_s == longest else took)
         row.append(Drawn(code(shortened(record.source)) if first else ""))
@@ -250,17 +249,11 @@ def _growth(name: str, sizes: Sequence[int]) -> str:
 
 
 def _peak(usage: Usage) -> str:
-    return f"{_at_least(usage)}{rounded_mb(usage.peak.lo_bytes)}"
+    return f"{least_sign(usage)}{rounded_mb(usage.peak.lo_bytes)}"
 
 
 def _needed(usage: Usage) -> str:
-    return f"{_at_least(usage)}{rounded_mb(usage.needed_bytes)}"
-
-
-def _at_least(usage: Usage) -> str:
-    """Return the sign before a figure whose peak is a lower bound."""
-    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
-    return "" if hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(lo_bytes) else "≥"
+    return f"{least_sign(usage)}{rounded_mb(usage.needed_bytes)}"
 
 
 def _where(name: str) -> str:
@@ -270,3 +263,56 @@ def _where(name: str) -> str:
 def named(record: CellRecord, between: str = ": ") -> str:
     """Return a cell's label and first line, by which people recognize it."""
     return f"{shortened(record.title())}{between}{shortened(record.source)}"
+
+
+def comparison(found: Comparison) -> str:
+    """Return two runs compared cell by cell, without a newline at the end; the last line is the verdict."""
+    lines = [f"{'MB':20}{'Before':>8}{'Now':>8}{'Change':>8}"]
+    for pair in found.listed:
+        lines += _compared(pair)
+    grew, count = len(found.regressed), len(found.pairs)
+    if count > len(found.listed):
+        more = grew - len(found.listed)
+        lines += [f"and {more:,} more that grew"] if more else []
+        lines.append(f"and {count - grew:,} more that did not grow")
+    shared = {pair.after.source for pair in found.pairs if pair.alike > 1}
+    for word, records in (("new", found.new), ("removed", found.removed)):
+        for record in records[:_ROWS]:
+            remark = " (or an earlier run of a cell above)" if record.source in shared else ""
+            lines.append(f"{word}: {named(record)}{remark}")
+        if len(records) > _ROWS:
+            lines.append(f"{word}: {len(records) - _ROWS:,} more")
+    unsure = sum(pair.alike > 1 for pair in found.regressed)
+    lines.append(
+        f"{grew or 'none'} of {count} {'cell' if count == 1 else 'cells'} grew by more than"
+        f" {100 * found.tolerance:.4g} % and {rounded_mb(found.floor_bytes)} MB"
+        + (f"; {unsure} of them may be another cell than it was" if unsure else "")
+    )
+    return printable_lines(lines)
+
+
+def _compared(pair: Pair) -> list[str]:
+    before, after = pair.before, pair.after
+    ended = f", {after.outcome()}" if after.outcome() else ""
+    was = f", {before.outcome()}" if before.outcome() else ""
+    lines = [f"{named(after)}  ({after.time_s:.3f} s{ended}; was {before.time_s:.3f} s{was})"]
+    if pair.alike > 1:
+        lines.append(f"  (matched by its first line, which {pair.alike} cells share)")
+    if pair.processes:
+        count_before, count = pair.processes
+        records = "record" if count == 1 else "records"
+        lines.append(f"  (the highest of {count:,} {records}; was of {count_before:,})")
+    return [*lines, *map(_changed, pair.changes)]
+
+
+def _changed(change: Change) -> str:
+    before, after = change.before_bytes, change.after_bytes
+    figures = [mb_text(before), mb_text(after)]
+    grown = "n/a" if before is None or after is None else f"{rounded_mb(after - before):+}"
+    remarks = [f"({shortened(change.process)})"] if change.process else []
+    remarks += ["(at least)"] if change.at_least else []
+    if change.regressed:
+        remarks.append("GREW")
+        if inherited_mb := rounded_mb(change.inherited_bytes or 0):
+            remarks.append(f"({inherited_mb:+} MB of it before the cell began)")
+    return f"  {change.name:18}{figures[0]:>8}{figures[1]:>8}{grown:>8}  {' '.join(remarks)}".rstrip()

@@ -15,13 +15,14 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ..records.units import printable
-from .markup import Drawn, Part, Strong, Text, cell_bar, code
+from ..records.units import printable, rounded_mb
+from .markup import BLUE, RED, Drawn, Part, Strong, Text, cell_bar, code, faint
 from .markup import table as html_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..records import Usage
     from .markup import Cell
 
 
@@ -34,6 +35,7 @@ class Column(NamedTuple):
         over: In text, what stands over it and its neighbours together.
         html_head: What stands over it in HTML; the same if None.
         gap: In text, how many spaces are before it.
+        least: In text, its width at least.
     """
 
     head: str
@@ -41,6 +43,7 @@ class Column(NamedTuple):
     over: str = ""
     html_head: str | None = None
     gap: int = 2
+    least: int = 0
 
 
 class Bar(NamedTuple):
@@ -55,6 +58,16 @@ class Bar(NamedTuple):
     scale_bytes: int
 
 
+class Faint(NamedTuple):
+    """A cell with words that name no code.
+
+    Attributes:
+        words: What is in it.
+    """
+
+    words: str
+
+
 class Row(NamedTuple):
     """A row; one with a single cell is a heading of those below.
 
@@ -63,8 +76,11 @@ class Row(NamedTuple):
         mark: In text, what stands before it: one character.
     """
 
-    cells: Sequence[str | Strong | Bar]
+    cells: Sequence[Words | Bar]
     mark: str = " "
+
+
+Words = str | Strong | Faint
 
 
 @dataclass
@@ -79,16 +95,19 @@ class Table:
     columns: Sequence[Column]
     rows: list[Row] = field(default_factory=list)
 
-    def add(self, *cells: str | Strong | Bar, mark: str = " ") -> None:
+    def add(self, *cells: Words | Bar, mark: str = " ") -> None:
         """Add a row; see `Row`."""
         self.rows.append(Row(cells, mark))
 
-    def text(self, width: int | None = None, *, over: Literal["^", ">"] = "^") -> list[str]:
+    def text(
+        self, width: int | None = None, *, over: Literal["^", ">"] = "^", marks: bool = True
+    ) -> list[str]:
         """Return the table as lines of text.
 
         Args:
             width: In columns, at most, if words can be squeezed so far: the longest first. None: any.
             over: How what stands over several columns is aligned.
+            marks: Whether there is room for the marks of rows.
         """
         shown = [at for at, column in enumerate(self.columns) if column.kind != "drawn"]
         first, *others = (self.columns[at] for at in shown)
@@ -101,7 +120,7 @@ class Table:
         for row, words in zip(self.rows, rows, strict=True):
             heading = f"{_words(row.cells[0])}:"
             drawn.append(heading if words is None else _line(row.mark, words, columns, widths))
-        return drawn
+        return drawn if marks else [line[2:] for line in drawn]
 
     def html(self, caption: str = "") -> str:
         """Return the table as HTML, with what it is about above it; empty if the line above says so."""
@@ -121,6 +140,7 @@ class Table:
 def _widths(columns: Sequence[Column], rows: Iterable[Sequence[str]], most: int | None) -> list[int]:
     """Return the widths of columns of text; of those that are no figures the widest are squeezed to fit."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    widths = [max(width, column.least) for width, column in zip(widths, columns, strict=True)]
     flexible = [at for at, column in enumerate(columns) if column.kind != "figure"]
     gaps = len("* ") + sum(column.gap for column in columns)
     while most is not None and gaps + sum(widths) > most:
@@ -135,7 +155,7 @@ def _line(mark: str, cells: Sequence[str], columns: Sequence[Column], widths: Se
     line = f"{mark} "
     for cell, column, width in zip(cells, columns, widths, strict=True):
         words = f"{cell:>{width}}" if column.kind == "figure" else f"{squeezed(cell, width):{width}}"
-        line += " " * column.gap + words
+        line += " " * column.gap + words if width else ""  # nothing is in a column without width
     return line.rstrip()
 
 
@@ -148,9 +168,11 @@ def _over(columns: Sequence[Column], widths: Sequence[int], align: str) -> str:
     return line.rstrip()
 
 
-def _cell(cell: str | Strong | Bar, kind: str) -> Cell:
+def _cell(cell: Words | Bar, kind: str) -> Cell:
     if isinstance(cell, Bar):
         return cell_bar(cell.parts, cell.scale_bytes)
+    if isinstance(cell, Faint):
+        return Drawn(faint(escape(cell.words)))
     if kind == "figure":
         return cell
     markup = code(_words(cell)) if kind == "code" else escape(_words(cell))
@@ -159,8 +181,8 @@ def _cell(cell: str | Strong | Bar, kind: str) -> Cell:
     return Text(markup) if kind == "words" else Drawn(markup)
 
 
-def _words(cell: str | Strong | Bar) -> str:
-    return cell if isinstance(cell, str) else cell.words if isinstance(cell, Strong) else ""
+def _words(cell: Words | Bar) -> str:
+    return cell if isinstance(cell, str) else "" if isinstance(cell, Bar) else cell.words
 
 
 def squeezed(words: str, characters: int) -> str:
@@ -170,3 +192,23 @@ def squeezed(words: str, characters: int) -> str:
         return shown
     head = (characters - 1) // 3
     return f"{shown[:head]}…{shown[len(shown) - (characters - 1 - head) :]}"
+
+
+def grouped(figure: str) -> str:
+    """Return a figure with its thousands apart."""
+    sign, digits = ("≥", figure[1:]) if figure.startswith("≥") else ("", figure)
+    return f"{sign}{int(digits):,}" if digits.lstrip("-").isdecimal() else figure
+
+
+def least_sign(usage: Usage) -> str:
+    """Return the sign before a figure whose peak is a lower bound."""
+    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
+    return "" if hi_bytes is not None and rounded_mb(hi_bytes) == rounded_mb(lo_bytes) else "≥"
+
+
+def moved_parts(usage: Usage | None) -> list[Part]:
+    """Return the parts of the bar of what moved in a memory: consumed, and needed for a moment."""
+    if usage is None:
+        return []
+    consumed = Part("consumed", max(0, usage.consumed_bytes), BLUE)
+    return [consumed, Part("peaked", usage.peaked_bytes, RED)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..analysis.notable import nearly_full
 from ..records import CellRecord
 from ..records.units import MB, mb_range, mb_text, printable, printable_lines, rounded_mb
 from .growth import between, device_name, grew
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         Usage,
     )
 
-_SCARCE = 0.05  # of a device's memory
 _QUIET_CHILDREN_BYTES = 5 * MB
 _LONG_S = 2.0  # the time series of a shorter scope is not drawn
 
@@ -82,7 +82,7 @@ def rows(
 
 
 def _drawn(timeline: Timeline) -> str:
-    from .sparkline import sparkline, varies
+    from .markup import sparkline, varies
 
     return sparkline(timeline) if varies(timeline) else ""
 
@@ -167,13 +167,6 @@ def _device_remarks(gpu: DeviceUsage) -> Iterator[str]:
             yield f"(other processes {', '.join(now + more)})"
     if gpu.metrics:
         yield f"({', '.join(map(_metric, gpu.metrics))})"
-
-
-def nearly_full(gpu: DeviceUsage) -> bool:
-    """Return whether this process can allocate little more on a device that it uses."""
-    if gpu.headroom_bytes is None or not gpu.total_bytes or not gpu.after_bytes:
-        return False
-    return gpu.headroom_bytes < gpu.total_bytes * _SCARCE
 
 
 def _metric(metric: Metric) -> str:

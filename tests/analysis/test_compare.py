@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ipygpulogger.analysis.compare import FLOOR_BYTES, compare
 from ipygpulogger.records import CellRecord, DeviceUsage, Peak, RamUsage
-from ipygpulogger.render.comparison import comparison
+from ipygpulogger.render.summary import comparison
 
 MB = 2**20
 

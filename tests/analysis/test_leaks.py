@@ -56,22 +56,6 @@ def test_the_third_run_that_grows_is_marked():
     assert history.marked(shrunk) is shrunk
 
 
-def test_values_in_out_are_one_name():
-    """`Out[4]`, `Out[5]`, `Out[6]`: what grows is `Out`; a traceback that is replaced is no growing name."""
-    runs = [
-        dataclasses.replace(
-            record,
-            owners=(
-                Owner(f"Out[{record.execution_count}]", 9 * MB, "cpu", "output"),
-                Owner("last traceback: f.x", 9 * MB, "cpu", "traceback"),
-            ),
-        )
-        for record in cells(ram(0, 100), ram(100, 220), ram(220, 330))
-    ]
-    assert growing_names(runs) == ("Out",)
-    assert growing_names([]) == ()
-
-
 def test_only_the_runs_that_grew_are_told():
     """Runs before the growth are no part of it, however many."""
     found = cells(ram(0, 0), ram(0, 90), ram(10, 10), ram(10, 20), ram(20, 30), ram(30, 40), ram(40, 50))

@@ -13,8 +13,8 @@ from ipygpulogger.analysis.compare import compare
 from ipygpulogger.analysis.group import Group, Missing
 from ipygpulogger.records import Peak
 from ipygpulogger.render import summary
-from ipygpulogger.render.comparison import comparison
 from ipygpulogger.render.group import html
+from ipygpulogger.render.summary import comparison
 
 MIXED = [
     made.plain(),

@@ -110,13 +110,6 @@ def test_torch_that_the_kernel_did_not_import(tmp_path):
     assert "-> import torch again to see the error" in said
 
 
-def test_doctor_as_json_tells_the_error_too(tmp_path):
-    """The same diagnosis, for programs."""
-    done = command("doctor", "--json", env=torch_that("OSError('libcudart.so.12')", tmp_path))
-    (torch,) = [one for one in json.loads(done.stdout) if one["source"] == "torch"]
-    assert (torch["state"], "OSError: libcudart.so.12" in torch["says"]) == ("absent", True)
-
-
 @pytest.mark.parametrize("step", ["load", "preload", "counters", "diagnose"])
 def test_doctor_tells_of_a_source_that_fails(step, monkeypatch):
     """A framework's source that raises at any step is in the list, absent, with its error."""

@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import nbformat
 import pytest
@@ -107,28 +105,6 @@ def test_a_kernel_that_does_not_start(notebook, tmp_path, bare_kernel):
         r"ipygpulogger: the kernel 'bare' did not start: .*\(no such \?\[2J device\)\n", done.stderr
     )
     assert not path.with_name("nb.executed.ipynb").exists()
-
-
-def test_interrupted(notebook, tmp_path):
-    """Ctrl-C keeps what was measured so far, the interrupted cell included: exit 130, no traceback."""
-    path, log = notebook("1", "import time; time.sleep(600)"), tmp_path / "log.jsonl"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ipygpulogger", "run", str(path), "--log", str(log)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline_s = time.monotonic() + 60
-    while not (log.exists() and log.read_text()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert not tracebacks_of_ours(stderr)
-    assert [record["status"] for record in records(log)] == ["ok", "interrupted"]
-    assert path.with_name("nb.executed.ipynb").exists()
 
 
 # Ctrl-C comes when the second cell is about to be sent to the kernel, which is idle.
@@ -264,7 +240,6 @@ def test_a_kernel_that_was_killed_for_lack_of_memory(notebook, tmp_path, monkeyp
         said[0]
         == "ipygpulogger: Linux killed 3 processes of this container for lack of memory (limit 8.0 GB)."
     )
-    assert said[1] == "ipygpulogger: --max-ram 9216 MB is more RAM than there is: 8.0 GB (container limit)"
     why = ": killed for lack of memory (limit 8.0 GB)" if killed else ""
     assert f"ipygpulogger: the kernel died while it ran cell 1 of 1{why}" in said
     assert machine().limits.new_oom_kills() is None  # all of it was told

@@ -1,4 +1,4 @@
-"""Logs of very many cells: `report` and `compare` tell the worst, and the page folds the rest."""
+"""Logs of very many cells: `report` and `compare` tell the worst, and the page has these in full."""
 
 import re
 
@@ -34,7 +34,7 @@ def log(tmp_path_factory):
 
 
 def test_the_page_of_many_cells_is_small(log, tmp_path, capsys):
-    """The worst cells are there in full, the figures of all as tables, and the plot has the highest peak."""
+    """The worst cells are there in full, the totals are of all, and the plot has the highest peak."""
     assert main(["report", str(log), "--html", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
     assert len(text) < 1 << 20
@@ -45,9 +45,6 @@ def test_the_page_of_many_cells_is_small(log, tmp_path, capsys):
     assert f"{shown} of 20,000: those that needed most, took longest, or failed last" in words
     assert "20,000 cells · 40 failed" in words
     assert "Highest GPU 300 MB of 600 MB, in In [777]" in words
-    assert "Time 1.00 s 1.00 s 1.00 s 1.00 s Needed RAM 104 108 108 108" in words
-    assert re.search(r"8 min 20 s 500 20 108 f0\(x\)", words)
-    assert "8 min 20 s 500 108 300 f17(x)" in words  # no failed cell, one on a device
     assert "In [777]: 300 MB" in text  # in the plot
     assert "19,980 more" in capsys.readouterr().out
 
@@ -59,7 +56,6 @@ def test_a_page_that_just_fits_is_whole(tmp_path, capsys):
         assert main(["report", str(log), "--html", str(page)]) == 0
         is_whole = page.read_text().count('<details class="cell') == MOST
         assert is_whole == (count == MOST)
-        assert ("How the figures are spread" in page.read_text()) != is_whole
 
 
 def test_a_comparison_of_many_cells_lists_those_that_grew_most(tmp_path, capsys):
@@ -78,11 +74,3 @@ def test_a_comparison_of_many_cells_lists_those_that_grew_most(tmp_path, capsys)
     assert lines[-2:] == ["new: 10 more", "150 of 1500 cells grew by more than 5 % and 1 MB"]
     assert main(["compare", *map(str, reversed(logs))]) == 0
     assert "removed: 10 more" in capsys.readouterr().out
-
-
-def test_very_many_problems_are_counted(tmp_path, capsys):
-    """A thousand sentences about records that are left out, and the number of the others."""
-    log = saved(tmp_path / "log.jsonl", made(), *[made(peak_mb=2**70)] * 1002)
-    assert main(["report", str(log)]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert (len(said), said[-1]) == (1001, f"ipygpulogger: {log}: 2 more records are left out")

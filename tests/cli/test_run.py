@@ -1,12 +1,13 @@
-"""`ipygpulogger run`: what it prints, logs and keeps of each cell, and the budgets."""
+"""`ipygpulogger run`: what it prints, logs and keeps of each cell, the budgets, parameters, other processes."""
 
 import json
 import os
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
-from command_line import MB, command, made, records
+from command_line import MB, command, made, records, refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,14 +44,9 @@ def test_run_reports_every_cell(notebook, tmp_path):
     nbformat.validate(executed)
     reports = [o for cell in executed.cells for o in cell.outputs if o.output_type == "display_data"]
     assert len(reports) == 3
-    assert {"text/plain", "text/html", "application/vnd.ipygpulogger.v1+json"} == set(reports[0].data)
-
-
-def test_run_leaves_nothing_else(notebook, tmp_path):
-    """Two files more beside the notebook, and no other: no socket, no temporary file."""
-    path = notebook("1")
-    done = command("run", path, "--log", tmp_path / "log.jsonl", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert {"text/plain", "text/html", MIME} == set(reports[0].data)
+    ids = [cell.id for cell in executed.cells if cell.outputs]
+    assert [report.data[MIME]["cell_id"] for report in reports] == ids
     assert sorted(p.name for p in tmp_path.iterdir()) == ["log.jsonl", "nb.executed.ipynb", "nb.ipynb"]
 
 
@@ -103,18 +99,6 @@ def test_the_page(notebook, tmp_path):
     assert text.count('<details class="cell') == 2
     assert "<u>" not in text
     assert "<script" not in text
-
-
-def test_the_ids_are_the_notebooks(notebook, tmp_path):
-    """The log and the executed notebook name each cell as the notebook does, so that runs can be compared."""
-    path, log = notebook("1", "2"), tmp_path / "log.jsonl"
-    assert command("run", path, "--log", log).returncode == 0
-    ids = [cell.id for cell in nbformat.read(path, as_version=4).cells]
-    assert [record["cell_id"] for record in records(log)] == ids
-    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
-    assert [
-        cell.outputs[-1].data["application/vnd.ipygpulogger.v1+json"]["cell_id"] for cell in executed.cells
-    ] == ids
 
 
 @pytest.mark.parametrize("minor", [4, 5])
@@ -255,3 +239,81 @@ def test_the_users_configuration_does_not_silence_run(notebook, tmp_path):
     done = command("run", notebook("1"), env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")})
     assert done.returncode == 0, done.stderr
     assert re.match(r"\[1/1\]  \d\.\d\d s  RAM \d+ MB ", done.stdout)
+
+
+def test_parameters(notebook, tmp_path):
+    """-p and -f: a cell after the tagged one, typed as papermill does, dashes and all; -p wins; numbering as it is."""
+    path = notebook(
+        "lr = 1.0; name = 'a'; n = 0", "assert (lr, name, n) == (-1e-3, '--fast', 7), (lr, name, n)"
+    )
+    nb = nbformat.read(path, as_version=4)
+    nb.cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(nb, path)
+    values = tmp_path / "values.yaml"
+    values.write_text("lr: 5\nn: 7\n")
+    done = command("run", path, "-p", "lr", "-1e-3", "--parameters", "name", "--fast", "-f", values)
+    assert done.returncode == 0, done.stderr
+    executed = nbformat.read(path.with_name("nb.executed.ipynb"), as_version=4)
+    assert executed.cells[1].metadata["tags"] == ["injected-parameters"]
+    assert executed.cells[1].source == "# Parameters\nlr = -0.001\nn = 7\nname = '--fast'"
+    assert len(nbformat.read(path, as_version=4).cells) == 2
+
+
+def test_parameters_are_code(tmp_path):
+    """A parameter makes a cell of code, on top where no cell is tagged, which is said; it is measured like any."""
+    path = tmp_path / "nb.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("words")]), path)
+    done = command("run", path, "-p", "x", "1")
+    assert (done.returncode, "no cell with code" in done.stderr) == (0, False)
+    assert done.stdout.endswith("  # Parameters\n")
+    assert "no cell is tagged 'parameters'" in done.stderr
+
+
+def test_the_parameters_stay(notebook, tmp_path, capsys):
+    """No target may be the file of parameters."""
+    path, values = notebook("1"), tmp_path / "values.jsonl"
+    values.write_text('{"x": 1}')
+    for option in "--output", "--log", "--html":
+        assert refused(["run", path, "-f", values, option, values], capsys, "the file of parameters itself")
+    assert values.read_text() == '{"x": 1}'
+
+
+TESTS = str(Path(__file__).resolve().parent.parent)
+WATCH = f"""
+import sys
+sys.path.insert(0, {TESTS!r})
+from processes import of
+from ipygpulogger.analysis.group import Group
+from ipygpulogger.cluster.watcher import Watch, keep
+
+class OfTheTest(Watch):
+    done = ()
+    leave = describe = lambda self: ""
+
+    def ended(self, label):
+        found, self.done = self.done, ()
+        return [Group(label, found)] if found else []
+
+watching = OfTheTest(None)
+watching.started()
+"""
+
+
+def test_all_processes_are_logged_and_judged(notebook, tmp_path):
+    """Each behind the cell it worked for; the rank over the budget is named; the log is read again."""
+    path = notebook(WATCH, "watching.done = [of(0, 100), of(1, 9000)]", "x = 1", "kept = keep([of(7, 50)])")
+    log, page = tmp_path / "log.jsonl", tmp_path / "page.html"
+    done = command("run", path, "--log", log, "--html", page, "--max-ram", "8GB")
+    assert done.returncode == 1, done.stderr
+    assert "In [1], rank 1: x: peaked at 9500 MB in RAM, 1308 MB over --max-ram 8192 MB" in done.stderr, (
+        done.stderr
+    )
+    assert done.stderr.count("over --max-ram") == 1
+    ranks = [one.get("process", {}).get("rank") for one in records(log)]
+    assert ranks == [None, None, 0, 1, None, None, 7]
+    assert "rank 1" in page.read_text()
+    done = command("report", log)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("4 cells and 3 records of other processes, ")
+    assert "needed most: In [1], rank 1, 9000 MB of RAM" in done.stdout
+    assert command("compare", log, log).returncode == 0

@@ -26,14 +26,6 @@ def test_places_that_cannot_be_written(notebook, tmp_path, option):
     assert [p.name for p in tmp_path.iterdir()] == ["nb.ipynb"]
 
 
-def test_one_file_cannot_be_both(notebook, tmp_path):
-    """The log and the executed notebook under one name: refused, nothing written."""
-    done = command("run", notebook("1"), "--log", tmp_path / "x", "--output", tmp_path / "x")
-    assert done.returncode == 2
-    assert "cannot be both" in done.stderr
-    assert not (tmp_path / "x").exists()
-
-
 def test_links_and_devices_stay_what_they_are(notebook, tmp_path):
     """An output that is a link fills the file it points to; one that is a device is written into."""
     path, real, link = notebook("1"), tmp_path / "real.ipynb", tmp_path / "link.ipynb"

@@ -146,13 +146,6 @@ def test_what_cells_print(notebook):
     assert seen.screen.cursor_is_shown
 
 
-def test_what_cells_print_is_not_asked_for(notebook):
-    """Without the option, none of it."""
-    seen = on_a_terminal("run", notebook(PRINTS, "'a result'"), columns=240)
-    assert "epoch" not in "".join(seen.states)
-    assert len(lines_of(seen)) == 3
-
-
 # -- Ctrl-C -------------------------------------------------------------------------------------------------
 
 
@@ -163,8 +156,8 @@ def whole(path, *counts):
 
 
 def ruins(seen):
-    """What is left of the line that moves, and of the keys."""
-    return re.findall(r"[━╌⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]|\^C|Traceback|starting", seen.text)
+    """What is left of the line that moves."""
+    return re.findall(r"[━╌⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]|Traceback|starting", seen.text)
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0, 1), (1, 1), (1, 4)])
@@ -181,8 +174,9 @@ def test_interrupted_while_the_kernel_starts(notebook, tmp_path, bare_kernel, se
         "run", path, "--log", tmp_path / "log.jsonl", typed=typed, JUPYTER_PATH=env["JUPYTER_PATH"]
     )
     assert seen.status == 130, seen.text
-    assert seen.text in ("", "ipygpulogger: interrupted before the first cell; nothing is written")
-    assert seen.text or seconds == 0
+    said = list(filter(None, lines_of(seen)))
+    assert said in ([], ["ipygpulogger: interrupted before the first cell; nothing is written"])
+    assert said or seconds == 0
     assert seen.screen.cursor_is_shown
     assert {p.name for p in tmp_path.iterdir()} - {"pid"} == {"nb.ipynb", "shadow", "share"}
     if (tmp_path / "pid").exists() and (pid := (tmp_path / "pid").read_text()):
@@ -223,12 +217,3 @@ def test_the_last_cell_catches_the_interrupt(notebook):
     seen = on_a_terminal("run", path, typed=[Typed(r"\[1/1\] .   1 s")])
     assert seen.status == 130
     assert whole(path, 1)
-
-
-def test_interrupted_with_allowed_errors(notebook):
-    """--allow-errors does not go on after Ctrl-C."""
-    path = notebook("import time; time.sleep(600)", "open('ran', 'w')")
-    seen = on_a_terminal("run", path, "--allow-errors", typed=[Typed(r"\[1/2\] .   1 s")])
-    assert seen.status == 130
-    assert not path.with_name("ran").exists()
-    assert json.loads(path.with_name("nb.executed.ipynb").read_text())["cells"][1]["execution_count"] is None

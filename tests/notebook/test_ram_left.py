@@ -10,13 +10,14 @@ from places import TIMEOUT_S, Recorder, begun, standing
 from reports import run
 
 from ipygpulogger import IPyGPULogger
+from ipygpulogger.analysis.notable import matters
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.notebook import live
 from ipygpulogger.notebook.enrichers import little_left
 from ipygpulogger.notebook.live import Live
 from ipygpulogger.records import ChildrenUsage, Peak
-from ipygpulogger.render.headline import is_quiet, matters
+from ipygpulogger.render.headline import is_quiet
 from ipygpulogger.sources.system.ram_limit import RamLimits
 
 

@@ -28,8 +28,7 @@ from ipygpulogger.records.units import signed_size_text, size_text, time_text, w
 from ipygpulogger.render import html as render_html
 from ipygpulogger.render import text
 from ipygpulogger.render.growth import between, grew, parts
-from ipygpulogger.render.markup import bar
-from ipygpulogger.render.sparkline import drawing, sparkline
+from ipygpulogger.render.markup import bar, drawing, sparkline
 
 MB = 2**20
 KB2 = 2048

@@ -79,24 +79,22 @@ def no_plot(monkeypatch):
 
 
 TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "pre", "code", "main", "dl", "dt"),
     *(
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "body",
-        "h1",
-        "h2",
-        "p",
-        "pre",
-        "code",
-        "main",
-        "dl",
-        "dt",
         "dd",
+        "table",
+        "caption",
+        "tfoot",
+        "tr",
+        "th",
+        "td",
+        "details",
+        "summary",
+        "figure",
+        "div",
+        "span",
+        "b",
     ),
-    *("table", "caption", "tfoot", "tr", "th", "td", "details", "summary", "figure", "div", "span", "b"),
 }
 
 
@@ -139,11 +137,11 @@ def test_a_page_can_always_be_written(no_plot):
 def test_one_file_without_a_script():
     """The plot stands in the page as SVG; nothing is fetched, and browsers are told to refuse it."""
     text = page("nb", [record(count=1), record(count=2)])
-    wide, narrow = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    (plot,) = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
     assert "default-src 'none'" in text
     fetched = re.findall(r"""(?:href|src)\s*=\s*["']([^"']*)|url\(([^)]*)\)|@import""", text)
     assert all((link or url).startswith("#") for link, url in fetched)
-    assert 'role="img"' in wide and 'role="img"' in narrow
+    assert 'role="img"' in plot
     assert text.count('<details class="cell') == 2
 
 

@@ -1,8 +1,6 @@
 """The page of a run in which other processes worked: their peaks are in its figures, their time is no cell's."""
 
 import re
-from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from plotted import cell
@@ -61,14 +59,3 @@ def test_only_one_process_is_drawn():
         ([], [], ""),
     ):
         assert totals.of_one_process(records) == (drawn, name)
-        assert [one for one in totals.stretches(records)[0] if one in records] == drawn
-
-
-def test_stretches_of_a_process_are_its_own(monkeypatch):
-    """Cells that are drawn as one belong to the process that they are of."""
-    again = [replace(RANKS[2], started_at=RANKS[2].started_at + timedelta(seconds=3 * i)) for i in range(9)]
-    monkeypatch.setattr(totals, "_SHORTEST_S", 100)
-    drawn, _ = totals.stretches(again)
-    assert len(drawn) < len(again)
-    assert {one.process for one in drawn} == {RANKS[2].process}
-    assert totals.of_one_process(drawn)[1] == "rank 2"

@@ -12,7 +12,7 @@ from memory import MB
 
 from ipygpulogger import DeviceUsage, History, Peak
 from ipygpulogger.records import CPU, Diagnosis, Owner
-from ipygpulogger.render import diagnoses, owners, summary
+from ipygpulogger.render import growth, owners, summary
 from ipygpulogger.render.owners import Freed
 
 ALLOWED = {"div", "table", "caption", "tfoot", "tr", "th", "td", "b", "code", "span", "details", "summary"}
@@ -94,13 +94,13 @@ def test_the_holders_have_bars_and_the_hidden_are_red():
     markup = owners.html(HELD, used, complete=False, uncounted=["lazy"])
     page = read(markup)
     assert page.rows == [
-        ["Holder", "", "cuda:0", "RAM", ""],
-        ["model", "", "1,600", "20", "also net"],
-        ["Out[3] hidden", "", "800", "", ""],
-        [HOSTILE, "", "", "7", ""],
-        ["1 smaller one", "", "", "<1", ""],
-        ["named in all", "", "2,400", "27", ""],
-        ["not named", "", "100", "273", "Python itself, libraries, small objects"],
+        ["Holder", "", "", "cuda:0", "RAM", ""],
+        ["model", "", "", "1,600", "20", "also net"],
+        ["Out[3]", "hidden", "", "800", "", ""],
+        [HOSTILE, "", "", "", "7", ""],
+        ["1 smaller one", "", "", "", "<1", ""],
+        ["named in all", "", "", "2,400", "27", ""],
+        ["not named", "", "", "100", "273", "Python itself, libraries, small objects"],
     ]
     widths = re.findall(r"width:([\d.]+)%;background:(#\w+)", markup)
     assert widths == [("98.8", "#4c78a8"), ("1.23", "#9e9e9e"), ("49.4", "#e45756"), ("0.432", "#9e9e9e")]
@@ -128,7 +128,7 @@ FOUND = [
 
 def test_doctor_and_status():
     """Each source a row, its remedy with it; the devices as bars, the options folded."""
-    page = read(diagnoses.html(FOUND))
+    page = read(growth.diagnoses_html(FOUND))
     assert page.rows[1:] == [
         ["general RAM", "exact", "peaks from the high-water mark"],
         ["torch", "absent", f"{HOSTILE}Do this: Install <it>."],
@@ -138,11 +138,11 @@ def test_doctor_and_status():
         MB, 600 * MB, Peak(600 * MB, 600 * MB, "exact"), 0, HOSTILE, total_bytes=1000 * MB, used_bytes=700 * MB,
         free_bytes=300 * MB, allocated_bytes=600 * MB, reserved_bytes=650 * MB, neighbours_bytes=0,
     )  # fmt: skip
-    page = read(diagnoses.status_html("running, 3 cells recorded", "compact=False", FOUND, [gpu]))
+    page = read(growth.status_html("running, 3 cells recorded", "compact=False", FOUND, [gpu]))
     assert page.words.startswith(f"running, 3 cells recordedGPU: {HOSTILE}")
     assert "■ tensors 600 MB · ■ cached 50 MB · ■ context and libraries 50 MB · free 300 MB" in page.words
     assert page.words.endswith("Optionscompact=False")
-    plain = diagnoses.status("running, 3 cells recorded", "compact=False", FOUND, [gpu]).splitlines()
+    plain = growth.status("running, 3 cells recorded", "compact=False", FOUND, [gpu]).splitlines()
     assert plain[:2] == [
         "running, 3 cells recorded; compact=False",
         "general RAM: exact: peaks from the high-water mark",

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import pickle
 import struct
 import subprocess
 import sys
@@ -19,9 +18,9 @@ from plotted import cell, gpu, peak
 
 from ipygpulogger.records import Peak
 from ipygpulogger.render import plot
+from ipygpulogger.render.markup import sparkline
+from ipygpulogger.render.page import svg
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.plot_style import svg
-from ipygpulogger.render.sparkline import sparkline
 
 HERE = Path(__file__).parent
 PATHS = f"import sys; sys.path[:0] = {[str(HERE), str(HERE.parent)]}\n"
@@ -50,17 +49,21 @@ def column(at_s, timeline, width):
 # -- the line of blocks --------------------------------------------------------------------------
 
 
-def test_a_rise_climbs_one_block_a_column():
-    """Eight levels, eight columns: each its own block."""
-    assert sparkline(tuple((float(i), i * 100 * MB) for i in range(8)), 8) == BLOCKS
-
-
-def test_a_plateau_and_a_peak():
-    """What is drawn has the shape of what was: low, a short peak, half of it for the rest."""
-    course = (
-        [(i / 10, 0) for i in range(40)] + [(4.0, 700 * MB)] + [(i / 10, 300 * MB) for i in range(41, 81)]
-    )
-    assert sparkline(tuple(course), 8) == "▁▁▁▁█▄▄▄"
+@pytest.mark.parametrize(
+    ("course", "width", "drawn"),
+    [
+        (tuple((float(i), i * 100 * MB) for i in range(8)), 8, BLOCKS),
+        (((0.0, 0), (3.9, 0), (4.0, 700 * MB), (4.1, 300 * MB), (8.0, 300 * MB)), 8, "▁▁▁▁█▄▄▄"),
+        (((0.0, 100 * MB), (1.0, 800 * MB)), 8, BLOCKS),  # between two samples a straight line
+        (((0.0, 500 * MB), (1.0, 501 * MB - 1)), 4, "▁▁▁▁"),
+        (((0.0, 500 * MB), (1.0, 501 * MB)), 2, "▁█"),
+        ((), 24, ""),
+        (((0.0, 1),), 0, ""),
+    ],
+)
+def test_blocks_have_the_shape_of_the_course(course, width, drawn):
+    """Eight levels, a straight line where nothing was sampled, and no mountain of less than a megabyte."""
+    assert sparkline(course, width) == drawn
 
 
 @given(timelines(), st.integers(1, 100))
@@ -82,30 +85,6 @@ def test_a_course_that_only_grows_is_drawn_growing(timeline, width):
     sizes = sorted(size for _, size in timeline)
     drawn = sparkline(tuple((at_s, size) for (at_s, _), size in zip(timeline, sizes, strict=True)), width)
     assert list(drawn) == sorted(drawn)
-
-
-@given(timelines(min_size=2), st.integers(1, 100), st.integers(-3, 10))
-def test_only_the_shape_counts(timeline, width, power):
-    """Slower or faster, the course looks the same."""
-    other = tuple((at_s * 2.0**power, size) for at_s, size in timeline)
-    assert sparkline(other, width) == sparkline(timeline, width)
-
-
-def test_a_gap_between_two_samples_is_a_straight_line():
-    """A column in which nothing was sampled lies between its neighbours, and is no drop to nothing."""
-    assert sparkline(((0.0, 100 * MB), (1.0, 800 * MB)), 8) == "▁▂▃▄▅▆▇█"
-
-
-def test_less_than_a_megabyte_is_no_mountain():
-    """Noise of some pages is drawn flat; a megabyte is not noise."""
-    assert sparkline(((0.0, 500 * MB), (1.0, 501 * MB - 1)), 4) == "▁▁▁▁"
-    assert sparkline(((0.0, 500 * MB), (1.0, 501 * MB)), 2) == "▁█"
-
-
-def test_nothing_sampled_is_no_line():
-    """An empty course, or no room for it: an empty string."""
-    assert sparkline(()) == ""
-    assert sparkline(((0.0, 1),), 0) == ""
 
 
 # -- the figure ----------------------------------------------------------------------------------
@@ -190,27 +169,38 @@ def legend(drawn):
     return [text.get_text() for found in drawn.legends for text in found.get_texts()]
 
 
-def test_a_cell_of_which_only_the_ends_are_known_has_no_outline():
-    """No sample, no course: a straight line from end to end, and only what is sampled is outlined."""
-    drawn = figure([cell(1, 0, 4, 100, 300)])
-    (axes,) = drawn.axes
-    assert uppers(axes) == [[(0, 100), (4, 300)]]
-    assert outlines(axes) == []
-    assert axes.get_xlim() == (0, 4)
-
-
-def test_what_was_sampled_is_outlined():
-    """The timeline of a long cell is drawn point for point, between its two ends."""
+def test_only_what_was_sampled_is_outlined():
+    """The timeline of a long cell point for point, between its two ends; elsewhere a straight line from end to end."""
     course = [(0.5, 120), (2.0, 800), (3.5, 150)]
-    (axes,) = figure([cell(1, 0, 4, 100, 300, 800, course=course)]).axes
+    seen, unseen = cell(1, 0, 4, 100, 300, 800, course=course), cell(2, 5, 4, 300, 500)
+    (axes,) = figure([seen]).axes
     assert uppers(axes) == outlines(axes) == [[(0, 100), *course, (4, 300)]]
-
-
-def test_what_the_outline_means_is_said_where_it_tells_cells_apart():
-    """One cell that was sampled, one that was not: a note under the picture."""
-    seen, unseen = cell(1, 0, 4, 100, 300, course=[(2, 200)]), cell(2, 5, 4, 300, 300)
+    assert "outlined" not in axes.get_xlabel()
+    (axes,) = figure([unseen]).axes
+    assert (uppers(axes), outlines(axes), axes.get_xlim()) == ([[(0, 300), (4, 500)]], [], (0, 4))
     assert "outlined where sampled" in figure([seen, unseen]).axes[0].get_xlabel()
-    assert "outlined" not in figure([seen]).axes[0].get_xlabel()
+
+
+@pytest.mark.parametrize(
+    ("top", "course", "dots", "triangles", "bars", "stems", "word"),
+    [
+        (805, [(3.0, 800), (5.0, 400)], [(3, 805)], [], [], [], "In [1]: 805 MB"),
+        (800, (), [], [], [(0, 800, 10, 800)], [], "In [1]: 800 MB"),
+        (800, ((3.0, 400), (5.0, 450)), [], [], [(0, 800, 10, 800)], [], "In [1]: 800 MB"),
+        (peak(300, "sampled"), (), [], [(5, 300)], [], [(5, 100, 5, 300)], "In [1]: at least 300 MB"),
+        (peak(300, "bounded", 420), (), [], [], [(0, 300, 10, 300)], [(5, 300, 5, 420)], "In [1]: 300 to 420 MB"),
+        (peak(100, "bounded", 1420), (), [], [], [(0, 100, 10, 100)], [(5, 100, 5, 1420)], "In [1]: 100 MB to 1.4 GB"),
+        (Peak(101 * MB - 1, 101 * MB - 1, "exact"), (), [], [], [], [], "In [1]: 101 MB"),
+    ],
+)  # fmt: skip
+def test_how_a_peak_is_drawn(top, course, dots, triangles, bars, stems, word):
+    """A dot at its moment, or a bar over its cell if no sample saw it; up for a lower bound, a line to the upper one."""
+    (axes,) = figure([cell(1, 0, 10, 100, 100, top, course=course)]).axes
+    assert (marks(axes, "o"), marks(axes, "^")) == (dots, triangles)
+    flat = [bar for bar in segments(axes, upright=False) if bar[2] - bar[0] > 1]
+    assert (flat, segments(axes, upright=True)) == (bars, stems)
+    assert word in texts(axes)
+    assert axes.get_ylim()[1] > max([0, *(stem[3] for stem in stems)])
 
 
 def test_idle_time_is_a_gap():
@@ -240,63 +230,6 @@ def test_the_order_of_the_records_does_not_matter():
     one, other = figure(cells), figure(cells[::-1])
     assert uppers(one.axes[0]) == uppers(other.axes[0])
     assert texts(one.axes[0]) == texts(other.axes[0])
-
-
-def test_a_peak_that_the_samples_saw_stands_at_its_moment():
-    """A dot, as high as the exact peak, where the highest sample was."""
-    drawn = figure([cell(1, 0, 10, 100, 100, 805, course=[(3.0, 800), (5.0, 400)])])
-    (axes,) = drawn.axes
-    assert marks(axes, "o") == [(3.0, 805.0)]
-    assert segments(axes, upright=False) == []
-    assert legend(drawn) == ["peak, at its moment"]
-
-
-@pytest.mark.parametrize("course", [(), ((3.0, 400), (5.0, 450))])
-def test_a_peak_that_nobody_saw_is_a_bar_over_its_cell(course):
-    """It was somewhere in the cell: no moment is named."""
-    drawn = figure([cell(1, 0, 10, 100, 150, 800, course=course)])
-    (axes,) = drawn.axes
-    assert segments(axes, upright=False) == [(0, 800, 10, 800)]
-    assert marks(axes, "o") == []
-    assert legend(drawn) == ["peak of the cell"]
-
-
-def test_a_sampled_peak_says_at_least():
-    """Where something could have been missed the mark points up, and the words say so."""
-    drawn = figure([cell(1, 0, 10, 100, 100, peak(300, "sampled"))])
-    (axes,) = drawn.axes
-    assert marks(axes, "^") == [(5.0, 300.0)]
-    assert legend(drawn) == ["peak, at least"]
-    assert "In [1]: at least 300 MB" in texts(axes)
-
-
-def test_a_bounded_peak_shows_both_bounds():
-    """The bar is at the lower bound, a line leads to the upper one."""
-    (axes,) = figure([cell(1, 0, 10, 100, 100, peak(300, "bounded", 420))]).axes
-    assert segments(axes, upright=False) == [(0, 300, 10, 300)]
-    assert segments(axes, upright=True) == [(5, 300, 5, 420)]
-    assert "In [1]: 300 to 420 MB" in texts(axes)
-    assert axes.get_ylim()[1] > 420
-
-
-def test_a_peak_that_may_have_been_is_shown():
-    """Nothing above the ends for certain, much above them perhaps: the upper bound is in the picture."""
-    (axes,) = figure([cell(1, 0, 10, 100, 100, peak(100, "bounded", 1420))]).axes
-    assert "In [1]: 100 MB to 1.4 GB" in texts(axes)
-    assert segments(axes, upright=True) == [(5, 100, 5, 1420)]
-    assert axes.get_ylim()[1] > 1420
-
-
-def test_a_peak_below_a_megabyte_is_no_mark():
-    """A page more than at the end is nothing to look at."""
-    (axes,) = figure([cell(1, 0, 10, 100, 100, Peak(101 * MB - 1, 101 * MB - 1, "exact"))]).axes
-    assert segments(axes, upright=False) == []
-
-
-def test_the_highest_is_named():
-    """Whose peak was the highest, and how high, stands beside it; also where it is an end of the cell."""
-    (axes,) = figure([cell(1, 0, 1, 100, 5465), cell(2, 2, 1, 5465, 10)]).axes
-    assert "In [1]: 5.3 GB" in texts(axes)
 
 
 def test_the_peaks_that_matter_are_marked_and_the_highest_of_them_named():
@@ -383,28 +316,21 @@ def lines_across(axes):
     ]
 
 
-def test_the_headroom_has_a_line():
-    """The device's total and the framework's limit stand in the picture, with their sizes."""
-    use = gpu(0, 7000, 15000, total_bytes=16384 * MB, limit_bytes=15500 * MB)
+@pytest.mark.parametrize(
+    ("use", "lines", "words", "top_mb"),
+    [
+        (gpu(0, 7000, 15000, total_bytes=16384 * MB, limit_bytes=15500 * MB), [16384, 15500],
+         {"total 16 GB", "limit 15.1 GB"}, 20000),
+        (gpu(0, 300, total_bytes=143771 * MB), [], {"total 140.4 GB, above the picture"}, 2000),
+        (gpu(0, 300), [], set(), 2000),
+    ],
+)  # fmt: skip
+def test_the_headroom_has_a_line(use, lines, words, top_mb):
+    """The device's total and limit, with their sizes; in words where far above; nothing where unknown."""
     axes = figure([cell(1, 0, 10, 1, 1, gpus=[use])]).axes[1]
-    assert lines_across(axes) == [16384, 15500]
-    assert {"total 16 GB", "limit 15.1 GB"} <= set(texts(axes))
-    assert axes.get_ylim()[1] > 16384
-
-
-def test_a_total_far_above_is_told_in_words():
-    """A small use on a large device is not pressed to the ground by its line."""
-    axes = figure([cell(1, 0, 10, 1, 1, gpus=[gpu(0, 300, total_bytes=143771 * MB)])]).axes[1]
-    assert lines_across(axes) == []
-    assert "total 140.4 GB, above the picture" in texts(axes)
-    assert axes.get_ylim()[1] < 2000
-
-
-def test_an_unknown_total_is_no_line():
-    """Nothing known, nothing drawn."""
-    axes = figure([cell(1, 0, 10, 1, 1, gpus=[gpu(0, 300)])]).axes[1]
-    assert lines_across(axes) == []
-    assert not any("total" in text for text in texts(axes))
+    assert lines_across(axes) == lines
+    assert {text for text in texts(axes) if "total" in text or "limit" in text} == words
+    assert max([0, *lines]) < axes.get_ylim()[1] < top_mb
 
 
 def test_the_axis_is_in_the_unit_that_people_read():
@@ -418,45 +344,22 @@ def test_the_axis_is_in_the_unit_that_people_read():
     assert ticks(15 << 10) == ["0", "5 GB", "10 GB", "15 GB"]
 
 
-def test_numbers_stand_only_where_there_is_room():
-    """No number reaches over another: of a long and many short cells the long one has its own."""
-    short = [cell(i, i * 0.01, 0.01, 1, 1) for i in range(1, 40)]
-    (axes,) = figure([*short, cell(40, 0.5, 60, 1, 1)]).axes
-    found = [text for text in texts(axes) if text.isdecimal()]
-    assert "40" in found
-    assert len(found) <= 2
-
-
 def test_a_cell_that_failed_has_its_number_first():
-    """Between neighbours that leave no room for all, it is the one to look for."""
+    """Where there is no room for all, it is the one to look for; a label of the user's own is shown whole."""
     short = [cell(i, i * 0.3, 0.3, 1, 1, status="error" if i == 20 else "ok") for i in range(1, 40)]
-    (axes,) = figure([*short, cell(40, 12, 60, 1, 1)]).axes
-    assert {"20 ✕", "40"} <= set(texts(axes))
+    (axes,) = figure([*short, cell(40, 12, 60, 1, 1, label="load")]).axes
+    assert {"20 ✕", "load"} <= set(texts(axes))
+    assert sum(text.isdecimal() for text in texts(axes)) <= 6
 
 
-def test_a_label_of_the_users_own_is_shown_whole():
-    """A cell that was given a name has it in place of its number."""
-    (axes,) = figure([cell(1, 0, 10, 1, 1, label="load"), cell(2, 10, 10, 1, 1)]).axes
-    assert {"load", "2"} <= set(texts(axes))
-
-
-def test_short_idle_times_are_to_scale():
-    """Nothing is shortened where little would be won."""
-    (axes,) = figure([cell(i + 1, i * 12, 10, 1, 1) for i in range(5)]).axes
-    assert axes.get_xlim() == (0, 58)
-    assert not any("idle" in text for text in texts(axes))
-    assert "shortened" not in axes.get_xlabel()
-
-
-@pytest.mark.parametrize("width_in", [3.6, 8.0])
-def test_nothing_leaves_the_figure(width_in):
-    """A narrow figure, for a phone, has its legend and its notes below one another."""
+def test_nothing_leaves_the_figure():
+    """All words lie within it, those of the legend and of the axis below as well."""
     tensors = {"allocated_bytes": 500 * MB, "reserved_bytes": 600 * MB}
     cells = [cell(i, i * 400, 100, 100, 300, 900, gpus=[gpu(0, 500, 900, **tensors)]) for i in range(1, 4)]
     cells.append(cell(4, 2000, 90, 100, 300, 400, course=[(1, 200)]))
     cells.append(cell(5, 2100, 90, 100, 300, peak(900, "sampled")))
     cells.append(cell(6, 2200, 90, 100, 300, 900, course=[(1, 900)]))
-    drawn = figure(cells, width_in=width_in)
+    drawn = figure(cells)
     assert len(legend(drawn)) == 6
     canvas = FigureCanvasAgg(drawn)
     canvas.draw()
@@ -487,7 +390,7 @@ def test_nothing_global_is_touched():
     program = """
 import sys
 from ipygpulogger.render.plot import figure
-from ipygpulogger.render.sparkline import sparkline
+from ipygpulogger.render.markup import sparkline
 sparkline(((0.0, 0), (1.0, 1 << 30)))
 print(any(name.startswith("matplotlib") for name in sys.modules))
 import matplotlib
@@ -575,30 +478,10 @@ def test_foreign_words_are_words():
         assert text.get_text().isprintable()
 
 
-def test_a_figure_can_be_kept():
-    """It pickles and copies, as other figures do, and is still shown as a picture."""
-    picture(pickle.loads(pickle.dumps(figure([cell(1, 0, 1, 1, 2)]))))
-
-
-def test_thousands_of_cells_are_a_handful_of_artists():
-    """However many cells: as many things to draw as for a few, so it stays quick and readable."""
-    step = 2.5
-
-    def drawn(count):
-        cells = [
-            cell(i + 1, i * step, 2, 100 + i % 7, 100 + i % 9, 200 + i % 50, gpus=[gpu(i % 9, i % 5, 90)])
-            for i in range(count)
-        ]
-        return [len(axes.get_children()) for axes in figure(cells).axes]
-
-    assert all(many <= few + 60 for many, few in zip(drawn(3000), drawn(12), strict=True))
-
-
-@pytest.mark.parametrize("width_in", [3.6, 8.0])
-def test_no_words_cover_others_in_a_long_run(width_in):
-    """Hours on the axis, and the name of a card beside its limit: each has its room, on a phone as well."""
+def test_no_words_cover_others_in_a_long_run():
+    """Hours on the axis, and the name of a card beside its limit: each has its room."""
     card = gpu(100, 100, 500, name="NVIDIA H100 80GB HBM3", total_bytes=80 << 30)
-    drawn = figure([cell(i, 900 * i, 900, 100, 200, gpus=[card]) for i in range(1, 40)], width_in=width_in)
+    drawn = figure([cell(i, 900 * i, 900, 100, 200, gpus=[card]) for i in range(1, 40)])
     renderer = FigureCanvasAgg(drawn).get_renderer()
     drawn.draw(renderer)
     for axes in drawn.axes:
@@ -621,4 +504,4 @@ def test_whatever_was_recorded_can_be_drawn(records):
         low, high = axes.get_ylim()
         assert low == 0 < high < math.inf
     picture(drawn)
-    assert svg(drawn, records[0].source, "wide").startswith("<svg")
+    assert svg(drawn, records[0].source).startswith("<svg")

@@ -29,10 +29,9 @@ from ipygpulogger.owners import release
 from ipygpulogger.records import MIME, CellRecord, Diagnosis, Timeline
 from ipygpulogger.records.units import printable, printable_lines, without_controls
 from ipygpulogger.render import at_peak, experiments, html, lines, out_of_memory, owners, page, summary, text
-from ipygpulogger.render.comparison import comparison
-from ipygpulogger.render.diagnoses import diagnoses
-from ipygpulogger.render.growth import ladders
+from ipygpulogger.render.growth import diagnoses, ladders
 from ipygpulogger.render.owners import Freed
+from ipygpulogger.render.summary import comparison
 from ipygpulogger.storage.decode import NAMES
 from ipygpulogger.storage.formats import json_line
 

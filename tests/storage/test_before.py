@@ -1,6 +1,7 @@
 """What the last commit before the packages wrote and showed: the same values are loaded, the same reports made."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ PLAINER = {  # remarks that were reworded since
 _shown = (HERE / "shown.json").read_text(encoding="utf-8")
 for _was, _is in PLAINER.items():
     _shown = _shown.replace(_was, _is)
+_shown = re.sub(r' aria-label=\\"[^"]*\\"', "", _shown)  # a line had a second wording for screen readers
 SHOWN = json.loads(_shown)
 RECORDS = list(History.load(HERE / "session.jsonl"))
 

@@ -1,0 +1,77 @@
+"""What of a record is worth telling: what moved, what matters, what is nearly full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..records import CellRecord
+from ..records.note import URGENT, of_kind
+from ..records.units import MB, rounded_mb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..records import DeviceUsage, Measurement, Usage
+
+QUIET_RAM_BYTES = 5 * MB  # importing a small module moves as much
+_MUCH = 0.1  # of a device, or of the machine's RAM
+_SCARCE = 0.05  # of a device's memory
+
+
+def matters(measurement: Measurement, ram_total_bytes: int | None = None) -> bool:
+    """Return whether a report is open from the start.
+
+    Failed for lack of memory, over budget, growing in each run, little headroom or RAM left, a peak that is
+    not exact, or more than a tenth of a device or of RAM moved.
+
+    Args:
+        measurement: What was measured.
+        ram_total_bytes: The machine's RAM; None when unknown.
+    """
+    if isinstance(measurement, CellRecord) and measurement.out_of_memory:
+        return True
+    if of_kind(measurement.notes, *URGENT) or any(map(nearly_full, measurement.gpus)):
+        return True
+    usages: list[tuple[Usage, int | None]] = [(measurement.gen, ram_total_bytes)]
+    usages += [(gpu, gpu.total_bytes) for gpu in measurement.gpus if gpu.attributed]
+    return any(
+        moved_bytes(usage) >= QUIET_RAM_BYTES
+        and (is_inexact(usage) or (total_bytes and moved_bytes(usage) > total_bytes * _MUCH))
+        for usage, total_bytes in usages
+    )
+
+
+def nearly_full(gpu: DeviceUsage) -> bool:
+    """Return whether this process can allocate little more on a device that it uses."""
+    if gpu.headroom_bytes is None or not gpu.total_bytes or not gpu.after_bytes:
+        return False
+    return gpu.headroom_bytes < gpu.total_bytes * _SCARCE
+
+
+def moves(usage: Usage) -> bool:
+    """Return whether memory moved by what rounds to a megabyte."""
+    return bool(rounded_mb(usage.consumed_bytes) or rounded_mb(usage.peaked_bytes))
+
+
+def moved_bytes(usage: Usage) -> int:
+    """Return how much memory moved: consumed, given back, or needed for a moment."""
+    return max(abs(usage.consumed_bytes), usage.needed_bytes)
+
+
+def is_inexact(usage: Usage) -> bool:
+    """Return whether a peak is known less exactly than to a megabyte."""
+    lo_bytes, hi_bytes = usage.peak.lo_bytes, usage.peak.hi_bytes
+    return usage.peak.quality != "exact" and (
+        hi_bytes is None or rounded_mb(lo_bytes) != rounded_mb(hi_bytes)
+    )
+
+
+def is_notable(gpu: DeviceUsage) -> bool:
+    """Return whether anything on a device is worth a report: of this process, of others, or its metrics."""
+    before_bytes, now_bytes = gpu.neighbours_before_bytes, gpu.neighbours_bytes
+    neighbours_bytes = 0 if before_bytes is None or now_bytes is None else abs(now_bytes - before_bytes)
+    sizes: Sequence[int] = (
+        gpu.context_bytes, abs(gpu.unattributed_bytes), gpu.unknown_rise_bytes, gpu.neighbours_rise_bytes,
+        neighbours_bytes,
+    )  # fmt: skip
+    return moves(gpu) or nearly_full(gpu) or bool(gpu.metrics) or max(sizes) >= MB
