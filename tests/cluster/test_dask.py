@@ -252,7 +252,7 @@ def test_workers_that_come_and_go():
         with pytest.raises(distributed.KilledWorker):
             dying.result()
         (missing, *_) = watching.records[-1].missing
-        assert missing == ("worker 0", "died while it had 1 task to run")
+        assert missing == ("worker 0", "left the cluster while it had 1 task to run")
         client.wait_for_workers(2)
         known = len(watching.records)
         client.submit(hungry, 40, 1, workers=[1], pure=False)

@@ -362,26 +362,16 @@ def test_a_measured_function_called_outside_ray(ray, monkeypatch):
 
 
 def test_what_does_not_arrive_is_said(ray, watching, capsys):
-    """Lost and invalid records, dead processes, workers without the package, a mailbox that died."""
+    """Lost and invalid records, workers without the package, a mailbox that died."""
     (mailbox,) = (actor.instance for actor in ray.actors.values())
-    gone, valid = 2**22 + 1, arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
-    ended = [("t2", b"{}", 1), ("t3", "text", 1), ("t4", None, 0), ("t6", valid, 1)]
-    mailbox.take(gone, "", [("t1", "train on worker 1")], ended, 3)
+    valid = arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
+    mailbox.take([(1, b"{}"), (1, "text"), (1, valid)], 4)
     (group,) = watching.collect("In [1]")
     assert len(group) == 1
-    assert group.missing == (("train on worker 1", "its process died before the task had ended"),)
     assert group.notes == (
         "2 of what arrived are not valid and left out",
         "4 more tasks ended, whose records did not arrive",
     )
-    mailbox.take(
-        gone, "elsewhere", [("t5", "a"), ("t7", "b")], [], 0
-    )  # processes that are not seen from here
-    assert not watching.collect("In [2]")
-    mailbox.take(gone, "there", [("t5", "c")], [("t7", valid, 1)], 0)  # tried again
-    mailbox.take(gone, "there", [], [("t5", None, 0)], 0)
-    (group,) = watching.collect("In [3]")
-    assert [who for who, _ in group.missing] == ["a", "b"]
     mailbox.cannot("node-a", "ImportError: x")
     mailbox.cannot("node-b", "ImportError: x")
     watching.collect(None)
@@ -401,16 +391,16 @@ def test_of_very_many_tasks_the_largest_are_kept(ray, watching, monkeypatch):
     """The mailbox holds a bounded number, and says how many others there were and what they needed at most."""
     made_here = mailbox_class(3)()
     for size in range(100):
-        made_here.take(1, "", [], [(f"t{size}", b"%d" % size, size)], 0)
+        made_here.take([(size, b"%d" % size)], 0)
         assert len(made_here.records) < 6
-    empty = {"records": [], "running": {}, "died": [], "unable": {}, "more": 0, "more_bytes": 0, "lost": 0}
+    empty = {"records": [], "unable": {}, "more": 0, "more_bytes": 0, "lost": 0}
     kept = [(size, b"%d" % size) for size in (99, 98, 97)]
     assert made_here.empty() == {**empty, "records": kept, "more": 97, "more_bytes": 96}
     assert made_here.empty() == empty
     (mailbox,) = (actor.instance for actor in ray.actors.values())
     valid = arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
     mailbox.more, mailbox.more_bytes = 4, 70 * MB
-    mailbox.take(1, "", [], [("t", valid, 1)], 0)
+    mailbox.take([(1, valid)], 0)
     (group,) = watching.collect("In [1]")
     assert len(group) == 1
     assert group.notes == ("4 more, each of which needed 70 MB at most, are only counted",)
@@ -432,14 +422,13 @@ def test_a_worker_sends_on_however_late_the_answers_are(ray, monkeypatch):
     assert outbox.has_mailbox()
     full = {7}
     for number in range(100):
-        outbox.began(f"t{number}", "f")
-        outbox.ended(f"t{number}", b"%d" % number, 1, at_once=True)
+        outbox.ended(b"%d" % number, 1, at_once=True)
     assert len(taken) == 7
     full = set()
-    outbox.ended("last", b"last", 1, at_once=True)
-    sent_of = [record for call in taken for _, record, _ in call[3]]
+    outbox.ended(b"last", 1, at_once=True)
+    sent_of = [record for ended, _ in taken for _, record in ended]
     assert sent_of == [b"%d" % number for number in range(37)]  # in their order
-    assert sum(call[4] for call in taken) == 101 - 37
+    assert sum(lost for _, lost in taken) == 101 - 37
 
 
 def test_a_ray_that_does_not_answer_and_a_class_that_cannot_be_wrapped(ray, watching, capsys, monkeypatch):
