@@ -11,17 +11,14 @@ are not tasks: an actor is measured while it is created. ``measure`` within a me
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import uuid
 from contextlib import suppress
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.group import Group, Missing
 from ..records.units import shortened, size_text
-from ..runtime import clock
 from ..runtime.errors import why
 from .arrivals import Arrivals
 from .dask_worker import EVERY_S, decompressed, worker_name
@@ -29,9 +26,8 @@ from .sent import scheduler_plugin, worker_plugin
 from .watcher import Watch, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Iterable
 
-_HEARD_WITHIN_S = 2.0
 _FOLLOWS_WITHIN_S = 10 * EVERY_S
 MOST = 1000  # records of one cell; of more tasks the small ones are only counted
 _UNMEASURED = "{} could not be measured; the workers' logs say why"
@@ -44,19 +40,18 @@ _INSTALL = (
 class DaskWatch(Watch):
     """What `watch` returns for a ``distributed.Client``: measures every task, until it is stopped.
 
-    With an asynchronous client the plugin is installed as soon as the event loop runs; ``await`` the watch to
-    wait until the workers have it.
-
     Attributes:
         lacking: Whether a worker cannot measure.
 
     Raises:
-        ValueError: The client is closed.
+        ValueError: The client is closed, or asynchronous.
     """
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
         if client.status in ("closing", "closed"):
             raise ValueError("watch() takes a client that is connected, and this one is closed")
+        if client.asynchronous:
+            raise ValueError("watch() takes a client that is not asynchronous")
         super().__init__(client, report=report)
         self._topic = f"ipygpulogger-{uuid.uuid4().hex}"
         self._arrived = threading.Condition()  # events arrive on the thread of the client's event loop
@@ -64,7 +59,6 @@ class DaskWatch(Watch):
         self._workers: dict[str, str] = {}  # the names of those that are measured, by address
         self._killed: dict[str, str] = {}  # how its nanny killed a worker, by address
         self._numbers: dict[str, int] = {}  # of the last event of each worker that ever was, by address
-        self._heard: set[str] = set()  # the addresses of all that have sent anything
         self._followed: set[str] = set()  # of those that announced another event
         self._awaited: set[str] = set()  # those of them that a cell waits for
         self.lacking = self._has_left = False
@@ -96,38 +90,24 @@ class DaskWatch(Watch):
     def install(self) -> None:
         """Have all workers measure, also those that could not before."""
         self.lacking = False
-        self._heard.clear()
-        self._installed = _soon(self.client.sync(self._install))
+        self.client.sync(self._install)
 
     async def _install(self) -> None:
         client, topic = self.client, self._topic
         with suppress(Exception):  # a scheduler that takes no plugins: "distributed.scheduler.pickle"
             await client.register_plugin(scheduler_plugin(topic, client.id), name=topic)
-        workers = await client.register_plugin(worker_plugin(topic), name=topic)
-        # Each worker says once whether it can measure, perhaps before the scheduler knows who subscribes.
-        deadline_s = clock.monotonic_s() + _HEARD_WITHIN_S
-        while True:
-            for event in await client.get_events(topic):
-                self._event(event)
-            if self._heard.issuperset(workers) or clock.monotonic_s() > deadline_s:
-                return
-            await asyncio.sleep(_HEARD_WITHIN_S / 100)
-
-    def __await__(self) -> Generator[Any, None, DaskWatch]:
-        """Wait until the workers have the plugin, with an asynchronous client."""
-        if self._installed is not None:
-            yield from self._installed.__await__()
-        return self
+        await client.register_plugin(worker_plugin(topic), name=topic)
+        for event in await client.get_events(topic):  # those from before the scheduler knew who subscribes
+            self._event(event)
 
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call as one group; nothing if there were none."""
         with self._arrived:
             # Of workers that end very many tasks one further event is enough: it was sent after the last task
             # that the notebook knows to have ended. A worker that keeps silent is not waited for again.
-            if not self.client.asynchronous:
-                self._awaited = set(self._followed)
-                self._arrived.wait_for(lambda: not self._awaited, _FOLLOWS_WITHIN_S)
-                self._followed -= self._awaited
+            self._awaited = set(self._followed)
+            self._arrived.wait_for(lambda: not self._awaited, _FOLLOWS_WITHIN_S)
+            self._followed -= self._awaited
             return (self._arrivals.group(label or "tasks", _UNMEASURED),) if self._arrivals else ()
 
     def leave(self) -> None:
@@ -137,24 +117,17 @@ class DaskWatch(Watch):
             try:
                 self._uninstall()
             except Exception as reason:
-                self._not_removed(reason)
+                self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
 
     def _uninstall(self) -> None:
         for topic in (self._topic, *self._workers):
             self.client.unsubscribe_topic(topic)
-        self._removed = _soon(self.client.sync(self._remove))
+        self.client.sync(self._remove)
 
     async def _remove(self) -> None:
         with suppress(Exception):  # the scheduler has none
             await self.client.unregister_scheduler_plugin(self._topic)
-        try:
-            await self.client.unregister_worker_plugin(self._topic)
-        except Exception as reason:
-            self._not_removed(reason)
-
-    def _not_removed(self, reason: Exception) -> None:
-        if self._has_left:  # else it may never have been there
-            self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
+        await self.client.unregister_worker_plugin(self._topic)
 
     def describe(self) -> str:
         """Return how many workers are measured."""
@@ -176,7 +149,6 @@ class DaskWatch(Watch):
 
     def _event_of_worker(self, address: str, message: dict[str, Any]) -> None:
         name = shortened(str(message["name"]))
-        self._heard.add(address)
         if "unable" in message:
             if not self.lacking:
                 self.lacking = True
@@ -216,7 +188,6 @@ class DaskWatch(Watch):
             if message["action"] != "remove-worker":
                 return
             name, how = self._workers.pop(address), self._killed.pop(address, "left the cluster")
-            self._heard.discard(address)
             self._followed.discard(address)
             self._no_longer_await(address)
             if not self._has_left:
@@ -224,11 +195,6 @@ class DaskWatch(Watch):
             if not message.get("expected", True) and (count := len(message.get("processing-tasks", ()))):
                 reason = f"{how} while it had {counted(count, 'task')} to run"
                 self._arrivals.missing.append(Missing(name, reason))
-
-
-def _soon(answer: Any) -> asyncio.Future[Any] | None:
-    """Return what will have the answer of an asynchronous client; None where it has been waited for."""
-    return asyncio.ensure_future(answer) if isawaitable(answer) else None
 
 
 def _count(value: Any) -> int:

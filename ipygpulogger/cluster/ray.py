@@ -163,14 +163,14 @@ class RayWatch(Watch):
             return False
         try:
             contents = self._mailbox.empty()
-        except self._ray.exceptions.RayActorError as error:  # killed, or for lack of memory: another one
-            self.say_once(f"ipygpulogger lost records of tasks of Ray: {first_line(error)}")
-            self._mailbox = None
-            self._join()
-            return False
-        except Exception as error:  # Ray does not answer: no cell is to wait for it again soon
-            self.say_once(f"ipygpulogger waits for records of tasks of Ray: {first_line(error)}")
-            self._try_again_s = clock.monotonic_s() + _PAUSE_S
+        except Exception as error:
+            if isinstance(error, self._ray.exceptions.RayActorError):  # killed, or for lack of memory
+                self.say_once(f"ipygpulogger lost records of tasks of Ray: {first_line(error)}")
+                self._mailbox = None
+                self._join()
+            else:  # Ray does not answer: no cell is to wait for it again soon
+                self.say_once(f"ipygpulogger waits for records of tasks of Ray: {first_line(error)}")
+                self._try_again_s = clock.monotonic_s() + _PAUSE_S
             return False
         for _, payload in contents["records"]:
             self._arrivals.take(payload)

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.measure import Measure, Overlapping, overlaps_of
+from ..blocks.measure import Measure, overlaps_of
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
 from ..runtime.wrappers import around_calls
@@ -107,7 +107,6 @@ class Task:
     def __init__(self, name: str, at_once: bool) -> None:
         self._name, self._at_once = name, at_once
         self._id: str | None = None  # while the task runs, unless another context is around it
-        self._unmeasured: Overlapping | None = None
         self._measure: Measure | None = None
 
     def begun(self) -> Task:
@@ -133,15 +132,11 @@ class Task:
         task = context.get_task_id()
         # In a thread that the user started in a task there is an id, but no name. Ray 2.9 has no names.
         name = context.get_task_name() if hasattr(context, "get_task_name") else self._name
-        if not task or not name or task in _running:
+        if not task or not name or task in _running or not outbox.has_mailbox():
             return
         self._id = task
         _running.add(task)
         _inside.set(task)
-        if not outbox.has_mailbox():
-            self._unmeasured = Overlapping()  # of tasks beside it that are measured
-            _overlaps.begin(self._unmeasured)
-            return
         self._measure = Measure(name, among=_overlaps)
         self._measure.__enter__()
 
@@ -166,9 +161,7 @@ class Task:
         if task is None:
             return
         try:
-            if self._unmeasured is not None:
-                _overlaps.end(self._unmeasured)
-            elif (found := self._measure and self._measure.last) is None:
+            if (found := self._measure and self._measure.last) is None:
                 outbox.ended(None, 0, at_once=self._at_once)
             else:
                 at_once = self._at_once or type(error).__name__ in _EXITS

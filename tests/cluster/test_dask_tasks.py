@@ -363,6 +363,10 @@ def test_what_no_client_is():
     cluster_itself = type("LocalCluster", (), {"__module__": "distributed.deploy.local"})()
     with pytest.raises(TypeError, match=r"such as Client\(cluster\)"):
         cluster.watch(cluster_itself)
+    asynchronous = Client()
+    asynchronous.asynchronous = True
+    with pytest.raises(ValueError, match="not asynchronous"):
+        cluster.watch(asynchronous)
     with pytest.raises(TypeError, match=r"takes an ipyparallel\.Client"):
         cluster.watch(object())
     with cluster.watch(type("Derived", (Client,), {"__module__": "another"})()) as watching:

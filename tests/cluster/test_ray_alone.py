@@ -244,33 +244,6 @@ def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch):
     assert len(looks) == 1
 
 
-def test_a_task_that_runs_unmeasured_counts_for_those_beside_it(ray):
-    """One that began before the watch did has no record; that of the other one says that it shared."""
-    with watch(ray):
-
-        @ray.remote
-        class Actor:
-            async def wait(self, event):
-                await event.wait()
-
-    async def both():
-        event, actor = asyncio.Event(), Actor.remote()
-        ray.tasks.append(("before", "Actor.wait"))
-        before = asyncio.create_task(actor.wait.remote(event).result())
-        await asyncio.sleep(0)
-        ray.tasks[-1] = ("measured", "Actor.wait")
-        with watch(ray) as watching:
-            calls = before, asyncio.create_task(actor.wait.remote(event).result())
-            await asyncio.sleep(0)
-            ray.tasks.pop()
-            event.set()
-            await asyncio.gather(*calls)
-            return watching.records[-1]
-
-    (record,) = asyncio.run(both())
-    assert record.notes == ("shared with 1 other task of its process",)
-
-
 def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
     """Both have their record; the next task has its own, and shares nothing with them."""
 

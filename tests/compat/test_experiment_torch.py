@@ -213,29 +213,6 @@ def test_the_cells_data(shell, cuda, capsys):
     exp.finish()
 
 
-def test_outputs_let_go_of_the_gpu(shell, exp):
-    """A tensor that Out and _ also hold comes back with its variable."""
-    run(shell, "x = tensor(300)")
-    for _ in range(3):
-        run(shell, "x")
-    final = exp.finish()
-    assert final.gpu[:2] == (300 * MB, 300 * MB)
-    assert torch.cuda.memory_allocated() == 0
-
-
-def test_the_constructors_cell_again(shell, capsys):
-    """What the old one gives back as the new one has begun is none of the new one's figures."""
-    for _ in range(3):
-        run(shell, "exp = X()")
-        run(shell, "x = tensor(300)")
-        assert shell.user_ns["exp"].data.gpu.consumed == 300 * MB
-    capsys.readouterr()
-    run(shell, "exp = X()")
-    out = capsys.readouterr().out
-    assert MEMORY.search(out).groups() == ("300", "300", "100.00%")
-    assert shell.user_ns["exp"].data.gpu.consumed == 0
-
-
 @pytest.mark.parametrize("kind", ["X", "CPU"])
 @pytest.mark.parametrize("options", [{}, {"cl_enable": False}, {"cl_gc_collect": False}])
 def test_our_own_cycles_are_not_the_users(shell, capsys, kind, options):
@@ -251,18 +228,6 @@ def test_our_own_cycles_are_not_the_users(shell, capsys, kind, options):
         del exp
         said = re.findall(r"^cleared (\d+) objects", capsys.readouterr().out, re.MULTILINE)
         assert said == ["1"] * cycles
-
-
-@pytest.mark.parametrize("old", ["X", "CPU"])
-def test_an_old_one_that_ends_late(shell, capsys, old):
-    """What it gives back is not taken from the new one's figures: to the byte, whatever the old one watched."""
-    run(shell, f"def make():\n    return X(cl_enable=False)\nexp = {old}(cl_enable=False)")
-    run(shell, "a = tensor(300)")
-    run(shell, "exp = make()\nb = tensor(40)")
-    assert shell.user_ns["exp"].data.gpu.consumed == 40 * MB
-    run(shell, "b = tensor(50)")
-    assert shell.user_ns["exp"].finish().gpu[:2] == (50 * MB, 50 * MB)
-    assert torch.cuda.memory_allocated() == 0
 
 
 def test_the_inner_experiments_memory_is_the_outers_too(shell, capsys):
@@ -282,19 +247,6 @@ def test_the_inner_experiments_memory_is_the_outers_too(shell, capsys):
     assert shell.user_ns["left"] == 105 * MB
     assert inner[:2] == (35 * MB, 30 * MB)
     assert outer[:2] == (105 * MB, 105 * MB)
-
-
-def test_after_running_out_of_memory_the_cell_again_has_all_of_it(shell, capsys):
-    """A cell that filled the device and failed: its report explains, and a new experiment has it all back."""
-    run(shell, "exp = X()")
-    available = shell.user_ns["exp"].data.gpu.available
-    capsys.readouterr()
-    assert not run(shell, "held = [tensor(1000) for _ in range(20)]; more = held").success
-    out = capsys.readouterr().out
-    assert "Out of memory on cuda:0: " in out
-    run(shell, "exp = X()")
-    assert shell.user_ns["exp"].data.gpu[:2] == (0, 0)
-    assert shell.user_ns["exp"].data.gpu.available == available
 
 
 def test_the_cpu_backend_leaves_torch_alone(shell, cuda, capsys):
