@@ -190,15 +190,7 @@ class Measure:
         peak: bool | Literal["all"] = False,
         among: Overlaps | None = BLOCKS,
     ) -> None:
-        """Prepare; `measure` tells of the first arguments.
-
-        Args:
-            label: The name of the measurement.
-            report: Print a report at the end.
-            compact: Print it on one line.
-            peak: Tell what was alive when memory was highest; "all" in general RAM too beside a GPU.
-            among: Counts the others of its kind that run meanwhile, for a note; None for no such note.
-        """
+        # `measure` describes the first four; `among` counts the others of its kind, None for no such note.
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
         self._among = among
         self._last: Measurement | None = None
@@ -270,7 +262,7 @@ class Measure:
         Raises:
             RuntimeError: No block or call has finished yet.
         """
-        self._ended_after_s()
+        self._check_ended()
         return self._last
 
     @property
@@ -291,9 +283,9 @@ class Measure:
     @property
     def time_s(self) -> float:
         """Return the seconds from start to end of the last block or call, measured or not."""
-        return self._ended_after_s()
+        return self._check_ended()
 
-    def _ended_after_s(self) -> float:
+    def _check_ended(self) -> float:
         if self._time_s is None:
             raise RuntimeError(
                 "nothing measured yet: the block has not ended, or the function was not called"

@@ -1,7 +1,6 @@
 """Experiments with torch on the simulated GPU: its figures are exact, to the byte."""
 
 import gc
-import os
 import random
 import re
 import subprocess
@@ -167,15 +166,6 @@ def test_consumed_and_reclaimed_are_exact(shell, capsys, deleted, kept, hidden, 
     capsys.readouterr()
 
 
-def test_what_the_cache_holds_is_available(shell, exp):
-    """Freed tensors in torch's cache are neither consumed nor lost; asking for data leaves the cache alone."""
-    before = exp.data.gpu.available
-    tensor(512)
-    assert torch.cuda.memory_reserved() >= 512 * MB
-    assert exp.data.gpu == (0, 0, before)
-    assert torch.cuda.memory_reserved() >= 512 * MB
-
-
 def test_a_neighbour_is_not_the_experiment(shell, cuda, exp):
     """What another process takes is neither consumed nor given back, but it is not available."""
     before = exp.data.gpu.available
@@ -198,19 +188,6 @@ def test_the_device_that_is_current_at_the_beginning(shell, cuda, capsys):
     assert exp.data.gpu.consumed == exp.cl.data.gpu.used_delta == 70 * MB
     assert exp.finish().gpu[:2] == (70 * MB, 70 * MB)
     assert torch.cuda.memory_allocated(0) == 0
-
-
-def test_the_cells_data(shell, cuda, capsys):
-    """exp.cl.data: bytes of the cell on the device; before the first cell what is in use now."""
-    exp = IPyExperimentsPytorch()
-    first = exp.cl.data.gpu
-    assert (first.used_delta, first.peaked_delta, first.used_total // MB) == (0, 0, used_mb(cuda))
-    run(shell, "x = tensor(300); y = tensor(700); del y")
-    assert exp.cl.data.gpu[:2] == (300 * MB, 700 * MB)
-    assert exp.cl.data.gpu.used_total // MB == used_mb(cuda)
-    run(shell, "del x")
-    assert exp.cl.data.gpu[:2] == (-300 * MB, 0)  # the one rule: nothing was needed above its ends
-    exp.finish()
 
 
 @pytest.mark.parametrize("kind", ["X", "CPU"])
@@ -286,21 +263,6 @@ def test_seeds(shell, capsys):
         assert (cudnn.deterministic, cudnn.benchmark) == (False, True)
     finally:
         cudnn.deterministic, cudnn.benchmark = before
-
-
-def test_nothing_is_left(shell, cuda, capsys):
-    """After the end no scope, no holder, no wrapper in torch; the environment is the user's all along."""
-    before = dict(os.environ)
-    reads = torch._C._cuda_memoryStats
-    run(shell, "exp = X()")
-    assert dict(os.environ) == before
-    run(shell, "x = tensor(10)")
-    run(shell, "exp.finish();")
-    assert dict(os.environ) == before
-    assert not machine().scopes
-    assert not machine().scopes.loggers
-    torch.cuda.reset_peak_memory_stats()
-    assert torch._C._cuda_memoryStats is reads
 
 
 FRESH = """
