@@ -1,6 +1,5 @@
 """What `watch(ray)` does to functions and classes, and what its parts tell each other; without Ray."""
 
-import asyncio
 import contextvars
 import dis
 import inspect
@@ -163,68 +162,6 @@ def test_a_class_keeps_what_it_is():
     assert measured(len) is len
 
 
-def test_records_of_tasks_and_methods(ray, watching):
-    """One for each task: its name, worker, time and outcome; methods that methods call are none."""
-
-    @ray.remote
-    def hold(n):
-        return len(b"x" * n)
-
-    @ray.remote(num_cpus=1)
-    class Actor:
-        def step(self):
-            return self.helper()
-
-        def helper(self):
-            return 7
-
-        def fail(self):
-            raise LookupError("no")
-
-    actor = Actor.remote()
-    assert hold.remote(64 * MB).result() == 64 * MB
-    assert actor.step.remote().result() == 7
-    assert isinstance(actor.fail.remote().error, LookupError)
-    found = {record.task.rpartition(".")[2]: record for record in watching.records[-1]}
-    assert set(found) == {"hold", "step", "fail"}
-    assert found["hold"].gen.peaked_bytes == pytest.approx(64 * MB, abs=2 * MB)
-    assert {record.worker for record in found.values()} == {"worker abcdef01"}
-    assert found["fail"].outcome() == "failed: LookupError"
-    assert Actor._default_options == {"num_cpus": 1}
-    assert hold._function(1) == 1  # by the driver itself: no task
-    assert not watching.collect(None)
-
-
-def test_tasks_of_one_process_that_overlap_say_so(ray, watching):
-    """Async methods share the process, and its memory."""
-
-    @ray.remote
-    class Actor:
-        async def wait(self, event):
-            await event.wait()
-            return await self.helper()
-
-        async def helper(self):
-            return 1
-
-    async def both():
-        event, actor = asyncio.Event(), Actor.remote()
-        calls = []
-        for _ in range(2):
-            call = actor.wait.remote(event).result()
-            ray.tasks.append((f"t{len(calls)}", "Actor.wait"))  # as Ray does: each has a context of its own
-            calls.append(asyncio.create_task(call))
-            await asyncio.sleep(0)
-            ray.tasks.pop()
-        event.set()
-        return await asyncio.gather(*calls)
-
-    assert asyncio.run(both()) == [1, 1]
-    assert [record.notes for record in watching.records[-1]] == [
-        ("shared with 1 other task of its process",)
-    ] * 2
-
-
 def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch):
     """The first calls of a threaded actor begin at once, and each is measured; one of them looks."""
     looks, all_began = [], threading.Event()
@@ -314,17 +251,6 @@ def test_stopped_begun_anew_and_restarted(ray):
         assert len(second.records[-1]) == 1
     assert len(first.records) == 1
     assert not ray.actors
-
-
-def test_before_init(ray):
-    """Begun before Ray is, it measures from `ray.init` on."""
-    ray.end()
-    with watch(ray) as watching:
-        assert not watching.records
-        f = ray.remote(plain)
-        ray.init()
-        f.remote(1)
-        assert len(watching.records[-1]) == 1
 
 
 def test_a_measured_function_called_outside_ray(ray, monkeypatch):
