@@ -93,7 +93,7 @@ class Epochs:
         if not is_one_of_several() or (gathering := post(record, label)) is None:
             return
         self._gatherings.append(gathering)
-        while self._gatherings and self._gatherings[0].look():
+        while self._gatherings and self._gatherings[0].poll():
             self.ranks.append(self._gatherings.popleft().group())
 
     def finish(self, wait_s: float = _END_S) -> None:

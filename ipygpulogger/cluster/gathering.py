@@ -173,7 +173,7 @@ _NOT_MEASURED = "not measured"
 _NOT_VALID = "sent something that is not a record"
 _TOO_OLD = "its record was sent before the job restarted, or its clock is behind that of rank 0"
 
-_SLOWEST_LOOK_S, _FASTEST_LOOK_S = 0.1, 0.002
+_SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002
 
 
 class Gathering:
@@ -189,7 +189,7 @@ class Gathering:
         self._old: set[int] = set()
         self._stopped = threading.Event()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Take the records if all have arrived, without waiting for any; return whether they have."""
         return self._within(self._take_together)
 
@@ -231,11 +231,11 @@ class Gathering:
 
     def _await(self, until_s: float) -> bool:
         """Take the records once all ranks have answered, or those that are there when the time is over."""
-        pause_s = _FASTEST_LOOK_S
+        pause_s = _FASTEST_POLL_S
         while not self._take_together() and (left_s := until_s - clock.monotonic_s()) > 0:
             if self._stopped.wait(min(pause_s, left_s)):
                 return False
-            pause_s = min(1.5 * pause_s, _SLOWEST_LOOK_S)
+            pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
         self._take([rank for rank, key in self._open.items() if self._job.store.has([key])])
         return not self._open
 

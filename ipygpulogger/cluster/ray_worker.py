@@ -137,7 +137,7 @@ class Task:
         self._id = task
         _running.add(task)
         _inside.set(task)
-        self._measure = Measure(name, among=_overlaps)
+        self._measure = Measure(name, overlaps=_overlaps)
         self._measure.__enter__()
 
     def __enter__(self) -> None:
@@ -188,7 +188,7 @@ class Task:
 
 BATCH_S = 0.02  # a worker that has sent something sends nothing more for so long
 MOST_PENDING = 20  # calls of the mailbox that are not answered; further records wait
-_FRESH_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
+_RECHECK_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
 _ANSWER_S = 5.0  # for which the first answer of the mailbox is waited for
 _MOST_WAITING = 5000  # records, of half a kilobyte usually; further ones are counted as lost
 _MOST_IN_A_CALL = 500
@@ -208,7 +208,7 @@ class Outbox:
     def __init__(self) -> None:
         self.worker = ""
         self._mailbox: Any = None
-        self._sought_s = self._sent_s = -_FRESH_S
+        self._checked_s = self._sent_s = -_RECHECK_S
         self._lost = 0  # records, since the last call
         self._ended: deque[tuple[int, bytes]] = deque()  # what a task needed, and its packed record
         self._lock = threading.RLock()  # a generator may end when garbage is collected while it is held
@@ -221,12 +221,12 @@ class Outbox:
         Threads that call it meanwhile wait for the answer, or their tasks would run unmeasured.
         """
         with self._lock:
-            if clock.monotonic_s() - self._sought_s >= _FRESH_S:
-                self._seek()
-                self._sought_s = clock.monotonic_s()
+            if clock.monotonic_s() - self._checked_s >= _RECHECK_S:
+                self._find_mailbox()
+                self._checked_s = clock.monotonic_s()
             return self._mailbox is not None
 
-    def _seek(self) -> None:
+    def _find_mailbox(self) -> None:
         import ray
 
         context = ray.get_runtime_context()
@@ -289,7 +289,7 @@ class Outbox:
 
         def answered(future: Any) -> None:
             if future.exception() is not None and self._mailbox is mailbox:
-                self._sought_s = -_FRESH_S  # it was stopped: perhaps there is another one
+                self._checked_s = -_RECHECK_S  # it was stopped: perhaps there is another one
 
         answer.future().add_done_callback(answered)
 

@@ -27,7 +27,7 @@ def ray(monkeypatch):
     fake.start()
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(ray_worker, "BATCH_S", 0)
-    monkeypatch.setattr(ray_worker, "_FRESH_S", 0)
+    monkeypatch.setattr(ray_worker, "_RECHECK_S", 0)
     monkeypatch.setattr(ray_worker.Outbox, "_send_later", lambda _: None)
     monkeypatch.setattr(ray_worker, "outbox", ray_worker.Outbox())
     return fake
@@ -172,7 +172,7 @@ def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch):
         return types.SimpleNamespace()
 
     monkeypatch.setattr(ray, "get_actor", get_actor)
-    monkeypatch.setattr(ray_worker, "_FRESH_S", 60)
+    monkeypatch.setattr(ray_worker, "_RECHECK_S", 60)
     outbox = ray_worker.Outbox()
     with ThreadPoolExecutor(8) as threads:
         calls = [threads.submit(outbox.has_mailbox) for _ in range(8)]
