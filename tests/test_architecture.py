@@ -33,7 +33,7 @@ PACKAGES = {
     "notebook": "analysis breakdown engine lines owners records render runtime sources storage",
     "cli": "analysis engine records render runtime storage",
     "compat": "blocks engine notebook owners records render runtime sources",
-    "callbacks": "blocks cluster",
+    "callbacks": "blocks cluster runtime",
     "utils": "compat",
     "experiments": "compat utils",
     "__main__": "cli",

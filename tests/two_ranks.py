@@ -1,6 +1,6 @@
 """A second rank for a training in this process: it sends for each epoch what the first one sends."""
 
-from ipygpulogger.cluster import torch_distributed
+from ipygpulogger import callbacks
 from ipygpulogger.cluster.gathering import JobStore
 from ipygpulogger.cluster.torch_distributed import Job
 
@@ -51,8 +51,8 @@ def share(monkeypatch):
         second.post(record, label)
         return first.post(record, label)
 
-    monkeypatch.setattr(torch_distributed, "is_one_of_several", lambda: True)
-    monkeypatch.setattr(torch_distributed, "post", post)
+    monkeypatch.setattr(callbacks, "is_one_of_several", lambda: True)
+    monkeypatch.setattr(callbacks, "post", post)
 
 
 def check(callback):

@@ -117,16 +117,16 @@ F = TypeVar("F", bound="Callable[..., Any]")
 class _Block(Overlapping):
     """One run of a block or one call; if it cannot be measured, it warns, and the user's code runs on."""
 
-    def __init__(self, measure: Measure, label: str, among: Overlaps | None) -> None:
-        self.measure, self._label, self._among = measure, label, among
+    def __init__(self, measure: Measure, label: str, overlaps: Overlaps | None) -> None:
+        self.measure, self._label, self._overlaps = measure, label, overlaps
         self._scope: Scope | None = None
         self._recording = measure.recording()
         self._began_s = 0.0
 
     def __enter__(self) -> None:
         around = _entered_here.get()
-        if self._among is not None:
-            self._among.begin(self, [block for known in around if (block := known()) is not None])
+        if self._overlaps is not None:
+            self._overlaps.begin(self, [block for known in around if (block := known()) is not None])
         try:
             self._scope = Scope()
             if self._recording is not None:
@@ -164,7 +164,7 @@ class _Block(Overlapping):
             self.close()
 
     def _others(self) -> tuple[str, ...]:
-        return () if self._among is None else self._among.end(self)
+        return () if self._overlaps is None else self._overlaps.end(self)
 
     def close(self) -> None:
         """Close the scope and the recording, also after their end has failed."""
@@ -188,26 +188,18 @@ class Measure:
         report: bool = False,
         compact: bool = False,
         peak: bool | Literal["all"] = False,
-        among: Overlaps | None = BLOCKS,
+        overlaps: Overlaps | None = BLOCKS,
     ) -> None:
-        """Prepare; `measure` tells of the first arguments.
-
-        Args:
-            label: The name of the measurement.
-            report: Print a report at the end.
-            compact: Print it on one line.
-            peak: Tell what was alive when memory was highest; "all" in general RAM too beside a GPU.
-            among: Counts the others of its kind that run meanwhile, for a note; None for no such note.
-        """
+        # `measure` describes the first four; `overlaps` counts the others of its kind, None for no such note.
         self._label, self._report, self._compact, self._peak = label, report, compact, peak
-        self._among = among
+        self._overlaps = overlaps
         self._last: Measurement | None = None
         self._last_label = label or "block"
         self._time_s: float | None = None  # None until a block or call has ended
         self._open: list[_Block] = []
 
     def __enter__(self) -> Measure:
-        block = _Block(self, self._label or "block", self._among)
+        block = _Block(self, self._label or "block", self._overlaps)
         self._open.append(block)
         try:
             block.__enter__()
@@ -238,7 +230,7 @@ class Measure:
             TypeError: The argument is none of these.
         """
         label = self._label or str(getattr(function, "__qualname__", "call"))
-        return around_calls(function, lambda: _Block(self, label, self._among), "measure")  # type: ignore[no-any-return]
+        return around_calls(function, lambda: _Block(self, label, self._overlaps), "measure")  # type: ignore[no-any-return]
 
     def recording(self) -> PeakRecording | None:
         """Return what records the allocations of one block or call; None where they are not recorded."""
@@ -270,7 +262,7 @@ class Measure:
         Raises:
             RuntimeError: No block or call has finished yet.
         """
-        self._ended_after_s()
+        self._check_ended()
         return self._last
 
     @property
@@ -291,9 +283,9 @@ class Measure:
     @property
     def time_s(self) -> float:
         """Return the seconds from start to end of the last block or call, measured or not."""
-        return self._ended_after_s()
+        return self._check_ended()
 
-    def _ended_after_s(self) -> float:
+    def _check_ended(self) -> float:
         if self._time_s is None:
             raise RuntimeError(
                 "nothing measured yet: the block has not ended, or the function was not called"

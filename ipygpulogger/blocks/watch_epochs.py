@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, final
@@ -156,13 +157,9 @@ class EpochScope:
 
     def drop(self) -> None:
         """Close the open epoch without a record."""
-        try:
+        with suppress(Exception):  # closing fails while the interpreter shuts down
             if self._scope is not None:
                 self._scope.close()
-        except (
-            Exception
-        ):  # the epoch's figures are discarded anyway; closing fails while the interpreter shuts down
-            pass
         self._scope = None
 
     def __reduce__(self) -> tuple[type[EpochScope], tuple[()]]:

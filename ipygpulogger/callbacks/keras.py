@@ -16,21 +16,13 @@ except ModuleNotFoundError as error:
 class PeakMemCallback(Callback):  # type: ignore[misc]
     """Add the general RAM and GPU RAM of each epoch, in MB, to the logs that later callbacks read.
 
-    So they appear in the progress bar, in the history that ``fit`` returns, and in a `CSVLogger` that comes
-    after this callback:
-
-    ======================  =========================================================
-    ``mem_cpu_used_mb``     general RAM that the epoch kept; negative if it gave back
-    ``mem_cpu_peak_mb``     what it needed temporarily on top of that
-    ``mem_gpu_used_mb``     the same of the device that the model is on
-    ``mem_gpu_peak_mb``     the same; 0 without a device
-    ======================  =========================================================
+    So the four figures of `EpochMemory`, ``mem_cpu_used_mb`` to ``mem_gpu_peak_mb``, appear in the progress
+    bar, in the history that ``fit`` returns, and in a `CSVLogger` that comes after this callback. GPU is the
+    device that the model is on.
 
     An epoch lasts from this callback's ``on_epoch_begin`` to its ``on_epoch_end``, validation included.
 
-    Attributes:
-        history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. Otherwise empty.
+    Its ``history`` and ``ranks`` are described in `ipygpulogger.callbacks`.
     """
 
     def __init__(self) -> None:

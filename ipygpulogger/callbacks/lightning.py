@@ -16,21 +16,15 @@ except ModuleNotFoundError as error:
 class PeakMemCallback(Callback):  # type: ignore[misc]
     """Log the general RAM and GPU RAM of each epoch, in MB, to every logger and ``trainer.callback_metrics``.
 
-    ======================  =========================================================
-    ``mem/cpu_used_mb``     general RAM that the epoch kept; negative if it gave back
-    ``mem/cpu_peak_mb``     what it needed temporarily on top of that
-    ``mem/gpu_used_mb``     the same of the device the trainer runs on
-    ``mem/gpu_peak_mb``     the same; 0 without a device
-    ======================  =========================================================
+    These are the four figures of `EpochMemory`, ``mem/cpu_used_mb`` to ``mem/gpu_peak_mb``. GPU is the device
+    that the trainer runs on.
 
     An epoch lasts from its ``on_train_epoch_start`` to that of the next, or to the end of training. It
     includes validation, checkpoints and the module's own ``on_train_epoch_end``; the sanity check before
     training is in no epoch. Its figures are logged at its end. Under DDP each process measures itself; only
     the first one logs, and ``history`` has each process's own.
 
-    Attributes:
-        history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. Otherwise empty.
+    Its ``history`` and ``ranks`` are described in `ipygpulogger.callbacks`.
     """
 
     def __init__(self) -> None:

@@ -38,9 +38,7 @@ class PeakMemMetric(Callback):  # type: ignore[misc]
 
     A logger that identifies columns by name keeps only one of the two called "peak": set ``names`` then.
 
-    Attributes:
-        history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. Otherwise empty.
+    Its ``history`` and ``ranks`` are described in `ipygpulogger.callbacks`.
 
     Args:
         learn: Ignored; fastai 1 passed the learner.

@@ -16,22 +16,14 @@ except ModuleNotFoundError as error:
 class PeakMemCallback(TrainerCallback):  # type: ignore[misc]
     """Log the general RAM and GPU RAM of each epoch, in MB, as `Trainer` logs its own metrics.
 
-    So they are printed, kept in ``trainer.state.log_history`` and sent to every integration:
-
-    ======================  =========================================================
-    ``mem_cpu_used_mb``     general RAM that the epoch kept; negative if it gave back
-    ``mem_cpu_peak_mb``     what it needed temporarily on top of that
-    ``mem_gpu_used_mb``     the same of the device, ``args.device``
-    ``mem_gpu_peak_mb``     the same; 0 without a device
-    ======================  =========================================================
+    So the four figures of `EpochMemory`, ``mem_cpu_used_mb`` to ``mem_gpu_peak_mb``, are printed, kept in
+    ``trainer.state.log_history`` and sent to every integration. GPU is ``args.device``.
 
     An epoch lasts until the next begins, or training ends, because `Trainer` evaluates and saves after its
     ``on_epoch_end``; that belongs to the epoch before. Its figures are logged at its end. Each process
     measures itself.
 
-    Attributes:
-        history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch with the record of every rank. Otherwise empty.
+    Its ``history`` and ``ranks`` are described in `ipygpulogger.callbacks`.
     """
 
     def __init__(self) -> None:

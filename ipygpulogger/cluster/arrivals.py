@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..analysis.group import Group, Missing, place_of
-from ..records import Peak
 from ..records.process import ProcessRecord
 from ..records.units import size_text
-from ..records.usage import Usage
 from ..storage.decode import from_json, record_from
 from ..storage.embed import LIMIT_BYTES, embedded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
     from typing import Any
 
-    from ..records import DeviceUsage
     from ..records.measurement import Measurement
 
 T = TypeVar("T")
-U = TypeVar("U", bound=Usage)
 
 MOST_BYTES = 2 * LIMIT_BYTES  # of a packed record; `embedded` keeps it at half of that
 
@@ -156,57 +151,3 @@ class Arrivals:
         group = Group(label, records, self.missing, notes)
         self._begin()
         return group
-
-
-def one_each(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
-    """Return one record for each process, in the order in which they first ran."""
-    by_process: dict[object, list[ProcessRecord]] = {}
-    for record in records:
-        by_process.setdefault(record.process, []).append(record)
-    return [together(runs) for runs in by_process.values()]
-
-
-def together(runs: Iterable[ProcessRecord]) -> ProcessRecord:
-    """Return what the runs of one process used together.
-
-    That is from the beginning of the first to the end of the last, with the highest peak of them all and the
-    sum of their times. What the process did between them is part of what was consumed, not of the peak.
-    A single run is returned as it is.
-    """
-    found = sorted(runs, key=lambda record: record.started_at)
-    first, last = found[0], found[-1]
-    if first is last:
-        return first
-    worst = max(found, key=lambda record: ("ok", "interrupted", "error").index(record.status))
-    by_device: dict[object, list[DeviceUsage]] = {}
-    for record in found:
-        for gpu in record.gpus:
-            by_device.setdefault(gpu.key, []).append(gpu)
-    gpus = [replace(_joined(usages), timeline=()) for usages in by_device.values()]
-    children = [record.children for record in found if record.children is not None]
-    pinned = [record.pinned for record in found if record.pinned is not None]
-    gen = _joined([record.gen for record in found])
-    return replace(
-        first,
-        time_s=sum(record.time_s for record in found),
-        gen=replace(gen, heap_before=first.gen.heap_before, timeline=()),
-        gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.backend, gpu.index))),
-        children=_joined(children) if children else None,
-        pinned=_joined(pinned) if pinned else None,
-        status=worst.status,
-        error=worst.error,
-        current_gpu=last.current_gpu,
-        notes=(*dict.fromkeys(note for record in found for note in record.notes), f"{len(found)} runs"),
-    )
-
-
-def _joined(usages: Sequence[U]) -> U:
-    """Return the last of some usages of the same memory, from the beginning of the first."""
-    peaks = [usage.peak for usage in usages]
-    upper_bytes = [peak.hi_bytes for peak in peaks if peak.hi_bytes is not None]
-    peak = Peak.within(
-        max(peak.lo_bytes for peak in peaks),
-        max(upper_bytes) if len(upper_bytes) == len(peaks) else None,
-        max(peak.precision_bytes for peak in peaks),
-    )
-    return replace(usages[-1], before_bytes=usages[0].before_bytes, peak=peak)

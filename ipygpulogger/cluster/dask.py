@@ -11,18 +11,14 @@ are not tasks: an actor is measured while it is created. ``measure`` within a me
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.group import Group, Missing
 from ..records.units import shortened, size_text
-from ..runtime import clock
 from ..runtime.errors import why
 from .arrivals import Arrivals
 from .dask_worker import EVERY_S, decompressed, worker_name
@@ -30,9 +26,8 @@ from .sent import scheduler_plugin, worker_plugin
 from .watcher import Watch, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Iterable
 
-_HEARD_WITHIN_S = 2.0
 _FOLLOWS_WITHIN_S = 10 * EVERY_S
 MOST = 1000  # records of one cell; of more tasks the small ones are only counted
 _UNMEASURED = "{} could not be measured; the workers' logs say why"
@@ -42,50 +37,30 @@ _INSTALL = (
 )
 
 
-@dataclass
-class _Worker:
-    """A worker that is measured.
-
-    Attributes:
-        name: What a reader calls it.
-        number: Of its last event.
-        follows: Whether it said that another event comes.
-        is_restarted: Whether a restart replaces it.
-        has_closed: Whether it then said what it ran.
-        killed: How its nanny killed it; empty if it did not.
-    """
-
-    name: str
-    number: int = 0
-    follows: bool = False
-    is_restarted: bool = False
-    has_closed: bool = False
-    killed: str = ""
-
-
 class DaskWatch(Watch):
     """What `watch` returns for a ``distributed.Client``: measures every task, until it is stopped.
-
-    With an asynchronous client the plugin is installed as soon as the event loop runs; ``await`` the watch to
-    wait until the workers have it.
 
     Attributes:
         lacking: Whether a worker cannot measure.
 
     Raises:
-        ValueError: The client is closed.
+        ValueError: The client is closed, or asynchronous.
     """
 
     def __init__(self, client: Any, *, report: bool = True) -> None:
         if client.status in ("closing", "closed"):
             raise ValueError("watch() takes a client that is connected, and this one is closed")
+        if client.asynchronous:
+            raise ValueError("watch() takes a client that is not asynchronous")
         super().__init__(client, report=report)
         self._topic = f"ipygpulogger-{uuid.uuid4().hex}"
         self._arrived = threading.Condition()  # events arrive on the thread of the client's event loop
         self._arrivals = Arrivals(MOST)
-        self._workers: dict[str, _Worker] = {}  # those that are measured, by address
+        self._workers: dict[str, str] = {}  # the names of those that are measured, by address
+        self._killed: dict[str, str] = {}  # how its nanny killed a worker, by address
         self._numbers: dict[str, int] = {}  # of the last event of each worker that ever was, by address
-        self._heard: set[str] = set()  # the addresses of all that have said anything
+        self._followed: set[str] = set()  # of those that announced another event
+        self._awaited: set[str] = set()  # those of them that a cell waits for
         self.lacking = self._has_left = False
         client.subscribe_topic(self._topic, self._event)
         try:
@@ -115,33 +90,24 @@ class DaskWatch(Watch):
     def install(self) -> None:
         """Have all workers measure, also those that could not before."""
         self.lacking = False
-        self._heard.clear()
-        self._installed = _soon(self.client.sync(self._install))
+        self.client.sync(self._install)
 
     async def _install(self) -> None:
         client, topic = self.client, self._topic
         with suppress(Exception):  # a scheduler that takes no plugins: "distributed.scheduler.pickle"
             await client.register_plugin(scheduler_plugin(topic, client.id), name=topic)
-        workers = await client.register_plugin(worker_plugin(topic), name=topic)
-        # Each worker says once whether it can measure, perhaps before the scheduler knows who subscribes.
-        deadline_s = clock.monotonic_s() + _HEARD_WITHIN_S
-        while True:
-            for event in await client.get_events(topic):
-                self._event(event)
-            if self._heard.issuperset(workers) or clock.monotonic_s() > deadline_s:
-                return
-            await asyncio.sleep(_HEARD_WITHIN_S / 100)
-
-    def __await__(self) -> Generator[Any, None, DaskWatch]:
-        """Wait until the workers have the plugin, with an asynchronous client."""
-        if self._installed is not None:
-            yield from self._installed.__await__()
-        return self
+        await client.register_plugin(worker_plugin(topic), name=topic)
+        for event in await client.get_events(topic):  # those from before the scheduler knew who subscribes
+            self._event(event)
 
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return the tasks that ended since the last call as one group; nothing if there were none."""
         with self._arrived:
-            self._wait_for_what_follows()
+            # Of workers that end very many tasks one further event is enough: it was sent after the last task
+            # that the notebook knows to have ended. A worker that keeps silent is not waited for again.
+            self._awaited = set(self._followed)
+            self._arrived.wait_for(lambda: not self._awaited, _FOLLOWS_WITHIN_S)
+            self._followed -= self._awaited
             return (self._arrivals.group(label or "tasks", _UNMEASURED),) if self._arrivals else ()
 
     def leave(self) -> None:
@@ -151,59 +117,31 @@ class DaskWatch(Watch):
             try:
                 self._uninstall()
             except Exception as reason:
-                self._not_removed(reason)
+                self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
 
     def _uninstall(self) -> None:
         for topic in (self._topic, *self._workers):
             self.client.unsubscribe_topic(topic)
-        self._removed = _soon(self.client.sync(self._remove))
+        self.client.sync(self._remove)
 
     async def _remove(self) -> None:
         with suppress(Exception):  # the scheduler has none
             await self.client.unregister_scheduler_plugin(self._topic)
-        try:
-            await self.client.unregister_worker_plugin(self._topic)
-        except Exception as reason:
-            self._not_removed(reason)
-
-    def _not_removed(self, reason: Exception) -> None:
-        if self._has_left:  # else it may never have been there
-            self.say_once(f"ipygpulogger could not be removed from the workers: {why(reason)}")
+        await self.client.unregister_worker_plugin(self._topic)
 
     def describe(self) -> str:
         """Return how many workers are measured."""
         return counted(len(self._workers), "worker")
-
-    def _wait_for_what_follows(self) -> None:
-        """Wait for workers that end very many tasks, and send records twenty times a second.
-
-        One further event of each is enough: it was sent after the last task that the notebook knows to have
-        ended. A worker that keeps silent is not waited for again.
-        """
-        if self.client.asynchronous:
-            return
-        awaited = [(worker, worker.number) for worker in self._workers.values() if worker.follows]
-
-        def silent() -> list[_Worker]:
-            here = self._workers.values()
-            return [worker for worker, number in awaited if worker.number == number and worker in here]
-
-        if not self._arrived.wait_for(lambda: not silent(), _FOLLOWS_WITHIN_S):
-            for worker in silent():
-                worker.follows = False
 
     def _event(self, event: Any) -> None:
         """Take what a worker, or the plugin of the scheduler, sent."""
         with self._arrived:
             try:
                 _, message = event
-                if "restarted" in message:
-                    for address in self._workers.keys() & set(message["restarted"]):
-                        self._workers[address].is_restarted = True
-                elif "killed" in message:
+                if "killed" in message:
                     used, limit = (size_text(_count(message[name])) for name in ("used_bytes", "limit_bytes"))
-                    if worker := self._workers.get(str(message["killed"])):
-                        worker.killed = f"by Dask's nanny, at {used} of a memory limit of {limit},"
+                    how = f"killed by Dask's nanny, at {used} of a memory limit of {limit},"
+                    self._killed[str(message["killed"])] = how
                 else:
                     self._event_of_worker(str(message["worker"]), message)
             except Exception:  # whatever it is, no worker of ours sent it
@@ -211,7 +149,6 @@ class DaskWatch(Watch):
 
     def _event_of_worker(self, address: str, message: dict[str, Any]) -> None:
         name = shortened(str(message["name"]))
-        self._heard.add(address)
         if "unable" in message:
             if not self.lacking:
                 self.lacking = True
@@ -224,12 +161,10 @@ class DaskWatch(Watch):
         if number <= self._numbers.get(address, 0):  # this event has arrived already
             return
         self._numbers[address] = number
-        worker = self._workers.get(address)
-        if worker is None:
-            worker = self._workers[address] = _Worker(name)
+        if address not in self._workers:
+            self._workers[address] = name
             if not self._has_left:
                 self.client.subscribe_topic(address, partial(self._cluster_event, address))
-        worker.number = number
         if "records" not in message:
             self.spare(message["host"], _count(message["pid"]))
             return
@@ -239,37 +174,27 @@ class DaskWatch(Watch):
             self._arrivals.take(payload)
         self._arrivals.count_more(*counts[:2])
         self._arrivals.unsent += counts[2]
-        worker.follows = bool(message["follows"])
+        (self._followed.add if message["follows"] else self._followed.discard)(address)
+        self._no_longer_await(address)
+
+    def _no_longer_await(self, address: str) -> None:
+        self._awaited.discard(address)
         self._arrived.notify_all()
 
     def _cluster_event(self, address: str, event: Any) -> None:
-        """Note that a worker closes, or left the cluster: both are events of the worker's own topic."""
+        """Note that a worker left the cluster, which is an event of the worker's own topic."""
         with self._arrived, suppress(Exception):  # an event of another kind, which others logged
             _, message = event
-            worker = self._workers[address]
-            if message["action"] == "closing-worker" and "restart" in message["reason"]:
-                worker.is_restarted = worker.has_closed = True
             if message["action"] != "remove-worker":
                 return
-            del self._workers[address]
-            self._heard.discard(address)
-            self._arrived.notify_all()
+            name, how = self._workers.pop(address), self._killed.pop(address, "left the cluster")
+            self._followed.discard(address)
+            self._no_longer_await(address)
             if not self._has_left:
                 self.client.unsubscribe_topic(address)
-            if message.get("expected", True) or worker.has_closed:
-                return
-            if worker.is_restarted:
-                reason = "stopped by a restart, perhaps while it ran a task"
-            else:
-                count = len(message.get("processing-tasks", ()))
-                doing = f"while it had {counted(count, 'task')} to run" if count else "while it was idle"
-                reason = f"{f'killed {worker.killed}' if worker.killed else 'died'} {doing}"
-            self._arrivals.missing.append(Missing(worker.name, reason))
-
-
-def _soon(answer: Any) -> asyncio.Future[Any] | None:
-    """Return what will have the answer of an asynchronous client; None where it has been waited for."""
-    return asyncio.ensure_future(answer) if isawaitable(answer) else None
+            if not message.get("expected", True) and (count := len(message.get("processing-tasks", ()))):
+                reason = f"{how} while it had {counted(count, 'task')} to run"
+                self._arrivals.missing.append(Missing(name, reason))
 
 
 def _count(value: Any) -> int:

@@ -97,7 +97,7 @@ class Tasks:
     def transition(self, key: Any, start: str, finish: str) -> None:
         """Follow a task from one state to another."""
         if finish == "executing" and key not in self._open:
-            task = _Task(Measure(str(key)[:_NAME], among=_overlaps), copy_context())
+            task = _Task(Measure(str(key)[:_NAME], overlaps=_overlaps), copy_context())
             self._open[key] = task
             # In a context of its own: that of the event loop would remember each measurement it entered.
             task.context.run(task.measured.__enter__)

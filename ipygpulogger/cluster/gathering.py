@@ -173,10 +173,7 @@ _NOT_MEASURED = "not measured"
 _NOT_VALID = "sent something that is not a record"
 _TOO_OLD = "its record was sent before the job restarted, or its clock is behind that of rank 0"
 
-_SILENT_S = 0.1  # for which a rank is waited for that was waited for in vain before
-_STILL_SILENT = f"did not answer the previous gather either, so it was waited for {_SILENT_S:g} s only"
-
-_SLOWEST_LOOK_S, _FASTEST_LOOK_S = 0.1, 0.002
+_SLOWEST_POLL_S, _FASTEST_POLL_S = 0.1, 0.002
 
 
 class Gathering:
@@ -190,67 +187,39 @@ class Gathering:
             {} if label is None else {rank: job.key(label, number, rank) for rank in range(1, job.size)}
         )
         self._old: set[int] = set()
-        self._silent: set[int] = set()
         self._stopped = threading.Event()
 
-    def complete(self) -> bool:
-        """Return whether each rank has answered."""
-        return not self._open
-
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Take the records if all have arrived, without waiting for any; return whether they have."""
-        return self._within(lambda: self._take_together(list(self._open)))
+        return self._within(self._take_together)
 
     def wait(self, timeout_s: float, why: str = "") -> Group:
         """Wait for the records until each rank has answered or the time is over, and return them.
-
-        A rank that was waited for so long in vain, and has not answered since, does not cost the time again.
 
         Args:
             timeout_s: How long.
             why: What is said of a rank that has not answered; by default how long it was waited for.
         """
-        now_s = clock.monotonic_s()
-
-        def collect() -> bool:
-            self._delete_late()
-            if timeout_s > _SILENT_S:
-                known = self._job.silent_s
-                self._silent = {rank for rank in self._open if known.get(rank, 0.0) >= timeout_s}
-            if self._silent:
-                self._await(list(self._open), now_s + _SILENT_S)
-            self._await([rank for rank in self._open if rank not in self._silent], now_s + timeout_s)
-            return not self._stopped.is_set() and self._take_each()
-
+        until_s = clock.monotonic_s() + timeout_s
         try:
-            self._within(collect, timeout_s)
+            self._within(lambda: self._await(until_s), timeout_s)
         finally:
             self._stopped.set()  # also where the user interrupts
-        for rank in list(self._open):  # a thread that hangs may change it
-            self._job.silent_s[rank] = max(timeout_s, self._job.silent_s.get(rank, 0.0))
-        return self.group(why or f"no answer within {timeout_s:g} s", why or _STILL_SILENT)
+        return self.group(why or f"no answer within {timeout_s:g} s")
 
-    def group(self, why: str = "no answer", why_again: str = "") -> Group:
-        """Return what has arrived; the ranks that have not answered are missing for this reason.
-
-        Args:
-            why: Of a rank that has not answered.
-            why_again: Of one that had not answered before.
-        """
+    def group(self, why: str = "no answer") -> Group:
+        """Return what has arrived; the ranks that have not answered are missing for this reason."""
         if self._label is None:
             why = "rank 0 was not measured, and gather() was given no label"
         lost = self._job.store.lost
-        silent = {
-            rank: _TOO_OLD if rank in self._old else lost or (why_again if rank in self._silent else why)
-            for rank in range(1, self._job.size)
-        }
-        records = list(self._records.values())
-        reasons = {rank: why for rank, why in silent.items() if rank not in self._records} | self._missing
+        reasons = dict(self._missing)
+        for rank in range(1, self._job.size):
+            if rank not in self._records and rank not in reasons:
+                reasons[rank] = _TOO_OLD if rank in self._old else lost or why
         missing = [Missing(f"rank {rank}", reasons[rank]) for rank in sorted(reasons)]
-        self._job.late.extend(list(self._open.items()))
         if lost and self._open:
             warn(f"rank 0 has no records of other ranks: {lost}")
-        return Group(self._label or _NOT_MEASURED, records, missing)
+        return Group(self._label or _NOT_MEASURED, list(self._records.values()), missing)
 
     def _within(self, operation: Callable[[], bool], wait_s: float = 0.0) -> bool:
         if not self._open:
@@ -260,38 +229,21 @@ class Gathering:
         except StoreLostError:
             return False
 
-    def _await(self, ranks: list[int], until_s: float) -> None:
-        """Take the records of these ranks once all have answered; return then, or when the time is over."""
-        pause_s = _FASTEST_LOOK_S
-        while not self._take_together(ranks) and (left_s := until_s - clock.monotonic_s()) > 0:
+    def _await(self, until_s: float) -> bool:
+        """Take the records once all ranks have answered, or those that are there when the time is over."""
+        pause_s = _FASTEST_POLL_S
+        while not self._take_together() and (left_s := until_s - clock.monotonic_s()) > 0:
             if self._stopped.wait(min(pause_s, left_s)):
-                return
-            pause_s = min(1.5 * pause_s, _SLOWEST_LOOK_S)
-
-    def _take_together(self, ranks: list[int]) -> bool:
-        """Take the records of ranks if every one has answered: two questions for all. Return whether so."""
-        ranks = [rank for rank in ranks if rank in self._open]
-        if ranks and self._job.store.has([self._open[rank] for rank in ranks]):
-            self._take(ranks)
-        return not any(rank in self._open for rank in ranks)
-
-    def _take_each(self) -> bool:
-        """Take what is there at the end, rank by rank."""
+                return False
+            pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
         self._take([rank for rank, key in self._open.items() if self._job.store.has([key])])
-        return self.complete()
+        return not self._open
 
-    def _delete_late(self) -> None:
-        """Delete what came too late for earlier calls; the ranks that sent it are alive."""
-        unset = set()  # a rank sends the records of one label in order: no later one is there either
-        with suppress(IndexError):  # another thread gathers too
-            for _ in range(len(self._job.late)):
-                rank, key = self._job.late.popleft()
-                series = rank, key.partition("/")[0]
-                if series not in unset and self._job.store.delete(key):
-                    self._job.silent_s.pop(rank, None)
-                else:
-                    unset.add(series)
-                    self._job.late.append((rank, key))
+    def _take_together(self) -> bool:
+        """Take the records if every rank has answered: two questions for all. Return whether so."""
+        if self._open and self._job.store.has(list(self._open.values())):
+            self._take(list(self._open))
+        return not self._open
 
     def _take(self, ranks: list[int]) -> None:
         store = self._job.store
@@ -302,7 +254,6 @@ class Gathering:
                 continue
             self._old.discard(rank)
             store.delete(self._open.pop(rank))
-            self._job.silent_s.pop(rank, None)
             record = unpacked(payload)
             if record is not None and record.rank == rank:
                 self._records[rank] = record

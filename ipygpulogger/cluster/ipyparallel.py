@@ -21,14 +21,14 @@ from ..runtime import clock
 from ..runtime.errors import why
 from ..runtime.shell import first_line
 from ..runtime.wrappers import Wrappers
-from .arrivals import Arrivals, one_each
+from .arrivals import Arrivals
 from .engine_cells import KEY
 from .watcher import Watch, counted, label_here, running, watch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ..records.process import Process, ProcessRecord
+    from ..records.process import ProcessRecord
 
 # What an engine runs silently. It binds no name there, and finds a package that was installed a moment ago.
 _CALL = (
@@ -37,13 +37,8 @@ _CALL = (
 )
 _PATIENCE_S = 1.0  # at the start and the stop, for engines that answer; busy ones do it when they come to it
 _OUTPUT_S = 0.5  # after a cell, for output that is still on its way behind the result
-_NAMED = 8  # engines in a sentence
-_LACKS, _OLD = "ipygpulogger is not installed there", "an older ipygpulogger is installed there"
+_LACKS, _CURE = "ipygpulogger is not installed there", "; to install it: %px %pip install ipygpulogger"
 _LEFT = "it died, or left the cluster"
-_CURES = {
-    _LACKS: "; to install it: %px %pip install ipygpulogger",
-    _OLD: "; to update it: %px %pip install --upgrade ipygpulogger, then restart the engines",
-}
 
 _lock = threading.RLock()  # of the requests, which any thread may send
 
@@ -96,10 +91,10 @@ class IPyParallelWatch(Watch):
     # -- the engines -------------------------------------------------------------------------------
 
     def _pick_up(self) -> None:
-        """Have each engine that joined measure itself, before the request that it gets next."""
+        """Have each engine that does not measure do so before the request that it gets next."""
         here = self.client.ids
         for engine in here:
-            if self._engines.get(engine) in (None, _LACKS) and engine not in self._answers:
+            if self._engines.get(engine) != "" and engine not in self._answers:
                 with suppress(LookupError):  # it left a moment ago
                     self._answers[engine] = self._send(engine, "begin")
                     self._engines.setdefault(engine, "")
@@ -127,21 +122,19 @@ class IPyParallelWatch(Watch):
         for engine, answer in list(self._answers.items()):
             if answer.ready():
                 del self._answers[engine]
-                reason = ""
                 try:
                     answer.get(0)
                     answer.wait_for_output(_OUTPUT_S)
                     self.spare(*json.loads(answer.metadata["data"].get(KEY, b"[null, 0]")))
+                    self._engines[engine] = ""
                 except Exception as error:
-                    if type(error).__name__ == "TaskAborted":  # as all that waits behind a cell that failed
-                        self._engines.pop(engine, None)  # so it is asked again
-                        continue
-                    reason = _why_not(error) if engine in self.client.ids else _LEFT
-                self._engines[engine] = reason
-                if reason and reason != _LEFT:  # that is said with the next table
-                    reasons.setdefault(reason, []).append(engine)
+                    self._engines[engine] = _LEFT  # that is said with the next table
+                    if engine in self.client.ids:
+                        reason = self._engines[engine] = _why_not(error)
+                        reasons.setdefault(reason, []).append(engine)
         for reason, engines in reasons.items():
-            self.say_once(f"Not measured: {_list(engines)}, as {reason}{_CURES.get(reason, '')}")
+            names = f"engine{'s' * (len(engines) > 1)} {', '.join(map(str, engines))}"
+            self.say_once(f"Not measured: {names}, as {reason}{_CURE if reason == _LACKS else ''}")
 
     # -- the requests ------------------------------------------------------------------------------
 
@@ -193,14 +186,15 @@ class IPyParallelWatch(Watch):
                 if record is None:
                     missing[engine] = self._why_missing(engine, metadata)
                 else:
-                    process = _as_engine(record.process, engine)
+                    task = first_line(request.code) if len(requests) > 1 else None
+                    process = replace(record.process, rank=engine, worker=f"engine {engine}", task=task)
                     records.append(replace(record, label=label, process=process))
         for engine in self._gone:
             missing.setdefault(engine, _LEFT)
         self._gone.clear()
         return Group(
             label,
-            one_each(records),
+            records,
             [Missing(f"engine {engine}", reason) for engine, reason in sorted(missing.items())],
             arrivals.group(label).notes,
         )
@@ -247,15 +241,11 @@ class _Request:
         yield from ((engine, one) for engine, one in zip(ids, many, strict=True) if isinstance(engine, int))
 
 
-def _as_engine(process: Process, engine: int) -> Process:
-    return replace(process, rank=engine, worker=f"engine {engine}", task=None)
-
-
 def _why_not(error: Exception) -> str:
     """Return why an engine cannot be measured, in the words of the error that it answered."""
     name, text = getattr(error, "ename", ""), str(getattr(error, "evalue", ""))
     if name == "ModuleNotFoundError" and "ipygpulogger" in text:
-        return _OLD if "ipygpulogger." in text else _LACKS
+        return _LACKS
     return f"{name}: {text}" if name else why(error)
 
 
@@ -264,13 +254,6 @@ def _wait(answers: Iterable[Any]) -> None:
     deadline_s = clock.monotonic_s() + _PATIENCE_S
     for answer in answers:
         answer.wait(max(0, deadline_s - clock.monotonic_s()))
-
-
-def _list(engines: list[int]) -> str:
-    """Return "engine 0", "engines 0, 1" or "engines 0, 1, ... and 30 more"."""
-    names = ", ".join(map(str, engines[:_NAMED]))
-    more = f" and {len(engines) - _NAMED} more" if len(engines) > _NAMED else ""
-    return f"engine{'s' if len(engines) > 1 else ''} {names}{more}"
 
 
 # -- the wrapper -----------------------------------------------------------------------------------

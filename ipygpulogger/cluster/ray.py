@@ -16,15 +16,12 @@ time (async and threaded actors) share their peak, and their records say so.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.group import Group, Missing
-from ..records.units import shortened
 from ..runtime import clock
 from ..runtime.errors import first_line, named
 from ..runtime.wrappers import Wrappers
@@ -36,6 +33,8 @@ from .watcher import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
+
+    from ..analysis.group import Group
 
 MOST_ROWS = 1000  # of one table; of more tasks, those that needed the least are only counted
 MOST_RECORDS = 5000  # that wait for the driver, of half a kilobyte usually
@@ -54,7 +53,6 @@ class RayWatch(Watch):
         self._ray: Any = client
         self._mailbox: Mailbox | None = None
         self._arrivals = Arrivals(most=MOST_ROWS)
-        self._known: set[str] = set()  # the tasks that ran at the end of the last cell
         self._lacks_package = False  # somewhere, which was said
         self._try_again_s = 0.0  # when to ask a mailbox again that did not answer
         self._wrappers = Wrappers(lambda: client)
@@ -148,49 +146,39 @@ class RayWatch(Watch):
 
     def _empty(self) -> None:
         """Take what has arrived, and for a moment what may be on its way."""
-        quiet_s = math.inf  # since something arrived
+        quiet_s = BATCH_S / 2  # a worker that has just sent something may have more to send
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
-            running, news = self._take()
-            quiet_s = 0.0 if news else quiet_s + pause_s
-            # A task that seems to run may have ended; a worker that has just sent may have more to send.
-            if pause_s and quiet_s > BATCH_S and not running - self._known:
+            quiet_s = 0.0 if self._take() else quiet_s + pause_s
+            if quiet_s > BATCH_S:
                 break
-        self._known = running
 
-    def _take(self) -> tuple[set[str], bool]:
-        """Take what has arrived; return the ids of the tasks that run, and whether something arrived."""
-        nothing: tuple[set[str], bool] = set(), False
+    def _take(self) -> bool:
+        """Take what has arrived; return whether that was anything."""
         if self._mailbox is None or not self._ray.is_initialized():
             self._mailbox = None  # it ended with Ray
             self._join()
-            return nothing
+            return False
         if clock.monotonic_s() < self._try_again_s:
-            return nothing
+            return False
         try:
             contents = self._mailbox.empty()
-        except self._ray.exceptions.RayActorError as error:  # killed, or for lack of memory: another one
-            self.say_once(f"ipygpulogger lost records of tasks of Ray: {first_line(error)}")
-            self._mailbox = None
-            self._join()
-            return nothing
-        except Exception as error:  # Ray does not answer: no cell is to wait for it again soon
-            self.say_once(f"ipygpulogger waits for records of tasks of Ray: {first_line(error)}")
-            self._try_again_s = clock.monotonic_s() + _PAUSE_S
-            return nothing
+        except Exception as error:
+            if isinstance(error, self._ray.exceptions.RayActorError):  # killed, or for lack of memory
+                self.say_once(f"ipygpulogger lost records of tasks of Ray: {first_line(error)}")
+                self._mailbox = None
+                self._join()
+            else:  # Ray does not answer: no cell is to wait for it again soon
+                self.say_once(f"ipygpulogger waits for records of tasks of Ray: {first_line(error)}")
+                self._try_again_s = clock.monotonic_s() + _PAUSE_S
+            return False
         for _, payload in contents["records"]:
             self._arrivals.take(payload)
         self._arrivals.count_more(contents["more"], contents["more_bytes"])
         self._arrivals.unsent += contents["lost"]
         for host, reason in contents["unable"].items():
             self._report_unable(host, reason)
-        running, node = contents["running"], self._mailbox.node
-        gone = [task for task, (_, pid, where) in running.items() if where == node and _is_gone(pid)]
-        self._mailbox.forget(gone)
-        for called in [*contents["died"], *(running[task][0] for task in gone)]:
-            missing = Missing(shortened(called), "its process died before the task had ended")
-            self._arrivals.missing.append(missing)
-        return set(running) - set(gone), bool(contents["records"])
+        return bool(contents["records"])
 
     # -- what is said once ---------------------------------------------------------------------------
 
@@ -234,12 +222,12 @@ class Mailbox:
     def __init__(self, ray: Any, remote: Callable[..., Any]) -> None:
         self._ray = ray
         context = ray.get_runtime_context()
-        self._name, self.node = f"ipygpulogger-{context.get_job_id()}", context.get_node_id()
+        self._name, node = f"ipygpulogger-{context.get_job_id()}", context.get_node_id()
         options = {"num_cpus": 0, "max_restarts": 0, "name": self._name, "max_pending_calls": MOST_PENDING}
-        if self.node:  # here, so that it lives as long as the driver; a client of ray:// has no node
+        if node:  # here, so that it lives as long as the driver; a client of ray:// has no node
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self.node, soft=True)
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
         actors = remote(mailbox_class(MOST_RECORDS)).options(**options)
         for _ in range(_TRIES):  # the name of one that was just closed may be in use for a moment
             try:
@@ -256,10 +244,6 @@ class Mailbox:
         """Take out what has arrived: what the attributes of the actor's class hold, see `sent`."""
         contents: dict[str, Any] = self._get(self._actor.empty.remote())
         return contents
-
-    def forget(self, tasks: list[str]) -> None:
-        """No longer count these tasks as running."""
-        self._actor.forget.remote(tasks)
 
     def close(self) -> None:
         """End the actor, and wait until Ray no longer knows it."""
@@ -302,9 +286,3 @@ def _declaration(declared: Any) -> tuple[Any, dict[str, Any]]:
     if metadata is None:
         return getattr(declared, "_function", None), options
     return getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None), options
-
-
-def _is_gone(pid: int) -> bool:
-    import psutil
-
-    return not psutil.pid_exists(pid)

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..blocks.measure import Measure, Overlapping, overlaps_of
+from ..blocks.measure import Measure, overlaps_of
 from ..records.process import Process, ProcessRecord
 from ..runtime import clock
 from ..runtime.wrappers import around_calls
@@ -107,7 +107,6 @@ class Task:
     def __init__(self, name: str, at_once: bool) -> None:
         self._name, self._at_once = name, at_once
         self._id: str | None = None  # while the task runs, unless another context is around it
-        self._unmeasured: Overlapping | None = None
         self._measure: Measure | None = None
 
     def begun(self) -> Task:
@@ -133,17 +132,12 @@ class Task:
         task = context.get_task_id()
         # In a thread that the user started in a task there is an id, but no name. Ray 2.9 has no names.
         name = context.get_task_name() if hasattr(context, "get_task_name") else self._name
-        if not task or not name or task in _running:
+        if not task or not name or task in _running or not outbox.has_mailbox():
             return
         self._id = task
         _running.add(task)
         _inside.set(task)
-        if not outbox.has_mailbox():
-            self._unmeasured = Overlapping()  # of tasks beside it that are measured
-            _overlaps.begin(self._unmeasured)
-            return
-        outbox.began(task, self._name)
-        self._measure = Measure(name, among=_overlaps)
+        self._measure = Measure(name, overlaps=_overlaps)
         self._measure.__enter__()
 
     def __enter__(self) -> None:
@@ -167,14 +161,12 @@ class Task:
         if task is None:
             return
         try:
-            if self._unmeasured is not None:
-                _overlaps.end(self._unmeasured)
-            elif (found := self._measure and self._measure.last) is None:
-                outbox.ended(task, None, 0, at_once=self._at_once)
+            if (found := self._measure and self._measure.last) is None:
+                outbox.ended(None, 0, at_once=self._at_once)
             else:
                 at_once = self._at_once or type(error).__name__ in _EXITS
                 record = packed(self._with_outcome(ProcessRecord.of(found, self._process()), error))
-                outbox.ended(task, record, most_needed_bytes(found), at_once=at_once)
+                outbox.ended(record, most_needed_bytes(found), at_once=at_once)
         except Exception:  # the record is missing, and the task is not: it is the user's
             pass
         finally:  # also if it is cancelled just now, or later tasks would seem to run beside it
@@ -196,8 +188,7 @@ class Task:
 
 BATCH_S = 0.02  # a worker that has sent something sends nothing more for so long
 MOST_PENDING = 20  # calls of the mailbox that are not answered; further records wait
-_ANNOUNCED_AFTER_S = 0.05
-_FRESH_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
+_RECHECK_S = 0.25  # how long it holds that there is a mailbox, or none: the driver may watch anew
 _ANSWER_S = 5.0  # for which the first answer of the mailbox is waited for
 _MOST_WAITING = 5000  # records, of half a kilobyte usually; further ones are counted as lost
 _MOST_IN_A_CALL = 500
@@ -208,8 +199,7 @@ class Outbox:
 
     A call of the mailbox costs as much as a short task. So the record of a task that ends is sent at once
     only if none was sent shortly before, else with the next ones, by a thread that waits while nothing is to
-    be sent. Tasks that run for longer than a moment are announced, so that the driver knows of those that
-    never end. No answer is waited for.
+    be sent. No answer is waited for.
 
     Attributes:
         worker: What this process is called: "worker" and the beginning of its id in Ray.
@@ -217,12 +207,10 @@ class Outbox:
 
     def __init__(self) -> None:
         self.worker = ""
-        self._node = ""
         self._mailbox: Any = None
-        self._sought_s = self._sent_s = -_FRESH_S
+        self._checked_s = self._sent_s = -_RECHECK_S
         self._lost = 0  # records, since the last call
-        self._ended: deque[tuple[str, bytes | None, int]] = deque()  # task, packed record, what it needed
-        self._running: dict[str, tuple[str, float]] = {}  # those not announced: name, and since when
+        self._ended: deque[tuple[int, bytes]] = deque()  # what a task needed, and its packed record
         self._lock = threading.RLock()  # a generator may end when garbage is collected while it is held
         self._something = threading.Event()
         self._thread: threading.Thread | None = None
@@ -233,12 +221,12 @@ class Outbox:
         Threads that call it meanwhile wait for the answer, or their tasks would run unmeasured.
         """
         with self._lock:
-            if clock.monotonic_s() - self._sought_s >= _FRESH_S:
-                self._seek()
-                self._sought_s = clock.monotonic_s()
+            if clock.monotonic_s() - self._checked_s >= _RECHECK_S:
+                self._find_mailbox()
+                self._checked_s = clock.monotonic_s()
             return self._mailbox is not None
 
-    def _seek(self) -> None:
+    def _find_mailbox(self) -> None:
         import ray
 
         context = ray.get_runtime_context()
@@ -252,27 +240,20 @@ class Outbox:
             # would free this task's CPU for others, and complains in async actors.
             with suppress(Exception):
                 self._mailbox.hello.remote().future().result(_ANSWER_S)
-            self.worker, self._node = f"worker {context.get_worker_id()[:8]}", context.get_node_id()
+            self.worker = f"worker {context.get_worker_id()[:8]}"
             self._thread = threading.Thread(target=self._send_later, name="ipygpulogger-ray", daemon=True)
             self._thread.start()
 
-    def began(self, task: str, name: str) -> None:
-        """Note that a task began; it is announced if it runs for longer."""
-        self._running[task] = name, clock.monotonic_s()
-        self._something.set()
-
-    def ended(self, task: str, record: bytes | None, needed_bytes: int, *, at_once: bool) -> None:
+    def ended(self, record: bytes | None, needed_bytes: int, *, at_once: bool) -> None:
         """Send the record of a task that ended, now or with the next ones.
 
         Args:
-            task: Its id.
             record: The packed record; None if the task could not be measured.
             needed_bytes: What it needed, see `most_needed_bytes`.
             at_once: Send it now, for this process may end with the task.
         """
-        self._running.pop(task, None)
-        if len(self._ended) < _MOST_WAITING:
-            self._ended.append((task, record, needed_bytes))
+        if record is not None and len(self._ended) < _MOST_WAITING:
+            self._ended.append((needed_bytes, record))
         else:
             self._lost += 1
         if at_once or clock.monotonic_s() - self._sent_s >= BATCH_S:
@@ -283,29 +264,24 @@ class Outbox:
         while True:
             self._something.wait()
             self._something.clear()
-            while self._ended or self._running:
+            while self._ended or self._lost:
                 time.sleep(BATCH_S)
                 self._send()
 
     def _send(self) -> None:
         with self._lock:
-            mailbox, now_s = self._mailbox, clock.monotonic_s()
+            mailbox = self._mailbox
             if mailbox is None:
-                self._running.clear()
                 self._ended.clear()
+                self._lost = 0
                 return
-            long = [task for task, (_, s) in list(self._running.items()) if now_s - s >= _ANNOUNCED_AFTER_S]
             ended = [self._ended.popleft() for _ in range(min(len(self._ended), _MOST_IN_A_CALL))]
-            if not (ended or long):
+            lost, self._lost = self._lost, 0
+            if not (ended or lost):
                 return
-            began = [
-                (task, f"{known[0]} on {self.worker}")
-                for task in long
-                if (known := self._running.pop(task, None))  # it may end just now
-            ]
-            lost, self._lost, self._sent_s = self._lost, 0, now_s
+            self._sent_s = clock.monotonic_s()
             try:
-                answer = mailbox.take.remote(os.getpid(), self._node, began, ended, lost)
+                answer = mailbox.take.remote(ended, lost)
             except Exception:  # too many calls are not answered, or Ray ends in this process
                 self._ended.extendleft(reversed(ended))
                 self._lost = lost
@@ -313,7 +289,7 @@ class Outbox:
 
         def answered(future: Any) -> None:
             if future.exception() is not None and self._mailbox is mailbox:
-                self._sought_s = -_FRESH_S  # it was stopped: perhaps there is another one
+                self._checked_s = -_RECHECK_S  # it was stopped: perhaps there is another one
 
         answer.future().add_done_callback(answered)
 

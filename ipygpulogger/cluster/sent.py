@@ -60,37 +60,21 @@ def mailbox_class(most: int) -> type:  # noqa: C901 - one class, made here so th
 
     class Mailbox:
         def __init__(self) -> None:
-            self.running: dict[str, tuple[str, int, str]] = {}
             self.begin()
 
         def begin(self) -> None:
-            self.records: list[tuple[int, bytes]] = []
-            self.died: list[str] = []
+            self.records: list[tuple[int, bytes]] = []  # what a task needed, and its packed record
             self.unable: dict[str, str] = {}
             self.more = self.more_bytes = self.lost = 0
 
         def hello(self) -> None:
             pass
 
-        def take(self, pid: int, node: str, began: Any, ended: Any, lost: int) -> None:
-            for task, called in began:
-                self.leave(task, pid, node)
-                if len(self.running) < most:
-                    self.running[task] = called, pid, node
-            for task, record, needed_bytes in ended:
-                self.leave(task, pid, node)
-                if record is None:
-                    self.lost += 1
-                else:
-                    self.records.append((needed_bytes, record))
+        def take(self, ended: Any, lost: int) -> None:
+            self.records += ended
             self.lost += lost
             if len(self.records) >= 2 * most:
                 self.keep()
-
-        def leave(self, task: str, pid: int, node: str) -> None:
-            called, *where = self.running.pop(task, ("", pid, node))
-            if where != [pid, node] and len(self.died) < most:  # this is another attempt
-                self.died.append(called)
 
         def keep(self) -> None:
             self.records.sort(key=lambda record: -record[0])
@@ -105,13 +89,9 @@ def mailbox_class(most: int) -> type:  # noqa: C901 - one class, made here so th
 
         def empty(self) -> dict[str, Any]:
             self.keep()
-            contents = {**vars(self), "running": dict(self.running)}
+            contents = dict(vars(self))
             self.begin()
             return contents
-
-        def forget(self, tasks: list[str]) -> None:
-            for task in tasks:
-                self.running.pop(task, None)
 
     return Mailbox
 
@@ -160,12 +140,11 @@ def worker_plugin(topic: str) -> Any:
 
 
 def scheduler_plugin(topic: str, client: str) -> Any:
-    """Return the plugin of the scheduler, which tells workers that leave apart, and clients that left.
+    """Return the plugin of the scheduler, which follows clients that leave and workers that are killed.
 
     It removes both plugins when the client leaves without `stop`: a kernel that is restarted says nothing,
     and the workers of a cluster that outlives it would go on measuring without a reader. It also announces
-    which workers a restart is about to replace, because the scheduler then removes them as if they had died,
-    and which a nanny kills because they need too much memory.
+    which workers a nanny kills because they need too much memory.
 
     Args:
         topic: The name of both plugins.
@@ -188,9 +167,6 @@ def scheduler_plugin(topic: str, client: str) -> Any:
                 limit_bytes = int(getattr(worker, "memory_limit", 0))
                 killed = {"killed": msg["worker"], "used_bytes": msg["rss"], "limit_bytes": limit_bytes}
                 self.scheduler.log_event(self.topic, killed)
-
-        def restart(self, scheduler: Any) -> None:
-            scheduler.log_event(self.topic, {"restarted": list(scheduler.workers)})
 
         def remove_client(self, scheduler: Any, client: str) -> None:
             if client == self.client:

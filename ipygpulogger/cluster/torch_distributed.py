@@ -12,22 +12,17 @@ import socket
 import sys
 import threading
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ..blocks.measure import Measure, warn
 from ..records.measurement import Measurement
 from ..records.process import Process, ProcessRecord
-from ..runtime import clock
 from .arrivals import packed
 from .gathering import Attempt, Gathering, JobStore, StoreLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..analysis.group import Group
-
-_LATE = 256  # keys that came too late, or never
 
 
 def gather(
@@ -45,7 +40,7 @@ def gather(
         measured: What `measure` returned, after its block or call has ended; or any `Measurement`. None, or
             a block that could not be measured, is shown as missing.
         timeout_s: How long rank 0 waits for the other ranks. 0 takes what has arrived. Other ranks do not
-            wait. A rank that once did not answer for so long is waited for only 0.1 s until it answers again.
+            wait.
         label: What was measured; by default the label of the measurement. Of None without a label, that of
             this process's previous call.
 
@@ -95,8 +90,6 @@ class Job:
     def __init__(self, rank: int, size: int, store: Any, before: Job | None = None) -> None:
         self.size, self.store = size, store
         self.process = Process(socket.gethostname(), os.getpid(), rank)
-        self.late: deque[tuple[int, str]] = deque(maxlen=_LATE)  # keys to delete, once their ranks set them
-        self.silent_s: dict[int, float] = {}  # of ranks that have not answered since: for how long in vain
         self.attempt = Attempt()
         # Another process group may have the same store, with keys of the one before.
         self._calls: Counter[str] = Counter(before._calls if before else ())
@@ -173,64 +166,3 @@ def _distributed() -> Any:
     distributed: Any = sys.modules.get("torch.distributed")
     there = distributed is not None and distributed.is_available() and distributed.is_initialized()
     return distributed if there else None
-
-
-_END_S = 5.0  # for which rank 0 waits at the end of the training, if a rank has not sent its last epochs
-
-
-class RankEpochs:
-    """Bring the epochs of all ranks to rank 0, without waiting for any rank while the training runs.
-
-    Never raises. A copy, such as a pickled callback makes, has the epochs that were complete.
-
-    Attributes:
-        groups: A `Group` for each epoch, on rank 0; empty elsewhere and where there is one process.
-    """
-
-    def __init__(self, groups: list[Group]) -> None:
-        self.groups = groups
-        self._open: deque[Gathering] = deque()
-        self._begun = False
-
-    def begin(self) -> None:
-        """Begin an epoch."""
-        self._begun = True
-
-    def add(self, record: Measurement | None, label: str) -> None:
-        """Send what this rank used in an epoch that has ended, and take what others have sent; once an epoch.
-
-        Args:
-            record: None if it could not be measured.
-            label: The name of the epoch.
-        """
-        _quietly(lambda: self._add(record, label))
-
-    def finish(self, wait_s: float = _END_S) -> None:
-        """Take the last epochs; a rank that sends nothing for so long is missing from them."""
-        _quietly(lambda: self._finish(wait_s))
-
-    def _add(self, record: Measurement | None, label: str) -> None:
-        if not self._begun:
-            return
-        self._begun = False
-        if is_one_of_several() and (collecting := post(record, label)) is not None:
-            self._open.append(collecting)
-            while self._open and self._open[0].look():
-                self.groups.append(self._open.popleft().group())
-
-    def _finish(self, wait_s: float) -> None:
-        self._begun = False
-        until_s = clock.monotonic_s() + wait_s
-        while self._open:
-            left_s = max(0.0, until_s - clock.monotonic_s())
-            self.groups.append(self._open.popleft().wait(left_s, "no answer by the end of the training"))
-
-    def __reduce__(self) -> tuple[type[RankEpochs], tuple[list[Group]]]:
-        return RankEpochs, (self.groups,)
-
-
-def _quietly(step: Callable[[], None]) -> None:
-    try:
-        step()
-    except Exception as reason:  # the training goes on
-        warn(f"what other ranks used is unknown: {reason}")

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -234,18 +235,12 @@ class Watch(ABC):
         return kept
 
     def _come_last(self) -> None:
-        """Register the callback behind all but other watches: the table stands below the cell's report."""
-        callbacks = self._shell.events.callbacks[_EVENT]
-        behind = callbacks[callbacks.index(self._post_run_cell) + 1 :] if self._is_registered() else [None]
-        if not all(isinstance(getattr(callback, "__self__", None), Watch) for callback in behind):
-            self._unregister()
-            self._shell.events.register(_EVENT, self._post_run_cell)
-
-    def _is_registered(self) -> bool:
-        return self._post_run_cell in self._shell.events.callbacks[_EVENT]
+        """Register the callback anew, behind all others: the table stands below the cell's report."""
+        self._unregister()
+        self._shell.events.register(_EVENT, self._post_run_cell)
 
     def _unregister(self) -> None:
-        if self._is_registered():
+        with suppress(ValueError):  # it is not there, or the shell's events were reset
             self._shell.events.unregister(_EVENT, self._post_run_cell)
 
     def _post_run_cell(self, result: Any = None) -> None:
@@ -253,7 +248,7 @@ class Watch(ABC):
             if (label := _label(result)) is not None:
                 self._show_ended(label)
             if self._shell is not None:
-                self._come_last()  # from the next cell on, if another callback came in this one
+                self._come_last()  # another callback may have come in this cell
         except BaseException:  # interrupted: IPython would print it into the cell
             pass
 
@@ -325,24 +320,17 @@ def _recorders() -> tuple[Recorder, ...]:
 
 
 def label_here() -> str | None:
-    """Return what the running cell is called, such as "In [4]" or "nested in In [4]"; None without one."""
-    cells = list(cells_behind(sys._getframe()))
-    return _nested(cells, inside=bool(cells) and not getattr(cells[0][0], "store_history", False))
+    """Return what the outermost running cell is called, such as "In [4]"; None without one."""
+    cells = cells_behind(sys._getframe())
+    counts = [count for info, count in cells if getattr(info, "store_history", False)]
+    return _numbered(counts[0]) if counts else None
 
 
 def _label(result: Any) -> str | None:
-    """Return what the cell that ended is called; None for one that a front end ran silently."""
+    """Return what the cell that ended is called, or the one around it; None for a front end's silent code."""
     if getattr(getattr(result, "info", None), "store_history", True):
         return _numbered(getattr(result, "execution_count", None))
-    return _nested(cells_behind(sys._getframe()), inside=True)
-
-
-def _nested(cells: Iterable[tuple[Any, int | None]], *, inside: bool) -> str | None:
-    """Return what the outermost of nested cells is called, or a cell inside it; None if there is none."""
-    counts = [count for info, count in cells if getattr(info, "store_history", False)]
-    if not counts:
-        return None
-    return f"nested in {_numbered(counts[0])}" if inside else _numbered(counts[0])
+    return label_here()
 
 
 def _numbered(count: int | None) -> str:

@@ -243,8 +243,8 @@ class IPyExperiments:
             _say(render.garbage(gc.collect(), len(gc.garbage)))
             self._settle()
             reclaimed = consumed.minus(self._consumed(self._now()))
-            for other, stood in newer:
-                other._elsewhere = other._elsewhere.plus(stood.minus(other._consumed(other._now())))
+            for other, before in newer:
+                other._elsewhere = other._elsewhere.plus(before.minus(other._consumed(other._now())))
             rows = {"CPU": (consumed.cpu, reclaimed.cpu)}
             if self._device is not None:
                 rows["GPU"] = consumed.gpu, reclaimed.gpu

@@ -143,20 +143,6 @@ def test_asked_too_early_says_so():
     assert work.lines
 
 
-def test_the_last_call_counts():
-    """Each call is measured by itself."""
-
-    @measure_lines(report=False)
-    def work(times):
-        for _ in range(times):
-            blip(16)
-
-    work(3)
-    assert told(work)["blip(16)"][0] == 3
-    work(2)
-    assert told(work)["blip(16)"][0] == 2
-
-
 def test_methods():
     """Of instances, classes, and static ones; the lines are asked for where the function is called."""
 
@@ -288,24 +274,6 @@ def test_overlapping_calls_on_one_thread_are_one_measurement():
         work.lines  # noqa: B018
     assert list(two) == []
     assert {source: hits for source, (hits, _, _) in told(work).items()} == {"yield 1": 2, "yield 2": 2}
-
-
-def test_threads():
-    """Each thread's call ends by itself, the result is right, and the last one's lines are there."""
-
-    @measure_lines(report=False)
-    def work(x):
-        meet.wait()
-        return x * 2
-
-    meet, results = threading.Barrier(4), {}
-    threads = [threading.Thread(target=lambda x=x: results.update({x: work(x)})) for x in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {x: x * 2 for x in range(4)}
-    assert {line.source for line in work.lines} == {"meet.wait()", "return x * 2"}
 
 
 def test_threads_that_overlap_are_one_measurement():

@@ -149,7 +149,7 @@ def test_tasks_of_asyncio_that_interleave_say_so():
 def test_a_task_of_an_engine_is_no_other_block():
     """What `watch` measures in a worker is not the user's; it counts its own kind, or nothing."""
     elsewhere = Elsewhere()
-    with Measure("task", among=Overlaps("task")) as task, Measure("cell", among=None) as cell:
+    with Measure("task", overlaps=Overlaps("task")) as task, Measure("cell", overlaps=None) as cell:
         assert elsewhere.leave() == ()
     assert (task.last.notes, cell.last.notes) == ((), ())
 

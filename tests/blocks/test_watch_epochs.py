@@ -7,6 +7,7 @@ import re
 import weakref
 
 import pytest
+from epochs import near
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import MB, Block, blip
@@ -16,15 +17,6 @@ from ipygpulogger.blocks.watch_epochs import EpochMemory, EpochRecord, EpochScop
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
 from ipygpulogger.records import Peak, RamUsage
-
-GRAIN_MB = 2  # resident memory: pages of our own, and of the loop's, come and go
-
-
-def near(figures, truth):
-    """Resident memory within its grain, GPU memory to the megabyte."""
-    *cpu, gpu_used, gpu_peak = figures
-    assert (gpu_used, gpu_peak) == truth[2:], (figures, truth)
-    assert all(abs(a - b) <= GRAIN_MB for a, b in zip(cpu, truth, strict=False)), (figures, truth)
 
 
 def memories(watched):
@@ -36,23 +28,6 @@ def nothing_left():
 
 
 # -- a plain loop ------------------------------------------------------------------------------------
-
-
-def test_every_epoch_has_its_own_figures():
-    """Kept memory is used, what was needed for a moment is the peak on top, given back is negative."""
-    kept = []
-    watched = watch_epochs(range(3), report=False)
-    for epoch in watched:
-        if epoch == 0:
-            kept.append(Block(64))
-            blip(200)
-        elif epoch == 2:
-            kept.pop().free()
-    for figures, truth in zip(
-        memories(watched), [(64, 200, 0, 0), (0, 0, 0, 0), (-64, 0, 0, 0)], strict=True
-    ):
-        near(figures, truth)
-    assert [record.label for record in watched.history] == ["epoch 0", "epoch 1", "epoch 2"]
 
 
 @settings(max_examples=15, deadline=None)
@@ -351,11 +326,6 @@ def test_an_interrupted_loop_leaves_torch_alone(cuda, error):
     assert torch.cuda.max_memory_allocated() == 100 * MB
     torch.cuda.reset_peak_memory_stats()
     assert (torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats) == (reads, resets)
-
-
-def test_the_loops_public_name():
-    """`watch_epochs` is a plain function with a docstring that shows its use."""
-    assert "for epoch in watch_epochs(range(3))" in watch_epochs.__doc__
 
 
 # -- the scope that the callbacks of training frameworks hold, and its record ---------------------------

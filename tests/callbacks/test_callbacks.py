@@ -1,10 +1,14 @@
 """What the adapters share: nothing is imported that is not used, and what is missing is said."""
 
+import pickle
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from two_ranks import DictStore, job
+
+from ipygpulogger import callbacks
 
 ADAPTERS = {"mem": "fastai", "lightning": "lightning", "transformers": "transformers", "keras": "keras"}
 
@@ -72,3 +76,71 @@ def test_a_framework_without_the_module_is_not_called_missing(version, tmp_path)
     found = "lightning 1.9.5" if version else "lightning"
     needs = f"needs lightning.pytorch, which {found} does not have: pip install -U lightning"
     assert said == f"ImportError: ipygpulogger.callbacks.lightning {needs}"
+
+
+# -- the epochs of all ranks ---------------------------------------------------------------------------------
+
+RANKS = 4
+
+
+@pytest.fixture
+def store():
+    return DictStore()
+
+
+@pytest.fixture
+def trained(store, monkeypatch):
+    """Run an epoch of a rank, of which no rank but 0 sees the others'; return what that rank has."""
+    jobs, ranks = (
+        [job(rank, store, RANKS) for rank in range(RANKS)],
+        [callbacks.Epochs() for _ in range(RANKS)],
+    )
+    monkeypatch.setattr(callbacks, "is_one_of_several", lambda: True)
+
+    def epoch(rank, *numbers, measured=True):
+        monkeypatch.setattr(callbacks, "post", jobs[rank].post)
+        for number in numbers:
+            ranks[rank].begin()
+            if not measured:
+                ranks[rank].within(None)
+            ranks[rank].end(number, None)
+        return ranks[rank]
+
+    return epoch
+
+
+def test_a_group_for_each_epoch(trained, store):
+    """On rank 0, as soon as all have sent it; rank 0 waits for nobody before the end."""
+    names = [0, 1, 0]  # the last of a second fit
+    for before, name in enumerate(names):
+        assert len(trained(0, name).ranks) == before  # the others are behind
+        for rank in range(1, RANKS):
+            assert trained(rank, name).ranks == []
+    trained(0).finish()
+    assert [group.label for group in trained(0).ranks] == [f"epoch {name}" for name in names]
+    assert [[record.rank for record in group] for group in trained(0).ranks] == [[0, 1, 2, 3]] * 3
+    assert not store
+
+
+def test_a_rank_that_stops_is_missing_from_each_epoch_after_it(trained):
+    """And one whose epoch was not measured from that one; a copy has what was complete."""
+    for number in range(3):
+        for rank in range(RANKS):
+            if (rank, number) not in {(2, 1), (2, 2)}:
+                trained(rank, number, measured=(rank, number) != (3, 0))
+    copy = pickle.loads(pickle.dumps(trained(0)))
+    trained(0).finish(0.05)
+    missing = [[one.who for one in group.missing] for group in trained(0).ranks]
+    assert missing == [["rank 3"], ["rank 2"], ["rank 2"]]
+    assert trained(0).ranks[-1].missing[0].why == "no answer by the end of the training"
+    copy.finish()
+    assert (len(copy.ranks), len(copy.history)) == (1, 3)
+
+
+def test_one_process_has_no_groups():
+    """Nothing is sent."""
+    alone = callbacks.Epochs()
+    alone.begin()
+    assert alone.end(0, None).label == "epoch 0"
+    alone.finish()
+    assert alone.ranks == []

@@ -2,14 +2,13 @@
 
 import copy
 import csv
-import inspect
 import os
 import pickle
 
 import pytest
-import torch
 import two_ranks
-from memory import MB, Block, blip
+from epochs import GRAIN_MB, near, tensor
+from memory import Block, blip
 
 os.environ["KERAS_BACKEND"] = "torch"
 
@@ -23,7 +22,6 @@ from ipygpulogger.engine.scope import Scope
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 
 NAMES = ["mem_cpu_used_mb", "mem_cpu_peak_mb", "mem_gpu_used_mb", "mem_gpu_peak_mb"]
-GRAIN_MB = 2  # resident memory: pages of Keras's own come and go
 X = np.arange(16, dtype="float32")[:, None]
 
 
@@ -80,17 +78,6 @@ def fit(*callbacks, model=None, epochs=3, **options):
             **{"verbose": 0} | options,
         )  # fmt: skip
     return found, peaks
-
-
-def near(found, truth):
-    *cpu, gpu_used, gpu_peak = found
-    assert (gpu_used, gpu_peak) == truth[2:], (found, truth)
-    assert all(abs(a - b) <= GRAIN_MB for a, b in zip(cpu, truth, strict=False)), (found, truth)
-
-
-def tensor(size_mb):
-    """Half a megabyte more, so that what the training holds beside it moves no figure."""
-    return torch.empty(size_mb * MB + MB // 2, dtype=torch.uint8, device="cuda")
 
 
 def test_the_figures_are_in_the_logs(tmp_path, capsys, monkeypatch):
@@ -180,21 +167,6 @@ def test_an_interrupted_fit_leaves_nothing(event, error):
     found, _ = fit(peaks, epochs=1)
     assert [record.label for record in peaks.history] == ["epoch 0", "epoch 0"]
     assert all(len(found.history[name]) == 1 for name in NAMES)
-
-
-def test_an_interrupted_fit_leaves_torch_alone(cuda):
-    """On a GPU the sampler's next look ends it: no scope, no thread, no function of torch's that is ours."""
-
-    def die():
-        assert not inspect.isbuiltin(torch._C._cuda_memoryStats)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(PeakMemCallback(), Does("on_train_batch_end", die))
-    machine().sample()
-    assert not machine().scopes
-    torch.cuda.reset_peak_memory_stats()
-    assert inspect.isbuiltin(torch._C._cuda_memoryStats)
 
 
 def test_evaluating_alone_is_no_epoch():

@@ -1,16 +1,16 @@
 """Lightning's PeakMemCallback, in real fits on the CPU and on the simulated GPU."""
 
 import csv
-import inspect
 from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
 import torch
 import two_ranks
+from epochs import near, tensor
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from memory import MB, Block, blip
+from memory import Block, blip
 from torch.utils.data import DataLoader, TensorDataset
 
 from ipygpulogger.callbacks.lightning import PeakMemCallback
@@ -19,7 +19,6 @@ from ipygpulogger.engine.machine import machine
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 
 NAMES = ["mem/cpu_used_mb", "mem/cpu_peak_mb", "mem/gpu_used_mb", "mem/gpu_peak_mb"]
-GRAIN_MB = 2  # resident memory: pages of Lightning's own come and go
 
 
 class Line(pl.LightningModule):
@@ -89,17 +88,6 @@ def fit(tmp_path, module, *callbacks, **options):
 
 def run(found, module, **options):
     found.fit(module, loader(), loader(), **options)
-
-
-def near(found, truth):
-    *cpu, gpu_used, gpu_peak = found
-    assert (gpu_used, gpu_peak) == truth[2:], (found, truth)
-    assert all(abs(a - b) <= GRAIN_MB for a, b in zip(cpu, truth, strict=False)), (found, truth)
-
-
-def tensor(size_mb, device="cuda"):
-    """Half a megabyte more, so that what the training holds beside it moves no figure."""
-    return torch.empty(size_mb * MB + MB // 2, dtype=torch.uint8, device=device)
 
 
 def test_every_logger_has_the_four_figures(tmp_path):
@@ -209,20 +197,6 @@ def test_an_interrupted_fit_leaves_nothing(tmp_path, hook, error):
     assert not machine().scopes
 
 
-def test_an_interrupted_fit_leaves_torch_alone(cuda, tmp_path):
-    """On a GPU: no scope, no thread, no function of torch's that is ours."""
-
-    def die(_):
-        assert not inspect.isbuiltin(torch._C._cuda_memoryStats)
-        raise ValueError
-
-    with pytest.raises(ValueError):
-        fit(tmp_path, Line(training_step=die), accelerator="gpu")
-    assert not machine().scopes
-    torch.cuda.reset_peak_memory_stats()
-    assert inspect.isbuiltin(torch._C._cuda_memoryStats)
-
-
 @pytest.mark.parametrize(("step", "labels"), [(3, ["epoch 1", "epoch 2"]), (4, ["epoch 2"])])
 def test_a_fit_that_goes_on_from_a_checkpoint(tmp_path, monkeypatch, step, labels):
     """Checkpoints are written and read as before; a fit that goes on in the middle of an epoch measures its rest.
@@ -249,17 +223,3 @@ def test_evaluating_alone_is_no_epoch(tmp_path):
     trainer(tmp_path, peaks).validate(Line(), loader(), verbose=False)
     assert peaks.history == []
     assert not machine().scopes
-
-
-def test_a_fit_within_a_fit(tmp_path):
-    """An inner fit has its own figures, and the outer epoch holds what it took."""
-    inner = []
-    module = Line(
-        on_train_epoch_end=lambda _: inner.append(
-            fit(tmp_path, Line(training_step=lambda _: blip(60)), max_epochs=2)[1]
-        )
-    )
-    _, peaks = fit(tmp_path, module, max_epochs=3)
-    near(inner[1].history[1].memory(), (0, 60, 0, 0))
-    near(peaks.history[2].memory(), (0, 60, 0, 0))
-    assert [len(one.history) for one in inner] == [2, 2]

@@ -1,16 +1,13 @@
 """fastai's PeakMemMetric, in real fits: each row of the original's contract is quoted by its test."""
 
-import inspect
 import io
 import re
-import subprocess
-import sys
-import textwrap
 from contextlib import redirect_stdout
 
 import pytest
 import torch
 import two_ranks
+from epochs import near, tensor
 from fastai.basics import (
     Callback,
     CancelEpochException,
@@ -24,7 +21,7 @@ from fastai.basics import (
     mae,
 )
 from fastai.callback.all import CSVLogger, ProgressCallback, SaveModelCallback
-from memory import MB, Block, blip
+from memory import Block, blip
 from torch import nn
 
 from ipygpulogger.callbacks import Epochs
@@ -36,7 +33,6 @@ from ipygpulogger.runtime.wrappers import Call
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 
 COLUMNS = ["cpu used", "peak", "gpu used", "peak"]
-GRAIN_MB = 2  # resident memory: pages of fastai's own come and go
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -82,22 +78,6 @@ def rows(learn):
     return [row[-4:] for row in learn.recorder.values]
 
 
-def near(found, truth):
-    *cpu, gpu_used, gpu_peak = found
-    assert (gpu_used, gpu_peak) == truth[2:], (found, truth)
-    assert all(abs(a - b) <= GRAIN_MB for a, b in zip(cpu, truth, strict=False)), (found, truth)
-
-
-def tensor(size_mb, device="cuda"):
-    """Half a megabyte more, so that what the training holds beside it moves no figure."""
-    return torch.empty(size_mb * MB + MB // 2, dtype=torch.uint8, device=device)
-
-
-def original():
-    """Whether torch's function is its own; ours takes its place while a scope is open."""
-    return inspect.isbuiltin(torch._C._cuda_memoryStats)
-
-
 # -- the contract, row by row --------------------------------------------------------------------------
 
 
@@ -115,13 +95,6 @@ def test_used_as(way):
     assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *COLUMNS, "time"]
     assert re.search(r"epoch +train_loss +valid_loss +cpu used +peak +gpu used +peak +time", said)
     assert len(rows(learn)) == 1
-
-
-def test_the_names_are_exact():
-    """Contract: `add_metric_names(['cpu used', 'peak', 'gpu used', 'peak'])`, exact strings, 'peak' twice, after the metrics."""
-    learn = learner(PeakMemMetric(), metrics=[mae])
-    quietly(learn.fit, 1)
-    assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", "mae", *COLUMNS, "time"]
 
 
 def test_four_ints_in_mb():
@@ -149,38 +122,11 @@ def test_the_cpu_peak_is_what_was_needed_on_top():
     kept[0].free()
 
 
-def test_cpu_is_resident_memory():
-    """Decision C14: the CPU figures are resident memory with the kernel's high-water mark, which misses no moment."""
-    learn = learner(PeakMemMetric(), doing(after_batch=lambda _: blip(100)))  # tracemalloc sees no mmap
-    quietly(learn.fit, 1)
-    near(rows(learn)[0], (0, 100, 0, 0))
-
-
 def test_without_cuda():
     """Contract: the constructor asserts CUDA; decision: without it the GPU columns are 0, as its CPU sibling needed none."""
     learn = learner(PeakMemMetric())
     quietly(learn.fit, 2)
     assert [tuple(row[2:]) for row in rows(learn)] == [(0, 0), (0, 0)]
-
-
-def test_on_a_machine_without_a_driver(driverless_env):
-    """Where there is no GPU at all, PeakMemMetric trains and fills its columns."""
-    program = """
-        import torch
-        from fastai.basics import *
-        from ipygpulogger.callbacks.mem import PeakMemMetric
-        assert not torch.cuda.is_available()
-        numbers = [(torch.tensor([float(i)]), torch.tensor([2.0 * i])) for i in range(16)]
-        dls = DataLoaders(*(DataLoader(numbers, bs=8) for _ in range(2)))
-        learn = Learner(dls, nn.Linear(1, 1), loss_func=nn.MSELoss(), cbs=PeakMemMetric())
-        learn.fit(1)
-        print("row:", learn.recorder.values[0][-2:])
-    """
-    said = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
-        env=driverless_env, capture_output=True, text=True, check=True, timeout=200,
-    ).stdout  # fmt: skip
-    assert "row: [0, 0]" in said
 
 
 def test_gpu_figures(cuda):
@@ -201,17 +147,9 @@ def test_gpu_figures(cuda):
     assert [tuple(row[2:]) for row in rows(learn)] == [(64, 300), (0, 32), (-64, 0)]
 
 
-def test_what_the_cache_holds_is_no_peak(cuda):
-    """Where the original counted leftover cache as peak, what was freed before the epoch is in none of its figures."""
-    learn = learner(device="cuda")
-    tensor(500)  # 500 MB stay cached
-    quietly(learn.fit, 1, cbs=PeakMemMetric())
-    assert tuple(rows(learn)[0][2:]) == (0, 0)
-
-
 def test_the_learners_own_device(cuda):
     """GPU is the device that the learner trains on, not the current one."""
-    torch.empty(1, device="cuda:0")
+    torch.cuda.set_device(0)
     work = doing(before_train=lambda _: tensor(96, "cuda:1") is None)
     learn = learner(PeakMemMetric(), work, device="cuda:1")
     assert torch.cuda.current_device() == 0
@@ -462,41 +400,6 @@ def test_an_interrupted_fit_leaves_nothing(event, error):
     assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *COLUMNS, "time"]
     assert len(learn.recorder.values) == 1
     assert len(said.splitlines()) == 1
-
-
-def test_an_interrupted_fit_leaves_torch_alone(cuda):
-    """On a GPU the sampler's next look ends it: no scope, no thread, no function of torch's that is ours."""
-
-    def die(self):
-        assert not original()
-        raise KeyboardInterrupt
-
-    learn = learner(PeakMemMetric(), doing(before_batch=die), device="cuda")
-    torch.cuda.reset_peak_memory_stats()
-    assert original()
-    with pytest.raises(KeyboardInterrupt):
-        quietly(learn.fit, 2)
-    machine().sample()
-    assert not machine().scopes
-    torch.cuda.reset_peak_memory_stats()
-    assert original()
-
-
-def test_the_next_fit_closes_what_the_last_left():
-    """The same callback in a new fit: one scope, whatever the last fit left behind."""
-    seen = []
-
-    def work(self):
-        seen.append(len(machine().scopes))
-        if len(seen) == 1:
-            raise KeyboardInterrupt
-
-    learn = learner(PeakMemMetric(), doing(before_train=work))
-    for outcome in (pytest.raises(KeyboardInterrupt), redirect_stdout(io.StringIO())):
-        with outcome:
-            quietly(learn.fit, 1)
-    assert seen == [1, 1]
-    assert not machine().scopes
 
 
 def test_a_new_fit_is_not_taken_for_the_last(monkeypatch):

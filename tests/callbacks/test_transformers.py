@@ -1,12 +1,12 @@
 """transformers' PeakMemCallback, in real trainings on the CPU and on the simulated GPU."""
 
-import inspect
 import json
 
 import pytest
 import torch
 import two_ranks
-from memory import MB, Block, blip
+from epochs import GRAIN_MB, near, tensor
+from memory import Block, blip
 from torch import nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -17,7 +17,6 @@ from ipygpulogger.engine.scope import Scope
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 
 NAMES = ["mem_cpu_used_mb", "mem_cpu_peak_mb", "mem_gpu_used_mb", "mem_gpu_peak_mb"]
-GRAIN_MB = 2  # resident memory: pages of the trainer's own come and go
 
 
 class Line(nn.Module):
@@ -106,17 +105,6 @@ def fit(tmp_path):
 def figures(logs):
     """The four figures of each entry that has any."""
     return [tuple(entry[name] for name in NAMES) for entry in logs if NAMES[0] in entry]
-
-
-def near(found, truth):
-    *cpu, gpu_used, gpu_peak = found
-    assert (gpu_used, gpu_peak) == truth[2:], (found, truth)
-    assert all(abs(a - b) <= GRAIN_MB for a, b in zip(cpu, truth, strict=False)), (found, truth)
-
-
-def tensor(size_mb, device="cuda"):
-    """Half a megabyte more, so that what the training holds beside it moves no figure."""
-    return torch.empty(size_mb * MB + MB // 2, dtype=torch.uint8, device=device)
 
 
 def test_the_figures_are_logged_as_trainers_own(fit, capsys, monkeypatch):
@@ -227,22 +215,6 @@ def test_an_interrupted_training_leaves_nothing(fit, error, when):
     found, _, _ = fit(peaks=peaks, num_train_epochs=1)
     assert len(figures(found.state.log_history)) == 1
     assert len(peaks.history) == 2
-
-
-def test_an_interrupted_training_leaves_torch_alone(fit, cuda):
-    """On a GPU the sampler's next look ends it: no scope, no thread, no function of torch's that is ours."""
-
-    def die(_):
-        assert not inspect.isbuiltin(torch._C._cuda_memoryStats)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(die, cpu=False)
-    machine().sample()
-    assert not machine().scopes
-    torch.cuda.reset_peak_memory_stats()
-    assert inspect.isbuiltin(torch._C._cuda_memoryStats)
-    del fit.trainer
 
 
 def test_evaluating_alone_is_no_epoch(fit):

@@ -92,7 +92,7 @@ def test_captured_within_a_capture(shell, watching, capsys):
     run(shell, "%%capture out\nw.done += [0]")
     assert not capsys.readouterr().out
     count = shell.execution_count - 1
-    assert watching.records[-1].label == f"nested in In [{count}]"
+    assert watching.records[-1].label == f"In [{count}]"
     table = repr(watching.records[-1])
     assert table in [one.data["text/plain"] for one in shell.user_ns["out"].outputs]
 

@@ -1,7 +1,6 @@
 """Tasks of a real Dask cluster: each told on its worker, whatever becomes of it and of the worker."""
 
 import asyncio
-import gc
 import os
 import re
 import socket
@@ -21,6 +20,7 @@ from ipygpulogger.cluster import dask, watch  # noqa: E402 - behind what may ski
 from ipygpulogger.cluster.dask_worker import AT_ONCE, BATCH_BYTES, EVERY_S  # noqa: E402 - the same
 
 MB = 1 << 20
+PATIENT = {"distributed.deploy.lost-worker-timeout": "5 minutes"}  # a busy machine restarts slowly
 QUIET = {"dashboard_address": ":0", "silence_logs": "CRITICAL"}
 
 
@@ -136,15 +136,21 @@ def test_tasks_of_every_kind(client, watching):
 
 def test_what_is_cancelled_is_told_when_it_ends(client, watching):
     """Its thread runs on, and so does its measurement."""
-    future = client.submit(hungry, 60, 0.4, pure=False)
-    time.sleep(0.2)
+
+    def waits():
+        distributed.Event("begun").set()
+        distributed.Event("go").wait(30)
+
+    future = client.submit(waits, pure=False)
+    assert distributed.Event("begun", client).wait(30)
     future.cancel()
-    time.sleep(0.1)
     assert watching.records == []
-    time.sleep(0.3)
+    distributed.Event("go", client).set()
+    deadline_s = time.monotonic() + 30
+    while not watching.records and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     record = only(watching.records[-1])
-    assert (record.task, record.status) == ("hungry", "interrupted")
-    assert record.time_s >= 0.4
+    assert (record.task, record.status) == ("waits", "interrupted")
 
 
 def test_a_task_keeps_its_peak_while_cells_end(client, watching):
@@ -239,7 +245,7 @@ def test_stopping_leaves_nothing(client):
 def test_workers_that_come_and_go():
     """One that joins is measured, one that dies is said, those that are restarted are measured again."""
     with (
-        dask_config.set({"distributed.scheduler.allowed-failures": 0}),
+        dask_config.set({"distributed.scheduler.allowed-failures": 0, **PATIENT}),
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, **QUIET) as cluster,
         distributed.Client(cluster) as client,
         watch(client, report=False) as watching,
@@ -252,7 +258,7 @@ def test_workers_that_come_and_go():
         with pytest.raises(distributed.KilledWorker):
             dying.result()
         (missing, *_) = watching.records[-1].missing
-        assert missing == ("worker 0", "died while it had 1 task to run")
+        assert missing == ("worker 0", "left the cluster while it had 1 task to run")
         client.wait_for_workers(2)
         known = len(watching.records)
         client.submit(hungry, 40, 1, workers=[1], pure=False)
@@ -326,20 +332,3 @@ def test_workers_in_the_notebooks_process(gpu):
     watching.stop()
     with pytest.raises(ValueError, match="this one is closed"):
         watch(client)
-    gc.collect()
-
-
-def test_an_asynchronous_client():
-    """The watch is awaited until the workers have the plugin."""
-
-    async def measured():
-        async with distributed.Client(
-            asynchronous=True, processes=False, n_workers=1, threads_per_worker=1, **QUIET
-        ) as client:
-            watching = await watch(client, report=False)
-            await client.submit(hungry, 60)
-            watching.stop()
-            await asyncio.sleep(0.1)
-            return watching.records
-
-    assert only(asyncio.run(measured())[-1]).task == "hungry"

@@ -304,43 +304,20 @@ def test_a_notebook_leaves_the_marks_of_its_workers_alone(client, worker, tasks)
         assert spared == set()
 
 
-def test_a_worker_that_died_is_missing(client, watching, worker, tasks):
-    """One that was to leave is not."""
+def test_a_worker_that_left_is_missing(client, watching, worker, tasks):
+    """With the tasks that it had; one that was to leave is not, nor one that had none."""
     handler = client.handlers[watching._topic]
-    for expected in (True, False):
+    for expected, had in ((True, ["x"]), (False, []), (False, ["x", "y"])):
         worker.events[:] = []
         ran(tasks, "a-1")
         handler((1.0, sent(worker)[-1]))
         gone = client.handlers[ADDRESS]
         for message in ({"action": "add-worker"}, {"action": "remove-worker", "expected": expected}):
-            gone((1.0, {**message, "processing-tasks": ["x", "y"]}))
+            gone((1.0, {**message, "processing-tasks": had}))
         assert ADDRESS not in client.handlers
-    assert watching.records[-1].missing == (Missing("worker 0", "died while it had 2 tasks to run"),)
-
-
-def test_a_worker_that_is_restarted_did_not_die(client, watching, worker, tasks):
-    """What it ran is told by the worker as it closes; of one that could not, that is said."""
-    handler = client.handlers[watching._topic]
-    worker.status = types.SimpleNamespace(name="running")
-    tasks.transition("a-1", "ready", "executing")
-    worker.status.name = "closing"
-    gone = {"action": "remove-worker", "expected": False}
-    handler((1.0, sent(worker)[0]))
-    handler((1.0, {"restarted": [ADDRESS, "tcp://10.0.0.8:1"]}))
-    of_worker = client.handlers[ADDRESS]
-    of_worker((1.0, {"action": "closing-worker", "reason": "client-restart-7"}))
-    tasks.close()
-    handler((1.0, sent(worker)[-1]))
-    of_worker((1.0, gone))
-    (group,) = watching.records
-    assert ([(one.task, one.status) for one in group], group.missing) == ([("a", "interrupted")], ())
-    for restarted, why in (([ADDRESS], "stopped by a restart, perhaps while it ran a task"), ([], "")):
-        worker.events[:] = []
-        tasks.send()
-        handler((1.0, sent(worker)[0]))
-        handler((1.0, {"restarted": restarted}))
-        client.handlers[ADDRESS]((1.0, gone))
-        assert watching.records[-1].missing == (Missing("worker 0", why or "died while it was idle"),)
+    assert watching.records[-1].missing == (
+        Missing("worker 0", "left the cluster while it had 2 tasks to run"),
+    )
 
 
 def test_a_plugin_that_is_removed_does_not_tell_what_runs_on(worker):
@@ -386,6 +363,10 @@ def test_what_no_client_is():
     cluster_itself = type("LocalCluster", (), {"__module__": "distributed.deploy.local"})()
     with pytest.raises(TypeError, match=r"such as Client\(cluster\)"):
         cluster.watch(cluster_itself)
+    asynchronous = Client()
+    asynchronous.asynchronous = True
+    with pytest.raises(ValueError, match="not asynchronous"):
+        cluster.watch(asynchronous)
     with pytest.raises(TypeError, match=r"takes an ipyparallel\.Client"):
         cluster.watch(object())
     with cluster.watch(type("Derived", (Client,), {"__module__": "another"})()) as watching:

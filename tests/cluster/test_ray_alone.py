@@ -1,6 +1,5 @@
 """What `watch(ray)` does to functions and classes, and what its parts tell each other; without Ray."""
 
-import asyncio
 import contextvars
 import dis
 import inspect
@@ -28,7 +27,7 @@ def ray(monkeypatch):
     fake.start()
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(ray_worker, "BATCH_S", 0)
-    monkeypatch.setattr(ray_worker, "_FRESH_S", 0)
+    monkeypatch.setattr(ray_worker, "_RECHECK_S", 0)
     monkeypatch.setattr(ray_worker.Outbox, "_send_later", lambda _: None)
     monkeypatch.setattr(ray_worker, "outbox", ray_worker.Outbox())
     return fake
@@ -163,68 +162,6 @@ def test_a_class_keeps_what_it_is():
     assert measured(len) is len
 
 
-def test_records_of_tasks_and_methods(ray, watching):
-    """One for each task: its name, worker, time and outcome; methods that methods call are none."""
-
-    @ray.remote
-    def hold(n):
-        return len(b"x" * n)
-
-    @ray.remote(num_cpus=1)
-    class Actor:
-        def step(self):
-            return self.helper()
-
-        def helper(self):
-            return 7
-
-        def fail(self):
-            raise LookupError("no")
-
-    actor = Actor.remote()
-    assert hold.remote(64 * MB).result() == 64 * MB
-    assert actor.step.remote().result() == 7
-    assert isinstance(actor.fail.remote().error, LookupError)
-    found = {record.task.rpartition(".")[2]: record for record in watching.records[-1]}
-    assert set(found) == {"hold", "step", "fail"}
-    assert found["hold"].gen.peaked_bytes == pytest.approx(64 * MB, abs=2 * MB)
-    assert {record.worker for record in found.values()} == {"worker abcdef01"}
-    assert found["fail"].outcome() == "failed: LookupError"
-    assert Actor._default_options == {"num_cpus": 1}
-    assert hold._function(1) == 1  # by the driver itself: no task
-    assert not watching.collect(None)
-
-
-def test_tasks_of_one_process_that_overlap_say_so(ray, watching):
-    """Async methods share the process, and its memory."""
-
-    @ray.remote
-    class Actor:
-        async def wait(self, event):
-            await event.wait()
-            return await self.helper()
-
-        async def helper(self):
-            return 1
-
-    async def both():
-        event, actor = asyncio.Event(), Actor.remote()
-        calls = []
-        for _ in range(2):
-            call = actor.wait.remote(event).result()
-            ray.tasks.append((f"t{len(calls)}", "Actor.wait"))  # as Ray does: each has a context of its own
-            calls.append(asyncio.create_task(call))
-            await asyncio.sleep(0)
-            ray.tasks.pop()
-        event.set()
-        return await asyncio.gather(*calls)
-
-    assert asyncio.run(both()) == [1, 1]
-    assert [record.notes for record in watching.records[-1]] == [
-        ("shared with 1 other task of its process",)
-    ] * 2
-
-
 def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch):
     """The first calls of a threaded actor begin at once, and each is measured; one of them looks."""
     looks, all_began = [], threading.Event()
@@ -235,40 +172,13 @@ def test_threads_wait_for_the_look_of_another_one(ray, monkeypatch):
         return types.SimpleNamespace()
 
     monkeypatch.setattr(ray, "get_actor", get_actor)
-    monkeypatch.setattr(ray_worker, "_FRESH_S", 60)
+    monkeypatch.setattr(ray_worker, "_RECHECK_S", 60)
     outbox = ray_worker.Outbox()
     with ThreadPoolExecutor(8) as threads:
         calls = [threads.submit(outbox.has_mailbox) for _ in range(8)]
         all_began.set()
         assert [call.result() for call in calls] == [True] * 8
     assert len(looks) == 1
-
-
-def test_a_task_that_runs_unmeasured_counts_for_those_beside_it(ray):
-    """One that began before the watch did has no record; that of the other one says that it shared."""
-    with watch(ray):
-
-        @ray.remote
-        class Actor:
-            async def wait(self, event):
-                await event.wait()
-
-    async def both():
-        event, actor = asyncio.Event(), Actor.remote()
-        ray.tasks.append(("before", "Actor.wait"))
-        before = asyncio.create_task(actor.wait.remote(event).result())
-        await asyncio.sleep(0)
-        ray.tasks[-1] = ("measured", "Actor.wait")
-        with watch(ray) as watching:
-            calls = before, asyncio.create_task(actor.wait.remote(event).result())
-            await asyncio.sleep(0)
-            ray.tasks.pop()
-            event.set()
-            await asyncio.gather(*calls)
-            return watching.records[-1]
-
-    (record,) = asyncio.run(both())
-    assert record.notes == ("shared with 1 other task of its process",)
 
 
 def test_a_generator_that_is_left_and_a_task_that_is_cancelled(ray, watching):
@@ -343,17 +253,6 @@ def test_stopped_begun_anew_and_restarted(ray):
     assert not ray.actors
 
 
-def test_before_init(ray):
-    """Begun before Ray is, it measures from `ray.init` on."""
-    ray.end()
-    with watch(ray) as watching:
-        assert not watching.records
-        f = ray.remote(plain)
-        ray.init()
-        f.remote(1)
-        assert len(watching.records[-1]) == 1
-
-
 def test_a_measured_function_called_outside_ray(ray, monkeypatch):
     """Ray starts itself where it is asked for its context; it is not asked."""
     ray.end()
@@ -362,26 +261,16 @@ def test_a_measured_function_called_outside_ray(ray, monkeypatch):
 
 
 def test_what_does_not_arrive_is_said(ray, watching, capsys):
-    """Lost and invalid records, dead processes, workers without the package, a mailbox that died."""
+    """Lost and invalid records, workers without the package, a mailbox that died."""
     (mailbox,) = (actor.instance for actor in ray.actors.values())
-    gone, valid = 2**22 + 1, arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
-    ended = [("t2", b"{}", 1), ("t3", "text", 1), ("t4", None, 0), ("t6", valid, 1)]
-    mailbox.take(gone, "", [("t1", "train on worker 1")], ended, 3)
+    valid = arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
+    mailbox.take([(1, b"{}"), (1, "text"), (1, valid)], 4)
     (group,) = watching.collect("In [1]")
     assert len(group) == 1
-    assert group.missing == (("train on worker 1", "its process died before the task had ended"),)
     assert group.notes == (
         "2 of what arrived are not valid and left out",
         "4 more tasks ended, whose records did not arrive",
     )
-    mailbox.take(
-        gone, "elsewhere", [("t5", "a"), ("t7", "b")], [], 0
-    )  # processes that are not seen from here
-    assert not watching.collect("In [2]")
-    mailbox.take(gone, "there", [("t5", "c")], [("t7", valid, 1)], 0)  # tried again
-    mailbox.take(gone, "there", [], [("t5", None, 0)], 0)
-    (group,) = watching.collect("In [3]")
-    assert [who for who, _ in group.missing] == ["a", "b"]
     mailbox.cannot("node-a", "ImportError: x")
     mailbox.cannot("node-b", "ImportError: x")
     watching.collect(None)
@@ -401,16 +290,16 @@ def test_of_very_many_tasks_the_largest_are_kept(ray, watching, monkeypatch):
     """The mailbox holds a bounded number, and says how many others there were and what they needed at most."""
     made_here = mailbox_class(3)()
     for size in range(100):
-        made_here.take(1, "", [], [(f"t{size}", b"%d" % size, size)], 0)
+        made_here.take([(size, b"%d" % size)], 0)
         assert len(made_here.records) < 6
-    empty = {"records": [], "running": {}, "died": [], "unable": {}, "more": 0, "more_bytes": 0, "lost": 0}
+    empty = {"records": [], "unable": {}, "more": 0, "more_bytes": 0, "lost": 0}
     kept = [(size, b"%d" % size) for size in (99, 98, 97)]
     assert made_here.empty() == {**empty, "records": kept, "more": 97, "more_bytes": 96}
     assert made_here.empty() == empty
     (mailbox,) = (actor.instance for actor in ray.actors.values())
     valid = arrivals.packed(ProcessRecord.of(made.plain(), Process("node", 7)))
     mailbox.more, mailbox.more_bytes = 4, 70 * MB
-    mailbox.take(1, "", [], [("t", valid, 1)], 0)
+    mailbox.take([(1, valid)], 0)
     (group,) = watching.collect("In [1]")
     assert len(group) == 1
     assert group.notes == ("4 more, each of which needed 70 MB at most, are only counted",)
@@ -432,14 +321,13 @@ def test_a_worker_sends_on_however_late_the_answers_are(ray, monkeypatch):
     assert outbox.has_mailbox()
     full = {7}
     for number in range(100):
-        outbox.began(f"t{number}", "f")
-        outbox.ended(f"t{number}", b"%d" % number, 1, at_once=True)
+        outbox.ended(b"%d" % number, 1, at_once=True)
     assert len(taken) == 7
     full = set()
-    outbox.ended("last", b"last", 1, at_once=True)
-    sent_of = [record for call in taken for _, record, _ in call[3]]
+    outbox.ended(b"last", 1, at_once=True)
+    sent_of = [record for ended, _ in taken for _, record in ended]
     assert sent_of == [b"%d" % number for number in range(37)]  # in their order
-    assert sum(call[4] for call in taken) == 101 - 37
+    assert sum(lost for _, lost in taken) == 101 - 37
 
 
 def test_a_ray_that_does_not_answer_and_a_class_that_cannot_be_wrapped(ray, watching, capsys, monkeypatch):

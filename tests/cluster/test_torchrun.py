@@ -59,7 +59,7 @@ def test_torchrun(env, tmp_path):
 
 
 def test_ranks_that_are_killed(env, tmp_path):
-    """One is missing after the time-out, which it costs once; without rank 0 and its store, the training goes on, with one warning."""
+    """One is missing after the time-out; without rank 0 and its store, the training goes on, with one warning."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
@@ -77,9 +77,7 @@ def test_ranks_that_are_killed(env, tmp_path):
     assert ended == {"killed": [signal.SIGKILL] * 2, "left": 0}, ran.stderr
     assert [row[0] for row in first["rows"]] == [0, 2] == [row[0] for row in following["rows"]]
     assert all(right(row, device=False) for row in first["rows"]), first
-    assert first["missing"] == [["rank 1", "no answer within 1.5 s"]]
-    ((who, why),) = following["missing"]
-    assert (who, why.partition(",")[0]) == ("rank 1", "did not answer the previous gather either")
+    assert first["missing"] == following["missing"] == [["rank 1", "no answer within 1.5 s"]]
     assert first["time_s"] >= 1.5
     assert alone["answers"] == [None] * 3
     (sentence,) = alone["said"]

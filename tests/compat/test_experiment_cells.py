@@ -115,7 +115,7 @@ def test_the_end_reports_the_running_cell(shell, capsys, how):
     assert near(report, 64, 200)
     finished = list(FINISHED.finditer(said))
     assert len(finished) == (how != "only the cell logger")
-    assert all(report.end() <= one.start() for one in finished)
+    assert all(report.end() <= one.start() and "a" in one["deleted"].split(", ") for one in finished)
     run(shell, "pass")
     assert capsys.readouterr().out == ""
 

@@ -1,7 +1,6 @@
 """Experiments with torch on the simulated GPU: its figures are exact, to the byte."""
 
 import gc
-import os
 import random
 import re
 import subprocess
@@ -167,15 +166,6 @@ def test_consumed_and_reclaimed_are_exact(shell, capsys, deleted, kept, hidden, 
     capsys.readouterr()
 
 
-def test_what_the_cache_holds_is_available(shell, exp):
-    """Freed tensors in torch's cache are neither consumed nor lost; asking for data leaves the cache alone."""
-    before = exp.data.gpu.available
-    tensor(512)
-    assert torch.cuda.memory_reserved() >= 512 * MB
-    assert exp.data.gpu == (0, 0, before)
-    assert torch.cuda.memory_reserved() >= 512 * MB
-
-
 def test_a_neighbour_is_not_the_experiment(shell, cuda, exp):
     """What another process takes is neither consumed nor given back, but it is not available."""
     before = exp.data.gpu.available
@@ -200,42 +190,6 @@ def test_the_device_that_is_current_at_the_beginning(shell, cuda, capsys):
     assert torch.cuda.memory_allocated(0) == 0
 
 
-def test_the_cells_data(shell, cuda, capsys):
-    """exp.cl.data: bytes of the cell on the device; before the first cell what is in use now."""
-    exp = IPyExperimentsPytorch()
-    first = exp.cl.data.gpu
-    assert (first.used_delta, first.peaked_delta, first.used_total // MB) == (0, 0, used_mb(cuda))
-    run(shell, "x = tensor(300); y = tensor(700); del y")
-    assert exp.cl.data.gpu[:2] == (300 * MB, 700 * MB)
-    assert exp.cl.data.gpu.used_total // MB == used_mb(cuda)
-    run(shell, "del x")
-    assert exp.cl.data.gpu[:2] == (-300 * MB, 0)  # the one rule: nothing was needed above its ends
-    exp.finish()
-
-
-def test_outputs_let_go_of_the_gpu(shell, exp):
-    """A tensor that Out and _ also hold comes back with its variable."""
-    run(shell, "x = tensor(300)")
-    for _ in range(3):
-        run(shell, "x")
-    final = exp.finish()
-    assert final.gpu[:2] == (300 * MB, 300 * MB)
-    assert torch.cuda.memory_allocated() == 0
-
-
-def test_the_constructors_cell_again(shell, capsys):
-    """What the old one gives back as the new one has begun is none of the new one's figures."""
-    for _ in range(3):
-        run(shell, "exp = X()")
-        run(shell, "x = tensor(300)")
-        assert shell.user_ns["exp"].data.gpu.consumed == 300 * MB
-    capsys.readouterr()
-    run(shell, "exp = X()")
-    out = capsys.readouterr().out
-    assert MEMORY.search(out).groups() == ("300", "300", "100.00%")
-    assert shell.user_ns["exp"].data.gpu.consumed == 0
-
-
 @pytest.mark.parametrize("kind", ["X", "CPU"])
 @pytest.mark.parametrize("options", [{}, {"cl_enable": False}, {"cl_gc_collect": False}])
 def test_our_own_cycles_are_not_the_users(shell, capsys, kind, options):
@@ -251,18 +205,6 @@ def test_our_own_cycles_are_not_the_users(shell, capsys, kind, options):
         del exp
         said = re.findall(r"^cleared (\d+) objects", capsys.readouterr().out, re.MULTILINE)
         assert said == ["1"] * cycles
-
-
-@pytest.mark.parametrize("old", ["X", "CPU"])
-def test_an_old_one_that_ends_late(shell, capsys, old):
-    """What it gives back is not taken from the new one's figures: to the byte, whatever the old one watched."""
-    run(shell, f"def make():\n    return X(cl_enable=False)\nexp = {old}(cl_enable=False)")
-    run(shell, "a = tensor(300)")
-    run(shell, "exp = make()\nb = tensor(40)")
-    assert shell.user_ns["exp"].data.gpu.consumed == 40 * MB
-    run(shell, "b = tensor(50)")
-    assert shell.user_ns["exp"].finish().gpu[:2] == (50 * MB, 50 * MB)
-    assert torch.cuda.memory_allocated() == 0
 
 
 def test_the_inner_experiments_memory_is_the_outers_too(shell, capsys):
@@ -282,19 +224,6 @@ def test_the_inner_experiments_memory_is_the_outers_too(shell, capsys):
     assert shell.user_ns["left"] == 105 * MB
     assert inner[:2] == (35 * MB, 30 * MB)
     assert outer[:2] == (105 * MB, 105 * MB)
-
-
-def test_after_running_out_of_memory_the_cell_again_has_all_of_it(shell, capsys):
-    """A cell that filled the device and failed: its report explains, and a new experiment has it all back."""
-    run(shell, "exp = X()")
-    available = shell.user_ns["exp"].data.gpu.available
-    capsys.readouterr()
-    assert not run(shell, "held = [tensor(1000) for _ in range(20)]; more = held").success
-    out = capsys.readouterr().out
-    assert "Out of memory on cuda:0: " in out
-    run(shell, "exp = X()")
-    assert shell.user_ns["exp"].data.gpu[:2] == (0, 0)
-    assert shell.user_ns["exp"].data.gpu.available == available
 
 
 def test_the_cpu_backend_leaves_torch_alone(shell, cuda, capsys):
@@ -334,21 +263,6 @@ def test_seeds(shell, capsys):
         assert (cudnn.deterministic, cudnn.benchmark) == (False, True)
     finally:
         cudnn.deterministic, cudnn.benchmark = before
-
-
-def test_nothing_is_left(shell, cuda, capsys):
-    """After the end no scope, no holder, no wrapper in torch; the environment is the user's all along."""
-    before = dict(os.environ)
-    reads = torch._C._cuda_memoryStats
-    run(shell, "exp = X()")
-    assert dict(os.environ) == before
-    run(shell, "x = tensor(10)")
-    run(shell, "exp.finish();")
-    assert dict(os.environ) == before
-    assert not machine().scopes
-    assert not machine().scopes.loggers
-    torch.cuda.reset_peak_memory_stats()
-    assert torch._C._cuda_memoryStats is reads
 
 
 FRESH = """

@@ -24,8 +24,6 @@ from guards import (
     RESTART,
     Thing,
     caught,
-    coroutine,
-    generator,
     lets_go,
     marked,
     step,
@@ -319,16 +317,6 @@ class Trainer:
     def method(self, batch, held):
         run_out(batch, held)
 
-    @classmethod
-    @gpu_mem_restore
-    def of_class(cls, batch, held):
-        run_out(batch, held)
-
-    @gpu_mem_restore
-    @staticmethod
-    def static(batch, held):
-        run_out(batch, held)
-
     @gpu_mem_restore
     def steps(self, batch, held):
         yield 1
@@ -342,8 +330,6 @@ class Trainer:
 
 CALLS = {
     "a method": lambda held: Trainer().method(marked(held), held),
-    "a class method": lambda held: Trainer.of_class(marked(held), held=held),
-    "a static method": lambda held: Trainer.static(batch=marked(held), held=held),
     "a generator": lambda held: list(Trainer().steps(marked(held), held)),
     "a coroutine": lambda held: asyncio.run(Trainer().wait(marked(held), held)),
 }
@@ -356,20 +342,6 @@ def test_arguments(shell, how):
     error = caught(CALLS[how], held)
     assert error.args[0] == NO_MEMORY
     assert held[0]() is None
-
-
-def test_a_decorated_function_is_itself():
-    """Name, document, signature and kind stay."""
-    import inspect
-
-    for decorator in (gpu_mem_restore, ipython_tb_clear_frames):
-        one = decorator(step)
-        assert (one.__name__, one.__wrapped__) == ("step", step)
-        assert inspect.signature(one) == inspect.signature(step)
-        assert inspect.isgeneratorfunction(decorator(generator))
-        assert inspect.iscoroutinefunction(decorator(coroutine))
-        with pytest.raises(TypeError, match=rf"^{decorator.__name__} takes a function"):
-            decorator(Thing)
 
 
 def test_get_ref_free_exc_info():

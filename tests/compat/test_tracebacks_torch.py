@@ -1,7 +1,5 @@
 """A decorated function that runs out of GPU memory gives it back, to torch and to the device."""
 
-import sys
-import threading
 import warnings
 
 import pytest
@@ -13,8 +11,6 @@ from ipygpulogger.compat.tracebacks import gpu_mem_restore, gpu_mem_restore_ctx,
 
 pytestmark = pytest.mark.torch
 
-GROUPS = sys.version_info >= (3, 11)
-
 
 def gpu(size_mb):
     return torch.empty(size_mb * MB, dtype=torch.uint8, device="cuda")
@@ -23,36 +19,6 @@ def gpu(size_mb):
 def step(size_mb=2048):
     act = gpu(size_mb)
     return act, gpu(99000)
-
-
-def chained():
-    kept = gpu(100)
-    try:
-        step()
-    except torch.OutOfMemoryError as error:
-        again = gpu(200)
-        raise ValueError(kept.shape, again.shape) from error
-
-
-def handled():
-    kept = gpu(100)
-    try:
-        step()
-    except torch.OutOfMemoryError:
-        return gpu(99000), kept
-
-
-def grouped():
-    kept = gpu(100)
-    raise ExceptionGroup(str(kept.shape), [ValueError(), caught(step), caught(chained)])  # noqa: F821
-
-
-def in_a_thread():
-    errors = []
-    thread = threading.Thread(target=lambda: errors.append(caught(step)))
-    thread.start()
-    thread.join()
-    raise errors.pop()
 
 
 def closure():
@@ -95,15 +61,11 @@ class Function(torch.autograd.Function):
 
 WAYS = {
     "a function": step,
-    "a chain": chained,
-    "while it is handled": handled,
-    "another thread": in_a_thread,
     "an optimizer's closure": closure,
     "modules and hooks": lambda: Net()(gpu(128)),
     "a backward pass": lambda: Function.apply(torch.ones(8, device="cuda", requires_grad=True)).backward(
         torch.empty(8, device="cuda")
     ),
-    **({"a group": grouped} if GROUPS else {}),
 }
 
 
