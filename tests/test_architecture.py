@@ -150,11 +150,14 @@ def test_nothing_foreign_at_the_top(path):
 
 def test_sources_do_not_know_each_other():
     """What one source of figures says does not depend on another."""
-    counters = {"process", "nvml", "torch", "jax", "cupy", "tensorflow", "rmm"}
-    for path in (ROOT / "sources").glob("*.py"):
-        if path.stem in counters:
-            known = {module for module, ours in imports(path) if ours}
-            assert not known & {f"sources.{other}" for other in counters - {path.stem}}, path.stem
+    frameworks = {f"sources.frameworks.{name}" for name in ("jax", "cupy", "tensorflow", "rmm")}
+    counters = {"sources.system.process", "sources.nvidia.nvml", "sources.torch", *frameworks}
+    for path in (ROOT / "sources").rglob("*.py"):
+        name = name_of(path)
+        own = {counter for counter in counters if f"{name}.".startswith(f"{counter}.")}
+        known = {f"{module}." for module, ours in imports(path) if ours}
+        for counter in counters - own if own else ():
+            assert not [module for module in known if module.startswith(f"{counter}.")], name
 
 
 def test_the_engine_does_not_know_ipython():

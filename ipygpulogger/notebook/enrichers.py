@@ -64,7 +64,7 @@ def _collected(record: CellRecord, cell: MeasuredCell) -> CellRecord:
     if garbage is not None and before is not None and cell.freed is None:
         cell.freed = garbage.settle_dropped(cell.cell.raw, record, before.snapshot)
         if cell.freed is not None and cell.clear_cache:
-            machine().settling.empty_caches()
+            machine().settling.settle(gc_collect=False, clear_cache=True)
     return record
 
 

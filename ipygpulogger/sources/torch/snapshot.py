@@ -10,8 +10,6 @@ import gzip
 import io
 import pickle
 import sys
-import threading
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -20,9 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...runtime.collector import undisturbed
 from ...runtime.errors import first_line
 from ..contract import Unavailable
-from ..system.linux import read
-from ..system.system_calls import gil_held
-from .state import TORCH_ERRORS, accelerator, caches, module
+from .state import TORCH_ERRORS, accelerator, caches, let_others_go_on, module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 # torch never gives back the room for the events themselves, which it doubles: hence a power of two.
 MAX_EVENTS = 2**17
 EVENT_BYTES = 4096  # more than an event takes while it is read, whatever its stack
-_PAUSE_S = 0.05  # for threads that are about to copy their stack
+_LONGEST_S = 1  # for threads that are about to copy their stack
 _QUIET_TRIES = 4  # attempts to read without an allocation by other threads
 
 Event = dict[str, Any]  # as torch has them: "action", "addr", "size", "time_us", "frames", ...
@@ -116,29 +112,12 @@ def stop(torch: ModuleType) -> None:
     A thread that allocates looks whether stacks are wanted, and then calls the function that copies one. To
     stop, torch takes that function away, so a thread in between calls a null pointer (seen in torch 2.13: a
     segmentation fault in one of a few thousand stops beside three busy threads on a busy machine). So stacks
-    are declined first, and threads that may have looked before have the time to go on.
+    are declined first, and every thread that may have looked before have the time to go on.
     """
     with suppress(TypeError, *TORCH_ERRORS):
         torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=MAX_EVENTS)
-        if _others_are_busy():
-            time.sleep(_PAUSE_S)
+        let_others_go_on(_LONGEST_S)
     torch.cuda.memory._record_memory_history(None)
-
-
-def _others_are_busy() -> bool:
-    """Return whether another thread runs or wants to, C++ threads included; True where that is unknown."""
-    own = str(threading.get_native_id())
-    try:
-        tasks = [task for task in gil_held().list_folder("/proc/self/task") if task != own]
-    except OSError:
-        return True
-    for task in tasks:
-        try:
-            if read(f"/proc/self/task/{task}/stat").rpartition(b")")[2].split()[0] in b"RD":  # proc(5)
-                return True
-        except OSError:  # it has ended
-            continue
-    return False
 
 
 def take(torch: ModuleType, *, events: bool) -> Snapshot:

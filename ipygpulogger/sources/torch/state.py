@@ -1,4 +1,4 @@
-"""What torch has initialised and compiles.
+"""What torch has initialised and compiles, and whether each other thread has gone on.
 
 Only its core in C is asked, which is there with torch. Importing the compiler takes seconds.
 """
@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from ...records import device_id
+from ...runtime.clock import monotonic_s
 from ..contract import Device
+from ..system.linux import read
+from ..system.system_calls import gil_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,3 +137,47 @@ def leave_alone(torch: ModuleType, function: Callable[..., Any]) -> bool:
 
 def _core(torch: ModuleType) -> Any:
     return getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+
+
+_TASKS = "/proc/self/task"
+_RUNS = b"RDTt"  # proc_pid_stat(5); in other states a thread waits within a system call
+_AT_LEAST_S = 50e-6
+_LOOKS_EACH_S = 0.0005
+_UNKNOWN_S = 0.01  # where the system does not tell
+
+
+def let_others_go_on(limit_s: float) -> None:
+    """Return once every other thread has run for a while or waits within a system call, C++ threads included.
+
+    One may have been interrupted between any two instructions. Where more threads are busy than there are
+    processors, it stays there for tens of milliseconds.
+    """
+    end_s, own = monotonic_s() + limit_s, str(threading.get_native_id())
+    try:
+        _ran_s(own)
+        others = [task for task in gil_held().list_folder(_TASKS) if task != own]
+    except (OSError, ValueError, IndexError):
+        if threading.active_count() > 1:
+            time.sleep(_UNKNOWN_S)
+        return
+    goal_s = {task: ran_s + _AT_LEAST_S for task in others if (ran_s := _running_s(task)) is not None}
+    while goal_s and monotonic_s() < end_s:
+        time.sleep(_LOOKS_EACH_S)
+        goal_s = {
+            task: end
+            for task, end in goal_s.items()
+            if (ran_s := _running_s(task)) is not None and ran_s < end
+        }
+
+
+def _running_s(task: str) -> float | None:
+    """Return for how long a thread has run; None if it has ended, or waits within a system call."""
+    try:
+        state = read(f"{_TASKS}/{task}/stat").rpartition(b")")[2].split()[0]
+        return _ran_s(task) if state in _RUNS else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _ran_s(task: str) -> float:
+    return int(read(f"{_TASKS}/{task}/schedstat").split()[0]) / 1e9
