@@ -117,6 +117,12 @@ def told_together(children, at_once_bytes, one_bytes, *, most_bytes=0, bounded=F
         assert peak.hi_bytes > at_once_bytes - 4 * NEAR_BYTES, peak
 
 
+def two_at_once(children, truth):
+    """Check that of forked children two at most are added up, each with all that it may share with this process."""
+    most_bytes = max(truth.values()) + own_bytes("program") + NEAR_BYTES
+    assert children.peak.hi_bytes < 2 * most_bytes, (children.peak, most_bytes)
+
+
 def beside_a_thread():
     """Let there be one more, as a kernel has them; from 3.12 on Python warns of forks then."""
     warnings.simplefilter("ignore")
@@ -167,7 +173,7 @@ def rounds(how):
     two_bytes = 2 * max(truth.values())
     told_together(m.last.children, BIG_MB * MB, BIG_MB * MB, most_bytes=two_bytes, bounded=how == "fork")
     if how == "fork":
-        assert m.last.children.peak.hi_bytes < 2 * (max(truth.values()) + 60 * MB), m.last.children.peak
+        two_at_once(m.last.children, truth)
 
 
 class Items:
@@ -220,8 +226,7 @@ def dataloader(how, epochs, *, cells, persistent=False):
         told(m.last.children, truth, exact=how == "fork")
         told_together(m.last.children, 2 * BIG_MB * MB, BIG_MB * MB, bounded=how == "fork")
         if how == "fork":
-            most_bytes = max(truth.values())
-            assert m.last.children.peak.hi_bytes < 2.5 * most_bytes + 100 * MB, m.last.children.peak
+            two_at_once(m.last.children, truth)
     del loader
 
 
