@@ -106,7 +106,7 @@ def test_allocators_from_a_fresh_process(card, printed, table, allocator):
     """
     said = printed(program, PYTORCH_CUDA_ALLOC_CONF=allocator)
     assert said[:3] == ["100.0", "0.0", "exact"]
-    assert said[4:6] == ["100.0", "200.0"]
+    assert said[4:6] == ["100.0", "200.0"], said
     table[f"context and libraries, {allocator}"] = "not told" if card.own_bytes() is None else f"{said[7]} MB"
     assert said[3] == "0"
     if card.own_bytes() is None:

@@ -203,19 +203,20 @@ def _mallinfo2() -> Callable[[], Any] | None:
 
 _T = TypeVar("_T")
 
-_SKIPPED = 1024
+_SKIPPED_FIRST = 64
+_SKIPPED_MOST = 16384
 
 
 class Paced(Generic[_T]):
     """A read whose cost grows with what the process holds.
 
-    After a read that took over `limit_s` of CPU time the next ones are skipped. The first read does not
-    count, as it may load what it needs.
+    After a read that took over `limit_s` of CPU time the next 64 are skipped, and twice as many each time
+    it is slow again. The first read does not count, as it may load what it needs.
     """
 
     def __init__(self, read: Callable[[], _T], limit_s: float) -> None:
         self._read, self._limit_s = read, limit_s
-        self._to_skip = 0
+        self._to_skip = self._skipped = 0
         self._is_first = True
 
     def __call__(self) -> _T | None:
@@ -225,7 +226,11 @@ class Paced(Generic[_T]):
             return None
         began_s = time.thread_time()
         found = self._read()
-        if time.thread_time() - began_s > self._limit_s and not self._is_first:
-            self._to_skip = _SKIPPED
-        self._is_first = False
+        if self._is_first:
+            self._is_first = False
+        elif time.thread_time() - began_s <= self._limit_s:
+            self._skipped = 0
+        else:
+            self._skipped = min(2 * self._skipped, _SKIPPED_MOST) or _SKIPPED_FIRST
+            self._to_skip = self._skipped
         return found
