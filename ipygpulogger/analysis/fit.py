@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..records.cell_record import process_of
 from ..records.units import MB
+from ..records.usage import needed
 from ..records.value import Value
 from . import leaks
 
@@ -281,6 +282,10 @@ def _of_memory(
     left_bytes = None
     if now is not None and now.left_bytes is not None:
         left_bytes = max(0, now.left_bytes + now.used_bytes - others_bytes)
+    if not line.is_line:  # a cell that keeps all it makes needs that above what is there before it
+        alone = _Line.of({_size(run, name): _alone(run, name, device) for run in measured})
+        if alone.is_line:
+            line, left_bytes = alone, None if now is None else now.left_bytes
     points = line.points
     rises_bytes = line.slope_bytes * (points[-1].size - points[0].size)
     if rises_bytes < _RISES_BYTES.get(str(device), _RISES_ELSEWHERE_BYTES):
@@ -326,6 +331,12 @@ class _Line(NamedTuple):
             return max(0, int(free_bytes // self.slope_bytes))
         more_bytes = 2 * margin_bytes / (highest - lowest)  # beyond what ran, the line itself is less sure
         return int((free_bytes + more_bytes * highest) // (self.slope_bytes + more_bytes))
+
+
+def _alone(run: CellRecord, name: str, device: Hashable) -> Point:
+    usage = leaks.memories(run)[device]
+    need_bytes = needed(_highest_bytes(usage), usage.before_bytes, usage.after_bytes)
+    return Point(_size(run, name), need_bytes, run.label)
 
 
 def _has_point(run: CellRecord, device: Hashable) -> bool:

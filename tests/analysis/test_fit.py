@@ -236,6 +236,22 @@ def test_what_is_no_line_has_no_size(power, scale_mb, sizes):
         assert found.ends_at < int(((1 << 16) / scale_mb) ** (1 / power))
 
 
+def test_a_cell_that_keeps_what_it_makes():
+    """A list that grows with every run: the line is what each run needed above what was there before it."""
+    session = Session(10 * MB, MB)
+    for size in (16, 64, 32, 48):
+        session.step(size)
+        session.others += 5 * size * MB  # the cell itself kept it
+        last = session.records.pop()
+        usage = dataclasses.replace(
+            last.gpus[0], after_bytes=session.used, peak=Peak(session.used, session.used, "exact")
+        )
+        session.records.append(dataclasses.replace(last, gpus=(usage,)))
+    (found,) = session.fit(left=1000 * MB).memories
+    assert [point.need_bytes for point in found.points] == [5 * size * MB for size in (16, 32, 48, 64)]
+    assert found.ends_at == 200
+
+
 def test_data_that_another_cell_makes_anew_belongs_to_the_line():
     """A cell that ran before and runs again replaces its data: of another size, it is part of the need."""
     session = Session(100 * MB, 3 * MB)
