@@ -3,8 +3,9 @@
 Ray sends a function to its workers by value if its name leads to something else, which is so for a decorated
 one. So what wraps a function refers to nothing of this package, see `sent`.
 
-Nothing here makes a task fail or wait. Without a mailbox, which is so once the watch was stopped, tasks run
-unmeasured.
+Nothing here makes a task fail or wait. So the record of the last call of an actor may be missing if the actor
+is dropped as soon as that call has answered: Ray ends its process, perhaps before the record has left it.
+Without a mailbox, which is so once the watch was stopped, tasks run unmeasured.
 """
 
 from __future__ import annotations

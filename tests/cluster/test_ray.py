@@ -197,7 +197,8 @@ def test_async_and_threaded_actors_nested_tasks_and_retries(watching):  # noqa: 
         unmeasured = remote(lambda: 1)  # what a task declares, with Ray's own function
         actor = Inner.remote()
         methods = inner, inner, actor.step, unmeasured
-        return [ray.get(method.remote()) for method in methods]  # one by one: each at once needs a process
+        # One by one: each at once needs a process. The actor is returned, or its last record might be missing.
+        return actor, [ray.get(method.remote()) for method in methods]
 
     @ray.remote(max_retries=2, retry_exceptions=True)
     def flaky(folder):
@@ -231,7 +232,8 @@ def test_async_and_threaded_actors_nested_tasks_and_retries(watching):  # noqa: 
                 await asyncio.sleep(0)
                 yield i
 
-    assert ray.get(outer.remote()) == [1, 1, 1, 1]
+    kept_alive, answers = ray.get(outer.remote())
+    assert answers == [1, 1, 1, 1]
     assert [len(ray.get(item)) for item in blocks.remote(3)] == [10 * MB] * 3
     threaded = Threaded.remote()
     ray.get([threaded.step.remote() for _ in range(8)])  # its first calls, and all at once
@@ -242,6 +244,7 @@ def test_async_and_threaded_actors_nested_tasks_and_retries(watching):  # noqa: 
     assert ray.get([actor.hold.remote(10), actor.hold.remote(20)]) == [10 * MB, 20 * MB]
     assert [ray.get(item) for item in actor.items.remote(2)] == [0, 1]
     records = watching.records[-1]
+    del kept_alive
     tasks = sorted(record.task for record in records)
     assert tasks == [
         *["Async.hold"] * 2,

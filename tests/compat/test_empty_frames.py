@@ -1,7 +1,5 @@
 """Which local variables of failed calls are released, and which are left alone."""
 
-import gc
-import sys
 import threading
 import types
 import weakref
@@ -72,41 +70,6 @@ def test_what_is_raised_again_is_let_go(guard):
     assert held[0]() is None
 
 
-def test_the_block_keeps_nothing_alive():
-    """What was handled as a generator's block began is not pinned by the block."""
-
-    def steps():
-        with gpu_mem_restore_ctx():
-            yield 1
-            yield 2
-
-    held, alive = [], steps()
-    try:
-        step(ValueError("x"), held)
-    except ValueError:
-        next(alive)
-    gc.collect()
-    assert held[0]() is None
-    assert next(alive) == 2
-
-
-def test_a_closed_generator_has_not_failed(guard):
-    """Leaving a decorated generator early costs no collection."""
-
-    def steps():
-        yield 1
-        yield 2
-
-    collections, alive = [], guard(steps)()
-    next(alive)
-    gc.callbacks.append(lambda _, info: collections.append(info["generation"]))
-    try:
-        alive.close()
-    finally:
-        gc.callbacks.pop()
-    assert 2 not in collections
-
-
 def test_names_of_a_module_stay(guard):
     """A cell's, a script's: what has its names in a dict of others keeps them, at any depth."""
     names = {"caught": caught, "Thing": Thing}
@@ -131,45 +94,6 @@ def test_a_namespace_that_the_user_holds_stays(guard):
     assert set(names) == {"kept", "mine"}
     assert caught(guard(call))
     assert type(kept[0]["mine"]) is Thing
-
-
-def test_a_closure_that_lives_on_is_whole(guard):
-    """A function that failed inside, or shares variables with one that did, works on if somebody has it."""
-    kept, held = [], []
-
-    def call():
-        mine, yours = marked(held), marked(held)
-
-        def one(*, value=marked(held)):  # noqa: B008 - a default is what is tried
-            return mine, value
-
-        def other():
-            return one() + one
-
-        kept.append(one)
-        kept.append(yours)
-        other()
-
-    error = caught(guard(call))
-    mine, yours, value = [thing() for thing in held]
-    assert kept[0]() == (mine, value)
-    assert kept[1] is yours
-    assert None not in (mine, yours, value)
-    kept.clear()
-    del mine, yours, value
-    gc.collect()
-    assert [thing() for thing in held[:2]] == [None, None], error
-
-
-def test_earlier_errors_stay(guard, monkeypatch):
-    """What `%debug` would show of an error before this one is not touched."""
-    held = []
-    earlier = caught(step, KeyError("a"), held)
-    monkeypatch.setattr(sys, "last_value", earlier, raising=False)
-    monkeypatch.setattr(sys, "last_traceback", earlier.__traceback__, raising=False)
-    caught(guard(step), ValueError("x"), [])
-    assert held[0]() is not None
-    assert sys.last_traceback is earlier.__traceback__
 
 
 def test_one_context_many_blocks():
@@ -275,16 +199,6 @@ async def a_coroutine(plan, world):
     return mine
 
 
-def a_closure(plan, world):
-    mine = world.mark()
-
-    def inner():
-        link(plan, world)
-        return mine
-
-    return inner()
-
-
 def a_class(plan, world):
     class Body:
         mine = world.mark()
@@ -295,15 +209,6 @@ def a_class(plan, world):
 
 def a_comprehension(plan, world):
     return [link(plan, world) for mine in [world.mark()]]
-
-
-def defaults(plan, world):
-    mine = world.mark()
-
-    def inner(x=mine, *, y=world.mark()):  # noqa: B008 - a default is what is tried
-        return link(plan, world), x, y
-
-    inner()
 
 
 class Net:
@@ -329,13 +234,11 @@ def a_namespace(plan, world):
 
 KINDS = {
     "asynchronous generator": lambda *args: exhaust(*args).send(None),
-    "defaults": defaults,
     "method": lambda *args: Net().forward(*args),
     "namespace": a_namespace,
     "function": a_function,
     "generator": lambda *args: list(a_generator(*args)),
     "coroutine": lambda *args: a_coroutine(*args).send(None),
-    "closure": a_closure,
     "class": a_class,
     "comprehension": a_comprehension,
 }
