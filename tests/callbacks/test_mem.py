@@ -28,7 +28,6 @@ from ipygpulogger.callbacks import Epochs
 from ipygpulogger.callbacks.mem import PeakMemMetric
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.runtime.wrappers import Call
 
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 
@@ -400,24 +399,3 @@ def test_an_interrupted_fit_leaves_nothing(event, error):
     assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *COLUMNS, "time"]
     assert len(learn.recorder.values) == 1
     assert len(said.splitlines()) == 1
-
-
-def test_a_new_fit_is_not_taken_for_the_last(monkeypatch):
-    """Python may give the frame of a new fit the place of one that died: the columns are named all the same."""
-    peaks, dies = PeakMemMetric(), [True]
-
-    def die(_):
-        if dies:
-            raise ValueError("on purpose")
-
-    learn = learner(peaks, doing(before_train=die))
-    learn.remove_cb(ProgressCallback)
-    with pytest.raises(ValueError):
-        learn.fit(1)
-    dies.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(Call, "running", lambda _: True)
-        quietly(learn.fit, 1)
-    assert learn.recorder.metric_names[-5:-1] == COLUMNS
-    assert len(rows(learn)) == len(peaks.history) == 1
-    assert not machine().scopes

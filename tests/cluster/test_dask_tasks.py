@@ -180,14 +180,6 @@ def test_very_many_tasks_are_few_events(worker, tasks, monkeypatch):
     assert len(worker.arrived()) == len(group)
 
 
-def test_names_of_any_length_stay_small(worker, tasks):
-    """Keys are the user's: huge ones, and such as do not compress."""
-    for number in range(3):
-        ran(tasks, f"{''.join(chr(0x4E00 + (i * 7919 + number) % 20000) for i in range(5000))}-{number}")
-    assert all(len(message.get("records", b"")) <= BATCH_BYTES for message in worker.events)
-    assert len(worker.arrived()) == 3
-
-
 @pytest.mark.parametrize("records", [b"", b"no", zlib.compress(bytes(50 * MB)), compressed([b"{}"])[:-1]])
 def test_what_is_no_event_is_refused(records):
     """Also what would fill the memory."""

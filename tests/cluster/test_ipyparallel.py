@@ -163,13 +163,6 @@ def test_a_broadcast_view(shell, client, watching):
     assert [record.rank for record in watching.records[-1]] == client.ids
 
 
-def test_here_as_well(shell, client, watching):
-    """`%%px --local` runs the cell in the notebook too, as a nested cell; the table is that of the outer one."""
-    run(shell, "%%px --local\nx = 1")
-    assert [group.label for group in watching.records] == [f"In [{shell.execution_count - 1}]"]
-    assert [record.rank for record in watching.records[0]] == client.ids
-
-
 def test_several_requests_in_a_cell(shell, client, watching):
     """Each has a row of each engine, told apart by its code."""
     code = 'client[:].execute(\'keep = [bytearray(b"x") * ({} << 20)] + globals().get("keep", [])\', silent=False, block=True)'
