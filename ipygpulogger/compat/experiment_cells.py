@@ -66,12 +66,8 @@ def release_namesake(shell: Any, frame: FrameType | None, kind: type) -> None:
 
     Python would do so only after the new one has begun. If that was the last reference, the old experiment
     finishes here. If not, it gets its name back and goes on. A finished one is released as well: its logger
-    is full of reference cycles, which would count as garbage of the new experiment.
-
-    Args:
-        shell: IPython's shell.
-        frame: The caller of the new experiment's constructor.
-        kind: The class of experiments.
+    is full of reference cycles, which would count as garbage of the new experiment. The frame is the caller
+    of the new experiment's constructor.
     """
     calls = (call for call in walk_stack(frame) if call.f_code.co_name != "__init__")  # of subclasses
     statement = next(calls, None)

@@ -383,21 +383,6 @@ def test_through_other_decorators():
     assert told(work) == told(work.__wrapped__) == {"return x + 1": (1, 0, 0)}
 
 
-def test_a_function_that_got_new_code():
-    """Reloaders and other profilers replace a function's code: what runs is what is measured."""
-
-    def work():
-        return 1
-
-    def newer():
-        return 2
-
-    measured = measure_lines(report=False)(work)
-    work.__code__ = newer.__code__
-    assert measured() == 2
-    assert told(measured) == {"return 2": (1, 0, 0)}
-
-
 def test_callables_that_are_no_functions():
     """A partial's function, and what an object runs when it is called."""
 

@@ -317,25 +317,6 @@ def test_an_epoch_that_cannot_be_measured(monkeypatch):
     assert rows(learn) == [[None] * 4] * 2
 
 
-def test_twice():
-    """Added a second time, as a notebook's cell that is run again does, each has its own columns."""
-    learn = learner(PeakMemMetric(), PeakMemMetric(), doing(before_train=lambda _: blip(40)), metrics=[mae])
-    quietly(learn.fit, 2)
-    assert learn.recorder.metric_names == [
-        "epoch",
-        "train_loss",
-        "valid_loss",
-        "mae",
-        *COLUMNS,
-        *COLUMNS,
-        "time",
-    ]
-    for row in learn.recorder.values:
-        assert len(row) == 3 + 8
-        near(row[3:7], (0, 40, 0, 0))
-        near(row[7:], (0, 40, 0, 0))
-
-
 def test_names_that_loggers_keep_apart():
     """Who logs by name gives four different names."""
     learn = learner(PeakMemMetric(names=("ram", "ram peak", "vram", "vram peak")))

@@ -106,22 +106,6 @@ def test_a_line_and_targets(shell, client, watching):
     assert len(watching.records) == 2  # neither a silent request nor a local cell is one
 
 
-def test_an_error_in_engines(shell, client, watching):
-    """The records say how the cell ended there; the memory is told all the same."""
-    ran = run(
-        shell,
-        f"%%px\nimport os\n{TRANSIENT.format(64)}\nassert os.getpid() == {client[0:1].apply_sync(os.getpid)[0]}",
-    )
-    assert not ran.success
-    (group,) = watching.records
-    assert [(record.status, record.error) for record in group] == [("ok", None), ("error", "AssertionError")]
-    assert [abs(record.gen.needed_bytes - 64 * MB) < 2 * MB for record in group] == [True, True]
-    with pytest.raises(ipp.error.CompositeError):
-        client[:].execute("1 / 0", silent=False, block=True)
-    run(shell, "x = 1")
-    assert [record.error for record in watching.records[-1]] == ["ZeroDivisionError"] * 2
-
-
 def test_not_waited_for(shell, client, watching):
     """`--noblock` shows no table before the work is done; then it is that of the cell that began it."""
     run(shell, "%%px --noblock\nimport time; time.sleep(0.4)\n" + TRANSIENT.format(64))

@@ -246,18 +246,6 @@ def test_an_old_one_that_ends_late_disturbs_no_new_one(shell, capsys, code):
     assert "b" not in shell.user_ns
 
 
-def test_a_constructor_that_refuses_ends_nobody(shell, capsys):
-    """The old experiment goes on under its name where the options of a new one are wrong."""
-    run(shell, "exp = X()")
-    exp = shell.user_ns["exp"]
-    capsys.readouterr()
-    for code in ("exp = X(cl_compact='yes')", "exp = X(cl_set_seed=-1)", "exp = X(what=1)"):
-        assert not run(shell, code).success
-        assert shell.user_ns["exp"] is exp
-        assert exp._running
-    assert not FINISHED.search(capsys.readouterr().out)
-
-
 def test_reset_wipes_everything_without_a_word(shell, capsys):
     """%reset finds every name where it was; no report, no error, nothing left."""
     run(shell, "exp = X()\n" + "\n".join(f"n{i} = {i}" for i in range(50)))
