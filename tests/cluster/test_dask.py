@@ -111,7 +111,7 @@ def test_tasks_of_every_kind(client, watching):
             return inner.submit(hungry, 50, key="inner").result()
 
     async def waits():
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
 
     with pytest.raises(ValueError, match="as asked"):
         client.submit(fails, retries=1).result()

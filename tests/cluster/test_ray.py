@@ -283,7 +283,6 @@ def test_workers_that_end_one_that_dies_and_one_without_the_package(watching, tm
 
     @ray.remote(max_retries=0)
     def die():
-        time.sleep(0.3)
         os._exit(1)
 
     @ray.remote(max_calls=2)
