@@ -7,22 +7,12 @@ import weakref
 from contextlib import contextmanager
 
 import pytest
-from guards import (
-    GROUPS,
-    GUARDS,
-    OURS,
-    Thing,
-    caught,
-    marked,
-    step,
-)
+from guards import GROUPS, GUARDS, OURS, Thing, caught, marked, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpulogger.compat import tracebacks
-from ipygpulogger.compat.tracebacks import (
-    gpu_mem_restore_ctx,
-)
+from ipygpulogger.compat.tracebacks import gpu_mem_restore_ctx
 from ipygpulogger.owners import exceptions
 
 # -- what is not ours to let go --------------------------------------------------------------------

@@ -221,13 +221,7 @@ def test_the_constructors_cell_again(shell, capsys, code):
     assert capsys.readouterr().out.count("･ CPU:") == 1
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "exp = make()",
-        "new = X(cl_enable=False)\nexp = new\ndel new",
-    ],
-)
+@pytest.mark.parametrize("code", ["exp = make()", "new = X(cl_enable=False)\nexp = new\ndel new"])
 def test_an_old_one_that_ends_late_disturbs_no_new_one(shell, capsys, code):
     """Made another way, the new one begins before the old one ends: variables and figures stay apart."""
     run(shell, "def make():\n    return X(cl_enable=False)\nn = 0")

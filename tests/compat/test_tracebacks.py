@@ -191,11 +191,7 @@ class Demanding(Exception):
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda: caught(b"ab\xff".decode, "utf-8"),
-        lambda: KeyError("a"),
-        lambda: Demanding(5, where="here"),
-    ],
+    [lambda: caught(b"ab\xff".decode, "utf-8"), lambda: KeyError("a"), lambda: Demanding(5, where="here")],
 )
 def test_the_same_object_goes_on(guard, make):
     """ "Re-raise by `Cls(val)`: ... attributes and args are lost, `__cause__` dropped": not here."""
