@@ -27,14 +27,20 @@ INIT = {
 
 @pytest.fixture(scope="module", autouse=True)
 def first_cell():
-    """One Ray for the file, for it takes seconds to start, under a watch that is older; what it measured."""
-    with watch(ray) as watching:
-        hold = ray.remote(transient(40))
-        ray.init(**INIT)
-        ray.get(hold.remote())
-        found = watching.records[-1]
-    yield found
-    ray.shutdown()
+    """One Ray for the file, for it takes seconds to start, under a watch that is older; what it measured.
+
+    A table waits for records until none came for a third of a second: on a busy machine they come late.
+    """
+    with pytest.MonkeyPatch.context() as patient:
+        patient.setattr("ipygpulogger.cluster.ray.BATCH_S", 0.3)
+        patient.setattr("ipygpulogger.cluster.ray._PAUSES_S", (0.02,) * 500)
+        with watch(ray) as watching:
+            hold = ray.remote(transient(40))
+            ray.init(**INIT)
+            ray.get(hold.remote())
+            found = watching.records[-1]
+        yield found
+        ray.shutdown()
 
 
 @pytest.fixture
