@@ -199,9 +199,7 @@ def cuda(gpu, settled):
     if any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count()))):
         gc.unfreeze()  # garbage by now, but not yet when it was frozen: what a fixture of a file had held
         gc.collect()
-        late_s = (
-            time.monotonic() + 10
-        )  # torch's thread for backward passes lets go of the last one a moment later
+        late_s = time.monotonic() + 10  # torch's thread for backward passes lets go a moment later
         while any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count()))):
             assert time.monotonic() < late_s, "an earlier test left memory on the device"
             time.sleep(0.001)

@@ -1,6 +1,5 @@
 """Calls that fail while they hold memory, and the guards that release it."""
 
-import asyncio
 import builtins
 import weakref
 
@@ -77,15 +76,3 @@ def marked(held):
     thing = Thing()
     held.append(weakref.ref(thing))
     return thing
-
-
-def generator(held):
-    mine = marked(held)
-    yield mine
-    yield mine + 1
-
-
-async def coroutine(held):
-    mine = marked(held)
-    await asyncio.sleep(0)
-    return mine + 1

@@ -35,21 +35,19 @@ class Stage:
 
     def __init__(self):
         self.events, self.deaths, self._alive = [], [], weakref.WeakValueDictionary()
-        self.names = {
-            name: getattr(self, name)
-            for name in (
-                "emit",
-                "lines_of",
-                "alive",
-                "probe",
-                "manager",
-                "amanager",
-                "add",
-                "deco",
-                "tracer",
-                "tracers",
-            )
-        }
+        offered = [
+            "emit",
+            "lines_of",
+            "alive",
+            "probe",
+            "manager",
+            "amanager",
+            "add",
+            "deco",
+            "tracer",
+            "tracers",
+        ]
+        self.names = {name: getattr(self, name) for name in offered}
         self.names |= {
             "Meta": Meta,
             "suppressing": suppressing,

@@ -47,11 +47,6 @@ def test_the_name_and_the_reason(tmp_path, options):
     assert "test_right" not in told_of
 
 
-def test_nothing_where_nothing_failed(tmp_path):
-    """A run that passes says nothing of this kind."""
-    assert run(tmp_path, "def test_right(): pass\n") == []
-
-
 @pytest.mark.parametrize("count", range(1, 30))
 @pytest.mark.parametrize(
     "reason", ["", "E   one", "\n".join(["above", *["E   " + "x" * 500] * 50]), "no mark\nthe end"]

@@ -84,6 +84,7 @@ def ours(names):
 def test_the_package_alone_is_next_to_nothing(found):
     """`import ipygpulogger` imports one module of ours; the names come when they are asked for."""
     assert ours(found["package"]) == {""}
+    assert not {*NEVER, "IPython"} & set(found["package"])
 
 
 def test_loading_imports_few_modules(found):

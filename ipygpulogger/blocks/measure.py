@@ -43,13 +43,9 @@ def warn(sentence: str) -> None:
 
 
 class Overlapping:
-    """Something that runs.
+    """Something that runs."""
 
-    Attributes:
-        others: How many others ran meanwhile.
-    """
-
-    others = 0
+    others = 0  # that ran meanwhile
 
 
 class Overlaps:
@@ -72,12 +68,7 @@ class Overlaps:
         self._running: WeakIdentitySet[Overlapping] = WeakIdentitySet()
 
     def begin(self, one: Overlapping, around: Collection[Overlapping] = ()) -> None:
-        """Note that one begins.
-
-        Args:
-            one: What begins.
-            around: Those that enclose it: it is a part of them, and does not count as another.
-        """
+        """Note that one begins; it is a part of those around it, and does not count as another of theirs."""
         with self._lock:
             for other in self._running:
                 if other not in around:

@@ -97,11 +97,7 @@ class EpochScope:
         self._during: Call | None = None
 
     def within(self, frame: FrameType | None) -> None:
-        """Drop the open epoch, and tie those that follow to a call: they end with it, however it ends.
-
-        Args:
-            frame: The call, of a framework's ``fit``; None for no call.
-        """
+        """Drop the open epoch, and tie those that follow to a call of ``fit``: they end with it, however."""
         self.drop()
         self._during = frame and Call(frame)
 
@@ -122,11 +118,9 @@ class EpochScope:
     def end(self, label: str, device: Any = None, *, marked: bool = False) -> EpochRecord | None:
         """End the epoch, and return its record; None if none was open, or it could not be measured.
 
-        Args:
-            label: The name of the epoch.
-            device: Where the training runs: "cuda:1", a `torch.device`; without an index the framework's
-                current device. None if unknown.
-            marked: Whether the caller shows which figures are not exact; if not, a warning says so.
+        The training runs on the device: "cuda:1", a `torch.device`; without an index the framework's current
+        one, None if unknown. A caller that shows which figures are not exact has them `marked`; else a
+        warning says so.
         """
         scope = self._scope
         if scope is None:

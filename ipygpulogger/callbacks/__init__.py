@@ -44,10 +44,6 @@ class Epochs:
 
     It never raises, and waits for no rank while the training runs. A copy, such as a pickled callback makes,
     has the epochs that were complete.
-
-    Attributes:
-        history: The epochs that ended, each an `EpochRecord`.
-        ranks: On rank 0 of several, a `Group` for each epoch. Otherwise empty.
     """
 
     def __init__(self, history: list[EpochRecord] | None = None, ranks: list[Group] | None = None) -> None:
@@ -72,12 +68,7 @@ class Epochs:
         self._has_begun = True
 
     def end(self, number: int, device: Any) -> EpochRecord | None:
-        """End the epoch, and return its record; None if none was open, or it could not be measured.
-
-        Args:
-            number: Of the epoch.
-            device: Where the training runs; None if unknown.
-        """
+        """End the epoch, and return its record; None if none was open, or it could not be measured."""
         label = f"epoch {number}"
         record = self._scope.end(label, device)
         if record is not None:
@@ -121,15 +112,9 @@ def _warning() -> Iterator[None]:
 
 
 def not_installed(error: ModuleNotFoundError, package: str, adapter: str) -> ImportError:
-    """Return the error to raise if an adapter's framework cannot be imported.
+    """Return the error to raise if an adapter's framework cannot be imported, with what helps.
 
-    Args:
-        error: What importing it raised.
-        package: The name of the framework.
-        adapter: The module of the adapter.
-
-    Returns:
-        One sentence with the command that installs it; the error itself, if it is about another package.
+    An error about another package is returned as it is.
     """
     if (error.name or "").partition(".")[0] != package:
         return error

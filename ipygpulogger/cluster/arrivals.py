@@ -46,19 +46,14 @@ def most_needed_bytes(measured: Measurement) -> int:
 class Largest(Generic[T]):
     """Of very many items those that needed the most memory; the others are only counted.
 
-    Args:
-        most: How many items to keep, up to twice as many until `keep` is called; None for all.
-        place: Which comes first of two items that needed the same.
-
-    Attributes:
-        more: How many items were left out.
-        more_bytes: What the largest of them needed.
+    It holds `most` of them, up to twice as many until `keep` is called; None keeps all. `place` decides which
+    comes first of two that needed the same.
     """
 
     def __init__(self, most: int | None, place: Callable[[T], Any] = lambda _: None) -> None:
         self._most, self._place = most, place
         self._items: list[tuple[int, T]] = []
-        self.more = self.more_bytes = 0
+        self.more = self.more_bytes = 0  # how many were left out, and what the largest of them needed
 
     def __len__(self) -> int:
         """Return how many items there were, with those that are only counted."""
@@ -85,16 +80,10 @@ class Largest(Generic[T]):
 
 
 class Arrivals:
-    """The records that have arrived; of very many, those that needed the most memory.
+    """The records that have arrived; of more than `most`, those that needed the most memory.
 
     What it makes of them does not depend on the order in which they came. One thread at a time may use it.
-
-    Args:
-        most: How many records to keep; the others are counted. None keeps them all.
-
-    Attributes:
-        missing: The processes that will send no record.
-        unsent: How many tasks ended of which no record will come.
+    The processes that will send no record are `missing`; of `unsent` tasks no record will come.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -123,21 +112,11 @@ class Arrivals:
         self._refused += 1
 
     def count_more(self, count: int, needed_bytes: int) -> None:
-        """Count records that their sender left out.
-
-        Args:
-            count: How many.
-            needed_bytes: What the largest of them needed, see `most_needed_bytes`.
-        """
+        """Count records that their sender left out, the largest of which needed so much."""
         self._records.count(count, needed_bytes)
 
     def group(self, label: str, unsent: str = "{} more tasks ended, whose records did not arrive") -> Group:
-        """Return what has arrived, and begin anew.
-
-        Args:
-            label: What was measured.
-            unsent: What is said of tasks of which no record will come, with a place for their number.
-        """
+        """Return what has arrived, and begin anew; `unsent` tells of tasks whose records will not come."""
         records = self._records.keep(self._most)
         notes = []
         if self._refused:

@@ -68,10 +68,7 @@ class Tasks:
     def __init__(self, worker: Any, topic: str, notebook: tuple[str, int]) -> None:
         """Begin; the first measurement of a process, which imports and looks for much, is made here.
 
-        Args:
-            worker: The ``distributed.Worker``.
-            topic: Under which its events are logged.
-            notebook: The host and process id of the notebook.
+        Events are logged under the topic. The notebook is its host and process id.
         """
         self._worker, self._topic = worker, topic
         self._here = socket.gethostname(), os.getpid()
@@ -203,11 +200,7 @@ def compressed(payloads: list[bytes]) -> bytes:
 
 
 def decompressed(records: bytes) -> list[bytes]:
-    """Return the packed records of an event.
-
-    Raises:
-        ValueError: They are not what `compressed` returns, or larger than it makes them.
-    """
+    """Return the packed records of an event; a ValueError if they are invalid, or too large."""
     most = BATCH * (MOST_BYTES + 1)
     unpacker = zlib.decompressobj()
     try:

@@ -27,10 +27,8 @@ def begin(session: str) -> None:
     """Measure the cells of a client, besides those of others that asked for it before.
 
     The host and the process id are published, as JSON: a notebook of the same machine leaves the peak of this
-    process to itself. What the first publishing imports on both sides is then no cell's memory either.
-
-    Args:
-        session: The id of the client's session, which its requests carry.
+    process to itself. What the first publishing imports on both sides is then no cell's memory either. The
+    session is that of the client, whose requests carry it.
 
     Raises:
         RuntimeError: This process is not an engine.

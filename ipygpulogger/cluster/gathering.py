@@ -42,13 +42,10 @@ class JobStore:
 
     A connection of its own, because an operation of torch may hold the other one for minutes, such as the
     set-up of NCCL while it waits for all ranks.
-
-    Attributes:
-        lost: Why the store cannot be used any longer; empty while it can.
     """
 
     def __init__(self) -> None:
-        self.lost = ""
+        self.lost = ""  # why the store cannot be used any longer
         self._opened: Any = None
         self._opening = threading.Lock()
 
@@ -196,9 +193,7 @@ class Gathering:
     def wait(self, timeout_s: float, why: str = "") -> Group:
         """Wait for the records until each rank has answered or the time is over, and return them.
 
-        Args:
-            timeout_s: How long.
-            why: What is said of a rank that has not answered; by default how long it was waited for.
+        The reason is that of a rank that has not answered; by default how long it was waited for.
         """
         until_s = clock.monotonic_s() + timeout_s
         try:

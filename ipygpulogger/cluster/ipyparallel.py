@@ -145,12 +145,7 @@ class IPyParallelWatch(Watch):
             self._pick_up()
 
     def sent(self, answer: Any, code: str) -> None:
-        """Expect the records of a request.
-
-        Args:
-            answer: Its ``AsyncResult``.
-            code: What the engines run.
-        """
+        """Expect the records of a request, of which this is the ``AsyncResult``."""
         with _lock:
             self._requests.append(_Request(answer, code))
 
@@ -207,24 +202,15 @@ class IPyParallelWatch(Watch):
 
 
 class _Request:
-    """One request to some engines, until its records are in a group.
-
-    Attributes:
-        label: Of the cell that sent it, or if a thread did, of the next cell that ends; None outside IPython.
-        code: What the engines run.
-    """
+    """One request to some engines, until its records are in a group."""
 
     def __init__(self, answer: Any, code: str) -> None:
-        self.label = label_here()
+        self.label = label_here()  # if a thread sent it, later that of the next cell that ends
         self.code = code
         self._answer = answer
 
     def is_over(self, until_s: float) -> bool:
-        """Return whether each engine has run it, failed or died.
-
-        Args:
-            until_s: How long to wait at most for output that is still on its way.
-        """
+        """Return whether each engine has run it, failed or died; output may come until then."""
         if not self._answer.ready():
             return False
         self._answer.wait_for_output(max(0, until_s - clock.monotonic_s()))

@@ -3,8 +3,9 @@
 Ray sends a function to its workers by value if its name leads to something else, which is so for a decorated
 one. So what wraps a function refers to nothing of this package, see `sent`.
 
-Nothing here makes a task fail or wait. Without a mailbox, which is so once the watch was stopped, tasks run
-unmeasured.
+Nothing here makes a task fail or wait. So the record of the last call of an actor may be missing if the actor
+is dropped as soon as that call has answered: Ray ends its process, perhaps before the record has left it.
+Without a mailbox, which is so once the watch was stopped, tasks run unmeasured.
 """
 
 from __future__ import annotations
@@ -44,11 +45,8 @@ def measured(declared: Any, *, at_once: bool = False) -> Any:
     """Return a function or class like the given one whose calls as tasks of Ray are measured.
 
     Name, signature, documentation and attributes stay. Anything but a Python function or class is returned
-    as it is; so is what belongs to Ray itself.
-
-    Args:
-        declared: The function or class.
-        at_once: Have each record sent before the task ends, for Ray may end the process with it.
+    as it is; so is what belongs to Ray itself. With `at_once` each record is sent before its task ends, for
+    Ray may end the process with it.
     """
     module = getattr(declared, "__module__", None) or ""
     if is_measured(declared) or module.partition(".")[0] == "ray":
@@ -200,13 +198,10 @@ class Outbox:
     A call of the mailbox costs as much as a short task. So the record of a task that ends is sent at once
     only if none was sent shortly before, else with the next ones, by a thread that waits while nothing is to
     be sent. No answer is waited for.
-
-    Attributes:
-        worker: What this process is called: "worker" and the beginning of its id in Ray.
     """
 
     def __init__(self) -> None:
-        self.worker = ""
+        self.worker = ""  # what this process is called: "worker" and the beginning of its id in Ray
         self._mailbox: Any = None
         self._checked_s = self._sent_s = -_RECHECK_S
         self._lost = 0  # records, since the last call
@@ -245,13 +240,7 @@ class Outbox:
             self._thread.start()
 
     def ended(self, record: bytes | None, needed_bytes: int, *, at_once: bool) -> None:
-        """Send the record of a task that ended, now or with the next ones.
-
-        Args:
-            record: The packed record; None if the task could not be measured.
-            needed_bytes: What it needed, see `most_needed_bytes`.
-            at_once: Send it now, for this process may end with the task.
-        """
+        """Send the packed record of a task that ended, now or with the next ones; None was not measured."""
         if record is not None and len(self._ended) < _MOST_WAITING:
             self._ended.append((needed_bytes, record))
         else:

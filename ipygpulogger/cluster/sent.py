@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 def task_context(name: str, at_once: bool) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what makes the context around each call of a measured function.
-
-    Args:
-        name: What its tasks are called.
-        at_once: Whether the process may end with the task, so that its record must be sent before.
-    """
+    """Return what makes the context around each call of a measured function; see `ray_worker.Task`."""
     reported: list[bool] = []
 
     def context() -> Any:
@@ -54,8 +49,7 @@ def task_context(name: str, at_once: bool) -> Callable[[], AbstractContextManage
 def mailbox_class(most: int) -> type:  # noqa: C901 - one class, made here so that it is sent by value
     """Return the class of the actor beside the driver that holds records until they are collected.
 
-    Args:
-        most: How many records it holds; of more, those that needed the least are only counted.
+    Of more than `most` records, those that needed the least are only counted.
     """
 
     class Mailbox:
@@ -100,11 +94,7 @@ def mailbox_class(most: int) -> type:  # noqa: C901 - one class, made here so th
 
 
 def worker_plugin(topic: str) -> Any:
-    """Return the plugin that measures the tasks of a worker.
-
-    Args:
-        topic: Under which its events are logged; the name of both plugins.
-    """
+    """Return the plugin that measures the tasks of a worker, and logs its events under this topic."""
     from distributed import WorkerPlugin
 
     class MeasuredTasks(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped where it is not installed
@@ -145,10 +135,6 @@ def scheduler_plugin(topic: str, client: str) -> Any:
     It removes both plugins when the client leaves without `stop`: a kernel that is restarted says nothing,
     and the workers of a cluster that outlives it would go on measuring without a reader. It also announces
     which workers a nanny kills because they need too much memory.
-
-    Args:
-        topic: The name of both plugins.
-        client: The id of the client.
     """
     from distributed import SchedulerPlugin
 

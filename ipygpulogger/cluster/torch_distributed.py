@@ -70,11 +70,7 @@ def _measurement(measured: object) -> tuple[Measurement | None, str | None]:
 
 
 def post(measured: Measurement | None, label: str | None) -> Gathering | None:
-    """Send what this rank measured, without waiting for others.
-
-    Returns:
-        On rank 0 what collects the records of the others; None elsewhere.
-    """
+    """Send what this rank measured, without waiting; on rank 0 return what collects the others."""
     return _job().post(measured, label)
 
 

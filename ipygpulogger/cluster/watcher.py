@@ -131,8 +131,7 @@ class Watch(ABC):
     def ended(self, label: str | None) -> Iterable[Group]:
         """Return what is complete since the last call, usually one group or none; it never waits for long.
 
-        Args:
-            label: What to call it, such as "In [4]"; None outside IPython.
+        The label is such as "In [4]"; None outside IPython.
         """
 
     @abstractmethod
@@ -222,11 +221,7 @@ class Watch(ABC):
         return [self.keep(group) for group in self.ended(label)]
 
     def keep(self, group: Group) -> Group:
-        """Add the records of a cell that has ended, here and to every logger that runs.
-
-        Returns:
-            The same group, with what the loggers say of the records, such as that a budget was exceeded.
-        """
+        """Add the records of a cell that has ended, here and to every logger; return them with its notes."""
         kept = Group(group.label, keep(group), group.missing, group.notes)
         self._groups.append(kept)
         self.history.extend(kept)
@@ -290,13 +285,8 @@ class Recorder(Protocol):
 def keep(records: Iterable[ProcessRecord]) -> list[ProcessRecord]:
     """Hand the records of other processes to every running logger: to its history, log and budget.
 
-    ``il.record`` and ``il.data`` stay those of the kernel's own last cell.
-
-    Args:
-        records: In the order in which they are to be kept.
-
-    Returns:
-        The same records, with the notes of a logger, such as that a budget was exceeded.
+    ``il.record`` and ``il.data`` stay those of the kernel's own last cell. Returned are the same records with
+    the notes of a logger, such as that a budget was exceeded.
     """
     given = list(records)
     found = list(given)

@@ -254,11 +254,7 @@ class IPyExperiments:
         return self._data(self._now(), consumed, reclaimed)
 
     def _wake(self) -> int | None:
-        """Initialise the backend, so that the memory it keeps permanently is not the experiment's.
-
-        Returns:
-            The framework's index of its current device; None without one.
-        """
+        """Initialise the backend, whose memory is not the experiment's; return its current device."""
         return None
 
     def _settle(self) -> None:

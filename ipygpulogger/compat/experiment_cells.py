@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ..notebook.measured_cell import MeasuredCell
-    from ..records import CellRecord, DeviceUsage, Measurement
+    from ..records import CellRecord, DeviceUsage, Measurement, Usage
 
 
 def variables(shell: Any) -> Iterator[tuple[str, Any]]:
@@ -66,12 +66,8 @@ def release_namesake(shell: Any, frame: FrameType | None, kind: type) -> None:
 
     Python would do so only after the new one has begun. If that was the last reference, the old experiment
     finishes here. If not, it gets its name back and goes on. A finished one is released as well: its logger
-    is full of reference cycles, which would count as garbage of the new experiment.
-
-    Args:
-        shell: IPython's shell.
-        frame: The caller of the new experiment's constructor.
-        kind: The class of experiments.
+    is full of reference cycles, which would count as garbage of the new experiment. The frame is the caller
+    of the new experiment's constructor.
     """
     calls = (call for call in walk_stack(frame) if call.f_code.co_name != "__init__")  # of subclasses
     statement = next(calls, None)
@@ -229,21 +225,17 @@ class CellLogger(IPyGPULogger):
     def data(self) -> CellLoggerData:  # type: ignore[override]
         """Return the last finished cell, in bytes and seconds; before the first, the memory in use now."""
         record = self.record
-        if record is None:
-            now = measured_now(reset_peaks=False, all_devices=False)
-            gpu = device_in(now, self._device)
-            return CellLoggerData(
-                CellLoggerMemory(0, 0, now.gen.after_bytes),
-                CellLoggerMemory(0, 0, (gpu.taken_bytes if gpu else None) or 0),
-                CellLoggerTime(0.0),
-            )
-        gpu = device_in(record, self._device)
+        measured = record or measured_now(reset_peaks=False, all_devices=False)
+        gpu = device_in(measured, self._device)
+
+        def memory(usage: Usage, used_bytes: int | None) -> CellLoggerMemory:
+            moved = (usage.consumed_bytes, usage.peaked_bytes) if record else (0, 0)
+            return CellLoggerMemory(*moved, used_bytes or 0)
+
         return CellLoggerData(
-            CellLoggerMemory(record.gen.consumed_bytes, record.gen.peaked_bytes, record.gen.after_bytes),
-            CellLoggerMemory(gpu.consumed_bytes, gpu.peaked_bytes, gpu.taken_bytes or 0)
-            if gpu
-            else CellLoggerMemory(0, 0, 0),
-            CellLoggerTime(record.time_s),
+            memory(measured.gen, measured.gen.after_bytes),
+            memory(gpu, gpu.taken_bytes) if gpu else CellLoggerMemory(0, 0, 0),
+            CellLoggerTime(record.time_s if record else 0.0),
         )
 
     def stop(self) -> None:

@@ -88,23 +88,6 @@ def test_an_item_is_kept_alive_by_nobody():
         assert alive() is None
 
 
-def test_nested_loops_are_counted_where_they_belong():
-    """An inner epoch has its own figures, and the outer one those of all within it."""
-    kept = []
-    outer = watch_epochs(range(2), report=False)
-    for _ in outer:
-        inner = watch_epochs(range(2), report=False)
-        for turn in inner:
-            kept.append(Block(16))
-            blip(100 if turn else 40)
-        near(memories(inner)[0], (16, 40, 0, 0))
-        near(memories(inner)[1], (16, 100, 0, 0))
-    for figures in memories(outer):
-        near(figures, (32, 100, 0, 0))
-    for block in kept:
-        block.free()
-
-
 class Stop(Exception):
     """Ends a loop."""
 
@@ -186,13 +169,6 @@ def test_items_without_a_number_are_counted(capsys):
     for _ in watch_epochs("ab"):
         pass
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["epoch", "0", "1"]
-
-
-def test_quiet(capsys):
-    """With report=False nothing is printed."""
-    for _ in watch_epochs(range(2), report=False):
-        pass
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("peak", [Peak(5 * MB, None, "sampled"), Peak(5 * MB, 9 * MB, "bounded")])
@@ -417,19 +393,6 @@ def test_without_a_device_its_figures_are_0(device):
     scope = EpochScope()
     scope.begin()
     assert scope.end("epoch 0", device).memory()[2:] == (0, 0)
-
-
-@pytest.mark.torch
-def test_an_interrupted_fit_leaves_torch_alone(cuda):
-    """An epoch whose framework says nothing when it dies is over at the sampler's next look."""
-    import torch
-
-    reads, scope = torch._C._cuda_memoryStats, EpochScope()
-    with pytest.raises(KeyboardInterrupt):
-        training(scope, KeyboardInterrupt)
-    machine().sample()
-    assert nothing_left()
-    assert torch._C._cuda_memoryStats is reads
 
 
 @given(st.integers(-(2**50), 2**50), st.integers(0, 2**50))

@@ -1,9 +1,7 @@
 """Keras's PeakMemCallback, in real fits with torch behind Keras, on the CPU and on the simulated GPU."""
 
-import copy
 import csv
 import os
-import pickle
 
 import pytest
 import two_ranks
@@ -178,18 +176,3 @@ def test_evaluating_alone_is_no_epoch():
         found.model.predict(X, callbacks=[peaks], verbose=0)
     assert peaks.history == []
     assert not machine().scopes
-
-
-def test_a_copy_in_the_middle_of_an_epoch():
-    """An open epoch does not stand in the way of copying or pickling the callback; the copy measures nothing."""
-    peaks, copies = PeakMemCallback(), []
-
-    def duplicate():
-        model, peaks._model = peaks._model, None
-        copies.extend([copy.deepcopy(peaks), pickle.loads(pickle.dumps(peaks))])
-        peaks._model = model
-
-    fit(peaks, Does("on_train_batch_end", duplicate), epochs=1)
-    assert len(copies) == 4
-    assert not any(one._epochs.is_open for one in copies)
-    assert len(peaks.history) == 1

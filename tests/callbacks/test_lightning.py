@@ -127,20 +127,6 @@ def test_whatever_an_epoch_does_is_in_its_figures(tmp_path, hook):
     near(peaks.history[2].memory(), (0, 0, 0, 0))
 
 
-def test_what_an_epoch_collects_and_lets_go_is_not_used(tmp_path):
-    """Outputs kept by the steps and dropped at the epoch's end, as Lightning advises, are a peak, not used."""
-    kept = []
-
-    def clear(_):
-        while kept:
-            kept.pop().free()
-
-    module = Line(training_step=lambda _: kept.append(Block(32)), on_train_epoch_end=clear)
-    _, peaks = fit(tmp_path, module)
-    for record in peaks.history[1:]:
-        near(record.memory(), (0, 64, 0, 0))
-
-
 def test_the_sanity_check_is_no_epoch(tmp_path):
     """What the check before training takes is in no figure, and the first epoch is the first."""
 

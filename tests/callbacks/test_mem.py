@@ -28,7 +28,6 @@ from ipygpulogger.callbacks import Epochs
 from ipygpulogger.callbacks.mem import PeakMemMetric
 from ipygpulogger.engine.machine import machine
 from ipygpulogger.engine.scope import Scope
-from ipygpulogger.runtime.wrappers import Call
 
 pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("default", "error:.*is not measured")]
 
@@ -318,25 +317,6 @@ def test_an_epoch_that_cannot_be_measured(monkeypatch):
     assert rows(learn) == [[None] * 4] * 2
 
 
-def test_twice():
-    """Added a second time, as a notebook's cell that is run again does, each has its own columns."""
-    learn = learner(PeakMemMetric(), PeakMemMetric(), doing(before_train=lambda _: blip(40)), metrics=[mae])
-    quietly(learn.fit, 2)
-    assert learn.recorder.metric_names == [
-        "epoch",
-        "train_loss",
-        "valid_loss",
-        "mae",
-        *COLUMNS,
-        *COLUMNS,
-        "time",
-    ]
-    for row in learn.recorder.values:
-        assert len(row) == 3 + 8
-        near(row[3:7], (0, 40, 0, 0))
-        near(row[7:], (0, 40, 0, 0))
-
-
 def test_names_that_loggers_keep_apart():
     """Who logs by name gives four different names."""
     learn = learner(PeakMemMetric(names=("ram", "ram peak", "vram", "vram peak")))
@@ -400,24 +380,3 @@ def test_an_interrupted_fit_leaves_nothing(event, error):
     assert learn.recorder.metric_names == ["epoch", "train_loss", "valid_loss", *COLUMNS, "time"]
     assert len(learn.recorder.values) == 1
     assert len(said.splitlines()) == 1
-
-
-def test_a_new_fit_is_not_taken_for_the_last(monkeypatch):
-    """Python may give the frame of a new fit the place of one that died: the columns are named all the same."""
-    peaks, dies = PeakMemMetric(), [True]
-
-    def die(_):
-        if dies:
-            raise ValueError("on purpose")
-
-    learn = learner(peaks, doing(before_train=die))
-    learn.remove_cb(ProgressCallback)
-    with pytest.raises(ValueError):
-        learn.fit(1)
-    dies.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(Call, "running", lambda _: True)
-        quietly(learn.fit, 1)
-    assert learn.recorder.metric_names[-5:-1] == COLUMNS
-    assert len(rows(learn)) == len(peaks.history) == 1
-    assert not machine().scopes

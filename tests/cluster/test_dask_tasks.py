@@ -21,7 +21,6 @@ from ipygpulogger.cluster.dask_worker import (
     compressed,
     decompressed,
 )
-from ipygpulogger.engine.machine import machine
 from ipygpulogger.runtime import clock
 
 MB = 1 << 20
@@ -180,14 +179,6 @@ def test_very_many_tasks_are_few_events(worker, tasks, monkeypatch):
     assert len(worker.arrived()) == len(group)
 
 
-def test_names_of_any_length_stay_small(worker, tasks):
-    """Keys are the user's: huge ones, and such as do not compress."""
-    for number in range(3):
-        ran(tasks, f"{''.join(chr(0x4E00 + (i * 7919 + number) % 20000) for i in range(5000))}-{number}")
-    assert all(len(message.get("records", b"")) <= BATCH_BYTES for message in worker.events)
-    assert len(worker.arrived()) == 3
-
-
 @pytest.mark.parametrize("records", [b"", b"no", zlib.compress(bytes(50 * MB)), compressed([b"{}"])[:-1]])
 def test_what_is_no_event_is_refused(records):
     """Also what would fill the memory."""
@@ -290,18 +281,6 @@ def test_what_follows_is_waited_for(client, watching, worker, tasks, monkeypatch
     timer.join()
     monkeypatch.setattr(dask, "_FOLLOWS_WITHIN_S", 0.01)
     assert len(watching.records) == 1
-
-
-def test_a_notebook_leaves_the_marks_of_its_workers_alone(client, worker, tasks):
-    """Of those on its machine that are processes of their own, while they are watched."""
-    spared = machine().child_peaks._measuring_themselves
-    here, itself = tasks._here
-    for host, pid, expected in ((here, 4321, {4321}), (here, itself, set()), ("elsewhere", 4321, set())):
-        with cluster.watch(client, report=False) as watching:
-            (hello,) = sent(worker)
-            client.handlers[watching._topic]((1.0, {**hello, "host": host, "pid": pid}))
-            assert spared == expected
-        assert spared == set()
 
 
 def test_a_worker_that_left_is_missing(client, watching, worker, tasks):

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import made
 import pytest
@@ -47,23 +46,6 @@ def test_every_rank_in_order(store, jobs):
     assert [record.rank for record in group] == [0, 1, 2, 3]
     assert [record.gen for record in group] == [kind.gen for kind in kinds]
     assert (group.label, group.missing, dict(store)) == ("step", (), {})
-
-
-def test_calls_are_matched_by_label_and_number(store, jobs):
-    """Whatever order and thread they come in, and however early or late."""
-
-    def rank(one):
-        labels = ["a", "b", "c"]
-        for label in [labels, labels[::-1], labels][one % 3] * 2:
-            jobs[one].post(step(f"{one} {label}"), label)
-
-    with ThreadPoolExecutor(RANKS) as threads:
-        list(threads.map(rank, range(1, RANKS)))
-        gatherings = [(label, jobs[0].post(step(f"0 {label}"), label)) for label in "cbaabc"]
-        groups = list(threads.map(lambda pair: (pair[0], pair[1].wait(30)), gatherings))
-    for label, group in groups:
-        assert [record.source for record in group] == [f"rank {one} {label}" for one in range(RANKS)]
-    assert not store
 
 
 def test_blocks_that_overlapped_in_a_rank_say_so(jobs):

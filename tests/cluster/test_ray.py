@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -26,14 +27,20 @@ INIT = {
 
 @pytest.fixture(scope="module", autouse=True)
 def first_cell():
-    """One Ray for the file, for it takes seconds to start, under a watch that is older; what it measured."""
-    with watch(ray) as watching:
-        hold = ray.remote(transient(40))
-        ray.init(**INIT)
-        ray.get(hold.remote())
-        found = watching.records[-1]
-    yield found
-    ray.shutdown()
+    """One Ray for the file, for it takes seconds to start, under a watch that is older; what it measured.
+
+    A table waits for records until none came for a third of a second: on a busy machine they come late.
+    """
+    with pytest.MonkeyPatch.context() as patient:
+        patient.setattr("ipygpulogger.cluster.ray.BATCH_S", 0.3)
+        patient.setattr("ipygpulogger.cluster.ray._PAUSES_S", (0.02,) * 500)
+        with watch(ray) as watching:
+            hold = ray.remote(transient(40))
+            ray.init(**INIT)
+            ray.get(hold.remote())
+            found = watching.records[-1]
+        yield found
+        ray.shutdown()
 
 
 @pytest.fixture
@@ -105,7 +112,7 @@ def test_what_is_declared_stays_as_it_was(watching):  # noqa: C901 - one class w
         """An actor."""
 
         def __init__(self, start=0):
-            self.total = start
+            self.total, self.both = start, threading.Barrier(2)
 
         def add(self, more=1):
             self.total = self._sum(more)
@@ -120,8 +127,7 @@ def test_what_is_declared_stays_as_it_was(watching):  # noqa: C901 - one class w
 
         @ray.method(concurrency_group="io")
         def wait(self):
-            time.sleep(0.2)
-            return time.monotonic()
+            self.both.wait(60)
 
         def count(self, n):
             for i in range(n):
@@ -161,8 +167,7 @@ def test_what_is_declared_stays_as_it_was(watching):  # noqa: C901 - one class w
     assert ray.get(actor.two.remote()) == [1, 2]
     assert [ray.get(item) for item in actor.count.remote(3)] == ["0", "1", "2"]
     assert ray.get([actor.echo.remote("x"), actor.named.remote()]) == ["x", "Actor"]
-    first, second = ray.get([actor.wait.remote(), actor.wait.remote()])
-    assert abs(second - first) < 0.15
+    ray.get([actor.wait.remote(), actor.wait.remote()])  # each waits for the other
     with pytest.raises(KeyError, match="no") as failure:
         ray.get(actor.fail.remote())
     assert str(failure.value).count("ipygpulogger") == 1  # a frame of the traceback, as the page says
@@ -197,7 +202,8 @@ def test_async_and_threaded_actors_nested_tasks_and_retries(watching):  # noqa: 
         unmeasured = remote(lambda: 1)  # what a task declares, with Ray's own function
         actor = Inner.remote()
         methods = inner, inner, actor.step, unmeasured
-        return [ray.get(method.remote()) for method in methods]  # one by one: each at once needs a process
+        # One by one: each at once needs a process. The actor is returned, or its last record might be missing.
+        return actor, [ray.get(method.remote()) for method in methods]
 
     @ray.remote(max_retries=2, retry_exceptions=True)
     def flaky(folder):
@@ -213,14 +219,23 @@ def test_async_and_threaded_actors_nested_tasks_and_retries(watching):  # noqa: 
 
     @ray.remote(max_concurrency=8)
     class Threaded:
+        def __init__(self):
+            self.all = threading.Barrier(8)
+
         def step(self):
-            time.sleep(0.2)
+            self.all.wait(60)
 
     @ray.remote
     class Async:
+        def __init__(self):
+            self.held, self.both = [], asyncio.Event()
+
         async def hold(self, size_mb):
             held = b"x" * (size_mb * MB)
-            await asyncio.sleep(0.2)
+            self.held.append(size_mb)
+            if len(self.held) == 2:
+                self.both.set()
+            await self.both.wait()
             return await self.helper(held)
 
         async def helper(self, held):
@@ -231,7 +246,8 @@ def test_async_and_threaded_actors_nested_tasks_and_retries(watching):  # noqa: 
                 await asyncio.sleep(0)
                 yield i
 
-    assert ray.get(outer.remote()) == [1, 1, 1, 1]
+    kept_alive, answers = ray.get(outer.remote())
+    assert answers == [1, 1, 1, 1]
     assert [len(ray.get(item)) for item in blocks.remote(3)] == [10 * MB] * 3
     threaded = Threaded.remote()
     ray.get([threaded.step.remote() for _ in range(8)])  # its first calls, and all at once
@@ -242,10 +258,10 @@ def test_async_and_threaded_actors_nested_tasks_and_retries(watching):  # noqa: 
     assert ray.get([actor.hold.remote(10), actor.hold.remote(20)]) == [10 * MB, 20 * MB]
     assert [ray.get(item) for item in actor.items.remote(2)] == [0, 1]
     records = watching.records[-1]
+    del kept_alive
     tasks = sorted(record.task for record in records)
     assert tasks == [
-        *["Async.hold"] * 2,
-        *("Async.items", "Inner.step"),
+        *("Async.__init__", "Async.hold", "Async.hold", "Async.items", "Inner.step", "Threaded.__init__"),
         *["Threaded.step"] * 8,
         *("blocks", *["flaky"] * 3, "inner", "inner", "outer"),
     ]
@@ -273,7 +289,6 @@ def test_workers_that_end_one_that_dies_and_one_without_the_package(watching, tm
 
     @ray.remote(max_retries=0)
     def die():
-        time.sleep(0.3)
         os._exit(1)
 
     @ray.remote(max_calls=2)
@@ -344,21 +359,6 @@ def test_a_table_after_each_cell_in_which_tasks_ended(shell, capsys):
         watching.stop()
     run("ray.get(hold.remote(1))")
     assert len(watching.records) == 3
-
-
-def test_stopped_and_watched_again(watching):
-    """What was declared under one watch is measured by the next; without any, nothing of a watch is left."""
-    hold = ray.remote(transient(5))
-    ray.get(hold.remote())
-    assert watch(ray) is watching
-    watching.stop()
-    assert not ray.util.list_named_actors()
-    assert len(watching.records) == 1
-    ray.get(hold.remote())
-    with watch(ray) as second:
-        ray.get(hold.remote())
-        assert [record.task for record in second.records[-1]] == ["hold"]
-    assert len(watching.records) == 1
 
 
 def test_a_watch_that_is_older_than_ray(first_cell):

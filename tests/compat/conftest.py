@@ -8,9 +8,7 @@ from memory import Block, blip
 
 from ipygpulogger.compat import experiment as experiment_module
 from ipygpulogger.compat import tracebacks
-from ipygpulogger.experiments import (
-    IPyExperimentsCPU,
-)
+from ipygpulogger.experiments import IPyExperimentsCPU
 
 
 @pytest.fixture

@@ -144,35 +144,6 @@ def test_only_the_cell_logger(shell, capsys):
     assert run(shell, "exp.finish()").result is None
 
 
-WHOLE = """
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
-
-shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
-for cell in CELLS:
-    shell.run_cell(cell, store_history=True)
-"""
-
-
-@pytest.mark.parametrize("driver", [True, False])
-def test_the_whole_text(request, driver):
-    """All that one prints, blank lines included, in a process of its own: no garbage of ours is told of."""
-    env = request.getfixturevalue("machine_env" if driver else "driverless_env")
-    cells = [
-        "from ipygpulogger.experiments import *",
-        "exp = IPyExperimentsCPU(cl_enable=False)",
-        "a = 1",
-        "exp.keep_var_names('b'); b = 2",
-        "exp.finish();",
-    ]
-    program = WHOLE.replace("CELLS", repr(cells))
-    out = subprocess.check_output([sys.executable, "-c", program], env=env, text=True, timeout=100)
-    started = STARTED.match(out)
-    finished = FINISHED.fullmatch(out, started.end())
-    assert out[started.end() :].startswith("\nIPyExperimentsCPU: Finishing\n\n*** Experiment finished in ")
-    assert finished.group("deleted", "kept", "cleared") == ("a", "b", None)
-
-
 def test_what_a_bare_import_gave():
     """`import ipyexperiments`: its version, its utils, and the base class that every experiment is one of."""
     assert door.__version__ == ipygpulogger.__version__
@@ -221,14 +192,10 @@ def test_the_garbage_collector_finishes(shell, capsys):
 
 REMADE = [
     "exp = X()",
-    "exp: object = X(cl_compact=False)",
-    "print(end=''); exp = X(); 1",
-    "for _i_ in range(1):\n    exp = X()",
     "def f():\n    global exp\n    exp = X()\nf()",
     "%time exp = X()",
     "import asyncio\nawait asyncio.sleep(0)\nexp = X()",
     "class Y(X):\n    def __init__(self):\n        super().__init__()\nexp = Y()",
-    "exp = X(**{'cl_gc_collect': True})",
     "if True:\n" + "".join(f"    n{i} = {i}\n" for i in range(300)) + "    exp = X()",
 ]
 
@@ -254,15 +221,7 @@ def test_the_constructors_cell_again(shell, capsys, code):
     assert capsys.readouterr().out.count("･ CPU:") == 1
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "exp = make()",
-        "exp, n = X(cl_enable=False), 1",
-        "exp = other = X(cl_enable=False); del other",
-        "new = X(cl_enable=False)\nexp = new\ndel new",
-    ],
-)
+@pytest.mark.parametrize("code", ["exp = make()", "new = X(cl_enable=False)\nexp = new\ndel new"])
 def test_an_old_one_that_ends_late_disturbs_no_new_one(shell, capsys, code):
     """Made another way, the new one begins before the old one ends: variables and figures stay apart."""
     run(shell, "def make():\n    return X(cl_enable=False)\nn = 0")
@@ -279,18 +238,6 @@ def test_an_old_one_that_ends_late_disturbs_no_new_one(shell, capsys, code):
     assert abs(final.cpu.consumed - 32 * MB) < 2 * MB
     assert abs(final.cpu.reclaimed - 32 * MB) < 2 * MB
     assert "b" not in shell.user_ns
-
-
-def test_a_constructor_that_refuses_ends_nobody(shell, capsys):
-    """The old experiment goes on under its name where the options of a new one are wrong."""
-    run(shell, "exp = X()")
-    exp = shell.user_ns["exp"]
-    capsys.readouterr()
-    for code in ("exp = X(cl_compact='yes')", "exp = X(cl_set_seed=-1)", "exp = X(what=1)"):
-        assert not run(shell, code).success
-        assert shell.user_ns["exp"] is exp
-        assert exp._running
-    assert not FINISHED.search(capsys.readouterr().out)
 
 
 def test_reset_wipes_everything_without_a_word(shell, capsys):
@@ -355,7 +302,7 @@ TERMINAL = [
 ]
 
 
-@pytest.mark.parametrize("ending", ["", "exit\n", "1/0\n", "import sys; sys.exit(0)\n", "%reset -f\n"])
+@pytest.mark.parametrize("ending", ["", "exit\n", "%reset -f\n"])
 def test_terminal_ipython(driverless_env, tmp_path, ending):
     """The same in a terminal; at its exit an unfinished experiment ends without a word."""
     cells = (
@@ -377,6 +324,7 @@ def test_terminal_ipython(driverless_env, tmp_path, ending):
         env={**driverless_env, "IPYTHONDIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"},
     )
     assert "left False True" in done.stdout
+    assert "No GPU here" not in done.stdout  # the banner names the devices
     assert len(STARTED.findall(done.stdout)) == 2
     assert len(FINISHED.findall(done.stdout)) == 1
     assert len(REPORT.findall(done.stdout)) >= 4
@@ -501,7 +449,6 @@ def test_an_end_that_fails_is_said_and_hurts_nobody(shell, capsys, monkeypatch):
     [
         ({"cl_set_seed": -1}, ValueError, "set_seed takes a whole number below 2**32, or 0 for none, not -1"),
         ({"cl_set_seed": 2**32}, ValueError, "not 4294967296"),
-        ({"cl_set_seed": "7"}, ValueError, "not '7'"),
         ({"cl_compact": "yes"}, ValueError, "compact takes True or False, not 'yes'"),
         ({"cl_gc_collect": 2}, ValueError, "gc_collect takes True, False or 'full', not 2"),
         ({"compact": True}, TypeError, "compact"),

@@ -9,9 +9,7 @@ from experiment_rig import FINISHED, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipygpulogger.experiments import (
-    IPyExperimentsCPU,
-)
+from ipygpulogger.experiments import IPyExperimentsCPU
 
 NAMES = ["a", "b", "c", "d", "_hidden"]
 

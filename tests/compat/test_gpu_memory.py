@@ -57,53 +57,100 @@ def test_every_name_is_there():
         door.no_such_name  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("size_bytes", "mb"),
-    [(0, 0), (2**20, 1), (2**20 - 1, 0), (-127.9 * 2**20, -127), (-1, 0), (16384 * 2**20, 16384)],
-)
-def test_b2mb(size_bytes, mb):
-    """1.2: `int(num/2**20)`, truncated toward 0 (so -127.9 -> -127, not floor)."""
-    assert (gpu_memory.b2mb(size_bytes), type(gpu_memory.b2mb(size_bytes))) == (mb, int)
+# -- the table: what each call answers, by machine ---------------------------------------------------
 
 
-def test_the_machine_as_nvml_tells(gpu):
-    """1.2 and 1.5 on two devices, one of them with 3 GB in use: ints in MB, by every function."""
-    gpu.dev[0].base_used = 3 * GB
-    first = GPUMemory(16384, 15872 - 3072, DRIVER_MB + 3072)
-    assert gpu_memory.gpu_mem_get() == gpu_memory.gpu_mem_get(0) == gpu_memory.gpu_mem_get(id=0) == first
-    assert gpu_memory.gpu_mem_get(1) == gpu_memory.gpu_mem_get_mbs(torch_gpu_id=1) == QUIET
-    assert gpu_memory.gpu_mem_get_all() == [first, QUIET]
-    assert gpu_memory.gpu_mem_get_free() == gpu_memory.gpu_mem_get_free_no_cache() == first.free
-    assert gpu_memory.gpu_mem_get_used() == gpu_memory.gpu_mem_get_used_no_cache() == first.used
-    assert gpu_memory.gpu_mem_get_total_mbs() == 16384
-    assert (gpu_memory.gpu_mem_get_free_mbs(), gpu_memory.gpu_mem_get_free_mbs(1)) == (first.free, 15872)
-    assert (gpu_memory.gpu_mem_get_used_mbs(), gpu_memory.gpu_mem_get_used_mbs(1)) == (first.used, QUIET.used)
-    assert (gpu_memory.gpu_mem_get_free_no_cache_mbs(), gpu_memory.gpu_mem_get_used_no_cache_mbs(1)) == (
-        12800,
-        512,
-    )
-    assert {type(value) for value in gpu_memory.gpu_mem_get()} == {int}
+def fault(function, code):
+    return lambda gpu: gpu.fault(function, code)
 
 
-def test_while_another_thread_closes_the_driver(gpu, monkeypatch):
-    """What no longer needs the driver's library closes it; who asks meanwhile is answered all the same."""
-    uuid, closing = machine().devices.uuid, []
+def in_use(*sizes):
+    """So many bytes on each device."""
 
-    def meanwhile(index):
-        found = uuid(index)
-        closing.append(threading.Thread(target=machine().close))
-        closing[-1].start()
-        closing[-1].join(0.05)
-        return found
+    def prepare(gpu):
+        for device, size_bytes in zip(gpu.dev, sizes, strict=False):
+            device.base_used = size_bytes
 
-    monkeypatch.setattr(machine().devices, "uuid", meanwhile)
-    try:
-        assert gpu_memory.gpu_mem_get() == QUIET
-        assert gpu_memory.gpu_mem_get_all() == [QUIET, QUIET]
-    finally:
-        for thread in closing:
-            thread.join()
-    assert closing
+    return prepare
+
+
+FIRST, NONE = GPUMemory(16384, 12800, DRIVER_MB + 3072), GPUMemory(0, 0, 0)
+FIGURES = {name for name in FASTAI | IPYEXPERIMENTS if name.startswith("gpu_mem_get_")}
+FIGURES -= {"gpu_mem_get_all", "gpu_mem_get_mbs"}
+NOTHING = {
+    **{f"{name}({'None' if name.endswith('_fast') else ''})": 0 for name in FIGURES},
+    "gpu_mem_get()": NONE,
+    "gpu_mem_get_mbs(0)": NONE,
+    "gpu_mem_get_all()": [],
+    "gpu_with_max_free_mem()": (None, 0),
+    "(preload_pytorch(), use_gpu, gpu_mem_allocate_mbs(1))": (None, False, None),
+}
+NOT_TOLD = {"gpu_mem_get()": NONE, "gpu_mem_get_all()": [NONE] * 2, "gpu_with_max_free_mem()": (None, 0)}
+MACHINES = {
+    "3 GB in use on the first": (
+        in_use(3 * GB),
+        {
+            "[gpu_mem_get(), gpu_mem_get(0), gpu_mem_get(id=0)]": [FIRST] * 3,
+            "[gpu_mem_get(1), gpu_mem_get_mbs(torch_gpu_id=1)]": [QUIET] * 2,
+            "gpu_mem_get_all()": [FIRST, QUIET],
+            "[gpu_mem_get_free(), gpu_mem_get_free_no_cache(), gpu_mem_get_free_no_cache_mbs()]": [12800] * 3,
+            "[gpu_mem_get_used(), gpu_mem_get_used_no_cache(), gpu_mem_get_used_mbs()]": [3584] * 3,
+            "[gpu_mem_get_total_mbs(), gpu_mem_get_free_mbs(), gpu_mem_get_free_mbs(1)]": [
+                16384,
+                12800,
+                15872,
+            ],
+            "[gpu_mem_get_used_mbs(1), gpu_mem_get_used_no_cache_mbs(1)]": [DRIVER_MB] * 2,
+            "gpu_with_max_free_mem()": (1, 15872),
+            "{type(value) for value in (*gpu_mem_get(), *gpu_with_max_free_mem())}": {int},
+        },
+    ),
+    "quiet": (
+        in_use(),
+        {
+            "[b2mb(mb * 2**20) for mb in (0, 1, 1.999, -127.9, -0.1)]": [0, 1, 1, -127, 0],  # not floor
+            "gpu_with_max_free_mem()": (0, 15872),  # the first of those with the most
+            "{gpu_mem_get(index) for index in (2, 99, -1, '0', 0.5, (0,))}": {NONE},
+            "[gpu_mem_get_free_mbs(2), gpu_mem_get_used_no_cache_mbs('0')]": [0, 0],
+            "get_nvml_gpu_id(2)": (ValueError, r"torch has no device .* doctor"),
+            "get_nvml_gpu_id('0')": (ValueError, r"torch has no device .* doctor"),
+            "gpu_mem_allocate_mbs(1, fatal=True)": (ModuleNotFoundError, "pip install torch"),
+            "gpu_mem_leave_free_mbs(300)": (AssertionError, "failed to allocate 15572MB"),
+            "gpu_mem_leave_free_mbs(20000)": (
+                AssertionError,
+                "already have less available mem than desired 20000MBs",
+            ),
+        },
+    ),
+    "divided": (
+        lambda gpu: gpu.dev[0].mig(5 * GB, 10 * GB),
+        {"[memory.total for memory in gpu_mem_get_all()]": [5120, 10240, 16384]},
+    ),
+    "no driver": (
+        fault("nvmlInit*", 9),
+        {**NOTHING, "load_pynvml_env()": (pynvml.NVMLError, "Driver Not Loaded")},
+    ),
+    "a driver of another version": (fault("nvmlInit*", 18), NOTHING),
+    "a driver that fails": (fault("nvmlDeviceGetCount*", 999), NOTHING),
+    "not supported": (fault("nvmlDeviceGetMemoryInfo*", 3), NOT_TOLD),
+    "no permission": (fault("nvmlDeviceGetMemoryInfo*", 4), NOT_TOLD),
+    "a lost device": (fault("nvmlDeviceGetMemoryInfo*", 15), NOT_TOLD),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_each_call_answers(gpu, machine):
+    """1.2, 1.5: ints in MB by every function; 1.6 C12: zeros, `[]`, `(None, 0)` without a GPU; errors in one sentence."""
+    prepare, answers = MACHINES[machine]
+    prepare(gpu)
+    names = {}
+    exec("from ipygpulogger.utils.mem import *", names)
+    for call, answer in answers.items():
+        if isinstance(answer, tuple) and isinstance(answer[0], type):
+            with pytest.raises(answer[0], match=answer[1]):
+                eval(call, names)
+        else:
+            assert eval(call, names) == answer, call
 
 
 @pytest.mark.parametrize("door", ["gpu_mem_get_all", "gpu_mem_get_used_fast"])
@@ -129,30 +176,7 @@ def test_the_driver_stays_open_between_the_devices_and_their_memory(gpu, monkeyp
     assert closing
 
 
-def test_the_device_with_the_most_free_memory(gpu):
-    """1.2: the first of those with the most, as Python ints."""
-    assert gpu_memory.gpu_with_max_free_mem() == (0, 15872)
-    gpu.dev[0].base_used = GB
-    found = gpu_memory.gpu_with_max_free_mem()
-    assert found == (1, 15872)
-    assert repr(found) == "(1, 15872)"
-
-
-HIDDEN = [
-    "",
-    " ",
-    "-1",
-    "NoDevFiles",
-    "7",
-    "7,0",
-    "-1,0",
-    "none",
-    "0,0",
-    "0,1,0",
-    "GPU-0000",
-    "MIG-0000",
-    ",0",
-]
+HIDDEN = ["", " ", "-1", "NoDevFiles", "7,0", "-1,0", "0,0", "0,1,0", "MIG-0000", ",0"]
 
 
 @pytest.mark.parametrize("order", [None, "PCI_BUS_ID"])
@@ -221,43 +245,6 @@ def test_the_logger_says_that_all_are_hidden(gpu, shell, capsys, monkeypatch, vi
     assert ("GPU" in capsys.readouterr().out) == (devices == "all")
 
 
-@pytest.mark.parametrize("index", [2, 99, -1, "0", 0.5, (0,)])
-def test_a_bad_id(gpu, index):
-    """A device that is not there has no memory; only `get_nvml_gpu_id`, asked which it is, says so."""
-    assert gpu_memory.gpu_mem_get(index) == GPUMemory(0, 0, 0)
-    assert gpu_memory.gpu_mem_get_free_mbs(index) == gpu_memory.gpu_mem_get_used_no_cache_mbs(index) == 0
-    with pytest.raises(ValueError, match=r"torch has no device .* doctor"):
-        gpu_memory.get_nvml_gpu_id(index)
-
-
-@pytest.mark.parametrize(
-    ("function", "code"), [("nvmlInit*", 9), ("nvmlInit*", 18), ("nvmlDeviceGetCount*", 999)]
-)
-def test_without_a_gpu(gpu, function, code):
-    """1.6 C12: zeros, `[]`, `(None, 0)`, and nothing raises."""
-    gpu.fault(function, code)
-    assert gpu_memory.gpu_mem_get() == gpu_memory.gpu_mem_get_mbs(0) == GPUMemory(total=0, free=0, used=0)
-    assert gpu_memory.gpu_mem_get_all() == []
-    assert gpu_memory.gpu_with_max_free_mem() == (None, 0)
-    for name in sorted(FASTAI | IPYEXPERIMENTS):
-        if name.startswith("gpu_mem_get_") and name not in ("gpu_mem_get_all", "gpu_mem_get_mbs"):
-            handle = [None] if name.endswith("_fast") else []
-            assert getattr(gpu_memory, name)(*handle) == 0, name
-    assert gpu_memory.preload_pytorch() is None
-    assert door.use_gpu is False
-    assert gpu_memory.gpu_mem_allocate_mbs(1) is None
-
-
-def test_what_needs_torch_says_so(gpu):
-    """Where torch is not installed: one sentence with the command, if asked to be told."""
-    with pytest.raises(ModuleNotFoundError, match="pip install torch"):
-        gpu_memory.gpu_mem_allocate_mbs(1, fatal=True)
-    with pytest.raises(AssertionError, match="failed to allocate 15572MB"):
-        gpu_memory.gpu_mem_leave_free_mbs(300)
-    with pytest.raises(AssertionError, match="already have less available mem than desired 20000MBs"):
-        gpu_memory.gpu_mem_leave_free_mbs(20000)
-
-
 def test_a_handle_of_pynvmls(gpu):
     """1.2: `gpu_mem_get_used_fast(gpu_handle)`; NVMLError propagates."""
     gpu.dev[1].base_used = 5 * GB
@@ -284,25 +271,6 @@ def test_pynvml_is_open(gpu):
     assert names["gpu_mem_get_used_fast"](handle) == DRIVER_MB
 
 
-def test_pynvml_without_a_driver(gpu):
-    """The star import raises nothing there; who asks for the driver is told that there is none."""
-    gpu.fault("nvmlInit*", 9)
-    names = {}
-    exec("from ipygpulogger.utils.mem import *", names)
-    assert names["pynvml"] is pynvml
-    with pytest.raises(pynvml.NVMLError):
-        names["load_pynvml_env"]()
-
-
-@pytest.mark.parametrize("code", [3, 4, 15, 999])
-def test_a_driver_that_does_not_tell(gpu, code):
-    """An error of the driver's is as no device: zeros, as documented, never an exception."""
-    gpu.fault("nvmlDeviceGetMemoryInfo*", code)
-    assert gpu_memory.gpu_mem_get() == GPUMemory(0, 0, 0)
-    assert gpu_memory.gpu_mem_get_all() == [GPUMemory(0, 0, 0)] * 2
-    assert gpu_memory.gpu_with_max_free_mem() == (None, 0)
-
-
 @pytest.mark.parametrize("fault", [None, "nvmlDeviceGetMemoryInfo_v2"])
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(used_bytes=st.integers(0, 14 * GB))
@@ -320,12 +288,6 @@ def test_the_three_add_up(gpu, fault, used_bytes):
     assert memory.free == (15872 * MB - used_bytes) // MB
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     assert gpu_memory.gpu_mem_get_used_fast(handle) == gpu_memory.gpu_mem_get_all()[0].used == memory.used
-
-
-def test_slices_of_a_card(gpu):
-    """Of a divided card the slices are the devices."""
-    gpu.dev[0].mig(5 * GB, 10 * GB)
-    assert [memory.total for memory in gpu_memory.gpu_mem_get_all()] == [5120, 10240, 16384]
 
 
 def test_importing_the_door_is_light():

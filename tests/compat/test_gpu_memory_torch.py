@@ -209,17 +209,3 @@ def test_no_driver(driverless_env):
         "△Used Peaked MB:      0      0 (exit)",
         "already have less available mem than desired 300MBs",
     ]
-
-
-def test_a_forked_child(ours, kernel_env):
-    """In a child forked after CUDA was used torch cannot be asked: the driver's figures come all the same."""
-    program = """
-        import os, torch
-        preload_pytorch()
-        pid = os.fork()
-        if not pid:
-            print(gpu_mem_get().total, gpu_mem_get(0).used, gpu_mem_get(1).used, flush=True)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        """
-    assert run(kernel_env, program) == [f"16384 {ours[0] + CONTEXT} {ours[1]}"]

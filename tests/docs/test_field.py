@@ -67,24 +67,6 @@ def test_what_a_tool_prints_is_read(read):
     assert read("[JUmPER]: No performance data available or recorded cells are too short\n") is None
 
 
-def test_the_rows_of_a_gpu_are_read():
-    """Those of the tools that have one for each kind of memory."""
-    ours = "RAM: Consumed Peaked  Used Total in 0.807s\nGen:      128      0      170 MB\nGPU:     2467   1437     5465 MB\n"
-    theirs = "･ CPU:          0        300         51 MB |\n･ GPU:          0      1,024        510 MB |\n"
-    assert outputs.ipygpulogger(ours, "GPU") == 3904
-    assert outputs.cell_logger(theirs, "GPU") == 1024
-
-
-def test_the_flame_graph_is_found_and_read(tmp_path):
-    """memray's magic colours the file's name; its page goes once it is read."""
-    page = tmp_path / "memray-results" / "tmpr6xx" / "flamegraph.html"
-    page.parent.mkdir(parents=True)
-    page.write_text("Peak memory usage: 512 Bytes<br>", encoding="utf-8")
-    said = "Results saved to \x1b[1;36mmemray-results/tmpr6xx/flamegraph.html\x1b[0m\n"
-    assert outputs.memray_told(said, tmp_path) == 512 / 2**20
-    assert not page.exists()
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "says"),
     [
