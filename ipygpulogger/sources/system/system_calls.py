@@ -24,25 +24,35 @@ _WRITE = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
 class Calls:
     """The calls by `os`, which releases the GIL. Each raises `OSError` if it fails."""
 
-    def read_file(self, path: str) -> bytes:
-        """Return the first 64 KiB of a file; raises `OSError`."""
-        fd = os.open(path, _READ)
+    def read_file(self, path: str, *, whole: bool = False) -> bytes:
+        """Return what the first read of a file returns, at most 64 KiB, or the `whole` of it."""
+        fd = self._open(path, _READ)
         try:
-            return os.read(fd, _MOST_BYTES)
+            text = more = self.read(fd)
+            while whole and more:
+                more = self.read(fd)
+                text = (text or b"") + (more or b"")
         finally:
-            os.close(fd)
+            self._close(fd)
+        if text is None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
+        return text
 
     def read_slow_file(self, path: str) -> bytes:
         """Return the same of a file that takes milliseconds to read; meanwhile other threads have the GIL."""
-        return self.read_file(path)
+        fd = self._open(path, _READ)
+        try:
+            return os.read(fd, _MOST_BYTES)
+        finally:
+            self._close(fd)
 
     def write_file(self, path: str, text: bytes) -> None:
         """Write to a file that exists; raises `OSError`."""
-        fd = os.open(path, _WRITE)
+        fd = self._open(path, _WRITE)
         try:
-            os.write(fd, text)
+            self._write(fd, text, path)
         finally:
-            os.close(fd)
+            self._close(fd)
 
     def read(self, fd: int) -> bytes | None:
         """Return what can be read at once; None if nothing can, from a descriptor that does not block."""
@@ -50,6 +60,15 @@ class Calls:
             return os.read(fd, _MOST_BYTES)
         except BlockingIOError:
             return None
+
+    def _open(self, path: str, flags: int) -> int:
+        return os.open(path, flags)
+
+    def _write(self, fd: int, text: bytes, path: str) -> None:  # noqa: ARG002 - for the error's message
+        os.write(fd, text)
+
+    def _close(self, fd: int) -> None:
+        os.close(fd)
 
     def list_folder(self, path: str) -> list[str]:
         """Return the names in a folder; raises `OSError`."""
@@ -77,50 +96,29 @@ class _HeldCalls(Calls):
         self._errno = ctypes.get_errno
         self._buffer = ctypes.c_char * _MOST_BYTES
         self._buffers: list[Any] = []  # unused ones; `append` and `pop` are atomic
-        self._open, self._read, self._write = library.open, library.read, library.write
-        self._close, self._waitid = library.close, library.waitid
-        self._open.argtypes = ctypes.c_char_p, number
-        self._read.argtypes = number, address, size
-        self._write.argtypes = number, ctypes.c_char_p, size
-        self._close.argtypes = (number,)
+        self._c_open, self._c_read, self._c_write = library.open, library.read, library.write
+        close, self._waitid = library.close, library.waitid
+        self._c_open.argtypes = ctypes.c_char_p, number
+        self._c_read.argtypes = number, address, size
+        self._c_write.argtypes = number, ctypes.c_char_p, size
+        close.argtypes, self._close = (number,), close  # type: ignore[method-assign]
         self._waitid.argtypes = number, number, address, number
-        self._read.restype = self._write.restype = ctypes.c_ssize_t
+        self._c_read.restype = self._c_write.restype = ctypes.c_ssize_t
         self._getdents = getattr(library, "getdents64", None)  # glibc has it since 2.30
         if self._getdents is not None:
-            self._getdents.argtypes, self._getdents.restype = self._read.argtypes, ctypes.c_ssize_t
-
-    def read_file(self, path: str) -> bytes:
-        fd = self._opened(path, _READ)
-        try:
-            text = self.read(fd)
-        finally:
-            self._close(fd)
-        if text is None:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
-        return text
-
-    def read_slow_file(self, path: str) -> bytes:
-        fd = self._opened(path, _READ)
-        try:
-            return os.read(fd, _MOST_BYTES)
-        finally:
-            self._close(fd)
-
-    def write_file(self, path: str, text: bytes) -> None:
-        fd = self._opened(path, _WRITE)
-        try:
-            while self._write(fd, text, len(text)) < 0:
-                self._unless_interrupted(path)
-        finally:
-            self._close(fd)
+            self._getdents.argtypes, self._getdents.restype = self._c_read.argtypes, ctypes.c_ssize_t
 
     def read(self, fd: int) -> bytes | None:
-        return self._filled(self._read, fd)
+        return self._filled(self._c_read, fd)
+
+    def _write(self, fd: int, text: bytes, path: str) -> None:
+        while self._c_write(fd, text, len(text)) < 0:
+            self._unless_interrupted(path)
 
     def list_folder(self, path: str) -> list[str]:
         if self._getdents is None:
             return super().list_folder(path)
-        fd, names = self._opened(path, _READ | os.O_DIRECTORY), []
+        fd, names = self._open(path, _READ | os.O_DIRECTORY), []
         try:
             while entries := self._filled(self._getdents, fd, path):
                 start = 0
@@ -152,8 +150,8 @@ class _HeldCalls(Calls):
         self._buffers.append(buffer)
         return text
 
-    def _opened(self, path: str, flags: int) -> int:
-        while (fd := self._open(path.encode(), flags)) < 0:
+    def _open(self, path: str, flags: int) -> int:
+        while (fd := self._c_open(path.encode(), flags)) < 0:
             self._unless_interrupted(path)
         return int(fd)
 
