@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..sources.system.system_calls import gil_held
+from ..sources.system.linux import gil_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,10 +1,8 @@
 """malloc's part of resident memory, child processes, and reads that are skipped once they were slow."""
 
-import hashlib
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
@@ -12,9 +10,7 @@ import pytest
 from memory import MB
 
 from ipygpulogger.sources.system.child_process import ChildProcess
-from ipygpulogger.sources.system.linux import Paced
-from ipygpulogger.sources.system.process import Process
-from ipygpulogger.sources.torch import snapshot
+from ipygpulogger.sources.system.process import Paced, Process
 
 
 def test_what_malloc_keeps_is_told_apart():
@@ -94,11 +90,3 @@ def test_waiting_is_not_slow():
     """On a busy machine a read waits for a CPU: that says nothing about the next one."""
     paced = Paced(lambda: time.sleep(0.01) or "read", 0.005)
     assert [paced() for _ in range(4)] == ["read"] * 4
-
-
-def test_a_busy_thread_of_c_is_noticed():
-    """Before torch's history stops, a thread that runs outside Python has time to leave the allocator."""
-    busy = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 2_000_000))
-    busy.start()
-    assert snapshot._others_are_busy()
-    busy.join()

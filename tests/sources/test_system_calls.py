@@ -14,8 +14,8 @@ from statistics import median
 
 import pytest
 
-from ipygpulogger.sources.system import system_calls
-from ipygpulogger.sources.system.system_calls import Calls, gil_held
+from ipygpulogger.sources.system import linux
+from ipygpulogger.sources.system.linux import Calls, gil_held
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the GIL is kept on Linux alone")
 MOST_CALLS, MOST_GETPID = 30, 20  # of a light cell
@@ -212,7 +212,7 @@ def test_where_the_gil_cannot_be_kept_os_makes_the_calls(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "ctypes", None)
         assert type(gil_held.__wrapped__()) is Calls
-    monkeypatch.setattr(system_calls.sys, "platform", "freebsd14")
+    monkeypatch.setattr(linux.sys, "platform", "freebsd14")
     assert type(gil_held.__wrapped__()) is Calls
 
 

@@ -239,24 +239,12 @@ class Starts:
         self.take_off()
 
     def _calling(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        return _Announced(start, self._called)
+        def announced(*args: Any, **kwargs: Any) -> Any:
+            with suppress(Exception):  # the start is the user's
+                self._called()
+            return start(*args, **kwargs)
 
-
-class _Announced:
-    """A function that starts programs, with a call of ours before it; pickled as the function itself."""
-
-    def __init__(self, start: Callable[..., Any], called: Callable[[], None]) -> None:
-        self._start, self._called = start, called
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with suppress(Exception):  # the start is the user's
-            self._called()
-        return self._start(*args, **kwargs)
-
-    def __reduce__(self) -> Any:
-        import pkgutil
-
-        return pkgutil.resolve_name, (f"{self._start.__module__}:{self._start.__name__}",)
+        return announced
 
 
 forks = Forks()
