@@ -63,13 +63,11 @@ class HighWaterMark(Counter):
         raises it without a page fault of this process. If `getrusage` shows it, the resident memory comes
         from a file that the kernel writes in half the time.
         """
-        stamp, mark_bytes = linux.faults_and_mark()
         try:
-            known_bytes = self._peak_bytes(stamp, mark_bytes)
-            if known_bytes is None:
+            stamp, mark_bytes, current_bytes = linux.faults_mark_and_resident()
+            peak_bytes = self._peak_bytes(stamp, mark_bytes)
+            if peak_bytes is None:
                 current_bytes, peak_bytes = linux.resident_and_mark_bytes()
-            else:
-                current_bytes, peak_bytes = linux.resident_bytes(), known_bytes
         except (OSError, ValueError) as error:
             raise Unavailable(f"/proc/self/status cannot be read: {error}") from error
         # The stored mark is approximate even where the resident size is exact (82241a83cd15).

@@ -234,6 +234,11 @@ def resident_bytes() -> int:
     return int(read("/proc/self/statm").split()[1]) * PAGE_BYTES
 
 
+def faults_mark_and_resident() -> tuple[tuple[int, ...], int, int]:
+    """Return `faults_and_mark`, and then `resident_bytes`; raises `OSError`."""
+    return *faults_and_mark(), resident_bytes()
+
+
 def thread_count() -> int:
     """Return how many threads this process has, whoever started them; raises `OSError`."""
     return int(read("/proc/self/stat").rpartition(b")")[2].split()[17])
