@@ -340,10 +340,13 @@ def plain_forks():
             with measure() as m:
                 pid = os.fork()
                 if pid == 0:
+                    Path("/proc/self/comm").write_text("a worker")
                     os.write(writer, json.dumps(blip("fork", size_mb)).encode())
                     os._exit(0) if way == "_exit" else sys.exit(0)
                 os.waitpid(pid, 0)
             told_one(m.last.children, dict([json.loads(os.read(reader, 100))]))
+            (one,) = m.last.children.largest
+            assert one.name == "a worker"
 
 
 def unlucky_moments():

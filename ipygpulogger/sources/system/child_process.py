@@ -159,7 +159,7 @@ class ChildProcess(Counter):
         self.inherited_bytes = card["birth_bytes"] - card["birth_mapped_bytes"]
         self.mapped_bytes, self.children = card["mapped_bytes"], ()
         self.forked = self.left = True
-        self.name = self.name or card.called()  # it was never seen alive
+        self.name = card.called()
         if card["shared_bytes"]:
             self.shares = Sharing(
                 card["private_bytes"], card["shared_bytes"], card["inherited_bytes"], 0, self.mapped_bytes
